@@ -1,0 +1,22 @@
+"""Time, handed in: whatever waits or expires asks a Clock, so that tests turn the hands themselves."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+
+class Clock:
+    """The system's clock. Tests use `tests.fakes.clock.ManualClock`, which has the same three methods."""
+
+    def now_ms(self) -> int:
+        """Milliseconds that never go backwards; for time-outs and ages."""
+        return time.monotonic_ns() // 1_000_000
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970-01-01 UTC; for the timestamps of records."""
+        return time.time_ns() // 1_000_000
+
+    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+        """Wait on a held condition for at most `timeout_ms`; false when time ran out without a notify."""
+        return condition.wait(timeout_ms / 1000)

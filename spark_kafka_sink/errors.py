@@ -1,0 +1,103 @@
+"""Every error that reaches a user of the producer or the sink.
+
+Only an exception's text survives the way from a Spark executor to the driver, so the text carries all: it opens with a
+condition in brackets, `[KAFKA_RECORD_TOO_LARGE]`, then says what happened, where, which limit, and what to do. The class
+says how the caller may react; the condition is what tests and users match on.
+
+    KafkaError
+    ├── ConfigError                an option is missing, malformed or contradicts another
+    ├── SchemaError                a column is missing or has a type that cannot be written
+    ├── InvalidRecordError         one row cannot be sent as it is (null topic, partition out of range)
+    │   └── RecordTooLargeError    a row exceeds a size limit of the client or of the broker
+    ├── KafkaTimeoutError          a bounded wait ran out: metadata, memory, delivery, flush
+    ├── ProducerClosedError        used after close(), or closed while rows were waiting
+    ├── NetworkError               no broker answered, or a connection was lost
+    │   └── AuthenticationError    the broker refused the credentials: never retried
+    ├── ProtocolError              a broker's bytes do not parse, or it speaks no version that we do
+    │   └── UnsupportedVersionError
+    ├── BrokerError                a broker answered with an error code (protocol/error_codes.py)
+    └── DeliveryError              rows of a write were not acknowledged; names the first failure
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class KafkaError(Exception):
+    """Base of all errors here. `condition` is the stable code; `str()` is "[condition] message"."""
+
+    condition = "KAFKA_ERROR"
+
+    def __init__(self, message: str, *, condition: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if condition is not None:
+            self.condition = condition
+
+    def __str__(self) -> str:
+        return f"[{self.condition}] {self.message}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.__dict__.copy())
+
+
+def _rebuild(cls: type[KafkaError], message: str, state: dict[str, Any]) -> KafkaError:
+    error = cls.__new__(cls)
+    Exception.__init__(error, message)
+    error.__dict__.update(state)
+    return error
+
+
+class ConfigError(KafkaError):
+    condition = "KAFKA_INVALID_CONFIG"
+
+
+class SchemaError(KafkaError):
+    condition = "KAFKA_INVALID_SCHEMA"
+
+
+class InvalidRecordError(KafkaError):
+    condition = "KAFKA_INVALID_RECORD"
+
+
+class RecordTooLargeError(InvalidRecordError):
+    condition = "KAFKA_RECORD_TOO_LARGE"
+
+
+class KafkaTimeoutError(KafkaError):
+    condition = "KAFKA_TIMEOUT"
+
+
+class ProducerClosedError(KafkaError):
+    condition = "KAFKA_PRODUCER_CLOSED"
+
+
+class NetworkError(KafkaError):
+    condition = "KAFKA_NETWORK"
+
+
+class AuthenticationError(NetworkError):
+    condition = "KAFKA_AUTHENTICATION_FAILED"
+
+
+class ProtocolError(KafkaError):
+    condition = "KAFKA_PROTOCOL"
+
+
+class UnsupportedVersionError(ProtocolError):
+    condition = "KAFKA_UNSUPPORTED_VERSION"
+
+
+class BrokerError(KafkaError):
+    """A broker's answer. `error_code` is Kafka's number; the condition is KAFKA_ + Kafka's name for it."""
+
+    condition = "KAFKA_BROKER_ERROR"
+
+    def __init__(self, message: str, *, error_code: int, condition: str | None = None) -> None:
+        super().__init__(message, condition=condition)
+        self.error_code = error_code
+
+
+class DeliveryError(KafkaError):
+    condition = "KAFKA_DELIVERY_FAILED"

@@ -1,0 +1,32 @@
+"""A clock whose hands only the test moves."""
+
+from __future__ import annotations
+
+import threading
+
+from spark_kafka_sink.clock import Clock
+
+
+class ManualClock(Clock):
+    """Starts at 1,000,000 ms. `auto_tick_ms` moves it at every look, for loops that would otherwise never end."""
+
+    def __init__(self, now_ms: int = 1_000_000, auto_tick_ms: int = 0) -> None:
+        self._now_ms = now_ms
+        self.auto_tick_ms = auto_tick_ms
+
+    def now_ms(self) -> int:
+        self._now_ms += self.auto_tick_ms
+        return self._now_ms
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + self.now_ms()
+
+    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+        """Let other threads run; when nobody notifies, the whole time-out passes at once."""
+        notified = condition.wait(0.001)
+        if not notified:
+            self._now_ms += timeout_ms
+        return notified
+
+    def advance(self, ms: int) -> None:
+        self._now_ms += ms
