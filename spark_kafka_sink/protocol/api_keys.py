@@ -1,0 +1,41 @@
+"""The APIs we speak: which versions, from where they are flexible, and why the range ends where it does.
+
+A row is all that is needed for an API besides its messages/ file; negotiation, headers and throttling read the row.
+The version on a connection is the newest that this table and the broker's ApiVersions answer have in common.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class ApiKey(IntEnum):
+    PRODUCE = 0
+    METADATA = 3
+    API_VERSIONS = 18
+    INIT_PRODUCER_ID = 22
+
+
+class Api(NamedTuple):
+    key: ApiKey
+    min_version: int
+    max_version: int
+    flexible_from: int  # first version with compact types, tagged fields and header v2 / v1
+    throttles_from: int  # first version where the broker answers before it throttles, and expects us to pause (KIP-219)
+
+
+API_TABLE: dict[ApiKey, Api] = {
+    api.key: api
+    for api in (
+        # 3: first with record batch v2. Brokers may advertise 0 and refuse it (KAFKA-18659), so the floor is ours to keep.
+        # 13: topics are named by id (KIP-516).
+        Api(ApiKey.PRODUCE, 3, 13, flexible_from=9, throttles_from=6),
+        # 4: every broker that takes Produce 3 speaks it, and it can say allow_auto_topic_creation. 13: error 129 (KIP-1102).
+        Api(ApiKey.METADATA, 4, 13, flexible_from=9, throttles_from=6),
+        # 0: the version in which any broker refuses a newer one. 4: features whose minimum is 0 (KAFKA-17011).
+        Api(ApiKey.API_VERSIONS, 0, 4, flexible_from=3, throttles_from=2),
+        # 0: idempotence (KIP-98). 5: TRANSACTION_ABORTABLE (KIP-890); 6 is for two-phase commit (KIP-939), which we do not offer.
+        Api(ApiKey.INIT_PRODUCER_ID, 0, 5, flexible_from=2, throttles_from=1),
+    )
+}

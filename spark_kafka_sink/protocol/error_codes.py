@@ -1,0 +1,228 @@
+"""Every error code of the Kafka protocol, one row each. What to do about a code is producer/retry.py's business.
+
+RETRY: the same request may succeed later. REFRESH: so it may, but metadata must be fetched first. FAIL: it will not.
+The third column answers, for a Produce response with this code: can the batch be in the log? Where a broker gives a code on
+Produce before it touches the log that is NO; codes that Produce is not known to answer with are MAYBE.
+A number without a row stands for an error that is newer than this client: it behaves as UNKNOWN_SERVER_ERROR.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from spark_kafka_sink.errors import AuthenticationError, BrokerError, KafkaError
+
+
+class Persisted(Enum):
+    NO = "certainly not in the log"
+    MAYBE = "may be in the log"
+    YES = "in the leader's log"
+
+
+class Reaction(Enum):
+    FAIL = "not retriable"
+    RETRY = "retriable"
+    REFRESH = "retriable with new metadata"
+
+
+NO, MAYBE, YES = Persisted
+FAIL, RETRY, REFRESH = Reaction
+
+
+@dataclass(frozen=True)
+class ErrorCode:
+    """One row of the table. True in a condition when it is an error; equal when the numbers are."""
+
+    number: int
+    name: str = field(compare=False)
+    retriable: bool = field(compare=False)
+    refresh_metadata: bool = field(compare=False)
+    persisted: Persisted = field(compare=False)
+    doc: str = field(compare=False)
+
+    def __bool__(self) -> bool:
+        return self.number != 0
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.number})"
+
+    def __set_name__(self, _: type, name: str) -> None:
+        object.__setattr__(self, "name", name)  # rows are named by the attribute they are assigned to
+
+    def error(self, where: str, broker_message: str | None = None) -> KafkaError:
+        """An exception to raise or to hand on: "[KAFKA_<name>] <where>: <what it means> <the broker's own words>".
+
+        Args:
+            where: what was asked of whom, like "orders-3 on node 2".
+            broker_message: the error message in the response, if it had one.
+
+        Returns:
+            A BrokerError; an AuthenticationError for the codes of SASL.
+        """
+        text = f"{where}: {self.doc}"
+        if broker_message:
+            text += f' The broker says: "{broker_message}"'
+        condition = f"KAFKA_{self.name}"
+        if self in _AUTHENTICATION:
+            return AuthenticationError(text, condition=condition)
+        return BrokerError(text, error_code=self.number, condition=condition)
+
+
+def code(number: int, reaction: Reaction, persisted: Persisted, doc: str) -> ErrorCode:
+    return ErrorCode(number, "", reaction is not FAIL, reaction is REFRESH, persisted, doc)
+
+
+class Errors:
+    """The table. `Errors.for_code(number)` finds a row."""
+
+    UNKNOWN_SERVER_ERROR = code(-1, FAIL, MAYBE, "The broker failed in a way it has no code for; its log says more.")
+    NONE = code(0, FAIL, YES, "No error.")
+    OFFSET_OUT_OF_RANGE = code(1, FAIL, MAYBE, "The offset asked for lies outside the partition's log.")
+    CORRUPT_MESSAGE = code(2, RETRY, NO, "The batch failed its checksum, or has a null key on a compacted topic.")
+    UNKNOWN_TOPIC_OR_PARTITION = code(3, REFRESH, NO, "The broker does not host this partition.")
+    INVALID_FETCH_SIZE = code(4, FAIL, MAYBE, "The fetch size is invalid.")
+    LEADER_NOT_AVAILABLE = code(5, REFRESH, NO, "The partition has no leader at the moment; one is being elected.")
+    NOT_LEADER_OR_FOLLOWER = code(6, REFRESH, NO, "The broker no longer leads this partition.")
+    REQUEST_TIMED_OUT = code(7, RETRY, MAYBE, "The request's time ran out, perhaps after the leader had appended the batch.")
+    BROKER_NOT_AVAILABLE = code(8, FAIL, MAYBE, "The broker asked about is not alive.")
+    REPLICA_NOT_AVAILABLE = code(9, REFRESH, NO, "The replica is not available on this broker.")
+    MESSAGE_TOO_LARGE = code(10, FAIL, NO, "The batch exceeds the topic's max.message.bytes.")
+    STALE_CONTROLLER_EPOCH = code(11, FAIL, MAYBE, "The controller has moved to another broker.")
+    OFFSET_METADATA_TOO_LARGE = code(12, FAIL, MAYBE, "The metadata string of a committed offset is too long.")
+    NETWORK_EXCEPTION = code(13, REFRESH, MAYBE, "The connection was lost before an answer came.")
+    COORDINATOR_LOAD_IN_PROGRESS = code(14, RETRY, MAYBE, "The coordinator is still loading its state.")
+    COORDINATOR_NOT_AVAILABLE = code(15, RETRY, MAYBE, "The coordinator is not available; it must be looked up again.")
+    NOT_COORDINATOR = code(16, RETRY, MAYBE, "This broker is not the coordinator any more; it must be looked up again.")
+    INVALID_TOPIC_EXCEPTION = code(17, FAIL, NO, "The topic name is invalid, or the topic is internal.")
+    RECORD_LIST_TOO_LARGE = code(18, FAIL, NO, "The batch exceeds the topic's segment.bytes.")
+    NOT_ENOUGH_REPLICAS = code(19, RETRY, NO, "Fewer replicas are in sync than min.insync.replicas asks for.")
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = code(20, RETRY, YES, "The leader has the batch, but too few replicas do.")
+    INVALID_REQUIRED_ACKS = code(21, FAIL, NO, "acks must be -1, 0 or 1.")
+    ILLEGAL_GENERATION = code(22, FAIL, MAYBE, "The consumer group has moved on to another generation.")
+    INCONSISTENT_GROUP_PROTOCOL = code(23, FAIL, MAYBE, "The consumer group uses another assignment protocol.")
+    INVALID_GROUP_ID = code(24, FAIL, MAYBE, "The group id is invalid.")
+    UNKNOWN_MEMBER_ID = code(25, FAIL, MAYBE, "The coordinator does not know this group member.")
+    INVALID_SESSION_TIMEOUT = code(26, FAIL, MAYBE, "The session time-out is outside of the broker's limits.")
+    REBALANCE_IN_PROGRESS = code(27, FAIL, MAYBE, "The group is rebalancing; the member must rejoin.")
+    INVALID_COMMIT_OFFSET_SIZE = code(28, FAIL, MAYBE, "The size of the committed offset data is invalid.")
+    TOPIC_AUTHORIZATION_FAILED = code(29, FAIL, NO, "This user needs the WRITE permission on the topic.")
+    GROUP_AUTHORIZATION_FAILED = code(30, FAIL, MAYBE, "This user may not use the group.")
+    CLUSTER_AUTHORIZATION_FAILED = code(31, FAIL, NO, "This user lacks a permission on the cluster (IDEMPOTENT_WRITE).")
+    INVALID_TIMESTAMP = code(32, FAIL, NO, "A timestamp is outside of message.timestamp.before.max.ms and after.max.ms.")
+    UNSUPPORTED_SASL_MECHANISM = code(33, FAIL, NO, "The broker does not offer this SASL mechanism.")
+    ILLEGAL_SASL_STATE = code(34, FAIL, NO, "The request does not fit the state of the SASL exchange.")
+    UNSUPPORTED_VERSION = code(35, FAIL, NO, "The broker does not speak this version of the request.")
+    TOPIC_ALREADY_EXISTS = code(36, FAIL, MAYBE, "The topic exists already.")
+    INVALID_PARTITIONS = code(37, FAIL, MAYBE, "The number of partitions is invalid.")
+    INVALID_REPLICATION_FACTOR = code(38, FAIL, MAYBE, "The replication factor is below 1 or above the number of brokers.")
+    INVALID_REPLICA_ASSIGNMENT = code(39, FAIL, MAYBE, "The replica assignment is invalid.")
+    INVALID_CONFIG = code(40, FAIL, MAYBE, "The configuration is invalid.")
+    NOT_CONTROLLER = code(41, RETRY, MAYBE, "This broker is not the controller.")
+    INVALID_REQUEST = code(42, FAIL, NO, "The broker could not make sense of the request.")
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = code(43, FAIL, NO, "The topic's message format cannot hold this batch.")
+    POLICY_VIOLATION = code(44, FAIL, NO, "A policy of the broker refuses the request.")
+    OUT_OF_ORDER_SEQUENCE_NUMBER = code(45, FAIL, NO, "The batch does not follow the producer's last one.")
+    DUPLICATE_SEQUENCE_NUMBER = code(46, FAIL, YES, "The broker has this batch already.")
+    INVALID_PRODUCER_EPOCH = code(47, FAIL, NO, "A newer producer has taken over, or a transaction timed out.")
+    INVALID_TXN_STATE = code(48, FAIL, NO, "The operation does not fit the transaction's state.")
+    INVALID_PRODUCER_ID_MAPPING = code(49, FAIL, NO, "The producer id does not belong to this transactional id any more.")
+    INVALID_TRANSACTION_TIMEOUT = code(50, FAIL, MAYBE, "The time-out exceeds the broker's transaction.max.timeout.ms.")
+    CONCURRENT_TRANSACTIONS = code(51, RETRY, NO, "Another operation on the same transaction is still going on.")
+    TRANSACTION_COORDINATOR_FENCED = code(52, FAIL, NO, "The coordinator that wrote the marker has been replaced.")
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = code(53, FAIL, NO, "This user may not use the transactional id.")
+    SECURITY_DISABLED = code(54, FAIL, MAYBE, "Security features are switched off on this broker.")
+    OPERATION_NOT_ATTEMPTED = code(55, FAIL, NO, "The broker did not try this part because another part of the request failed.")
+    KAFKA_STORAGE_ERROR = code(56, REFRESH, MAYBE, "The broker's disk failed.")
+    LOG_DIR_NOT_FOUND = code(57, FAIL, MAYBE, "The log directory does not exist on this broker.")
+    SASL_AUTHENTICATION_FAILED = code(58, FAIL, NO, "The broker refused the credentials.")
+    UNKNOWN_PRODUCER_ID = code(59, FAIL, NO, "The broker has forgotten the producer: its records were deleted.")
+    REASSIGNMENT_IN_PROGRESS = code(60, FAIL, MAYBE, "A reassignment of the partition is going on.")
+    DELEGATION_TOKEN_AUTH_DISABLED = code(61, FAIL, MAYBE, "Delegation tokens are switched off.")
+    DELEGATION_TOKEN_NOT_FOUND = code(62, FAIL, MAYBE, "The delegation token does not exist.")
+    DELEGATION_TOKEN_OWNER_MISMATCH = code(63, FAIL, MAYBE, "The delegation token belongs to somebody else.")
+    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = code(64, FAIL, MAYBE, "No delegation tokens over this kind of connection.")
+    DELEGATION_TOKEN_AUTHORIZATION_FAILED = code(65, FAIL, MAYBE, "This user may not use the delegation token.")
+    DELEGATION_TOKEN_EXPIRED = code(66, FAIL, MAYBE, "The delegation token has expired.")
+    INVALID_PRINCIPAL_TYPE = code(67, FAIL, MAYBE, "The type of principal is not supported.")
+    NON_EMPTY_GROUP = code(68, FAIL, MAYBE, "The group still has members.")
+    GROUP_ID_NOT_FOUND = code(69, FAIL, MAYBE, "The group does not exist.")
+    FETCH_SESSION_ID_NOT_FOUND = code(70, RETRY, MAYBE, "The fetch session does not exist.")
+    INVALID_FETCH_SESSION_EPOCH = code(71, RETRY, MAYBE, "The epoch of the fetch session is invalid.")
+    LISTENER_NOT_FOUND = code(72, REFRESH, NO, "The leader has no listener like the one that metadata was asked on.")
+    TOPIC_DELETION_DISABLED = code(73, FAIL, MAYBE, "Topics cannot be deleted on this cluster.")
+    FENCED_LEADER_EPOCH = code(74, REFRESH, NO, "The request carries an older leader epoch than the broker's.")
+    UNKNOWN_LEADER_EPOCH = code(75, RETRY, NO, "The request carries a newer leader epoch than the broker's.")
+    UNSUPPORTED_COMPRESSION_TYPE = code(76, FAIL, NO, "The codec needs a newer version of the request or broker.")
+    STALE_BROKER_EPOCH = code(77, FAIL, MAYBE, "The broker has been restarted since.")
+    OFFSET_NOT_AVAILABLE = code(78, RETRY, MAYBE, "The new leader does not know yet up to where its log is committed.")
+    MEMBER_ID_REQUIRED = code(79, FAIL, MAYBE, "The member must join again with the id it was given.")
+    PREFERRED_LEADER_NOT_AVAILABLE = code(80, REFRESH, MAYBE, "The preferred leader is not available.")
+    GROUP_MAX_SIZE_REACHED = code(81, FAIL, MAYBE, "The group is full.")
+    FENCED_INSTANCE_ID = code(82, FAIL, MAYBE, "Another member with the same group.instance.id has taken over.")
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = code(83, REFRESH, MAYBE, "No replica may become leader.")
+    ELECTION_NOT_NEEDED = code(84, REFRESH, MAYBE, "The leader need not change.")
+    NO_REASSIGNMENT_IN_PROGRESS = code(85, FAIL, MAYBE, "No reassignment is going on.")
+    GROUP_SUBSCRIBED_TO_TOPIC = code(86, FAIL, MAYBE, "The group is subscribed to the topic.")
+    INVALID_RECORD = code(87, FAIL, NO, "A record failed the broker's validation.")
+    UNSTABLE_OFFSET_COMMIT = code(88, RETRY, MAYBE, "Offsets are part of a transaction that is still open.")
+    THROTTLING_QUOTA_EXCEEDED = code(89, RETRY, MAYBE, "The quota is exhausted for now.")
+    PRODUCER_FENCED = code(90, FAIL, NO, "A newer producer with the same transactional id has taken over.")
+    RESOURCE_NOT_FOUND = code(91, FAIL, MAYBE, "The resource does not exist.")
+    DUPLICATE_RESOURCE = code(92, FAIL, MAYBE, "The request names a resource twice.")
+    UNACCEPTABLE_CREDENTIAL = code(93, FAIL, MAYBE, "The new credential is not acceptable.")
+    INCONSISTENT_VOTER_SET = code(94, FAIL, MAYBE, "Sender or receiver is not one of the voters.")
+    INVALID_UPDATE_VERSION = code(95, FAIL, MAYBE, "The version of the feature update is invalid.")
+    FEATURE_UPDATE_FAILED = code(96, FAIL, MAYBE, "The broker could not update the features.")
+    PRINCIPAL_DESERIALIZATION_FAILURE = code(97, FAIL, MAYBE, "A broker could not read a forwarded principal.")
+    SNAPSHOT_NOT_FOUND = code(98, FAIL, MAYBE, "The snapshot does not exist.")
+    POSITION_OUT_OF_RANGE = code(99, FAIL, MAYBE, "The position lies outside of the snapshot.")
+    UNKNOWN_TOPIC_ID = code(100, REFRESH, NO, "The broker does not know the topic id: the topic is new, deleted or re-created.")
+    DUPLICATE_BROKER_REGISTRATION = code(101, FAIL, MAYBE, "The broker id is taken.")
+    BROKER_ID_NOT_REGISTERED = code(102, FAIL, MAYBE, "The broker id is not registered.")
+    INCONSISTENT_TOPIC_ID = code(103, REFRESH, NO, "The topic id does not belong to the log: the topic has been re-created.")
+    INCONSISTENT_CLUSTER_ID = code(104, FAIL, MAYBE, "The cluster id is not this cluster's.")
+    TRANSACTIONAL_ID_NOT_FOUND = code(105, FAIL, MAYBE, "The transactional id does not exist.")
+    FETCH_SESSION_TOPIC_ID_ERROR = code(106, RETRY, MAYBE, "The fetch session mixes topic ids.")
+    INELIGIBLE_REPLICA = code(107, FAIL, MAYBE, "A replica may not be in the in-sync set.")
+    NEW_LEADER_ELECTED = code(108, FAIL, MAYBE, "Another leader was elected meanwhile.")
+    OFFSET_MOVED_TO_TIERED_STORAGE = code(109, FAIL, MAYBE, "The offset has been moved to tiered storage.")
+    FENCED_MEMBER_EPOCH = code(110, FAIL, MAYBE, "The group has moved on: the member must rejoin.")
+    UNRELEASED_INSTANCE_ID = code(111, FAIL, MAYBE, "The group.instance.id is still in use.")
+    UNSUPPORTED_ASSIGNOR = code(112, FAIL, MAYBE, "The group does not support this assignor.")
+    STALE_MEMBER_EPOCH = code(113, FAIL, MAYBE, "The member's epoch is old.")
+    MISMATCHED_ENDPOINT_TYPE = code(114, FAIL, MAYBE, "The request went to the wrong kind of endpoint.")
+    UNSUPPORTED_ENDPOINT_TYPE = code(115, FAIL, MAYBE, "This kind of endpoint is not supported.")
+    UNKNOWN_CONTROLLER_ID = code(116, FAIL, MAYBE, "The controller id is unknown.")
+    UNKNOWN_SUBSCRIPTION_ID = code(117, FAIL, MAYBE, "The telemetry subscription is unknown.")
+    TELEMETRY_TOO_LARGE = code(118, FAIL, MAYBE, "The telemetry is too large.")
+    INVALID_REGISTRATION = code(119, FAIL, MAYBE, "The controller refused a registration.")
+    TRANSACTION_ABORTABLE = code(120, FAIL, NO, "The transaction has failed; after an abort the producer can go on.")
+    INVALID_RECORD_STATE = code(121, FAIL, MAYBE, "The state of the record is invalid.")
+    SHARE_SESSION_NOT_FOUND = code(122, RETRY, MAYBE, "The share session does not exist.")
+    INVALID_SHARE_SESSION_EPOCH = code(123, RETRY, MAYBE, "The epoch of the share session is invalid.")
+    FENCED_STATE_EPOCH = code(124, FAIL, MAYBE, "The epoch of the share group's state is old.")
+    INVALID_VOTER_KEY = code(125, FAIL, MAYBE, "The voter's key is not the replica's.")
+    DUPLICATE_VOTER = code(126, FAIL, MAYBE, "The voter is in the set already.")
+    VOTER_NOT_FOUND = code(127, FAIL, MAYBE, "The voter is not in the set.")
+    INVALID_REGULAR_EXPRESSION = code(128, FAIL, MAYBE, "The regular expression is invalid.")
+    REBOOTSTRAP_REQUIRED = code(129, FAIL, MAYBE, "Metadata is too old: start again from bootstrap.servers.")
+    STREAMS_INVALID_TOPOLOGY = code(130, FAIL, MAYBE, "The streams topology is invalid.")
+    STREAMS_INVALID_TOPOLOGY_EPOCH = code(131, FAIL, MAYBE, "The epoch of the streams topology is invalid.")
+    STREAMS_TOPOLOGY_FENCED = code(132, FAIL, MAYBE, "The epoch of the streams topology is old.")
+    SHARE_SESSION_LIMIT_REACHED = code(133, RETRY, MAYBE, "There are too many share sessions.")
+
+    @staticmethod
+    def for_code(number: int) -> ErrorCode:
+        """The row of a number; for an unknown one, a row that behaves as UNKNOWN_SERVER_ERROR and keeps the number."""
+        row = ERROR_CODES.get(number)
+        if row is None:
+            like = Errors.UNKNOWN_SERVER_ERROR
+            doc = f"The broker answered with error code {number}, which is newer than this client."
+            row = ErrorCode(number, like.name, like.retriable, like.refresh_metadata, like.persisted, doc)
+        return row
+
+
+ERROR_CODES: dict[int, ErrorCode] = {row.number: row for row in vars(Errors).values() if isinstance(row, ErrorCode)}
+
+_AUTHENTICATION = {Errors.UNSUPPORTED_SASL_MECHANISM, Errors.ILLEGAL_SASL_STATE, Errors.SASL_AUTHENTICATION_FAILED}

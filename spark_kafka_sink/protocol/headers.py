@@ -1,0 +1,59 @@
+"""Request and response headers: what stands between a frame's length and its message.
+
+Header versions follow from the API's version: flexible APIs use request header 2 and response header 1, others 1 and 0.
+The exception is ApiVersions, whose response header is always 0: a client must be able to read it before it knows the broker.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
+from spark_kafka_sink.protocol.primitives import Reader, Writer
+
+
+class RequestHeader(NamedTuple):
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+def request_header_version(api_key: ApiKey, api_version: int) -> int:
+    return 2 if api_version >= API_TABLE[api_key].flexible_from else 1
+
+
+def response_header_version(api_key: ApiKey, api_version: int) -> int:
+    if api_key == ApiKey.API_VERSIONS:
+        return 0
+    return 1 if api_version >= API_TABLE[api_key].flexible_from else 0
+
+
+def write_request_header(writer: Writer, header: RequestHeader) -> None:
+    writer.int16(header.api_key)
+    writer.int16(header.api_version)
+    writer.int32(header.correlation_id)
+    writer.nullable_string(header.client_id)  # never compact, so that any broker can read any header
+    if request_header_version(ApiKey(header.api_key), header.api_version) == 2:
+        writer.tagged_fields()
+
+
+def read_request_header(reader: Reader) -> RequestHeader:
+    header = RequestHeader(reader.int16(), reader.int16(), reader.int32(), reader.nullable_string())
+    if request_header_version(ApiKey(header.api_key), header.api_version) == 2:
+        reader.tagged_fields()
+    return header
+
+
+def write_response_header(writer: Writer, api_key: ApiKey, api_version: int, correlation_id: int) -> None:
+    writer.int32(correlation_id)
+    if response_header_version(api_key, api_version) == 1:
+        writer.tagged_fields()
+
+
+def read_response_header(reader: Reader, api_key: ApiKey, api_version: int) -> int:
+    """The correlation id."""
+    correlation_id = reader.int32()
+    if response_header_version(api_key, api_version) == 1:
+        reader.tagged_fields()
+    return correlation_id

@@ -1,0 +1,293 @@
+"""Kafka's primitive types, written and read: https://kafka.apache.org/protocol#protocol_types.
+
+`Writer` gathers small fields in one buffer and puts opaque record batches beside it by reference, so they are never copied.
+`Reader` walks one frame. schema.py combines both into messages; nothing here knows a message.
+Law of the Reader: a length is compared with the bytes that are left before anything is reserved for it, and whatever does
+not fit raises ProtocolError.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from spark_kafka_sink.errors import ProtocolError
+
+Buffer = bytes | bytearray | memoryview  # one byte per element, so that len() is the size
+T = TypeVar("T")
+_Bytes = bytes  # inside the classes, `bytes` is a method
+
+ZERO_UUID = UUID(int=0)
+
+_INT8 = struct.Struct(">b")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_UINT32 = struct.Struct(">I")
+_pack_int8, _pack_int16, _pack_int32, _pack_int64 = _INT8.pack, _INT16.pack, _INT32.pack, _INT64.pack
+
+_MAX_INT16_STRING = 0x7FFF
+_MAX_VARINT_BYTES = 5  # ceil(32 / 7)
+
+
+class Writer:
+    """Collects the buffers of one message. Every method appends one value."""
+
+    __slots__ = ("_buffers", "_small")
+
+    def __init__(self) -> None:
+        self._buffers: list[Buffer] = []
+        self._small = bytearray()  # fields since the last opaque buffer
+
+    def buffers(self) -> list[Buffer]:
+        """Everything written, in order; opaque buffers are the very objects that were handed in."""
+        if self._small:
+            self._buffers.append(self._small)
+            self._small = bytearray()
+        return self._buffers
+
+    def boolean(self, value: bool) -> None:
+        self._small.append(1 if value else 0)
+
+    def int8(self, value: int) -> None:
+        self._small += _pack_int8(value)
+
+    def int16(self, value: int) -> None:
+        self._small += _pack_int16(value)
+
+    def int32(self, value: int) -> None:
+        self._small += _pack_int32(value)
+
+    def int64(self, value: int) -> None:
+        self._small += _pack_int64(value)
+
+    def uint32(self, value: int) -> None:
+        self._small += _UINT32.pack(value)
+
+    def uuid(self, value: UUID) -> None:
+        self._small += value.bytes
+
+    def uvarint(self, value: int) -> None:
+        """Unsigned 32-bit, 7 bits per byte, least significant first."""
+        if not 0 <= value < 1 << 32:
+            raise ProtocolError(f"{value} does not fit an unsigned varint of 32 bits")
+        small = self._small
+        while value > 0x7F:
+            small.append(value & 0x7F | 0x80)
+            value >>= 7
+        small.append(value)
+
+    def varint(self, value: int) -> None:
+        """Signed 32-bit, zigzag: small magnitudes take few bytes whatever their sign."""
+        if not -(1 << 31) <= value < 1 << 31:
+            raise ProtocolError(f"{value} does not fit a varint of 32 bits")
+        self.uvarint((value << 1 ^ value >> 31) & 0xFFFFFFFF)
+
+    def string(self, value: str) -> None:
+        data = value.encode()
+        if len(data) > _MAX_INT16_STRING:
+            raise ProtocolError(f"a string of {len(data):,} bytes exceeds the protocol's limit of {_MAX_INT16_STRING:,}")
+        self._small += _pack_int16(len(data))
+        self._small += data
+
+    def nullable_string(self, value: str | None) -> None:
+        if value is None:
+            self.int16(-1)
+        else:
+            self.string(value)
+
+    def compact_string(self, value: str) -> None:
+        data = value.encode()
+        self.uvarint(len(data) + 1)
+        self._small += data
+
+    def compact_nullable_string(self, value: str | None) -> None:
+        if value is None:
+            self.uvarint(0)
+        else:
+            self.compact_string(value)
+
+    def bytes(self, value: Buffer) -> None:
+        self.int32(len(value))
+        self._small += value
+
+    def nullable_bytes(self, value: Buffer | None) -> None:
+        if value is None:
+            self.int32(-1)
+        else:
+            self.bytes(value)
+
+    def compact_bytes(self, value: Buffer) -> None:
+        self.uvarint(len(value) + 1)
+        self._small += value
+
+    def compact_nullable_bytes(self, value: Buffer | None) -> None:
+        if value is None:
+            self.uvarint(0)
+        else:
+            self.compact_bytes(value)
+
+    def records(self, value: Sequence[Buffer]) -> None:
+        """Buffers that together are one opaque value, kept by reference."""
+        self.int32(sum(map(len, value)))
+        self.opaque(value)
+
+    def compact_records(self, value: Sequence[Buffer]) -> None:
+        self.uvarint(sum(map(len, value)) + 1)
+        self.opaque(value)
+
+    def opaque(self, buffers: Iterable[Buffer]) -> None:
+        """Bytes without a length, by reference."""
+        if self._small:
+            self._buffers.append(self._small)
+            self._small = bytearray()
+        self._buffers.extend(buffers)
+
+    def array_length(self, length: int) -> None:
+        """-1 stands for null."""
+        self.int32(length)
+
+    def compact_array_length(self, length: int) -> None:
+        self.uvarint(length + 1)
+
+    def tagged_fields(self, fields: Iterable[tuple[int, list[Buffer]]] = ()) -> None:
+        """(tag, encoded value) in ascending order of tags."""
+        fields = list(fields)
+        self.uvarint(len(fields))
+        for tag, value in fields:
+            self.uvarint(tag)
+            self.uvarint(sum(map(len, value)))
+            for buffer in value:
+                self._small += buffer
+
+
+class Reader:
+    """Reads one frame from its start. Strings and bytes are copies; `records` and `take` are views of the frame."""
+
+    __slots__ = ("_data", "_end", "_position")
+
+    def __init__(self, data: Buffer) -> None:
+        self._data = memoryview(data)
+        self._position = 0
+        self._end = len(self._data)
+
+    def remaining(self) -> int:
+        return self._end - self._position
+
+    def expect_end(self) -> None:
+        """Raise ProtocolError when bytes are left: the frame and our idea of it differ."""
+        if self._position != self._end:
+            raise ProtocolError(f"{self.remaining()} bytes are left after the last field")
+
+    def take(self, length: int) -> memoryview:
+        """The next `length` bytes as a view."""
+        return self._data[self._advance(length) : self._position]
+
+    def _advance(self, length: int) -> int:
+        start = self._position
+        if not 0 <= length <= self._end - start:
+            raise ProtocolError(f"a field of {length} bytes at offset {start} exceeds the frame of {self._end} bytes")
+        self._position = start + length
+        return start
+
+    def boolean(self) -> bool:
+        return self._data[self._advance(1)] != 0
+
+    def int8(self) -> int:
+        return int(_INT8.unpack_from(self._data, self._advance(1))[0])
+
+    def int16(self) -> int:
+        return int(_INT16.unpack_from(self._data, self._advance(2))[0])
+
+    def int32(self) -> int:
+        return int(_INT32.unpack_from(self._data, self._advance(4))[0])
+
+    def int64(self) -> int:
+        return int(_INT64.unpack_from(self._data, self._advance(8))[0])
+
+    def uint32(self) -> int:
+        return int(_UINT32.unpack_from(self._data, self._advance(4))[0])
+
+    def uuid(self) -> UUID:
+        return UUID(bytes=bytes(self.take(16)))
+
+    def uvarint(self) -> int:
+        value = 0
+        for index in range(_MAX_VARINT_BYTES):
+            byte = self._data[self._advance(1)]
+            value |= (byte & 0x7F) << 7 * index
+            if byte < 0x80:
+                if value >> 32:
+                    break
+                return value
+        raise ProtocolError(f"an unsigned varint at offset {self._position} exceeds 32 bits")
+
+    def varint(self) -> int:
+        value = self.uvarint()
+        return value >> 1 ^ -(value & 1)
+
+    def string(self) -> str:
+        return self._text(self.int16())
+
+    def nullable_string(self) -> str | None:
+        length = self.int16()
+        return None if length == -1 else self._text(length)
+
+    def compact_string(self) -> str:
+        return self._text(self.uvarint() - 1)
+
+    def compact_nullable_string(self) -> str | None:
+        length = self.uvarint() - 1
+        return None if length == -1 else self._text(length)
+
+    def _text(self, length: int) -> str:
+        try:
+            return str(self.take(length), "utf-8")
+        except UnicodeDecodeError as error:
+            raise ProtocolError(f"a string before offset {self._position} is not UTF-8: {error}") from error
+
+    def bytes(self) -> _Bytes:
+        return _Bytes(self.take(self.int32()))
+
+    def nullable_bytes(self) -> _Bytes | None:
+        length = self.int32()
+        return None if length == -1 else _Bytes(self.take(length))
+
+    def compact_bytes(self) -> _Bytes:
+        return _Bytes(self.take(self.uvarint() - 1))
+
+    def compact_nullable_bytes(self) -> _Bytes | None:
+        length = self.uvarint() - 1
+        return None if length == -1 else _Bytes(self.take(length))
+
+    def records(self) -> Sequence[Buffer]:
+        return (self.take(self.int32()),)
+
+    def compact_records(self) -> Sequence[Buffer]:
+        return (self.take(self.uvarint() - 1),)
+
+    def array_length(self) -> int:
+        """-1 stands for null."""
+        return self._checked_count(self.int32())
+
+    def compact_array_length(self) -> int:
+        return self._checked_count(self.uvarint() - 1)
+
+    def _checked_count(self, count: int) -> int:
+        if not -1 <= count <= self.remaining():  # every element takes at least one byte
+            raise ProtocolError(
+                f"an array of {count} elements at offset {self._position} exceeds the {self.remaining()} bytes left"
+            )
+        return count
+
+    def array(self, length: int, element: Callable[[Reader], T]) -> tuple[T, ...]:
+        if length < 0:
+            raise ProtocolError(f"the array before offset {self._position} is null, which this field does not allow")
+        return tuple([element(self) for _ in range(length)])
+
+    def tagged_fields(self) -> dict[int, memoryview]:
+        """tag -> encoded value; the caller skips what it does not know."""
+        count = self._checked_count(self.uvarint())
+        return {self.uvarint(): self.take(self.uvarint()) for _ in range(count)} if count else {}

@@ -1,0 +1,304 @@
+"""Messages declared once: a dataclass whose annotations are its wire format, compiled to an encoder and a decoder per version.
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class InitProducerIdRequest(Message):
+        API_KEY = ApiKey.INIT_PRODUCER_ID
+        transactional_id: str | None                      # nullable string, compact where the version is flexible
+        transaction_timeout_ms: Int32
+        producer_id: Annotated[Int64, since(3)] = -1      # absent before version 3
+
+Fields stand in wire order. `str`, `bool`, `bytes` and `UUID` are themselves, `tuple[X, ...]` is an array, `X | None` is
+nullable, another Message is a structure, Records is opaque bytes. `since` / `until` bound the versions (inclusive), `tagged`
+moves a field to the tag section. A field that a version lacks reads as its default; encoding another value raises
+UnsupportedVersionError unless the field is IGNORABLE: then it is left out, as in Kafka's message schemas. Unknown tags are
+skipped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+from spark_kafka_sink.errors import ProtocolError, UnsupportedVersionError
+from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
+from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer
+
+Encode = Callable[[Writer, Any], None]
+Decode = Callable[[Reader], Any]
+T = TypeVar("T")
+
+
+class Codec(NamedTuple):
+    encode: Encode
+    decode: Decode
+
+
+class Kind(NamedTuple):
+    """One primitive type: its encodings in old and in flexible versions."""
+
+    plain: Codec
+    compact: Codec
+
+
+def _fixed(encode: Encode, decode: Decode) -> Kind:
+    return Kind(Codec(encode, decode), Codec(encode, decode))
+
+
+Int8 = Annotated[int, _fixed(Writer.int8, Reader.int8)]
+Int16 = Annotated[int, _fixed(Writer.int16, Reader.int16)]
+Int32 = Annotated[int, _fixed(Writer.int32, Reader.int32)]
+Int64 = Annotated[int, _fixed(Writer.int64, Reader.int64)]
+Records = Annotated[
+    Sequence[Buffer],
+    Kind(Codec(Writer.records, Reader.records), Codec(Writer.compact_records, Reader.compact_records)),
+]
+
+_KINDS: dict[tuple[type, bool], Kind] = {  # (python type, nullable)
+    (bool, False): _fixed(Writer.boolean, Reader.boolean),
+    (UUID, False): _fixed(Writer.uuid, Reader.uuid),
+    (str, False): Kind(Codec(Writer.string, Reader.string), Codec(Writer.compact_string, Reader.compact_string)),
+    (str, True): Kind(
+        Codec(Writer.nullable_string, Reader.nullable_string),
+        Codec(Writer.compact_nullable_string, Reader.compact_nullable_string),
+    ),
+    (bytes, False): Kind(Codec(Writer.bytes, Reader.bytes), Codec(Writer.compact_bytes, Reader.compact_bytes)),
+    (bytes, True): Kind(
+        Codec(Writer.nullable_bytes, Reader.nullable_bytes),
+        Codec(Writer.compact_nullable_bytes, Reader.compact_nullable_bytes),
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Versions:
+    first: int = 0
+    last: int = 0x7FFF
+    tag: int | None = None
+
+
+def since(version: int) -> _Versions:
+    """First version that carries the field."""
+    return _Versions(first=version)
+
+
+def until(version: int) -> _Versions:
+    """Last version that carries the field."""
+    return _Versions(last=version)
+
+
+def between(first: int, last: int) -> _Versions:
+    return _Versions(first=first, last=last)
+
+
+def tagged(tag: int, *, since: int) -> _Versions:
+    """An optional field in the tag section; written only when it differs from its default."""
+    return _Versions(first=since, tag=tag)
+
+
+IGNORABLE = "ignorable"
+
+
+class Message:
+    """Base of requests, responses and the structures inside them. Requests and responses set API_KEY."""
+
+    __slots__ = ()
+    API_KEY: ClassVar[ApiKey]
+
+    def encode(self, version: int) -> list[Buffer]:
+        """The body of this message, without its header.
+
+        Raises:
+            UnsupportedVersionError: we do not speak this version, or it cannot carry a field that is set.
+            ProtocolError: a value does not fit its field.
+        """
+        writer = Writer()
+        try:
+            codec(type(self), version).encode(writer, self)
+        except struct.error as error:
+            raise ProtocolError(f"{type(self).__name__} v{version}: a number does not fit its field: {error}") from error
+        return writer.buffers()
+
+    @classmethod
+    def decode(cls: type[M], version: int, data: Buffer) -> M:
+        """The message in `data`, which must hold it and nothing else; anything else raises ProtocolError."""
+        reader = Reader(data)
+        try:
+            message: M = codec(cls, version).decode(reader)
+            reader.expect_end()
+        except UnsupportedVersionError:
+            raise
+        except ProtocolError as error:
+            raise ProtocolError(f"{cls.__name__} v{version} cannot be read: {error.message}") from error
+        return message
+
+
+M = TypeVar("M", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+
+class Request(Message, Generic[ResponseT]):
+    """A message that a broker answers with a RESPONSE of the same version."""
+
+    __slots__ = ()
+    RESPONSE: ClassVar[type[Message]]
+
+
+_codecs: dict[tuple[type[Message], int], Codec] = {}  # filled on first use; a race compiles twice and changes nothing
+
+
+def codec(cls: type[Message], version: int) -> Codec:
+    """The compiled encoder and decoder of a request or response in one version."""
+    found = _codecs.get((cls, version))
+    if found is None:
+        found = _codecs[cls, version] = _compile(cls, version)
+    return found
+
+
+def _compile(cls: type[Message], version: int) -> Codec:
+    api = API_TABLE[cls.API_KEY]
+    if not api.min_version <= version <= api.max_version:
+        raise UnsupportedVersionError(
+            f"{cls.__name__} v{version}: this client speaks {api.min_version} to {api.max_version} of {api.key.name}"
+        )
+    return _structure(cls, version, flexible=version >= api.flexible_from)
+
+
+class _Field(NamedTuple):
+    name: str
+    default: Any  # dataclasses.MISSING where the field is required
+    hint: Any
+    versions: _Versions
+    ignorable: bool
+
+    def is_in(self, version: int) -> bool:
+        return self.versions.first <= version <= self.versions.last
+
+
+def _fields(cls: type[Message]) -> list[_Field]:
+    hints = get_type_hints(cls, include_extras=True)
+    fields = []
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        hint = hints[field.name]
+        marks = getattr(hint, "__metadata__", ())
+        versions = next((mark for mark in marks if isinstance(mark, _Versions)), _Versions())
+        fields.append(_Field(field.name, field.default, hint, versions, IGNORABLE in marks))
+    return fields
+
+
+def _structure(cls: type[Message], version: int, flexible: bool) -> Codec:
+    fields = _fields(cls)
+    present = [(field, _type_codec(field.hint, version, flexible)) for field in fields if field.is_in(version)]
+    rows = [(field, codec) for field, codec in present if field.versions.tag is None]
+    tags = sorted((field.versions.tag, field, codec) for field, codec in present if field.versions.tag is not None)
+    unset = [field for field in fields if not field.is_in(version) and not field.ignorable]
+
+    encoders: tuple[tuple[Callable[[Any], Any], Encode], ...] = tuple(
+        (attrgetter(field.name), codec.encode) for field, codec in rows
+    )
+    if unset:
+        encoders = (*encoders, (lambda value: value, _refuse_set_fields(cls, version, unset)))
+    if flexible:
+        encoders = (*encoders, (lambda value: value, _tag_encoder([(tag, field, codec.encode) for tag, field, codec in tags])))
+
+    def encode(writer: Writer, value: Any) -> None:
+        for get, encode_field in encoders:
+            encode_field(writer, get(value))
+
+    decoders = tuple((field.name, codec.decode) for field, codec in rows)
+    known_tags = {tag: (field.name, codec.decode) for tag, field, codec in tags}
+
+    def decode(reader: Reader) -> Any:
+        values = {name: decode_field(reader) for name, decode_field in decoders}
+        if flexible:
+            for tag, data in reader.tagged_fields().items():
+                if tag in known_tags:
+                    name, decode_field = known_tags[tag]
+                    values[name] = _decode_tag(data, decode_field)
+        return cls(**values)
+
+    return Codec(encode, decode)
+
+
+def _refuse_set_fields(cls: type[Message], version: int, fields: list[_Field]) -> Encode:
+    checks = [(field.name, attrgetter(field.name), field.default) for field in fields]
+
+    def refuse(_: Writer, value: Any) -> None:
+        for name, get, default in checks:
+            if get(value) != default:
+                raise UnsupportedVersionError(f"{cls.__name__} v{version} cannot carry {name}={get(value)!r}")
+
+    return refuse
+
+
+def _tag_encoder(tags: list[tuple[int, _Field, Encode]]) -> Encode:
+    if not tags:
+        return _encode_no_tags
+
+    def encode_tags(writer: Writer, value: Any) -> None:
+        encoded = []
+        for tag, field, encode_field in tags:
+            content = getattr(value, field.name)
+            if content != field.default:
+                inner = Writer()
+                encode_field(inner, content)
+                encoded.append((tag, inner.buffers()))
+        writer.tagged_fields(encoded)
+
+    return encode_tags
+
+
+def _encode_no_tags(writer: Writer, _: Any) -> None:
+    writer.boolean(False)  # a count of zero
+
+
+def _decode_tag(data: memoryview, decode_field: Decode) -> Any:
+    reader = Reader(data)
+    value = decode_field(reader)
+    reader.expect_end()
+    return value
+
+
+def _type_codec(hint: Any, version: int, flexible: bool) -> Codec:
+    kind = next((mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Kind)), None)
+    if kind is None:
+        hint, nullable = _without_none(hint.__origin__ if get_origin(hint) is Annotated else hint)
+        if get_origin(hint) is tuple:
+            return _array(_type_codec(get_args(hint)[0], version, flexible), flexible, nullable)
+        if issubclass(hint, Message):
+            return _structure(hint, version, flexible)
+        kind = _KINDS[hint, nullable]
+    return kind.compact if flexible else kind.plain
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    if get_origin(hint) not in (Union, UnionType):
+        return hint, False
+    (inner,) = (part for part in get_args(hint) if part is not NoneType)
+    return inner, True
+
+
+def _array(element: Codec, flexible: bool, nullable: bool) -> Codec:
+    write_length = Writer.compact_array_length if flexible else Writer.array_length
+    read_length = Reader.compact_array_length if flexible else Reader.array_length
+    encode_element, decode_element = element
+
+    def encode(writer: Writer, value: Any) -> None:
+        if value is None and nullable:
+            write_length(writer, -1)
+            return
+        write_length(writer, len(value))
+        for item in value:
+            encode_element(writer, item)
+
+    def decode(reader: Reader) -> Any:
+        length = read_length(reader)
+        if length == -1 and nullable:
+            return None
+        return reader.array(length, decode_element)
+
+    return Codec(encode, decode)
