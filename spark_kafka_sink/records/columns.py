@@ -1,0 +1,211 @@
+"""The columns of one slice, checked once and prepared for encoding.
+
+`record_columns` takes what Arrow hands over: slices, chunks, strings, nulls whose slots hold stray bytes. What leaves here is
+one binary array per payload, over the same buffers, with the length of each row beside it. record_batch.py writes the rows;
+murmur2.py hashes the keys.
+Law: a length of -1 is a null, and only such a row is one; nobody below looks at validity bitmaps again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spark_kafka_sink.errors import InvalidRecordError, SchemaError
+from spark_kafka_sink.records.interleave import INT32_MAX, binary_offsets, join_rows
+from spark_kafka_sink.records.varint import Int64Column
+
+NO_TIMESTAMP = -1  # what a batch carries when none of its records has a timestamp
+NULL_LENGTH = -1  # what a record writes in place of the length of a null key, value or header value
+
+_PAYLOAD_TYPES = (
+    *(pa.binary(), pa.large_binary(), pa.binary_view()),
+    *(pa.string(), pa.large_string(), pa.string_view()),
+)
+
+Column: TypeAlias = pa.Array | pa.ChunkedArray | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordColumns:
+    """`rows` records. A column that is None is null in every row. Built by `record_columns`."""
+
+    rows: int
+    key: pa.Array | None  # binary or large_binary, may be a slice
+    value: pa.Array | None
+    headers: pa.Array | None  # binary: each row's header count and headers as a record writes them; None if no row has any
+    timestamps: Int64Column | int  # ms since 1970-01-01 UTC; an int counts for all rows
+    key_lengths: Int64Column | int  # bytes, or NULL_LENGTH; the int NULL_LENGTH for all rows when the column is None
+    value_lengths: Int64Column | int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def slice(self, start: int, stop: int) -> RecordColumns:
+        """Rows start … stop-1, over the same memory."""
+        start, stop, _ = slice(start, stop).indices(self.rows)
+        rows = max(0, stop - start)
+        key, value, headers = (column and column.slice(start, rows) for column in (self.key, self.value, self.headers))
+        numbers = (self.timestamps, self.key_lengths, self.value_lengths)
+        return RecordColumns(rows, key, value, headers, *(n if isinstance(n, int) else n[start : start + rows] for n in numbers))
+
+    def take(self, indices: NDArray[np.integer]) -> RecordColumns:
+        """The rows named by `indices`, in that order, copied."""
+        chosen = pa.array(indices)
+        key, value, headers = (column and column.take(chosen) for column in (self.key, self.value, self.headers))
+        numbers = (self.timestamps, self.key_lengths, self.value_lengths)
+        return RecordColumns(len(indices), key, value, headers, *(n if isinstance(n, int) else n[indices] for n in numbers))
+
+
+def record_columns(
+    value: Column,
+    key: Column = None,
+    headers: Column = None,
+    timestamps: pa.Array | pa.ChunkedArray | Int64Column | int = NO_TIMESTAMP,
+    default_timestamp: int = NO_TIMESTAMP,
+    rows: int | None = None,
+) -> RecordColumns:
+    """Check columns and prepare them for encoding; never blocks, and copies no payload in the usual case.
+
+    Args:
+        value, key: binary or string in any of Arrow's layouts; a null-typed column, or None, is null in every row.
+        headers: list<struct<key: string, value: binary>>, large_list of the same, or map<string, binary | string>. Order and
+            duplicates are kept; a null list is an empty one. Encoded here, all rows at once.
+        timestamps: int64 milliseconds since 1970-01-01 UTC, or one int for all rows.
+        default_timestamp: milliseconds, for rows whose timestamp is null.
+        rows: needed only when key and value are both None.
+
+    Raises:
+        SchemaError: a column has a type that is not listed above, or columns differ in length.
+        InvalidRecordError: a header without a key, or a negative timestamp; names the first such row.
+    """
+    if rows is None:
+        rows = next((len(column) for column in (value, key, headers) if column is not None), None)
+    if rows is None:
+        raise ValueError("rows is needed when there is no column to count")
+    for name, column in (("value", value), ("key", key), ("headers", headers)):
+        if column is not None and len(column) != rows:
+            raise SchemaError(f"column {name} has {len(column)} rows where {rows} are expected; pass columns of one length")
+    keys, values = _payload("key", key), _payload("value", value)
+    return RecordColumns(
+        rows=rows,
+        key=keys,
+        value=values,
+        headers=_encode_headers(headers, rows),
+        timestamps=_timestamps(timestamps, default_timestamp, rows),
+        key_lengths=_lengths(keys),
+        value_lengths=_lengths(values),
+    )
+
+
+def _payload(name: str, column: Column) -> pa.Array | None:
+    """As binary or large_binary over the same bytes; other layouts are converted to those."""
+    if column is None or pa.types.is_null(column.type):
+        return None
+    if not _is_payload(column.type):
+        raise SchemaError(f"column {name} has type {column.type}; it must be binary or string: cast it before writing")
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    large = column.type in (pa.large_binary(), pa.large_string()) or column.nbytes > INT32_MAX
+    return _contiguous(column.cast(pa.large_binary() if large else pa.binary()))
+
+
+def _is_payload(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return kind in _PAYLOAD_TYPES or bool(pa.types.is_fixed_size_binary(kind))
+
+
+def _contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+    return column
+
+
+def _lengths(payload: pa.Array | None) -> Int64Column | int:
+    if payload is None:
+        return NULL_LENGTH
+    lengths: Int64Column = np.diff(binary_offsets(payload)).astype(np.int64)
+    if payload.null_count:
+        lengths[payload.is_null().to_numpy(zero_copy_only=False)] = NULL_LENGTH
+    return lengths
+
+
+def _timestamps(column: pa.Array | pa.ChunkedArray | Int64Column | int, default: int, rows: int) -> Int64Column | int:
+    if isinstance(column, int):
+        return column
+    if len(column) != rows:
+        raise SchemaError(f"column timestamp has {len(column)} rows where {rows} are expected; pass columns of one length")
+    if isinstance(column, np.ndarray):
+        return _refuse_negative(column)
+    if pa.types.is_null(column.type):
+        return default
+    if not pa.types.is_int64(column.type):
+        raise SchemaError(f"column timestamp has type {column.type}; it must be int64, milliseconds since 1970-01-01 UTC")
+    given = _refuse_negative(_contiguous(column).fill_null(0).to_numpy())
+    if column.null_count == 0:
+        return given
+    return np.where(_contiguous(column).is_null().to_numpy(zero_copy_only=False), default, given)
+
+
+def _refuse_negative(timestamps: Int64Column) -> Int64Column:
+    if timestamps.min(initial=0) < 0:
+        row = int(np.argmax(timestamps < 0))
+        raise InvalidRecordError(f"row {row}: timestamp {timestamps[row]} is negative; it must be at least 0, or null")
+    return timestamps
+
+
+# ---- HEADERS
+
+
+def _encode_headers(column: Column, rows: int) -> pa.Array | None:
+    """Each row's header count and headers; None if no row has any. Nested columns are flattened, written and regrouped."""
+    if column is None or pa.types.is_null(column.type):
+        return None
+    column = _contiguous(column)
+    keys, values = _header_types(column.type)
+    list_type = pa.large_list if pa.types.is_large_list(column.type) else pa.list_
+    column = column.cast(list_type(pa.struct([pa.field("key", keys), pa.field("value", values)])))
+    counts = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    ends = np.zeros(rows + 1, np.int64)
+    np.cumsum(counts, out=ends[1:])
+    if ends[-1] == 0:
+        return None
+    key, value = (_payload("headers", field) for field in column.flatten().flatten())
+    key_lengths = _lengths(key)
+    _refuse_null_header_keys(key_lengths, ends)
+    encoded = join_rows([key_lengths, *_some(key), _lengths(value), *_some(value)], int(ends[-1]))
+    spans = _binary(encoded[0][ends], encoded[1])
+    return _binary(*join_rows([counts, spans], rows))
+
+
+def _header_types(kind: pa.DataType) -> tuple[pa.DataType, pa.DataType]:
+    types: dict[str, pa.DataType] = {}
+    if pa.types.is_map(kind):
+        types = {"key": kind.key_type, "value": kind.item_type}
+    elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_struct(kind.value_type):
+        types = {field.name: field.type for field in kind.value_type}
+    if set(types) != {"key", "value"} or not all(_is_payload(type_) or pa.types.is_null(type_) for type_ in types.values()):
+        raise SchemaError(f"column headers has type {kind}; it must be list<struct<key: string, value: binary>>")
+    return types["key"], types["value"]
+
+
+def _refuse_null_header_keys(key_lengths: Int64Column | int, ends: Int64Column) -> None:
+    nulls = np.broadcast_to(np.asarray(key_lengths), ends[-1]) == NULL_LENGTH
+    if nulls.any():
+        row = int(np.searchsorted(ends, np.argmax(nulls), side="right")) - 1
+        raise InvalidRecordError(f"row {row}: a header has no key; every header needs one: leave it out or name it")
+
+
+def _some(payload: pa.Array | None) -> list[pa.Array]:
+    return [] if payload is None else [payload]
+
+
+def _binary(offsets: Int64Column, data: pa.Buffer) -> pa.Array:
+    large = int(offsets[-1]) > INT32_MAX
+    kind, dtype = (pa.large_binary(), np.int64) if large else (pa.binary(), np.int32)
+    return pa.Array.from_buffers(kind, len(offsets) - 1, [None, pa.py_buffer(offsets.astype(dtype)), data])

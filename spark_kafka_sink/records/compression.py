@@ -1,0 +1,198 @@
+"""The codecs of a RecordBatch, and how well each topic compresses.
+
+A batch's records are compressed as one. The accumulator asks the CompressionRatioEstimator how many bytes fit into a batch;
+whoever closes a batch calls `compress`, outside every lock. Everything here is a function of its arguments but the estimator.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from spark_kafka_sink.records.crc32c import ByteBuffer
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """One value of compression.type. Levels are those of compression.<name>.level; both limits None: it has no level."""
+
+    name: str
+    id: int  # bits 0-2 of the batch's attributes
+    default_level: int | None
+    min_level: int | None
+    max_level: int | None
+    function: Callable[[ByteBuffer, int | None], bytes]
+
+
+def compress(codec: str, data: ByteBuffer | Sequence[ByteBuffer], level: int | None = None) -> bytes:
+    """Compress one batch's records, given whole or in pieces. Lets other threads run meanwhile.
+
+    `level` None is the codec's default. Levels are checked by config.py, not here. Raises KeyError for an unknown codec.
+    """
+    if isinstance(data, Sequence) and not isinstance(data, (bytes, bytearray, memoryview)):
+        data = data[0] if len(data) == 1 else b"".join(data)
+    chosen = CODECS[codec]
+    return chosen.function(data, chosen.default_level if level is None else level)
+
+
+def _none(data: ByteBuffer, level: int | None) -> bytes:  # noqa: ARG001
+    return bytes(data)
+
+
+def _gzip(data: ByteBuffer, level: int | None) -> bytes:
+    """zlib is as fast as pyarrow's codec or faster (63 against 55 MB/s at level 6), and knows Java's -1."""
+    return zlib.compress(data, -1 if level is None else level, wbits=31)  # 31: a gzip header around 15 bits of window
+
+
+def _zstd(data: ByteBuffer, level: int | None) -> bytes:
+    return _arrow("zstd", data, level)
+
+
+def _arrow(codec: str, data: ByteBuffer, level: int | None = None) -> bytes:
+    compressed: bytes = pa.Codec(codec, compression_level=level).compress(data, asbytes=True)
+    return compressed
+
+
+# ---- SNAPPY
+
+_SNAPPY_HEADER = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") * 2  # magic, version, lowest compatible version
+_SNAPPY_BLOCK_SIZE = 64 * 1024  # snappy's own window: the ratio of one large block (0.40, at Java's 32 KiB 0.41)
+
+
+def _snappy(data: ByteBuffer, level: int | None) -> bytes:  # noqa: ARG001
+    """Xerial's framing, as the Java client writes it: every consumer reads it, and none must hold a whole batch in one block."""
+    framed = [_SNAPPY_HEADER]
+    for block in _blocks(data, _SNAPPY_BLOCK_SIZE):
+        compressed = _arrow("snappy", block)
+        framed += [len(compressed).to_bytes(4, "big"), compressed]
+    return b"".join(framed)
+
+
+def _blocks(data: ByteBuffer, size: int) -> list[memoryview]:
+    view = memoryview(data)
+    return [view[start : start + size] for start in range(0, len(view), size)]
+
+
+# ---- LZ4
+# One frame of blocks of 64 KiB that do not refer to one another, without content size or checksum: what Java writes, and the
+# only kind it reads (Lz4BlockInputStream; of several frames it reads the first and drops the rest). Larger blocks are a third
+# faster to write, but each consumer would have to hold one.
+
+_LZ4_BLOCK_SIZE = 64 * 1024
+_LZ4_FAST_LEVEL = 9  # Java's level 9 is the fast compressor; any other is LZ4HC of that level
+_LZ4HC_LEVELS = range(3, 13)  # what the lz4 library knows: below would be fast, above is the same as 12
+_LZ4_FRAME_HEADER = bytes.fromhex("04224d18 60 40 82")  # magic; version 1, independent blocks; 64 KiB; checksum of the two
+_LZ4_END_MARK = bytes(4)
+_LZ4_STORED = 0x80000000  # this block is not compressed
+
+
+def _lz4(data: ByteBuffer, level: int | None) -> bytes:
+    frame = _lz4_frame()
+    if frame is None:
+        return _lz4_without_package(data, level)
+    compressed: bytes = frame.compress(
+        data,
+        compression_level=0 if level in (None, _LZ4_FAST_LEVEL) else _lz4hc_level(level),
+        block_size=frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        store_size=False,
+    )
+    return compressed
+
+
+def _lz4hc_level(level: int) -> int:
+    return min(max(level, _LZ4HC_LEVELS[0]), _LZ4HC_LEVELS[-1])
+
+
+@functools.cache
+def _lz4_frame() -> Any:
+    try:
+        import lz4.frame
+    except ImportError:
+        _log.warning("the lz4 package is missing: lz4 batches are built from pyarrow's blocks; install lz4")
+        return None
+    return lz4.frame
+
+
+def _lz4_without_package(data: ByteBuffer, level: int | None) -> bytes:
+    hc_level = None if level in (None, _LZ4_FAST_LEVEL) else _lz4hc_level(level)
+    framed: list[ByteBuffer] = [_LZ4_FRAME_HEADER]
+    for block in _blocks(data, _LZ4_BLOCK_SIZE):
+        compressed = _arrow("lz4_raw", block, hc_level)
+        if len(compressed) < len(block):
+            framed += [len(compressed).to_bytes(4, "little"), compressed]
+        else:
+            framed += [(len(block) | _LZ4_STORED).to_bytes(4, "little"), block]
+    framed.append(_LZ4_END_MARK)
+    return b"".join(framed)
+
+
+CODECS = {
+    codec.name: codec
+    for codec in (
+        Codec("none", 0, None, None, None, _none),
+        Codec("gzip", 1, -1, 1, 9, _gzip),  # -1 is allowed beside the range: zlib's default, 6
+        Codec("snappy", 2, None, None, None, _snappy),
+        Codec("lz4", 3, 9, 1, 17, _lz4),
+        Codec("zstd", 4, 3, -131072, 22, _zstd),
+    )
+}
+
+
+def decompress(codec: str, data: bytes, raw_size: int) -> bytes:
+    """What `compress` was given, `raw_size` bytes, in one piece; for batches that have to be split. Blocks no other thread."""
+    if codec == "none":
+        return data
+    if codec == "snappy":
+        return b"".join(_snappy_blocks(data, raw_size))
+    raw: bytes = pa.decompress(data, decompressed_size=raw_size, codec=codec, asbytes=True)
+    return raw
+
+
+def _snappy_blocks(data: bytes, raw_size: int) -> Iterator[bytes]:
+    at = len(_SNAPPY_HEADER)
+    while raw_size > 0:
+        size = int.from_bytes(data[at : at + 4], "big")
+        block = min(raw_size, _SNAPPY_BLOCK_SIZE)
+        yield pa.decompress(data[at + 4 : at + 4 + size], decompressed_size=block, codec="snappy", asbytes=True)
+        at, raw_size = at + 4 + size, raw_size - block
+
+
+class CompressionRatioEstimator:
+    """Expected compressed / raw size for each topic and codec; follows worse ratios at once, better ones in small steps.
+
+    Cautious upwards because an optimistic guess makes a batch that the broker refuses as too large and that must be split.
+    Any thread may call; two updates of one topic at the same moment may count as one, which the next batch makes up for.
+    Steps and start are those of Java's class of this name.
+    """
+
+    IMPROVING_STEP = 0.005
+    DETERIORATE_STEP = 0.05
+
+    def __init__(self) -> None:
+        self._ratios: dict[tuple[str, str], float] = {}  # (topic, codec) -> ratio; 1.0 until a batch was compressed
+
+    def estimation(self, topic: str, codec: str) -> float:
+        return self._ratios.get((topic, codec), 1.0)
+
+    def update_estimation(self, topic: str, codec: str, observed_ratio: float) -> float:
+        """Take a batch's ratio into account; returns the new estimate."""
+        current = self.estimation(topic, codec)
+        if observed_ratio > current:
+            current = max(current + self.DETERIORATE_STEP, observed_ratio)
+        elif observed_ratio < current:
+            current = max(current - self.IMPROVING_STEP, observed_ratio)
+        self._ratios[topic, codec] = current
+        return current
+
+    def set_estimation(self, topic: str, codec: str, ratio: float) -> None:
+        """Start again from `ratio`: after a batch was refused as too large, max(1.0, what it had)."""
+        self._ratios[topic, codec] = ratio

@@ -1,0 +1,100 @@
+"""CRC-32C (Castagnoli), the checksum of a RecordBatch.
+
+`crc32c(data, crc=0)` is the crc32c package's function, about 25 GB/s; without the package it is `numpy_crc32c`, which cuts the
+data into lanes, advances all of them word by word, and joins their checksums. Both continue a checksum over buffers.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+_log = logging.getLogger(__name__)
+
+ByteBuffer: TypeAlias = bytes | bytearray | memoryview
+
+_POLYNOMIAL = np.uint32(0x82F63B78)  # 0x1EDC6F41, bits reversed
+_ALL_ONES = 0xFFFFFFFF
+
+Lanes = NDArray[np.uint32]
+
+
+def numpy_crc32c(data: ByteBuffer, crc: int = 0) -> int:
+    """The same without the package. Never blocks."""
+    octets = np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
+    size = len(octets)
+    lane_size = 1 << max(4, size.bit_length() // 2 - 1)  # bytes; about as many steps as there are lanes
+    padded = np.zeros(-(-size // lane_size) * lane_size or lane_size, np.uint8)
+    start = len(padded) - size  # zeros in front do not change a checksum that starts at 0
+    padded[start:] = octets
+    state = crc ^ _ALL_ONES
+    head = min(4, size)  # to start at another state is to add it to the first four bytes
+    padded[start : start + head] ^= np.frombuffer(state.to_bytes(4, "little"), np.uint8)[:head]
+    lanes = padded.view("<u4").reshape(-1, lane_size // 4)
+    return _join(_advance(lanes), lane_size) ^ (state >> 8 * size) ^ _ALL_ONES
+
+
+def _advance(lanes: Lanes) -> Lanes:
+    """Checksum of each row of little-endian words, all rows at once, without the usual inversions."""
+    low, high = _word_tables()
+    crc = np.zeros(len(lanes), np.uint32)
+    for column in np.ascontiguousarray(lanes.T):
+        crc ^= column
+        crc = low[crc & np.uint32(0xFFFF)] ^ high[crc >> np.uint32(16)]
+    return crc
+
+
+def _join(crcs: Lanes, size: int) -> int:
+    """One checksum from those of neighbouring lanes of `size` bytes, a power of two: CRC(ab) = CRC(a zeros) ^ CRC(b)."""
+    while len(crcs) > 1:
+        if len(crcs) % 2:
+            crcs = np.concatenate([np.zeros(1, np.uint32), crcs])
+        crcs = _apply(_zeros_matrix(size.bit_length() - 1), crcs[0::2]) ^ crcs[1::2]
+        size *= 2
+    return int(crcs[0])
+
+
+def _apply(matrix: Lanes, crcs: Lanes) -> Lanes:
+    """Matrix times vector over GF(2): row i is what bit i of a checksum becomes."""
+    bits = crcs[:, None] >> np.arange(32, dtype=np.uint32) & np.uint32(1)
+    applied: Lanes = np.bitwise_xor.reduce(bits * matrix, axis=1)
+    return applied
+
+
+@functools.cache
+def _zeros_matrix(doublings: int) -> Lanes:
+    """What 2**doublings zero bytes do to each single bit."""
+    if doublings == 0:
+        return _after_zero_bits(np.uint32(1) << np.arange(32, dtype=np.uint32), 8)
+    half = _zeros_matrix(doublings - 1)
+    return _apply(half, half)
+
+
+@functools.cache
+def _word_tables() -> tuple[Lanes, Lanes]:
+    """What 32 zero bits make of each value of the low half of a checksum, and of the high half."""
+    halves = np.arange(1 << 16, dtype=np.uint32)
+    return _after_zero_bits(halves, 32), _after_zero_bits(halves << np.uint32(16), 32)
+
+
+def _after_zero_bits(crcs: Lanes, bits: int) -> Lanes:
+    for _ in range(bits):
+        crcs = crcs >> np.uint32(1) ^ (crcs & np.uint32(1)) * _POLYNOMIAL
+    return crcs
+
+
+def _choose() -> Callable[..., int]:
+    try:
+        from crc32c import crc32c
+    except ImportError:
+        _log.warning("the crc32c package is missing: checksums are computed with numpy, about 100 times slower; install crc32c")
+        return numpy_crc32c
+    return crc32c  # type: ignore[no-any-return]
+
+
+crc32c = _choose()

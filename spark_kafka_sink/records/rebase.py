@@ -1,0 +1,83 @@
+"""Records that are encoded already, cut into batches anew: what a split needs when the columns are long gone.
+
+A record's place in its batch is written at its front: length, attributes, timestamp delta, offset delta. `read_records` takes
+the fronts off, all rows at once; `RebasedRecords.encode` puts new ones on. Keys, values and headers are not looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_kafka_sink.errors import ProtocolError
+from spark_kafka_sink.records.interleave import join_rows
+from spark_kafka_sink.records.record_batch import EncodedRecords
+from spark_kafka_sink.records.varint import Int64Column, varint_sizes
+
+_ATTRIBUTES = b"\0"
+
+
+@dataclass(frozen=True, slots=True)
+class RebasedRecords:
+    """Records without their fronts. `tails` begins at the key length; timestamp deltas count from the old batch's base."""
+
+    timestamp_deltas: Int64Column
+    tails: pa.Array  # binary
+
+    def encode(self, start: int, stop: int) -> EncodedRecords:
+        """Records start … stop-1 as the first ones of a batch whose base timestamp is that of record `start`."""
+        tails = self.tails.slice(start, stop - start)
+        offset_deltas = np.arange(stop - start, dtype=np.int64)
+        timestamp_deltas = self.timestamp_deltas[start:stop] - self.timestamp_deltas[start]
+        tail_sizes = np.diff(np.frombuffer(tails.buffers()[1], np.int32, len(tails) + 1, tails.offset * 4)).astype(np.int64)
+        bodies = len(_ATTRIBUTES) + varint_sizes(timestamp_deltas) + varint_sizes(offset_deltas) + tail_sizes
+        offsets, data = join_rows([bodies, _ATTRIBUTES, timestamp_deltas, offset_deltas, tails], stop - start)
+        return EncodedRecords(offsets, memoryview(data))
+
+
+def read_records(raw: bytes | memoryview, sizes: NDArray[np.int32]) -> RebasedRecords:
+    """Take apart uncompressed records that stand back to back.
+
+    Args:
+        raw: the records section of one batch, below 2 GiB.
+        sizes: bytes of each record.
+
+    Raises:
+        ProtocolError: `sizes` do not add up to `raw`.
+    """
+    data = np.frombuffer(raw, np.uint8)
+    ends = np.cumsum(sizes, dtype=np.int64)
+    if len(data) != (int(ends[-1]) if len(ends) else 0):
+        raise ProtocolError(f"a batch of {len(data)} bytes cannot be split: its records should add up to {ends[-1:]} bytes")
+    at = ends - sizes
+    _, at = _read_varints(data, at)  # length
+    timestamp_deltas, at = _read_varints(data, at + len(_ATTRIBUTES))
+    _, at = _read_varints(data, at)  # offset delta
+    in_tail = np.zeros(len(data) + 1, np.int8)
+    in_tail[at] += 1
+    np.subtract.at(in_tail, ends, 1)
+    kept = data[np.cumsum(in_tail[:-1], dtype=np.int8).view(np.bool_)]
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(ends - at, out=offsets[1:])
+    return RebasedRecords(
+        timestamp_deltas, pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(kept)])
+    )
+
+
+def _read_varints(data: NDArray[np.uint8], at: Int64Column) -> tuple[Int64Column, Int64Column]:
+    """The varint at each position, and the positions behind them. One step per byte of the longest."""
+    encoded = np.zeros(len(at), np.uint64)
+    behind = at.copy()
+    unfinished = np.arange(len(at))
+    for byte in range(10):
+        read = data[behind[unfinished]]
+        encoded[unfinished] |= (read & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * byte)
+        behind[unfinished] += 1
+        unfinished = unfinished[read >= 0x80]
+        if len(unfinished) == 0:
+            break
+    values = (encoded >> np.uint64(1)).view(np.int64) ^ -(encoded & np.uint64(1)).view(np.int64)
+    return values, behind

@@ -1,0 +1,187 @@
+"""RecordBatch v2: how many bytes a row takes, the bytes of all rows, and the header before them.
+
+    Record =>                               RecordBatch =>
+      length          varint                  the 61 bytes of HEADER below
+      attributes      int8 = 0                records, one after the other: plain, or compressed as one
+      timestampDelta  varlong
+      offsetDelta     varint                Offset and timestamp deltas count from the batch's first record; timestamp deltas
+      keyLength       varint, -1 null       may be negative. The length counts what follows it. All varints are zigzag.
+      key             bytes                 Source: DefaultRecord and DefaultRecordBatch of the Java client.
+      valueLength     varint, -1 null
+      value           bytes
+      headers         varint count, then keyLength key valueLength value each (columns.py writes them)
+
+The RecordAccumulator counts first, cuts rows into batches, then has all rows of a slice encoded at once; the Sender adds the
+header when the sequence number is known. Which rows share a batch, and where its bytes live, is theirs to know.
+Law: record_sizes says exactly what encode_records writes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from spark_kafka_sink.errors import RecordTooLargeError
+from spark_kafka_sink.records.columns import NULL_LENGTH, RecordColumns
+from spark_kafka_sink.records.crc32c import ByteBuffer, crc32c
+from spark_kafka_sink.records.interleave import INT32_MAX, Piece, binary_offsets, join_rows
+from spark_kafka_sink.records.varint import Int64Column, varint_sizes
+
+BATCH_HEADER_SIZE = 61
+MAX_RECORD_OVERHEAD = 21  # length 5, attributes 1, timestamp delta 10, offset delta 5
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+
+_ATTRIBUTES_SIZE = 1
+_RECORD_ATTRIBUTES = b"\0"  # no flag is defined
+_NO_HEADERS = b"\0"
+
+# ---- COUNTING
+
+
+def base_sizes(columns: RecordColumns) -> Int64Column:
+    """Bytes of each row that do not depend on its batch: all but length, timestamp delta and offset delta."""
+    sizes: Int64Column = np.full(columns.rows, _ATTRIBUTES_SIZE, np.int64)
+    for lengths in (columns.key_lengths, columns.value_lengths):
+        sizes += varint_sizes(lengths)
+        sizes += np.maximum(lengths, 0)
+    sizes += len(_NO_HEADERS) if columns.headers is None else np.diff(binary_offsets(columns.headers))
+    return sizes
+
+
+def size_upper_bounds(columns: RecordColumns) -> Int64Column:
+    """Bytes of a batch that holds only this row, at most: what Kafka compares with max.request.size."""
+    return base_sizes(columns) + (BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD - _ATTRIBUTES_SIZE)
+
+
+def record_sizes(base_sizes: Int64Column, offset_deltas: Int64Column, timestamp_deltas: Int64Column | int) -> Int64Column:
+    """Exact bytes of each row at the given deltas."""
+    bodies = _body_sizes(base_sizes, offset_deltas, timestamp_deltas)
+    return bodies + varint_sizes(bodies)
+
+
+def _body_sizes(base_sizes: Int64Column, offset_deltas: Int64Column, timestamp_deltas: Int64Column | int) -> Int64Column:
+    """What a record states as its length."""
+    return base_sizes + varint_sizes(offset_deltas) + varint_sizes(timestamp_deltas)
+
+
+# ---- ENCODING
+
+
+class EncodedRecords(NamedTuple):
+    """Row i is data[offsets[i]:offsets[i + 1]]; neighbouring rows are ready to be a batch's records."""
+
+    offsets: Int64Column
+    data: memoryview
+
+
+def encode_records(
+    columns: RecordColumns,
+    base_sizes: Int64Column,
+    offset_deltas: Int64Column,
+    timestamp_deltas: Int64Column | int,
+    order: Int64Column | None = None,
+) -> EncodedRecords:
+    """Write all rows back to back, or the rows that `order` names, in its order. All other arguments are in column order.
+
+    `base_sizes` is what the function of that name returned. Raises RecordTooLargeError for a row beyond 2 GiB.
+    """
+    if order is None:
+        order = np.arange(columns.rows, dtype=np.int64)
+    else:
+        base_sizes, offset_deltas = base_sizes[order], offset_deltas[order]
+        timestamp_deltas = timestamp_deltas if isinstance(timestamp_deltas, int) else timestamp_deltas[order]
+    return encode_selected(columns, order, base_sizes, offset_deltas, timestamp_deltas)
+
+
+def encode_selected(
+    columns: RecordColumns,
+    selected: Int64Column,
+    base_sizes: Int64Column,
+    offset_deltas: Int64Column,
+    timestamp_deltas: Int64Column | int,
+) -> EncodedRecords:
+    """Write the rows that `selected` names, in its order; entry i of the other arguments belongs to row selected[i].
+
+    For callers that have sorted their rows already: nothing is moved back into column order, and any part can be written.
+    Raises RecordTooLargeError for a row beyond 2 GiB, the format's limit.
+    """
+    bodies = _body_sizes(base_sizes, offset_deltas, timestamp_deltas)
+    if bodies.max(initial=0) > INT32_MAX:
+        row = int(bodies.argmax())
+        raise RecordTooLargeError(
+            f"row {selected[row]}: a record of {bodies[row]} bytes exceeds the format's limit of {INT32_MAX}; make it smaller"
+        )
+    pieces: list[Piece] = [bodies, _RECORD_ATTRIBUTES, timestamp_deltas, offset_deltas]
+    for lengths, payload in ((columns.key_lengths, columns.key), (columns.value_lengths, columns.value)):
+        pieces += [NULL_LENGTH] if payload is None or isinstance(lengths, int) else [lengths[selected], payload]
+    pieces.append(_NO_HEADERS if columns.headers is None else columns.headers)
+    offsets, data = join_rows(pieces, len(selected), selected)
+    return EncodedRecords(offsets, memoryview(data))
+
+
+# ---- HEADER
+
+_UNCHECKED = struct.Struct(
+    ">"  # what the checksum does not cover
+    "q"  # base offset: 0, the broker assigns it
+    "i"  # batch length: the bytes after this field
+    "i"  # partition leader epoch: -1, the broker fills it in
+    "b"  # magic: 2
+    "I"  # CRC-32C of everything after this field
+)
+_CHECKED = struct.Struct(
+    ">"
+    "h"  # attributes: codec, timestamp type, transactional, control
+    "i"  # last offset delta: records - 1
+    "q"  # base timestamp: that of the first record, not the smallest
+    "q"  # max timestamp
+    "q"  # producer id
+    "h"  # producer epoch
+    "i"  # base sequence
+    "i"  # record count
+)
+_LENGTH_OVERHEAD = BATCH_HEADER_SIZE - 12  # base offset 8 and the length itself 4 are not counted
+_LEADER_EPOCH = -1
+_MAGIC = 2
+_TRANSACTIONAL = 0x10  # attributes: bits 0-2 codec, 3 timestamp type (0: set by the producer), 4 transactional, 5 control
+
+
+def encode_batch_header(
+    records: Sequence[ByteBuffer],
+    *,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    codec_id: int = 0,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+) -> bytes:
+    """The 61 bytes before `records`, which are one batch's records as sent (compressed if codec_id says so), in any pieces.
+
+    Timestamps are milliseconds; base_timestamp is what the timestamp deltas were counted from. Reads every byte of the
+    records once, for the checksum.
+    """
+    attributes = codec_id | (_TRANSACTIONAL if is_transactional else 0)
+    checked = _CHECKED.pack(
+        attributes,
+        record_count - 1,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    )
+    crc = crc32c(checked)
+    size = 0
+    for buffer in records:
+        crc = crc32c(buffer, crc)
+        size += len(buffer)
+    return _UNCHECKED.pack(0, _LENGTH_OVERHEAD + size, _LEADER_EPOCH, _MAGIC, crc) + checked
