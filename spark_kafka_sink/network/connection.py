@@ -1,0 +1,110 @@
+"""One connection's protocol without a socket: requests in, bytes out; bytes in, responses out.
+
+`send` frames a request and remembers it; `receive_data` takes bytes in pieces of any size and returns the responses that are
+complete. NetworkClient decides what is sent, Selector moves the bytes.
+Laws: a broker answers in the order of the requests, so every correlation id is known in advance; a frame's size is checked
+before anything is reserved for it; after a violation `error` is set, and nothing more is read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from spark_kafka_sink.errors import ProtocolError
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.headers import RequestHeader, read_response_header, write_request_header
+from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer
+from spark_kafka_sink.protocol.schema import Message, Request
+
+MAX_RESPONSE_BYTES = 100 * 1024 * 1024  # brokers' own default for requests; responses to a producer are far smaller
+_MAX_CORRELATION_ID = 0x7FFFFFFF
+
+_SIZE = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    correlation_id: int
+    api_key: ApiKey
+    version: int
+    response_type: type[Message]
+
+
+class Response(NamedTuple):
+    correlation_id: int
+    version: int
+    message: Message
+
+
+class Connection:
+    """Args: client_id, for the broker's logs and quotas; max_response_bytes, a response that claims more is refused."""
+
+    def __init__(self, client_id: str, *, max_response_bytes: int = MAX_RESPONSE_BYTES) -> None:
+        self._client_id = client_id
+        self._max_response_bytes = max_response_bytes
+        self._next_correlation_id = 0
+        self._pending: deque[_Pending] = deque()  # oldest first
+        self._received = bytearray()  # the start of a frame that is not complete
+        self.error: ProtocolError | None = None  # why this connection cannot be used any more
+
+    def send(self, message: Request[Any], version: int, *, expect_response: bool = True) -> list[Buffer]:
+        """The frame to write. Opaque buffers of the message are in it by reference.
+
+        Raises:
+            UnsupportedVersionError: the version cannot carry the message; nothing is to be written.
+            ProtocolError: a value does not fit its field.
+        """
+        body = message.encode(version)
+        correlation_id = self._next_correlation_id
+        header = Writer()
+        write_request_header(header, RequestHeader(message.API_KEY, version, correlation_id, self._client_id))
+        head = b"".join(header.buffers())
+        frame: list[Buffer] = [_SIZE.pack(len(head) + sum(map(len, body))) + head, *body]
+        self._next_correlation_id = (correlation_id + 1) & _MAX_CORRELATION_ID
+        if expect_response:
+            self._pending.append(_Pending(correlation_id, message.API_KEY, version, message.RESPONSE))
+        return frame
+
+    def receive_data(self, data: Buffer) -> list[Response]:
+        """Responses that `data` completes, in order. Look at `error` afterwards: it may be set by what follows them."""
+        self._received += data
+        responses: list[Response] = []
+        try:
+            while self.error is None and (frame := self._next_frame()) is not None:
+                responses.append(self._read(frame))
+        except ProtocolError as error:
+            self.error = error
+        return responses
+
+    def _next_frame(self) -> bytearray | None:
+        if len(self._received) < _SIZE.size:
+            return None
+        (size,) = _SIZE.unpack_from(self._received)
+        if not 0 <= size <= self._max_response_bytes:
+            raise ProtocolError(
+                f"the broker announces a response of {size:,} bytes, more than {self._max_response_bytes:,} are never expected;"
+                " is this a Kafka listener with the security protocol of this client?"
+            )
+        end = _SIZE.size + size
+        if len(self._received) < end:
+            return None
+        frame = self._received[_SIZE.size : end]
+        del self._received[:end]
+        return frame
+
+    def _read(self, frame: bytearray) -> Response:
+        if not self._pending:
+            raise ProtocolError("the broker sent a response though no request waits for one")
+        pending = self._pending.popleft()
+        reader = Reader(frame)
+        correlation_id = read_response_header(reader, pending.api_key, pending.version)
+        if correlation_id != pending.correlation_id:
+            raise ProtocolError(
+                f"the broker answered request {correlation_id}, but the oldest that waits is {pending.correlation_id}"
+                f" ({pending.api_key.name} v{pending.version})"
+            )
+        message = pending.response_type.decode(pending.version, reader.take(reader.remaining()))
+        return Response(correlation_id, pending.version, message)

@@ -1,0 +1,239 @@
+"""The state of the connection to each node, and when the next thing may be tried.
+
+Sender thread only. Holds no sockets: NetworkClient tells it what happened, and asks what is allowed.
+
+    (no entry) ──connecting──> CONNECTING ──checking_api_versions──> CHECKING_API_VERSIONS ──ready──> READY
+                                   └───────────────┴───── disconnected ────────┴──> DISCONNECTED ──connecting──> …
+    authentication_failed after disconnected: AUTHENTICATION_FAILED, from where connecting is allowed after back-off too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from random import Random
+from typing import Any
+
+from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.network.backoff import ExponentialBackoff
+
+log = logging.getLogger(__name__)
+
+FOREVER_MS = 1 << 60
+
+Address = Any  # what the resolver returns and the transport connects to
+Resolver = Callable[[str, int], Sequence[Address]]  # raises OSError
+
+
+class ConnectionState(Enum):
+    CONNECTING = auto()
+    CHECKING_API_VERSIONS = auto()
+    READY = auto()
+    DISCONNECTED = auto()
+    AUTHENTICATION_FAILED = auto()
+
+
+_C = ConnectionState
+_DISCONNECTED = frozenset({_C.DISCONNECTED, _C.AUTHENTICATION_FAILED})
+_CONNECTED = frozenset({_C.CHECKING_API_VERSIONS, _C.READY})
+NEXT: dict[ConnectionState, frozenset[ConnectionState]] = {
+    _C.CONNECTING: frozenset({_C.CHECKING_API_VERSIONS, _C.DISCONNECTED}),
+    _C.CHECKING_API_VERSIONS: frozenset({_C.CHECKING_API_VERSIONS, _C.READY, _C.DISCONNECTED}),  # itself: a second request
+    _C.READY: frozenset({_C.DISCONNECTED}),
+    _C.DISCONNECTED: frozenset({_C.CONNECTING, _C.AUTHENTICATION_FAILED}),
+    _C.AUTHENTICATION_FAILED: frozenset({_C.CONNECTING}),
+}
+
+
+@dataclass
+class _NodeState:
+    host: str
+    port: int
+    reconnect_backoff_ms: int
+    setup_timeout_ms: int
+    state: ConnectionState = ConnectionState.DISCONNECTED
+    last_attempt_ms: int = 0
+    failed_attempts: int = 0  # disconnects since the last READY
+    failed_connects: int = 0  # of these, attempts that were never established
+    throttled_until_ms: int = 0
+    authentication_error: AuthenticationError | None = None
+    addresses: Sequence[Address] = ()  # not tried yet, or being tried; resolved again when exhausted
+    address_index: int = 0
+    last_address: Address | None = field(default=None)
+
+    def transition_to(self, state: ConnectionState) -> None:
+        if state not in NEXT[self.state]:
+            raise RuntimeError(f"connection to {self.host}:{self.port} cannot go from {self.state.name} to {state.name}")
+        self.state = state
+
+
+class ClusterConnectionStates:
+    def __init__(
+        self,
+        *,
+        reconnect_backoff_ms: int,
+        reconnect_backoff_max_ms: int,
+        connection_setup_timeout_ms: int,
+        connection_setup_timeout_max_ms: int,
+        resolve: Resolver,
+        random: Random,
+    ) -> None:
+        self._reconnect_backoff = ExponentialBackoff(reconnect_backoff_ms, reconnect_backoff_max_ms, random)
+        self._setup_timeout = ExponentialBackoff(connection_setup_timeout_ms, connection_setup_timeout_max_ms, random)
+        self._resolve = resolve
+        self._nodes: dict[int, _NodeState] = {}
+
+    # ---- questions -----------------------------------------------------------------------------------------------------------
+
+    def state(self, node_id: int) -> ConnectionState | None:
+        node = self._nodes.get(node_id)
+        return None if node is None else node.state
+
+    def can_connect(self, node_id: int, now_ms: int) -> bool:
+        node = self._nodes.get(node_id)
+        return node is None or (node.state in _DISCONNECTED and now_ms - node.last_attempt_ms >= node.reconnect_backoff_ms)
+
+    def is_backing_off(self, node_id: int, now_ms: int) -> bool:
+        return self.is_disconnected(node_id) and not self.can_connect(node_id, now_ms)
+
+    def connection_delay_ms(self, node_id: int, now_ms: int) -> int:
+        """How long until trying makes sense. Once connected, events tell, so that is forever."""
+        node = self._nodes.get(node_id)
+        if node is None:
+            return 0
+        if node.state in _DISCONNECTED:
+            return max(node.last_attempt_ms + node.reconnect_backoff_ms - now_ms, 0)
+        return node.setup_timeout_ms if node.state is ConnectionState.CONNECTING else FOREVER_MS
+
+    def poll_delay_ms(self, node_id: int, now_ms: int) -> int:
+        throttle_ms = self.throttle_delay_ms(node_id, now_ms)
+        return throttle_ms if throttle_ms and self.is_connected(node_id) else self.connection_delay_ms(node_id, now_ms)
+
+    def throttle_delay_ms(self, node_id: int, now_ms: int) -> int:
+        node = self._nodes.get(node_id)
+        return 0 if node is None else max(node.throttled_until_ms - now_ms, 0)
+
+    def is_connecting(self, node_id: int) -> bool:
+        return self.state(node_id) is ConnectionState.CONNECTING
+
+    def is_preparing_connection(self, node_id: int) -> bool:
+        return self.state(node_id) in (ConnectionState.CONNECTING, ConnectionState.CHECKING_API_VERSIONS)
+
+    def is_connected(self, node_id: int) -> bool:
+        return self.state(node_id) in _CONNECTED
+
+    def is_disconnected(self, node_id: int) -> bool:
+        return self.state(node_id) in _DISCONNECTED
+
+    def is_ready(self, node_id: int, now_ms: int) -> bool:
+        node = self._nodes.get(node_id)
+        return node is not None and node.state is ConnectionState.READY and node.throttled_until_ms <= now_ms
+
+    def has_ready_nodes(self, now_ms: int) -> bool:
+        return any(self.is_ready(node_id, now_ms) for node_id in self._nodes)
+
+    def authentication_error(self, node_id: int) -> AuthenticationError | None:
+        node = self._nodes.get(node_id)
+        return None if node is None else node.authentication_error
+
+    def last_attempt_ms(self, node_id: int) -> int:
+        node = self._nodes.get(node_id)
+        return 0 if node is None else node.last_attempt_ms
+
+    def setup_timeout_ms(self, node_id: int) -> int:
+        return self._nodes[node_id].setup_timeout_ms
+
+    def nodes_with_setup_timeout(self, now_ms: int) -> list[int]:
+        return [
+            node_id
+            for node_id, node in self._nodes.items()
+            if node.state is ConnectionState.CONNECTING and now_ms - node.last_attempt_ms > node.setup_timeout_ms
+        ]
+
+    def address_text(self, node_id: int) -> str:
+        """host:port, as configured or as the brokers told."""
+        node = self._nodes[node_id]
+        return f"{node.host}:{node.port}"
+
+    # ---- events --------------------------------------------------------------------------------------------------------------
+
+    def connecting(self, node_id: int, now_ms: int, host: str, port: int) -> None:
+        """A connection is being tried. A node whose address changed starts afresh, without the failures of the old one."""
+        node = self._nodes.get(node_id)
+        if node is None or (node.host, node.port) != (host, port):
+            if node is not None:
+                log.info("= node %d moved from %s:%d to %s:%d", node_id, node.host, node.port, host, port)
+            node = _NodeState(host, port, self._reconnect_backoff.backoff_ms(0), self._setup_timeout.backoff_ms(0))
+            self._nodes[node_id] = node
+        elif node.addresses:
+            _move_to_next_address(node)
+        node.transition_to(ConnectionState.CONNECTING)
+        node.last_attempt_ms = now_ms
+
+    def current_address(self, node_id: int) -> Address:
+        """The address to try now. Blocks for DNS when there is none left; OSError when the name does not resolve."""
+        node = self._nodes[node_id]
+        if not node.addresses:
+            node.addresses = self._resolve(node.host, node.port)
+            # Do not return at once to the address that was just lost: its host may be what is broken.
+            node.address_index = 1 if len(node.addresses) > 1 and node.addresses[0] == node.last_address else 0
+        node.last_address = node.addresses[node.address_index]
+        return node.last_address
+
+    def disconnected(self, node_id: int, now_ms: int) -> None:
+        node = self._nodes[node_id]
+        node.last_attempt_ms = now_ms
+        self._back_off(node)
+        if node.state is ConnectionState.CONNECTING:
+            node.failed_connects += 1
+            node.setup_timeout_ms = self._setup_timeout.backoff_ms(node.failed_connects)
+        else:
+            self._reset_setup_timeout(node)
+            node.addresses = ()  # it was connected: the name may point elsewhere by now
+        if node.state not in _DISCONNECTED:
+            node.transition_to(ConnectionState.DISCONNECTED)
+
+    def _back_off(self, node: _NodeState) -> None:
+        node.reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(node.failed_attempts)
+        node.failed_attempts += 1
+
+    def _reset_setup_timeout(self, node: _NodeState) -> None:
+        node.failed_connects = 0
+        node.setup_timeout_ms = self._setup_timeout.backoff_ms(0)
+
+    def authentication_failed(self, node_id: int, now_ms: int, error: AuthenticationError) -> None:
+        node = self._nodes[node_id]
+        node.authentication_error = error
+        node.last_attempt_ms = now_ms
+        node.transition_to(ConnectionState.AUTHENTICATION_FAILED)
+        self._back_off(node)
+
+    def checking_api_versions(self, node_id: int) -> None:
+        node = self._nodes[node_id]
+        node.transition_to(ConnectionState.CHECKING_API_VERSIONS)
+        self._reset_setup_timeout(node)
+
+    def ready(self, node_id: int) -> None:
+        node = self._nodes[node_id]
+        node.transition_to(ConnectionState.READY)
+        node.authentication_error = None
+        node.failed_attempts = 0
+        node.reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(0)
+        self._reset_setup_timeout(node)
+
+    def throttle(self, node_id: int, until_ms: int) -> None:
+        """The broker does not read before `until_ms`. A throttle that is longer already stays."""
+        node = self._nodes.get(node_id)
+        if node is not None:
+            node.throttled_until_ms = max(node.throttled_until_ms, until_ms)
+
+    def remove(self, node_id: int) -> None:
+        self._nodes.pop(node_id, None)
+
+
+def _move_to_next_address(node: _NodeState) -> None:
+    node.address_index += 1
+    if node.address_index >= len(node.addresses):
+        node.addresses = ()

@@ -1,0 +1,113 @@
+"""Requests, responses, and what has been sent to each node and not been answered.
+
+Sender thread only. A broker answers in the order of the requests, so each node has a queue: answers take from its old end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.protocol.schema import Request
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRequest:
+    """A request to one node.
+
+    Args:
+        node_id: of the broker, or of a bootstrap server (below zero).
+        message: sent in the newest version that the node speaks too.
+        created_ms: when it was made; for metrics and logs.
+        expect_response: false for Produce with acks=0; the request is then complete when its last byte is written.
+        request_timeout_ms: unanswered for longer than this since it was sent, the connection is closed.
+        callback: called with the ClientResponse, on the Sender thread, inside poll().
+        max_version: never use a newer version than this.
+    """
+
+    node_id: int
+    message: Request[Any]
+    created_ms: int
+    expect_response: bool
+    request_timeout_ms: int
+    callback: Callable[[ClientResponse], None] | None = None
+    max_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientResponse:
+    """What came of a request: exactly one of a message, a completed write without answer, a lost connection, an error."""
+
+    request: ClientRequest
+    message: Any  # of the type request.message.RESPONSE; None when nothing was expected or nothing came
+    version: int
+    received_ms: int
+    disconnected: bool = False
+    timed_out: bool = False  # with disconnected: we closed the connection because a request on it took too long
+    error: KafkaError | None = None  # no version in common, or authentication failed: it was never sent
+
+    @property
+    def was_successful(self) -> bool:
+        return not self.disconnected and self.error is None
+
+
+@dataclass(slots=True)
+class InFlightRequest:
+    request: ClientRequest
+    version: int
+    is_internal: bool  # made by NetworkClient itself: handshakes and metadata
+    sent_ms: int
+    throttled_ms: int = 0  # time in which the broker does not read: it does not count for the time-out
+    is_written: bool = False
+
+    def has_timed_out(self, now_ms: int) -> bool:
+        return now_ms - self.sent_ms - self.throttled_ms > self.request.request_timeout_ms
+
+
+class InFlightRequests:
+    def __init__(self, max_per_connection: int) -> None:
+        self._max_per_connection = max_per_connection
+        self._queues: dict[int, deque[InFlightRequest]] = {}  # node id -> requests, oldest first; never an empty queue
+
+    def add(self, request: InFlightRequest) -> None:
+        self._queues.setdefault(request.request.node_id, deque()).append(request)
+
+    def can_send_more(self, node_id: int) -> bool:
+        """One request is written at a time, and no more than the limit wait for answers."""
+        queue = self._queues.get(node_id)
+        return not queue or (queue[-1].is_written and len(queue) < self._max_per_connection)
+
+    def last_sent(self, node_id: int) -> InFlightRequest:
+        return self._queues[node_id][-1]
+
+    def complete_last_sent(self, node_id: int) -> InFlightRequest:
+        return self._complete(node_id, deque.pop)
+
+    def complete_next(self, node_id: int) -> InFlightRequest:
+        return self._complete(node_id, deque.popleft)
+
+    def _complete(self, node_id: int, take: Callable[[deque[InFlightRequest]], InFlightRequest]) -> InFlightRequest:
+        queue = self._queues[node_id]
+        request = take(queue)
+        if not queue:
+            del self._queues[node_id]
+        return request
+
+    def clear(self, node_id: int) -> list[InFlightRequest]:
+        """Everything in flight to the node, oldest first, which is forgotten."""
+        return list(self._queues.pop(node_id, ()))
+
+    def count(self, node_id: int | None = None) -> int:
+        if node_id is None:
+            return sum(map(len, self._queues.values()))
+        return len(self._queues.get(node_id, ()))
+
+    def add_throttle_time(self, node_id: int, throttle_ms: int) -> None:
+        for request in self._queues.get(node_id, ()):
+            request.throttled_ms += throttle_ms
+
+    def nodes_with_timed_out_requests(self, now_ms: int) -> list[int]:
+        return [node_id for node_id, queue in self._queues.items() if any(request.has_timed_out(now_ms) for request in queue)]

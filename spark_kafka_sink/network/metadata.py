@@ -1,0 +1,441 @@
+"""What the producer knows about the cluster, how fresh it is, and who waits for news.
+
+Callers add topics and wait; NetworkClient, on the Sender thread, asks `time_to_next_update_ms`, fetches, and hands each answer
+to `update`. Knows no connection and sends nothing. A reader takes `cluster()`, an immutable picture, without a lock.
+Laws: a partition's leader epoch never goes back unless its topic was re-created; a topic that nobody used for
+metadata.max.idle.ms is forgotten; an error is raised to one waiting caller, once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
+from spark_kafka_sink.network.backoff import ExponentialBackoff
+from spark_kafka_sink.network.cluster import Cluster, Node, PartitionInfo, Topic
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from spark_kafka_sink.protocol.primitives import ZERO_UUID
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.config import ProducerConfig
+
+log = logging.getLogger(__name__)
+
+_LONG_AGO = -(1 << 60)  # a time so early that every back-off and age since then has passed
+
+
+class LeaderAndEpoch(NamedTuple):
+    leader: int | None
+    epoch: int | None
+
+
+class MetadataRequestAndVersion(NamedTuple):
+    request: MetadataRequest
+    request_version: int  # to be handed back to update(): topics added meanwhile are still to be fetched
+    is_partial_update: bool  # only topics that are new
+
+
+class Metadata:
+    """Any thread may call any method; only `await_update` blocks.
+
+    Args:
+        config: reads bootstrap_servers, metadata_max_age_ms, metadata_max_idle_ms, retry_backoff_ms, retry_backoff_max_ms.
+        clock: for waits; times are handed in.
+        random: for the jitter of back-offs.
+    """
+
+    def __init__(self, config: ProducerConfig, clock: Clock, *, random: Random | None = None) -> None:
+        self._clock = clock
+        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random or Random())
+        self._max_age_ms = config.metadata_max_age_ms
+        self._max_idle_ms = config.metadata_max_idle_ms
+
+        self._changed = threading.Condition()  # guards all below; notified on every update, fatal error and close
+        self._cluster = Cluster()  # replaced as a whole, so that reading it needs no lock
+        self._update_version = 0  # counts answers
+        self._request_version = 0  # counts additions of topics
+        self._needs_full_update = False
+        self._needs_partial_update = False
+        self._last_refresh_ms = _LONG_AGO
+        self._last_successful_refresh_ms = _LONG_AGO
+        self._failures = 0  # failed updates since the last answer
+        self._equivalent_responses = 0  # answers since the last one that brought news
+        self._topics: dict[str, int] = {}  # topic -> when it is forgotten
+        self._new_topics: set[str] = set()  # no answer yet
+        self._epochs: dict[TopicPartition, int] = {}  # last seen leader epochs
+        self._fatal_error: KafkaError | None = None
+        self._topic_errors: dict[str, ErrorCode] = {}  # unauthorized and invalid topics that no caller was told about
+        self._connection_errors: dict[str, str] = {}  # host:port -> why it could not be reached, latest last
+        self._is_closed = False
+        self.bootstrap(config.bootstrap_servers)
+
+    # ---- what is known -------------------------------------------------------------------------------------------------
+
+    def cluster(self) -> Cluster:
+        return self._cluster
+
+    def update_version(self) -> int:
+        with self._changed:
+            return self._update_version
+
+    def contains_topic(self, topic: str) -> bool:
+        with self._changed:
+            return topic in self._topics
+
+    def leader_and_epoch(self, topic_partition: TopicPartition) -> LeaderAndEpoch:
+        """The leader, unless a newer epoch than the leader's has been seen; then only the epoch."""
+        with self._changed:
+            epoch = self._epochs.get(topic_partition)
+            info = self._cluster.partition(topic_partition)
+            if info is None or (epoch is not None and info.leader_epoch != epoch):
+                return LeaderAndEpoch(None, epoch)
+            return LeaderAndEpoch(self._cluster.leader_for(topic_partition), info.leader_epoch)
+
+    # ---- callers: topics, waiting, errors --------------------------------------------------------------------------------
+
+    def add_topic(self, topic: str, now_ms: int) -> None:
+        """Keep the topic for another metadata.max.idle.ms; if it is new, have it fetched at once."""
+        with self._changed:
+            is_new = topic not in self._topics
+            self._topics[topic] = now_ms + self._max_idle_ms
+            if is_new:
+                self._new_topics.add(topic)
+                self._request_update_for_new_topics_locked()
+
+    def request_update(self, reason: str, *, reset_backoff: bool = False) -> int:
+        """Have everything fetched again as soon as back-off allows.
+
+        Args:
+            reason: for the log.
+            reset_backoff: forget that earlier answers brought no news.
+
+        Returns:
+            The present version, to wait for a newer one with await_update.
+        """
+        with self._changed:
+            if not self._needs_full_update:
+                log.debug("= metadata: update requested: %s", reason)
+            self._needs_full_update = True
+            if reset_backoff:
+                self._equivalent_responses = 0
+            return self._update_version
+
+    def request_update_for_topic(self, topic: str) -> int:
+        """As request_update, but a topic that is still new is asked for alone, without back-off."""
+        with self._changed:
+            if topic in self._new_topics:
+                self._request_update_for_new_topics_locked()
+                return self._update_version
+            return self.request_update(f"topic {topic}")
+
+    def _request_update_for_new_topics_locked(self) -> None:
+        self._last_refresh_ms = _LONG_AGO
+        self._needs_partial_update = True
+        self._equivalent_responses = 0
+        self._request_version += 1
+
+    def await_update(self, last_version: int, timeout_ms: int) -> None:
+        """Block until there is a version newer than `last_version`.
+
+        Raises:
+            KafkaTimeoutError: none came within `timeout_ms`; quotes why brokers could not be reached.
+            ProducerClosedError: closed while waiting.
+            KafkaError: a fatal error, such as a refused authentication; raised to one waiting caller.
+        """
+        deadline_ms = self._clock.now_ms() + timeout_ms
+        with self._changed:
+            while True:
+                self._raise_fatal_error_locked()
+                if self._is_closed:
+                    raise ProducerClosedError("the producer was closed while a caller waited for metadata")
+                if self._update_version > last_version:
+                    return
+                remaining_ms = deadline_ms - self._clock.now_ms()
+                if remaining_ms <= 0:
+                    raise KafkaTimeoutError(
+                        f"no broker answered with metadata within {timeout_ms} ms{self._connection_hint_locked()}"
+                    )
+                self._clock.wait(self._changed, remaining_ms)
+
+    def _connection_hint_locked(self) -> str:
+        error = self.last_connection_error()
+        return f"; {error}" if error else ""
+
+    def raise_error_for_topic(self, topic: str) -> None:
+        """Raise a fatal error, or that this topic is unauthorized or invalid; each once. All other topic errors are dropped."""
+        with self._changed:
+            error = self._topic_errors.get(topic)
+            self._topic_errors = {}
+            self._raise_fatal_error_locked()
+            if error is not None:
+                raise error.error(f"topic {topic}")
+
+    def raise_any_error(self) -> None:
+        """Raise a fatal error, or that some topic is unauthorized or invalid; each once."""
+        with self._changed:
+            topic = next(iter(self._topic_errors), "")
+            self.raise_error_for_topic(topic)
+
+    def _raise_fatal_error_locked(self) -> None:
+        error, self._fatal_error = self._fatal_error, None
+        if error is not None:
+            raise error
+
+    def last_connection_error(self) -> str | None:
+        """Why brokers could not be reached, like "127.0.0.1:9092: [Errno 111] Connection refused"; None when all could."""
+        with self._changed:
+            return "; ".join(f"{address}: {reason}" for address, reason in self._connection_errors.items()) or None
+
+    def close(self) -> None:
+        """Callers that wait now or later get ProducerClosedError."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    # ---- Sender thread: when to fetch what, and what came of it ----------------------------------------------------------
+
+    def bootstrap(self, servers: Sequence[tuple[str, int]]) -> None:
+        """Start from bootstrap.servers, which get the node ids -1, -2, …"""
+        with self._changed:
+            self._bootstrap_servers = tuple(servers)
+            self._needs_full_update = True
+            self._update_version += 1
+            nodes = [Node(-1 - index, host, port) for index, (host, port) in enumerate(servers)]
+            self._cluster = Cluster(nodes=nodes, is_bootstrap=True)
+
+    def rebootstrap(self) -> None:
+        """Forget every broker and start again from bootstrap.servers (KIP-899)."""
+        with self._changed:
+            log.info("= metadata: starting again from bootstrap.servers %s", self._bootstrap_servers)
+            self.bootstrap(self._bootstrap_servers)
+
+    def time_to_next_update_ms(self, now_ms: int) -> int:
+        """0 when an update is due: requested or too old, and not held back by back-off."""
+        with self._changed:
+            age_ms = max(self._last_successful_refresh_ms + self._max_age_ms - now_ms, 0)
+            if self._needs_full_update or self._needs_partial_update:
+                age_ms = 0
+            return max(age_ms, self._time_to_allow_update_locked(now_ms))
+
+    def _time_to_allow_update_locked(self, now_ms: int) -> int:
+        if self._last_successful_refresh_ms + self._max_age_ms <= now_ms:
+            self._equivalent_responses = 0  # a refresh by age is no sign of an answer that is being waited for in vain
+        backoff_ms = self._backoff.backoff_ms(max(self._failures - 1, 0))
+        if self._equivalent_responses > 0:
+            backoff_ms = max(backoff_ms, self._backoff.backoff_ms(self._equivalent_responses - 1))
+        return max(self._last_refresh_ms + backoff_ms - now_ms, 0)
+
+    def new_request(self, now_ms: int) -> MetadataRequestAndVersion:
+        """The request that is due. It asks for new topics only, unless everything is to be refreshed."""
+        with self._changed:
+            is_fresh = self._last_successful_refresh_ms + self._max_age_ms > now_ms
+            is_partial = not self._needs_full_update and is_fresh
+            topics = sorted(self._new_topics if is_partial else self._topics)
+            request = MetadataRequest(topics=tuple(MetadataRequestTopic(name=topic) for topic in topics))
+            return MetadataRequestAndVersion(request, self._request_version, is_partial)
+
+    def failed_update(self, now_ms: int) -> None:
+        """A request got no usable answer: back off."""
+        with self._changed:
+            self._last_refresh_ms = now_ms
+            self._failures += 1
+            self._equivalent_responses = 0
+
+    def fatal_error(self, error: KafkaError) -> None:
+        """Raise `error` to a caller that waits now, or to the next one."""
+        with self._changed:
+            self._fatal_error = error
+            self._changed.notify_all()
+
+    def connection_failed(self, address: str, reason: str) -> None:
+        """For last_connection_error()."""
+        with self._changed:
+            self._connection_errors.pop(address, None)
+            self._connection_errors[address] = reason
+
+    def connection_ready(self, address: str) -> None:
+        with self._changed:
+            self._connection_errors.pop(address, None)
+
+    def update(
+        self,
+        response: MetadataResponse,
+        now_ms: int,
+        *,
+        request_version: int | None = None,
+        is_partial_update: bool = False,
+        has_reliable_leader_epochs: bool = True,
+    ) -> None:
+        """Take over an answer and wake whoever waits.
+
+        Args:
+            response: the answer; it must name brokers.
+            now_ms: the time of the answer.
+            request_version: of the request; None when the answer covers all topics there are now.
+            is_partial_update: topics that the answer does not mention stay as they are.
+            has_reliable_leader_epochs: false before Metadata v9, where a broker may tell an old epoch (KAFKA-7738).
+        """
+        with self._changed:
+            if self._is_closed:
+                return
+            self._needs_partial_update = request_version is not None and request_version < self._request_version
+            self._last_refresh_ms = now_ms
+            self._failures = 0
+            self._update_version += 1
+            self._equivalent_responses += 1  # until a partition shows that it brought news
+            if not is_partial_update:
+                self._needs_full_update = False
+                self._last_successful_refresh_ms = now_ms
+            self._replace_cluster_locked(response, now_ms, is_partial_update, has_reliable_leader_epochs)
+            self._new_topics.difference_update(topic.name for topic in response.topics if topic.name is not None)
+            self._changed.notify_all()
+
+    # ---- reading an answer ---------------------------------------------------------------------------------------------------
+
+    def _replace_cluster_locked(
+        self, response: MetadataResponse, now_ms: int, is_partial_update: bool, has_reliable_leader_epochs: bool
+    ) -> None:
+        old = self._cluster
+        topics: dict[str, Topic] = {}
+        mentioned = {topic.name for topic in response.topics}
+        if is_partial_update:
+            kept = (name for name in old.topics if name not in mentioned)
+            topics.update((name, old.topics[name]) for name in kept if self._retain_topic_locked(name, now_ms))
+        for answer in response.topics:
+            if answer.name is not None and self._retain_topic_locked(answer.name, now_ms):
+                topics[answer.name] = self._read_topic_locked(answer, answer.name, has_reliable_leader_epochs)
+        self._cluster = Cluster(
+            nodes=[Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers],
+            topics=topics,
+            cluster_id=response.cluster_id,
+        )
+        self._topic_errors = {
+            name: topic.error
+            for name, topic in topics.items()
+            if topic.error in (Errors.INVALID_TOPIC_EXCEPTION, Errors.TOPIC_AUTHORIZATION_FAILED)
+        }
+        self._epochs = {tp: epoch for tp, epoch in self._epochs.items() if self._retain_topic_locked(tp.topic, now_ms)}
+        addresses = {f"{node.host}:{node.port}" for node in self._cluster.nodes}
+        self._connection_errors = {key: reason for key, reason in self._connection_errors.items() if key in addresses}
+        if old.cluster_id != response.cluster_id:
+            log.info("= metadata: cluster id %s", response.cluster_id)
+        log.debug("< metadata version %d: %r", self._update_version, self._cluster)
+
+    def _retain_topic_locked(self, topic: str, now_ms: int) -> bool:
+        expires_ms = self._topics.get(topic)
+        if expires_ms is None:
+            return False
+        if topic in self._new_topics or expires_ms > now_ms:
+            return True
+        log.debug("- metadata: topic %s has not been used for %d ms and is forgotten", topic, self._max_idle_ms)
+        del self._topics[topic]
+        return False
+
+    def _read_topic_locked(self, answer: MetadataResponseTopic, name: str, has_reliable_leader_epochs: bool) -> Topic:
+        topic_id = None if answer.topic_id == ZERO_UUID else answer.topic_id
+        if answer.error_code:
+            error = Errors.for_code(answer.error_code)
+            if error.refresh_metadata:
+                self.request_update(f"topic {name}: {error}")
+            return Topic(topic_id, {}, error, answer.is_internal)
+        is_recreated = topic_id is not None and topic_id != self._cluster.topic_id(name)
+        partitions: dict[int, PartitionInfo] = {}
+        for partition in answer.partitions:
+            info = self._read_partition_locked(name, partition, topic_id, is_recreated, has_reliable_leader_epochs)
+            if info is not None:
+                partitions[info.partition] = info
+            error = Errors.for_code(partition.error_code)
+            if error.refresh_metadata:
+                self.request_update(f"{name}-{partition.partition_index}: {error}")
+        return Topic(topic_id, partitions, None, answer.is_internal)
+
+    def _read_partition_locked(
+        self,
+        topic: str,
+        answer: MetadataResponsePartition,
+        topic_id: UUID | None,
+        is_recreated: bool,
+        has_reliable_leader_epochs: bool,
+    ) -> PartitionInfo | None:
+        """The partition as answered, or as known before when the answer is older than that."""
+        key = TopicPartition(topic, answer.partition_index)
+        if not has_reliable_leader_epochs or answer.leader_epoch < 0:
+            self._epochs.pop(key, None)
+            self._equivalent_responses = 0
+            return _partition_info(topic, answer, None)
+        known = self._epochs.get(key)
+        if known is not None and not is_recreated and answer.leader_epoch < known:
+            log.debug("! metadata: ignoring epoch %d of %s, %d has been seen", answer.leader_epoch, key, known)
+            return self._cluster.partition(key)
+        if known is not None and is_recreated:
+            log.info("= metadata: %s was re-created with topic id %s", key, topic_id)
+        if known is None or is_recreated or answer.leader_epoch > known:
+            self._equivalent_responses = 0
+        self._epochs[key] = answer.leader_epoch
+        return _partition_info(topic, answer, answer.leader_epoch)
+
+    # ---- hints from Produce responses (KIP-951) ----------------------------------------------------------------------------
+
+    def update_partition_leadership(
+        self, leaders: Mapping[TopicPartition, LeaderAndEpoch], nodes: Iterable[Node]
+    ) -> set[TopicPartition]:
+        """Take over newer leaders that a broker named when it refused a batch; older or incomplete hints are ignored.
+
+        Args:
+            leaders: who leads now, as far as the broker knows.
+            nodes: the addresses that came with it; nodes known before stay known.
+
+        Returns:
+            The partitions whose leader changed.
+        """
+        with self._changed:
+            known = {node.id: node for node in self._cluster.nodes} | {node.id: node for node in nodes}
+            changed = {tp: hint for tp, hint in leaders.items() if self._is_newer_locked(tp, hint, known)}
+            if not changed:
+                return set()
+            topics = dict(self._cluster.topics)
+            for tp, hint in changed.items():
+                log.debug("= metadata: %s is led by node %s in epoch %s", tp, hint.leader, hint.epoch)
+                topic = topics[tp.topic]
+                info = topic.partitions[tp.partition]._replace(leader=hint.leader, leader_epoch=hint.epoch)
+                topics[tp.topic] = topic._replace(partitions={**topic.partitions, tp.partition: info})
+                assert hint.epoch is not None
+                self._epochs[tp] = hint.epoch
+            self._cluster = Cluster(nodes=known.values(), topics=topics, cluster_id=self._cluster.cluster_id)
+            return set(changed)
+
+    def _is_newer_locked(self, tp: TopicPartition, hint: LeaderAndEpoch, nodes: Mapping[int, Node]) -> bool:
+        epoch = self.leader_and_epoch(tp).epoch
+        return (
+            hint.leader in nodes
+            and hint.epoch is not None
+            and hint.epoch >= 0
+            and (epoch is None or hint.epoch > epoch)
+            and self._cluster.partition(tp) is not None
+        )
+
+
+def _partition_info(topic: str, answer: MetadataResponsePartition, epoch: int | None) -> PartitionInfo:
+    return PartitionInfo(
+        topic,
+        answer.partition_index,
+        answer.leader_id if answer.leader_id >= 0 else None,
+        epoch,
+        answer.replica_nodes,
+        answer.isr_nodes,
+        answer.offline_replicas,
+    )

@@ -1,0 +1,143 @@
+"""When the client itself asks for metadata, whom it asks, and what a lost connection means for that.
+
+Part of NetworkClient, on the Sender thread; Metadata decides whether an update is due, this decides what to do about it.
+Law: at most one Metadata request is under way.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.network.cluster import Node
+from spark_kafka_sink.network.connection_states import FOREVER_MS
+from spark_kafka_sink.network.metadata import Metadata, MetadataRequestAndVersion
+from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.config import ProducerConfig
+
+log = logging.getLogger(__name__)
+
+_FIRST_VERSION_WITH_RELIABLE_EPOCHS = 9  # KAFKA-7738: older brokers may answer with an epoch that is out of date
+_LONG_AGO = -(1 << 60)
+
+
+class MetadataSender(Protocol):
+    """What the updater needs of NetworkClient."""
+
+    def find_least_loaded_node(self, now_ms: int) -> tuple[Node | None, bool]:
+        """The node to ask, and whether any node at all is connected and ready."""
+        ...
+
+    def can_send(self, node_id: int, now_ms: int) -> bool: ...
+    def can_connect(self, node_id: int, now_ms: int) -> bool: ...
+    def is_any_node_connecting(self) -> bool: ...
+    def initiate_connect(self, node: Node, now_ms: int) -> None: ...
+    def send_metadata_request(self, node_id: int, request: MetadataRequest, now_ms: int) -> None: ...
+
+
+class MetadataUpdater:
+    def __init__(self, metadata: Metadata, sender: MetadataSender, config: ProducerConfig) -> None:
+        self._metadata = metadata
+        self._sender = sender
+        self._request_timeout_ms = config.request_timeout_ms
+        self._reconnect_backoff_ms = config.reconnect_backoff_ms
+        self._may_rebootstrap = config.metadata_recovery_strategy == "rebootstrap"
+        self._rebootstrap_trigger_ms = config.metadata_recovery_rebootstrap_trigger_ms
+        self._in_progress: MetadataRequestAndVersion | None = None
+        self._attempts_since_ms: int | None = None  # since when an update is due and none has succeeded
+
+    def is_update_due(self, now_ms: int) -> bool:
+        return self._in_progress is None and self._metadata.time_to_next_update_ms(now_ms) == 0
+
+    def maybe_update(self, now_ms: int) -> int:
+        """Ask a node, or connect to one, if an update is due. Returns how long to wait before calling again."""
+        delay_ms = self._metadata.time_to_next_update_ms(now_ms)
+        if self._in_progress is not None:
+            delay_ms = max(delay_ms, self._request_timeout_ms)
+        if delay_ms > 0:
+            return delay_ms
+        if self._attempts_since_ms is None:
+            self._attempts_since_ms = now_ms
+        node, is_any_ready = self._sender.find_least_loaded_node(now_ms)
+        if node is None and not is_any_ready and self._may_rebootstrap and not self._metadata.cluster().is_bootstrap:
+            self.rebootstrap(now_ms)
+            node, _ = self._sender.find_least_loaded_node(now_ms)
+        if node is None:
+            return self._reconnect_backoff_ms  # every node is backing off or busy
+        return self._ask_or_connect(node, now_ms)
+
+    def _ask_or_connect(self, node: Node, now_ms: int) -> int:
+        if self._sender.can_send(node.id, now_ms):
+            self._in_progress = self._metadata.new_request(now_ms)
+            self._sender.send_metadata_request(node.id, self._in_progress.request, now_ms)
+            return self._request_timeout_ms
+        if self._sender.is_any_node_connecting():
+            return self._reconnect_backoff_ms  # one attempt at a time, lest a slow one makes us connect to every broker
+        if self._sender.can_connect(node.id, now_ms):
+            self._sender.initiate_connect(node, now_ms)
+            return self._reconnect_backoff_ms
+        return FOREVER_MS  # connected and busy, or shaking hands: an event will tell
+
+    def handle_disconnect(self, node: str, now_ms: int, *, fatal_error: KafkaError | None = None) -> None:
+        """A connection was lost or could not be made. `node` is for the log."""
+        if self._metadata.cluster().is_bootstrap:
+            log.debug("! bootstrap server %s disconnected before it told of the cluster", node)
+        if self.is_update_due(now_ms):
+            self.handle_failed_request(now_ms)
+        if fatal_error is not None:
+            self._metadata.fatal_error(fatal_error)
+        self._metadata.request_update(f"lost the connection to {node}")  # perhaps because what we know is out of date
+
+    def handle_failed_request(self, now_ms: int, *, fatal_error: KafkaError | None = None) -> None:
+        if fatal_error is not None:
+            self._metadata.fatal_error(fatal_error)
+        self._metadata.failed_update(now_ms)
+        self._in_progress = None
+
+    def handle_response(self, response: MetadataResponse, version: int, now_ms: int) -> None:
+        in_progress, self._in_progress = self._in_progress, None
+        assert in_progress is not None
+        _warn_of_problems(response)
+        if response.error_code == Errors.REBOOTSTRAP_REQUIRED.number:
+            self._attempts_since_ms = _LONG_AGO  # the next poll starts again from bootstrap.servers
+            self._metadata.failed_update(now_ms)
+        elif not response.brokers:
+            log.debug("! ignoring metadata without brokers: the broker is starting")
+            self._metadata.failed_update(now_ms)
+        else:
+            self._attempts_since_ms = None
+            self._metadata.update(
+                response,
+                now_ms,
+                request_version=in_progress.request_version,
+                is_partial_update=in_progress.is_partial_update,
+                has_reliable_leader_epochs=version >= _FIRST_VERSION_WITH_RELIABLE_EPOCHS,
+            )
+
+    def needs_rebootstrap(self, now_ms: int) -> bool:
+        """No update has succeeded for metadata.recovery.rebootstrap.trigger.ms, or a broker asks for it (KIP-1102)."""
+        since_ms = self._attempts_since_ms
+        return self._may_rebootstrap and since_ms is not None and now_ms - since_ms > self._rebootstrap_trigger_ms
+
+    def rebootstrap(self, now_ms: int) -> None:
+        self._metadata.rebootstrap()
+        self._attempts_since_ms = now_ms
+
+
+def _warn_of_problems(response: MetadataResponse) -> None:
+    errors = {topic.name: str(Errors.for_code(topic.error_code)) for topic in response.topics if topic.error_code}
+    if errors:
+        log.warning("! metadata reports problems with topics: %s", errors)
+    unlisted = [
+        str(TopicPartition(topic.name or "", partition.partition_index))
+        for topic in response.topics
+        for partition in topic.partitions
+        if partition.error_code == Errors.LISTENER_NOT_FOUND.number
+    ]
+    if unlisted:
+        log.warning("! the leaders of %d partitions lack this listener, among them %s", len(unlisted), unlisted[:10])

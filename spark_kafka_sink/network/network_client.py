@@ -1,0 +1,446 @@
+"""Requests to many brokers: who is ready, what is in flight, what came back.
+
+The Sender asks `ready`, calls `send`, and lets `poll` do everything else: write, read, shake hands on new connections, keep
+metadata fresh, time requests out, call back. Waiting and sockets are Selector's, one connection's protocol is Connection's.
+Threads: the Sender only, except `wakeup`, which any thread may call.
+Laws: every request gets exactly one callback, unless `close` threw it away; the callbacks of one node come in the order of
+its requests; when a request is called back, no buffer of it is referred to any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaError, ProducerClosedError, UnsupportedVersionError
+from spark_kafka_sink.network.cluster import Node
+from spark_kafka_sink.network.connection import Connection, Response
+from spark_kafka_sink.network.connection_states import ClusterConnectionStates, Resolver
+from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest, NodeApiVersions, handshake
+from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse, InFlightRequest, InFlightRequests
+from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.network.metadata_updater import MetadataUpdater
+from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selectable, Selector
+from spark_kafka_sink.network.transport import PlaintextTransport, canonical_servers, resolve
+from spark_kafka_sink.protocol.api_keys import API_TABLE
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_sink.protocol.schema import Message, Request
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.config import ProducerConfig
+
+__all__ = ["ClientRequest", "ClientResponse", "NetworkClient"]
+
+log = logging.getLogger(__name__)
+
+
+class NetworkClient:
+    """
+    Args:
+        config: the network's options, see the reads below.
+        metadata: shared with callers; this client keeps it fresh.
+        clock: for the time after a poll.
+        client_id: instead of the config's, for brokers' logs and quotas.
+        selector, resolve_host, random: for tests.
+
+    Raises:
+        ConfigError: the security protocol is not supported.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        metadata: Metadata,
+        clock: Clock,
+        *,
+        client_id: str | None = None,
+        selector: Selectable | None = None,
+        resolve_host: Resolver = resolve,
+        random: Random | None = None,
+    ) -> None:
+        _check_security(config)
+        self._metadata = metadata
+        self._clock = clock
+        self._random = random or Random()
+        self._client_id = config.client_id if client_id is None else client_id
+        self._request_timeout_ms = config.request_timeout_ms
+        self._selector: Selectable = selector or _selector(config, clock)
+        self._states = ClusterConnectionStates(
+            reconnect_backoff_ms=config.reconnect_backoff_ms,
+            reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
+            connection_setup_timeout_ms=config.socket_connection_setup_timeout_ms,
+            connection_setup_timeout_max_ms=config.socket_connection_setup_timeout_max_ms,
+            resolve=resolve_host,
+            random=self._random,
+        )
+        self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
+        self._updater = MetadataUpdater(metadata, self, config)
+        self._connections: dict[int, Connection] = {}
+        self._handshakes: dict[int, Handshake] = {}  # connections that are not ready yet
+        self._handshake_requests: dict[int, HandshakeRequest] = {}  # their next request, until it can be sent
+        self._api_versions: dict[int, NodeApiVersions] = {}
+        self._aborted: list[ClientResponse] = []  # for the next poll: never sent, or cancelled by disconnect()
+        self._is_closed = False
+        if config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only":
+            metadata.bootstrap([server for host, port in config.bootstrap_servers for server in _canonical(host, port)])
+
+    # ---- which nodes ---------------------------------------------------------------------------------------------------------
+
+    def ready(self, node_id: int, now_ms: int) -> bool:
+        """Whether a request can be sent now. If not, and if nothing speaks against it, start to connect."""
+        if self.is_ready(node_id, now_ms):
+            return True
+        node = self._metadata.cluster().node(node_id)
+        if node is not None and self._states.can_connect(node_id, now_ms):
+            self.initiate_connect(node, now_ms)
+        return False
+
+    def is_ready(self, node_id: int, now_ms: int) -> bool:
+        """Whether a request can be sent now. When metadata is due that comes first, and no node is ready for others."""
+        return not self._updater.is_update_due(now_ms) and self.can_send(node_id, now_ms)
+
+    def can_send(self, node_id: int, now_ms: int) -> bool:
+        return (
+            self._states.is_ready(node_id, now_ms)
+            and self._selector.is_channel_ready(node_id)
+            and self._in_flight.can_send_more(node_id)
+        )
+
+    def can_connect(self, node_id: int, now_ms: int) -> bool:
+        return self._states.can_connect(node_id, now_ms)
+
+    def connection_delay_ms(self, node_id: int, now_ms: int) -> int:
+        """How long to wait before asking ready() again: back-off, or set-up time-out. Forever once it is connected."""
+        return self._states.connection_delay_ms(node_id, now_ms)
+
+    def poll_delay_ms(self, node_id: int, now_ms: int) -> int:
+        """As connection_delay_ms, but for a throttled node as long as it is throttled."""
+        return self._states.poll_delay_ms(node_id, now_ms)
+
+    def throttle_delay_ms(self, node_id: int, now_ms: int) -> int:
+        return self._states.throttle_delay_ms(node_id, now_ms)
+
+    def connection_failed(self, node_id: int) -> bool:
+        return self._states.is_disconnected(node_id)
+
+    def authentication_error(self, node_id: int) -> AuthenticationError | None:
+        """Why the node refused us; None when it did not, or has let us in since."""
+        return self._states.authentication_error(node_id)
+
+    def has_ready_nodes(self, now_ms: int) -> bool:
+        return self._states.has_ready_nodes(now_ms)
+
+    def api_versions(self, node_id: int) -> NodeApiVersions | None:
+        """None before the connection is ready."""
+        return self._api_versions.get(node_id)
+
+    def in_flight_request_count(self, node_id: int | None = None) -> int:
+        """Of one node, or of all. The client's own requests count."""
+        return self._in_flight.count(node_id)
+
+    def least_loaded_node(self, now_ms: int) -> int | None:
+        """The node with the fewest requests in flight.
+
+        A connected node is preferred, then one that is being connected, then the one whose last attempt is longest ago.
+        None when every node is busy, throttled or backing off.
+        """
+        node, _ = self.find_least_loaded_node(now_ms)
+        return None if node is None else node.id
+
+    def find_least_loaded_node(self, now_ms: int) -> tuple[Node | None, bool]:
+        """As least_loaded_node; and whether any connection is ready, be it busy."""
+        nodes = list(self._metadata.cluster().nodes)
+        self._random.shuffle(nodes)  # among equals, do not have every client choose the first
+        usable = [node for node in nodes if self.can_send(node.id, now_ms)]
+        preparing = [node for node in nodes if self._states.is_preparing_connection(node.id)]
+        connectable = [node for node in nodes if self._states.can_connect(node.id, now_ms)]
+        is_any_ready = any(self._states.is_ready(node.id, now_ms) and self._selector.is_channel_ready(node.id) for node in nodes)
+        if usable:
+            return min(usable, key=lambda node: self._in_flight.count(node.id)), is_any_ready
+        if preparing:
+            return preparing[0], is_any_ready
+        return min(connectable, key=lambda node: self._states.last_attempt_ms(node.id), default=None), is_any_ready
+
+    def is_any_node_connecting(self) -> bool:
+        return any(self._states.is_connecting(node.id) for node in self._metadata.cluster().nodes)
+
+    def initiate_connect(self, node: Node, now_ms: int) -> None:
+        self._states.connecting(node.id, now_ms, node.host, node.port)
+        connection = Connection(self._client_id)
+        try:
+            address = self._states.current_address(node.id)
+            log.debug("= connecting to node %s at %s", node, address)
+            self._selector.connect(node.id, address, connection)
+        except OSError as error:  # the name does not resolve, or there is no route
+            self._process_disconnection([], node.id, now_ms, Disconnect(ChannelState.NOT_CONNECTED, str(error)))
+            return
+        self._connections[node.id] = connection
+
+    # ---- sending -------------------------------------------------------------------------------------------------------------
+
+    def send(self, request: ClientRequest, now_ms: int) -> None:
+        """Queue a request for a node that is ready; the next polls write it.
+
+        When the node and we have no version in common that can carry it, it is not sent, and the next poll calls back with
+        an UnsupportedVersionError.
+        """
+        self._ensure_open()
+        if not self.can_send(request.node_id, now_ms):
+            raise RuntimeError(f"a request was sent to node {request.node_id}, which is not ready")
+        try:
+            version = self._api_versions[request.node_id].latest_usable_version(request.message.API_KEY, request.max_version)
+            self._transmit(request, version, now_ms, is_internal=False)
+        except UnsupportedVersionError as error:
+            log.debug("! %s to node %d: %s", type(request.message).__name__, request.node_id, error)
+            version = API_TABLE[request.message.API_KEY].max_version
+            self._aborted.append(ClientResponse(request, None, version, now_ms, error=error))
+
+    def send_metadata_request(self, node_id: int, request: MetadataRequest, now_ms: int) -> None:
+        try:
+            version = self._api_versions[node_id].latest_usable_version(request.API_KEY)
+            self._transmit(self._internal_request(node_id, request, now_ms), version, now_ms, is_internal=True)
+        except UnsupportedVersionError as error:
+            self._updater.handle_failed_request(now_ms, fatal_error=error)
+
+    def _internal_request(self, node_id: int, message: Request[Any], now_ms: int) -> ClientRequest:
+        return ClientRequest(node_id, message, now_ms, expect_response=True, request_timeout_ms=self._request_timeout_ms)
+
+    def _transmit(self, request: ClientRequest, version: int, now_ms: int, *, is_internal: bool) -> None:
+        buffers = self._connections[request.node_id].send(request.message, version, expect_response=request.expect_response)
+        if log.isEnabledFor(logging.DEBUG):
+            size = sum(map(len, buffers))
+            log.debug("> node %d: %s v%d, %d bytes", request.node_id, type(request.message).__name__, version, size)
+        self._in_flight.add(InFlightRequest(request, version, is_internal, now_ms))
+        self._selector.send(request.node_id, buffers)
+
+    # ---- the loop ------------------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout_ms: int, now_ms: int) -> list[ClientResponse]:
+        """Send, receive and keep house; wait at most `timeout_ms` when there is nothing to do. Runs the callbacks.
+
+        Returns:
+            The responses that were called back.
+        """
+        self._ensure_open()
+        if self._aborted:
+            responses, self._aborted = self._aborted, []
+            return _call_back(responses)
+        metadata_timeout_ms = self._updater.maybe_update(now_ms)
+        self._selector.poll(min(timeout_ms, metadata_timeout_ms, self._request_timeout_ms))
+
+        now_ms = self._clock.now_ms()
+        responses = []
+        # This order matters: an answer that arrived together with the end of its connection is an answer.
+        self._handle_completed_sends(responses, now_ms)
+        self._handle_completed_receives(responses, now_ms)
+        self._handle_disconnections(responses, now_ms)
+        self._handle_connections()
+        self._continue_handshakes(now_ms)
+        self._handle_timed_out_connections(responses, now_ms)
+        self._handle_timed_out_requests(responses, now_ms)
+        self._handle_rebootstrap(responses, now_ms)
+        return _call_back(responses)
+
+    def wakeup(self) -> None:
+        """End a poll that waits, or keep the next from waiting. Any thread."""
+        self._selector.wakeup()
+
+    def _handle_completed_sends(self, responses: list[ClientResponse], now_ms: int) -> None:
+        for node_id in self._selector.completed_sends:
+            sent = self._in_flight.last_sent(node_id)
+            sent.is_written = True
+            if not sent.request.expect_response:
+                self._in_flight.complete_last_sent(node_id)
+                responses.append(ClientResponse(sent.request, None, sent.version, now_ms))
+
+    def _handle_completed_receives(self, responses: list[ClientResponse], now_ms: int) -> None:
+        for node_id, response in self._selector.completed_receives:
+            answered = self._in_flight.complete_next(node_id)
+            log.debug("< node %d: %s v%d", node_id, type(response.message).__name__, response.version)
+            self._maybe_throttle(node_id, answered, response, now_ms)
+            if not answered.is_internal:
+                responses.append(ClientResponse(answered.request, response.message, response.version, now_ms))
+            elif isinstance(response.message, MetadataResponse):
+                self._updater.handle_response(response.message, response.version, now_ms)
+            else:
+                self._advance_handshake(responses, node_id, response.message, now_ms)
+
+    def _maybe_throttle(self, node_id: int, answered: InFlightRequest, response: Response, now_ms: int) -> None:
+        """The broker has answered, and reads nothing more for a while (KIP-219)."""
+        throttle_ms: int = getattr(response.message, "throttle_time_ms", 0)
+        if throttle_ms > 0 and response.version >= API_TABLE[answered.request.message.API_KEY].throttles_from:
+            self._in_flight.add_throttle_time(node_id, throttle_ms)
+            self._states.throttle(node_id, now_ms + throttle_ms)
+            log.debug("= node %d throttles this client for %d ms", node_id, throttle_ms)
+
+    def _handle_disconnections(self, responses: list[ClientResponse], now_ms: int) -> None:
+        for node_id, disconnect in self._selector.disconnected.items():
+            if not self._states.is_disconnected(node_id):  # else we have given it up already, for what it answered
+                self._process_disconnection(responses, node_id, now_ms, disconnect)
+
+    def _handle_timed_out_connections(self, responses: list[ClientResponse], now_ms: int) -> None:
+        for node_id in self._states.nodes_with_setup_timeout(now_ms):
+            timeout_ms = self._states.setup_timeout_ms(node_id)
+            self._selector.close(node_id)
+            reason = f"no connection within {timeout_ms} ms (socket.connection.setup.timeout.ms, grows with each failure)"
+            self._process_disconnection(
+                responses, node_id, now_ms, Disconnect(ChannelState.NOT_CONNECTED, reason), timed_out=True
+            )
+
+    def _handle_timed_out_requests(self, responses: list[ClientResponse], now_ms: int) -> None:
+        for node_id in self._in_flight.nodes_with_timed_out_requests(now_ms):
+            self._selector.close(node_id)
+            reason = "no answer to a request within its time-out (request.timeout.ms)"
+            log.info("- disconnecting from node %d: %s", node_id, reason)
+            self._process_disconnection(responses, node_id, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason), timed_out=True)
+
+    def _handle_rebootstrap(self, responses: list[ClientResponse], now_ms: int) -> None:
+        if not self._updater.needs_rebootstrap(now_ms):
+            return
+        for node in self._metadata.cluster().nodes:
+            self._selector.close(node.id)
+            if self._states.is_connecting(node.id) or self._states.is_connected(node.id):
+                disconnect = Disconnect(ChannelState.LOCAL_CLOSE, "starting again from bootstrap.servers")
+                self._process_disconnection(responses, node.id, now_ms, disconnect)
+        self._updater.rebootstrap(now_ms)
+
+    def _process_disconnection(
+        self, responses: list[ClientResponse], node_id: int, now_ms: int, disconnect: Disconnect, *, timed_out: bool = False
+    ) -> None:
+        """After the selector has let go of a connection: back off, and fail whatever was in flight on it."""
+        address = self._states.address_text(node_id)
+        reason = disconnect.reason
+        if disconnect.state is ChannelState.NOT_CONNECTED:
+            log.warning("! connection to node %d (%s) could not be established: %s", node_id, address, reason)
+        elif self._states.is_preparing_connection(node_id):
+            reason += " (before it was ready; does this listener speak PLAINTEXT?)"
+            log.warning("! connection to node %d (%s) was lost: %s", node_id, address, reason)
+        else:
+            log.debug("= node %d (%s) disconnected: %s", node_id, address, reason)
+        if disconnect.state is not ChannelState.EXPIRED:
+            self._metadata.connection_failed(address, reason)
+        self._forget_connection(node_id)
+        self._states.disconnected(node_id, now_ms)
+        self._cancel_in_flight(node_id, now_ms, responses, timed_out=timed_out)
+        self._updater.handle_disconnect(f"{node_id} ({address})", now_ms)
+
+    def _forget_connection(self, node_id: int) -> None:
+        for table in (self._connections, self._api_versions, self._handshakes, self._handshake_requests):
+            table.pop(node_id, None)
+
+    def _cancel_in_flight(self, node_id: int, now_ms: int, responses: list[ClientResponse] | None, *, timed_out: bool) -> None:
+        for lost in self._in_flight.clear(node_id):
+            name = type(lost.request.message).__name__
+            log.debug("! node %d: %s v%d is cancelled after %d ms", node_id, name, lost.version, now_ms - lost.sent_ms)
+            if isinstance(lost.request.message, MetadataRequest) and lost.is_internal:
+                self._updater.handle_failed_request(now_ms)
+            elif not lost.is_internal and responses is not None:
+                responses.append(ClientResponse(lost.request, None, lost.version, now_ms, disconnected=True, timed_out=timed_out))
+
+    # ---- handshakes ------------------------------------------------------------------------------------------------------------
+
+    def _handle_connections(self) -> None:
+        for node_id in filter(self._states.is_connecting, self._selector.connected):  # it may be lost again by now
+            steps = handshake()
+            self._handshakes[node_id] = steps
+            self._handshake_requests[node_id] = next(steps)
+
+    def _continue_handshakes(self, now_ms: int) -> None:
+        for node_id in [node_id for node_id in self._handshake_requests if self._can_shake_hands(node_id)]:
+            message, version = self._handshake_requests.pop(node_id)
+            self._states.checking_api_versions(node_id)
+            self._transmit(self._internal_request(node_id, message, now_ms), version, now_ms, is_internal=True)
+
+    def _can_shake_hands(self, node_id: int) -> bool:
+        return self._selector.is_channel_ready(node_id) and self._in_flight.can_send_more(node_id)
+
+    def _advance_handshake(self, responses: list[ClientResponse], node_id: int, answer: Message, now_ms: int) -> None:
+        try:
+            self._handshake_requests[node_id] = self._handshakes[node_id].send(answer)
+        except StopIteration as finished:
+            del self._handshakes[node_id]
+            self._api_versions[node_id] = finished.value
+            self._states.ready(node_id)
+            self._metadata.connection_ready(self._states.address_text(node_id))
+            log.debug("= node %d is ready: %r", node_id, finished.value)
+        except KafkaError as error:
+            self._selector.close(node_id)
+            self._process_disconnection(responses, node_id, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, str(error)))
+            if isinstance(error, AuthenticationError):
+                log.error("! node %d (%s) refused us: %s", node_id, self._states.address_text(node_id), error)
+                self._states.authentication_failed(node_id, now_ms, error)
+                self._metadata.fatal_error(error)
+
+    # ---- closing ---------------------------------------------------------------------------------------------------------------
+
+    def disconnect(self, node_id: int, now_ms: int) -> None:
+        """Close the connection to a node; the next poll calls back what was in flight, as disconnected."""
+        if self._states.state(node_id) is None or self._states.is_disconnected(node_id):
+            return
+        self._selector.close(node_id)
+        self._forget_connection(node_id)
+        self._cancel_in_flight(node_id, now_ms, self._aborted, timed_out=False)
+        self._states.disconnected(node_id, now_ms)
+
+    def close(self, node_id: int | None = None) -> None:
+        """Close the connection to a node and forget its requests and its back-off, without callbacks; or close everything."""
+        if node_id is not None:
+            self._selector.close(node_id)
+            self._forget_connection(node_id)
+            self._cancel_in_flight(node_id, self._clock.now_ms(), None, timed_out=False)
+            self._states.remove(node_id)
+        elif not self._is_closed:
+            self._is_closed = True
+            self._selector.close()
+            self._metadata.close()
+
+    def _ensure_open(self) -> None:
+        if self._is_closed:
+            raise ProducerClosedError("the network client is closed")
+
+
+def _call_back(responses: list[ClientResponse]) -> list[ClientResponse]:
+    """Run every callback in order. One that raises keeps no other from running; the first error is raised at the end."""
+    first_error: Exception | None = None
+    for response in responses:
+        if response.request.callback is None:
+            continue
+        try:
+            response.request.callback(response)
+        except Exception as error:
+            log.exception("! the callback of a %s failed", type(response.request.message).__name__)
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error
+    return responses
+
+
+def _check_security(config: ProducerConfig) -> None:
+    if config.security_protocol != "PLAINTEXT":
+        raise ConfigError(
+            f"security.protocol={config.security_protocol} is not supported by this version, which speaks PLAINTEXT only"
+        )
+
+
+def _selector(config: ProducerConfig, clock: Clock) -> Selector:
+    return Selector(
+        clock,
+        connections_max_idle_ms=config.connections_max_idle_ms,
+        open_transport=partial(
+            PlaintextTransport,
+            send_buffer_bytes=config.send_buffer_bytes,
+            receive_buffer_bytes=config.receive_buffer_bytes,
+        ),
+    )
+
+
+def _canonical(host: str, port: int) -> Iterable[tuple[str, int]]:
+    try:
+        return canonical_servers(host, port)
+    except OSError as error:
+        log.warning("! bootstrap server %s:%d cannot be resolved to canonical names: %s", host, port, error)
+        return [(host, port)]

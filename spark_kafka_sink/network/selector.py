@@ -1,0 +1,304 @@
+"""Many connections at once: the only place in the package that waits for the network.
+
+NetworkClient connects and sends; `poll` moves bytes and leaves what happened in `connected`, `completed_sends`,
+`completed_receives` and `disconnected`, valid until the next poll. Bytes that arrive go through the node's Connection.
+Threads: the Sender only, except `wakeup`, which any thread may call.
+Law: buffers that were handed to `send` are let go of when they are written or their connection is closed, never later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.network.connection import Connection, Response
+from spark_kafka_sink.network.transport import MAX_BUFFERS, Address, Transport
+from spark_kafka_sink.protocol.primitives import Buffer
+
+log = logging.getLogger(__name__)
+
+MAX_POLL_MS = 600_000  # no wait is longer, whatever the caller says
+_READ_BUFFER_BYTES = 64 * 1024  # one for all connections; a Produce response to 300 partitions takes about 10 KiB
+_MAX_READS_PER_POLL = 16  # so that one busy broker cannot starve the others
+
+
+class ChannelState(Enum):
+    """Where a connection was when it ended."""
+
+    NOT_CONNECTED = auto()  # it was never established
+    READY = auto()  # established; the broker closed it, or it was lost
+    EXPIRED = auto()  # we closed it: idle for connections.max.idle.ms
+    LOCAL_CLOSE = auto()  # we closed it for another reason
+
+
+class Disconnect(NamedTuple):
+    state: ChannelState
+    reason: str
+
+
+class Selectable(Protocol):
+    """What NetworkClient needs of a Selector."""
+
+    connected: list[int]
+    completed_sends: list[int]
+    completed_receives: list[tuple[int, Response]]
+    disconnected: dict[int, Disconnect]
+
+    def connect(self, node_id: int, address: Address, connection: Connection) -> None: ...
+    def send(self, node_id: int, buffers: list[Buffer]) -> None: ...
+    def poll(self, timeout_ms: int) -> None: ...
+    def is_channel_ready(self, node_id: int) -> bool: ...
+    def wakeup(self) -> None: ...
+    def close(self, node_id: int | None = None) -> None: ...
+
+
+class _Send:
+    """A frame on its way out, piece by piece."""
+
+    __slots__ = ("_buffers", "_index")
+
+    def __init__(self, buffers: list[Buffer]) -> None:
+        self._buffers = buffers
+        self._index = 0  # first buffer that is not completely written
+
+    def next_buffers(self) -> list[Buffer]:
+        return self._buffers[self._index : self._index + MAX_BUFFERS]
+
+    def advance(self, written: int) -> bool:
+        """True when everything is written."""
+        buffers, index = self._buffers, self._index
+        while index < len(buffers) and written >= len(buffers[index]):
+            written -= len(buffers[index])
+            index += 1
+        if written:
+            buffers[index] = memoryview(buffers[index])[written:]
+        self._index = index
+        return index == len(buffers)
+
+
+@dataclass(slots=True)
+class _Channel:
+    node_id: int
+    transport: Transport
+    connection: Connection
+    is_connected: bool = False
+    interest: int = 0  # what it is registered for
+    outgoing: _Send | None = None
+
+
+class Selector:
+    """Args: connections_max_idle_ms, below zero for never; open_transport makes a transport for an address."""
+
+    def __init__(self, clock: Clock, *, connections_max_idle_ms: int, open_transport: Callable[[Address], Transport]) -> None:
+        self._clock = clock
+        self._max_idle_ms = connections_max_idle_ms
+        self._open_transport = open_transport
+        self._channels: dict[int, _Channel] = {}
+        self._last_active_ms: dict[int, int] = {}  # node id -> time, least recently active first
+        self._connected_at_once: list[_Channel] = []
+        self._unwritten: list[_Channel] = []  # given something to send since the last poll
+        self._buffer = memoryview(bytearray(_READ_BUFFER_BYTES))
+        self._selector = selectors.DefaultSelector()
+        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
+        self._wakeup_reader.setblocking(False)
+        self._wakeup_writer.setblocking(False)
+        self._selector.register(self._wakeup_reader, selectors.EVENT_READ, None)
+        self._clear()
+
+    def _clear(self) -> None:
+        self.connected: list[int] = []
+        self.completed_sends: list[int] = []
+        self.completed_receives: list[tuple[int, Response]] = []
+        self.disconnected: dict[int, Disconnect] = {}
+
+    # ---- connections -------------------------------------------------------------------------------------------------------
+
+    def connect(self, node_id: int, address: Address, connection: Connection) -> None:
+        """Start to connect; a later poll tells the outcome. OSError when it fails at once; then there is no connection."""
+        if node_id in self._channels:
+            raise RuntimeError(f"node {node_id} has a connection already")
+        transport = self._open_transport(address)
+        channel = _Channel(node_id, transport, connection)
+        try:
+            if transport.connect(address):
+                self._connected_at_once.append(channel)
+            self._selector.register(transport, selectors.EVENT_WRITE, channel)
+        except OSError:
+            transport.close()
+            raise
+        channel.interest = selectors.EVENT_WRITE
+        self._channels[node_id] = channel
+        self._touch(channel)
+
+    def is_channel_ready(self, node_id: int) -> bool:
+        channel = self._channels.get(node_id)
+        return channel is not None and channel.is_connected
+
+    def send(self, node_id: int, buffers: list[Buffer]) -> None:
+        """Write a frame during the next polls. One at a time: the one before must be complete."""
+        channel = self._channels[node_id]
+        if channel.outgoing is not None:
+            raise RuntimeError(f"node {node_id} is still being sent another request")
+        channel.outgoing = _Send(buffers)
+        self._unwritten.append(channel)
+
+    def close(self, node_id: int | None = None) -> None:
+        """Close one connection without reporting it in `disconnected`; or, without a node, everything."""
+        if node_id is not None:
+            channel = self._channels.get(node_id)
+            if channel is not None:
+                self._forget(channel)
+            return
+        for channel in list(self._channels.values()):
+            self._forget(channel)
+        self._selector.close()
+        self._wakeup_reader.close()
+        self._wakeup_writer.close()
+
+    def wakeup(self) -> None:
+        """End a poll that is waiting, or keep the next one from waiting. Any thread."""
+        # Full: a wake-up is pending already. Closed meanwhile: nobody waits.
+        with contextlib.suppress(OSError):
+            self._wakeup_writer.send(b"\0")
+
+    def _forget(self, channel: _Channel) -> None:
+        self._selector.unregister(channel.transport)
+        channel.transport.close()
+        channel.is_connected = False
+        channel.outgoing = None
+        del self._channels[channel.node_id]
+        del self._last_active_ms[channel.node_id]
+
+    def _disconnect(self, channel: _Channel, state: ChannelState, reason: str) -> None:
+        log.debug("= node %d: connection closed (%s): %s", channel.node_id, state.name, reason)
+        self._forget(channel)
+        self.disconnected[channel.node_id] = Disconnect(state, reason)
+
+    def _fail(self, channel: _Channel, error: OSError) -> None:
+        state = ChannelState.READY if channel.is_connected else ChannelState.NOT_CONNECTED
+        self._disconnect(channel, state, str(error) or type(error).__name__)
+
+    def _touch(self, channel: _Channel) -> None:
+        self._last_active_ms.pop(channel.node_id, None)
+        self._last_active_ms[channel.node_id] = self._clock.now_ms()
+
+    # ---- poll ----------------------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout_ms: int) -> None:
+        """Move what can be moved; wait up to `timeout_ms` when that is nothing. Never raises for a connection's failure."""
+        self._clear()
+        self._finish_immediate_connects()
+        self._write_new_sends()
+        if self.connected or self.completed_sends or self.disconnected:
+            timeout_ms = 0
+        for key, events in self._selector.select(min(max(timeout_ms, 0), MAX_POLL_MS) / 1000):
+            channel: _Channel | None = key.data
+            if channel is None:
+                self._drain_wakeups()
+            elif self._is_open(channel):
+                self._handle(channel, events)
+        self._close_oldest_idle_connection()
+
+    def _finish_immediate_connects(self) -> None:
+        channels, self._connected_at_once = self._connected_at_once, []
+        for channel in channels:
+            if self._is_open(channel):
+                self._finish_connect(channel)
+
+    def _write_new_sends(self) -> None:
+        """Most requests fit the socket's buffer, and are written without asking the kernel first."""
+        channels, self._unwritten = self._unwritten, []
+        for channel in channels:
+            if self._is_open(channel) and channel.outgoing is not None:
+                self._write(channel)
+
+    def _is_open(self, channel: _Channel) -> bool:
+        return self._channels.get(channel.node_id) is channel
+
+    def _drain_wakeups(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._wakeup_reader.recv(4096):
+                continue
+
+    def _handle(self, channel: _Channel, events: int) -> None:
+        self._touch(channel)
+        if not channel.is_connected:
+            self._finish_connect(channel)
+            return
+        if events & selectors.EVENT_READ:
+            self._read(channel)
+        if events & selectors.EVENT_WRITE and self._is_open(channel) and channel.outgoing is not None:
+            self._write(channel)
+
+    def _finish_connect(self, channel: _Channel) -> None:
+        try:
+            if not channel.transport.finish_connect():
+                return
+        except OSError as error:
+            self._fail(channel, error)
+            return
+        channel.is_connected = True
+        self._set_interest(channel, selectors.EVENT_READ)
+        self.connected.append(channel.node_id)
+
+    def _set_interest(self, channel: _Channel, interest: int) -> None:
+        if channel.interest != interest:
+            self._selector.modify(channel.transport, interest, channel)
+            channel.interest = interest
+
+    def _write(self, channel: _Channel) -> None:
+        outgoing = channel.outgoing
+        assert outgoing is not None
+        try:
+            while True:
+                written = channel.transport.send(outgoing.next_buffers())
+                if outgoing.advance(written):
+                    break
+                if written == 0:
+                    self._set_interest(channel, selectors.EVENT_READ | selectors.EVENT_WRITE)
+                    return
+        except OSError as error:
+            self._read(channel)  # answers that arrived before the connection broke still count
+            if self._is_open(channel):
+                self._fail(channel, error)
+            return
+        channel.outgoing = None
+        self._touch(channel)
+        self._set_interest(channel, selectors.EVENT_READ)
+        self.completed_sends.append(channel.node_id)
+
+    def _read(self, channel: _Channel) -> None:
+        for _ in range(_MAX_READS_PER_POLL):
+            try:
+                size = channel.transport.receive_into(self._buffer)
+            except OSError as error:
+                self._fail(channel, error)
+                return
+            if size is None:
+                return
+            if size == 0:
+                self._disconnect(channel, ChannelState.READY, "the broker closed the connection")
+                return
+            responses = channel.connection.receive_data(self._buffer[:size])
+            self.completed_receives.extend((channel.node_id, response) for response in responses)
+            if channel.connection.error is not None:
+                self._disconnect(channel, ChannelState.READY, channel.connection.error.message)
+                return
+            if size < len(self._buffer):
+                return
+
+    def _close_oldest_idle_connection(self) -> None:
+        """One per poll, as many polls come before the next is due."""
+        if self._max_idle_ms < 0 or not self._last_active_ms:
+            return
+        node_id, active_ms = next(iter(self._last_active_ms.items()))
+        if self._clock.now_ms() - active_ms > self._max_idle_ms:
+            reason = f"idle for more than connections.max.idle.ms={self._max_idle_ms}"
+            self._disconnect(self._channels[node_id], ChannelState.EXPIRED, reason)

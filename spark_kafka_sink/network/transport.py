@@ -1,0 +1,112 @@
+"""Bytes over one non-blocking socket. Selector is the only user; another Transport (TLS) can take this one's place.
+
+No method waits. Names resolve here too, which is the one thing that can block: as long as the system's resolver does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from spark_kafka_sink.protocol.primitives import Buffer
+
+# More buffers than this in one call are refused by the kernel (IOV_MAX).
+MAX_BUFFERS = 1024
+_CONNECT_IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
+
+
+class Address(NamedTuple):
+    family: int
+    socket_address: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return f"{self.socket_address[0]}:{self.socket_address[1]}"
+
+
+def resolve(host: str, port: int) -> list[Address]:
+    """Every address of a host, in the order of the system's preference. Blocks for DNS; raises OSError."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # raised for names that DNS cannot hold, like one with a label of 64 characters
+        raise OSError(f"{host!r} is not a host name: {error}") from error
+    return list(dict.fromkeys(Address(family, socket_address) for family, _, _, _, socket_address in found))
+
+
+def canonical_servers(host: str, port: int) -> list[tuple[str, int]]:
+    """The canonical name of every address of a host (client.dns.lookup=resolve_canonical_bootstrap_servers_only)."""
+    names = [socket.getnameinfo(address.socket_address, socket.NI_NUMERICSERV)[0] for address in resolve(host, port)]
+    return [(name, port) for name in dict.fromkeys(names)]
+
+
+class Transport(Protocol):
+    """Errors of the network are raised as OSError."""
+
+    def fileno(self) -> int: ...
+
+    def connect(self, address: Address) -> bool:
+        """Start to connect; true when that is done already. Otherwise call finish_connect when the socket is writable."""
+        ...
+
+    def finish_connect(self) -> bool:
+        """True when bytes can be sent."""
+        ...
+
+    def send(self, buffers: Sequence[Buffer]) -> int:
+        """Write what fits from the start of `buffers`, at most MAX_BUFFERS of them; 0 when nothing fits now."""
+        ...
+
+    def receive_into(self, buffer: memoryview) -> int | None:
+        """Bytes read; 0 at the end of the stream; None when there is nothing now."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class PlaintextTransport:
+    """A TCP socket. Buffer sizes of -1 leave the system's own."""
+
+    def __init__(self, address: Address, *, send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1) -> None:
+        self._socket = socket.socket(address.family, socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # requests are written whole
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if send_buffer_bytes >= 0:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+        if receive_buffer_bytes >= 0:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def connect(self, address: Address) -> bool:
+        error = self._socket.connect_ex(address.socket_address)
+        if error not in _CONNECT_IN_PROGRESS:
+            raise OSError(error, os.strerror(error))
+        return error == 0
+
+    def finish_connect(self) -> bool:
+        error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise OSError(error, os.strerror(error))
+        return True
+
+    def send(self, buffers: Sequence[Buffer]) -> int:
+        try:
+            return self._socket.sendmsg(buffers)
+        except (BlockingIOError, InterruptedError):
+            return 0
+
+    def receive_into(self, buffer: memoryview) -> int | None:
+        try:
+            return self._socket.recv_into(buffer)
+        except (BlockingIOError, InterruptedError):
+            return None
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # the peer may be gone already; either way it is closed
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()

@@ -1,0 +1,618 @@
+"""A Kafka cluster in threads, over real sockets on 127.0.0.1, for what a scripted fake cannot show.
+
+It answers ApiVersions, Metadata, InitProducerId and Produce, and judges batches as a broker does: format, checksum, size,
+leader, epoch, sequence, duplicates of the last five. Batches are decoded by record_decoder.py, never by our own code.
+A test queues faults for the next requests, moves leaders, stops nodes, and reads the logs afterwards.
+
+    with FakeBroker(nodes=3, topics={"orders": 6}) as broker:
+        broker.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS, times=2)
+        ... produce to broker.bootstrap_servers ...
+        assert broker.values("orders") == [...]
+        assert broker.violations == []
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
+from types import TracebackType
+from typing import Any
+from uuid import UUID, uuid4
+
+from spark_kafka_sink.errors import ProtocolError
+from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.headers import RequestHeader, read_request_header, write_response_header
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from spark_kafka_sink.protocol.messages.produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from spark_kafka_sink.protocol.primitives import ZERO_UUID, Reader, Writer
+from spark_kafka_sink.protocol.schema import Message
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from tests.fakes.record_decoder import Batch, InvalidBatch, Record, decode_batch
+
+WAIT_SECONDS = 30  # no thread here waits longer for anything
+DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
+DUPLICATES_REMEMBERED = 5
+
+_REQUESTS: dict[int, type[Message]] = {
+    ApiKey.PRODUCE: ProduceRequest,
+    ApiKey.METADATA: MetadataRequest,
+    ApiKey.API_VERSIONS: ApiVersionsRequest,
+    ApiKey.INIT_PRODUCER_ID: InitProducerIdRequest,
+}
+
+
+@dataclass
+class ReceivedRequest:
+    node_id: int
+    header: RequestHeader
+    message: Message
+
+
+@dataclass
+class Fault:
+    """What happens to the next requests that match; consumed one per request."""
+
+    api_key: ApiKey
+    node_id: int | None = None
+    topic_partition: TopicPartition | None = None  # only requests that write to it; the error goes to it alone
+    error: ErrorCode | None = None
+    error_message: str | None = None
+    drop_connection: bool = False
+    after_append: bool = False  # the request is carried out, then the error or the drop takes the place of the answer
+    throttle_ms: int = 0
+    release: threading.Event | None = None  # answer only when this is set
+    reply: Callable[[Any], Message] | None = None  # answer with this instead
+
+
+@dataclass
+class ProducerState:
+    epoch: int
+    batches: deque[tuple[int, int, int]]  # (base sequence, last sequence, base offset), newest last
+
+
+@dataclass
+class Partition:
+    leader: int
+    leader_epoch: int = 0
+    batches: list[Batch] = field(default_factory=list)
+    next_offset: int = 0
+    log_start_offset: int = 0
+    producers: dict[int, ProducerState] = field(default_factory=dict)
+
+
+@dataclass
+class Topic:
+    topic_id: UUID
+    partitions: list[Partition]
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    error: ErrorCode | None = None  # instead of its metadata
+
+
+class DropConnection(Exception):
+    """Close the connection without an answer."""
+
+
+class FakeBroker:
+    """A cluster of `nodes` brokers with ids 0, 1, …
+
+    Args:
+        topics: name -> number of partitions; leaders go round robin.
+        auto_create_partitions: partitions of topics that are asked for and unknown; None: they stay unknown.
+        versions: where a broker should speak less than we do: api key -> (min, max); max below min: not at all.
+        knows_topic_ids: false for brokers before Kafka 2.8.
+    """
+
+    def __init__(
+        self,
+        *,
+        nodes: int = 1,
+        topics: Mapping[str, int] | None = None,
+        auto_create_partitions: int | None = None,
+        versions: Mapping[ApiKey, tuple[int, int]] | None = None,
+        knows_topic_ids: bool = True,
+    ) -> None:
+        self.cluster_id = "fake-cluster"
+        self.auto_create_partitions = auto_create_partitions
+        self.knows_topic_ids = knows_topic_ids
+        self.versions = {key: (api.min_version, api.max_version) for key, api in API_TABLE.items()} | dict(versions or {})
+        self.lock = threading.RLock()  # guards all below
+        self.topics: dict[str, Topic] = {}
+        self.requests: list[ReceivedRequest] = []
+        self.violations: list[str] = []  # wrong, though a broker would not have minded
+        self._changed = threading.Condition(self.lock)  # notified on every request and append
+        self._faults: list[Fault] = []
+        self._next_producer_id = 1000
+        self._transactional: dict[str, tuple[int, int]] = {}
+        self.nodes = {node_id: _Node(self, node_id) for node_id in range(nodes)}
+        for name, partitions in (topics or {}).items():
+            self.add_topic(name, partitions)
+
+    # ---- life ------------------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> FakeBroker:
+        for node in self.nodes.values():
+            node.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        with self.lock:
+            faults, self._faults = self._faults, []
+        for fault in faults:
+            if fault.release is not None:
+                fault.release.set()
+        for node in self.nodes.values():
+            node.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes.values())
+
+    def stop_node(self, node_id: int) -> None:
+        """Close its connections and refuse new ones; its partitions keep it as leader."""
+        self.nodes[node_id].stop()
+
+    def start_node(self, node_id: int) -> None:
+        """On the same port as before."""
+        self.nodes[node_id].start()
+
+    def drop_connections(self, node_id: int) -> None:
+        self.nodes[node_id].drop_connections()
+
+    # ---- topics ----------------------------------------------------------------------------------------------------------------
+
+    def add_topic(self, name: str, partitions: int, *, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES) -> Topic:
+        with self.lock:
+            ids = list(self.nodes)
+            topic_id = uuid4() if self.knows_topic_ids else ZERO_UUID
+            logs = [Partition(leader=ids[index % len(ids)]) for index in range(partitions)]
+            self.topics[name] = Topic(topic_id, logs, max_message_bytes)
+            return self.topics[name]
+
+    def delete_topic(self, name: str) -> None:
+        with self.lock:
+            del self.topics[name]
+
+    def move_leader(self, topic: str, partition: int, node_id: int) -> None:
+        with self.lock:
+            log = self.topics[topic].partitions[partition]
+            log.leader = node_id
+            log.leader_epoch += 1
+
+    def batches(self, topic: str, partition: int | None = None) -> list[Batch]:
+        """In log order; without a partition, those of partition 0, then of 1, and so on."""
+        with self.lock:
+            logs = self.topics[topic].partitions
+            return [batch for log in (logs if partition is None else [logs[partition]]) for batch in log.batches]
+
+    def records(self, topic: str, partition: int | None = None) -> list[Record]:
+        return [record for batch in self.batches(topic, partition) for record in batch.records]
+
+    def values(self, topic: str, partition: int | None = None) -> list[bytes | None]:
+        return [record.value for record in self.records(topic, partition)]
+
+    def requests_of(self, api_key: ApiKey) -> list[ReceivedRequest]:
+        with self.lock:
+            return [request for request in self.requests if request.header.api_key == api_key]
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Until `condition` holds, looked at after each request and append."""
+        with self._changed:
+            if not self._changed.wait_for(condition, WAIT_SECONDS):
+                raise TimeoutError("the broker did not see what the test waits for")
+
+    # ---- faults ----------------------------------------------------------------------------------------------------------------
+
+    def inject(self, fault: Fault, *, times: int = 1) -> None:
+        with self.lock:
+            self._faults.extend(replace_fields(fault) for _ in range(times))
+
+    def fail_next(
+        self,
+        api_key: ApiKey,
+        error: ErrorCode,
+        *,
+        times: int = 1,
+        after_append: bool = False,
+        topic_partition: TopicPartition | None = None,
+    ) -> None:
+        """Answer with an error; with after_append, batches are written nevertheless."""
+        self.inject(Fault(api_key, error=error, after_append=after_append, topic_partition=topic_partition), times=times)
+
+    def drop_next(self, api_key: ApiKey, *, times: int = 1, after_append: bool = False, node_id: int | None = None) -> None:
+        """Close the connection instead of answering; with after_append, batches are written nevertheless."""
+        self.inject(Fault(api_key, drop_connection=True, after_append=after_append, node_id=node_id), times=times)
+
+    def hold_next(self, api_key: ApiKey, *, times: int = 1, node_id: int | None = None) -> threading.Event:
+        """Do not look at the request before the event that is returned is set."""
+        release = threading.Event()
+        self.inject(Fault(api_key, release=release, node_id=node_id), times=times)
+        return release
+
+    def _take_fault(self, request: ReceivedRequest) -> Fault | None:
+        with self.lock:
+            for fault in self._faults:
+                if (
+                    fault.api_key == request.header.api_key
+                    and fault.node_id in (None, request.node_id)
+                    and (fault.topic_partition is None or fault.topic_partition in self._written_to(request))
+                ):
+                    self._faults.remove(fault)
+                    return fault
+        return None
+
+    def _written_to(self, request: ReceivedRequest) -> set[TopicPartition]:
+        assert isinstance(request.message, ProduceRequest)
+        names = [(self._topic_name(request, topic), topic) for topic in request.message.topic_data]
+        return {TopicPartition(name or "", data.index) for name, topic in names for data in topic.partition_data}
+
+    # ---- requests --------------------------------------------------------------------------------------------------------------
+
+    def handle(self, request: ReceivedRequest, is_stopping: threading.Event) -> Message | None:
+        """The answer; None for acks=0. DropConnection instead of an answer."""
+        with self._changed:
+            self.requests.append(request)
+            self._changed.notify_all()
+        fault = self._take_fault(request)
+        if fault is not None and fault.release is not None:
+            _wait_for(fault.release, is_stopping)
+        if fault is not None and fault.drop_connection and not fault.after_append:
+            raise DropConnection
+        with self._changed:
+            response = self._answer(request, fault)
+            self._changed.notify_all()
+        if fault is not None and fault.drop_connection:
+            raise DropConnection
+        if fault is not None and fault.reply is not None:
+            return fault.reply(response)
+        return response
+
+    def _answer(self, request: ReceivedRequest, fault: Fault | None) -> Message | None:
+        message = request.message
+        if isinstance(message, ProduceRequest):
+            return self._produce(request, message, fault)
+        error = Errors.NONE if fault is None or fault.error is None else fault.error
+        throttle_ms = 0 if fault is None else fault.throttle_ms
+        if isinstance(message, ApiVersionsRequest):
+            return replace_fields(self._api_versions(error), throttle_time_ms=throttle_ms)
+        if isinstance(message, MetadataRequest):
+            return replace_fields(self._metadata(message, error), throttle_time_ms=throttle_ms)
+        assert isinstance(message, InitProducerIdRequest)
+        return replace_fields(self._init_producer_id(message, error), throttle_time_ms=throttle_ms)
+
+    def _api_versions(self, error: ErrorCode) -> ApiVersionsResponse:
+        keys = [
+            ApiVersion(api_key=key, min_version=first, max_version=last)
+            for key, (first, last) in self.versions.items()
+            if last >= first
+        ]
+        return ApiVersionsResponse(error_code=error.number, api_keys=tuple(keys))
+
+    def _metadata(self, message: MetadataRequest, error: ErrorCode) -> MetadataResponse:
+        names = list(self.topics) if message.topics is None else [topic.name or "" for topic in message.topics]
+        brokers = [
+            MetadataResponseBroker(node_id=node.node_id, host="127.0.0.1", port=node.port)
+            for node in self.nodes.values()
+            if node.is_running
+        ]
+        return MetadataResponse(
+            brokers=tuple(brokers),
+            cluster_id=self.cluster_id,
+            controller_id=0,
+            topics=tuple(self._topic_metadata(name, error, message.allow_auto_topic_creation) for name in names),
+        )
+
+    def _topic_metadata(self, name: str, error: ErrorCode, may_create: bool) -> MetadataResponseTopic:
+        topic = self.topics.get(name)
+        if topic is None:
+            if may_create and self.auto_create_partitions is not None:
+                self.add_topic(name, self.auto_create_partitions)  # the answer after this one knows it, as in Kafka
+            return MetadataResponseTopic(error_code=Errors.UNKNOWN_TOPIC_OR_PARTITION.number, name=name)
+        error = error or topic.error or Errors.NONE
+        if error:
+            return MetadataResponseTopic(error_code=error.number, name=name, topic_id=topic.topic_id)
+        partitions = [
+            MetadataResponsePartition(
+                partition_index=index,
+                leader_id=log.leader,
+                leader_epoch=log.leader_epoch,
+                replica_nodes=(log.leader,),
+                isr_nodes=(log.leader,),
+            )
+            for index, log in enumerate(topic.partitions)
+        ]
+        return MetadataResponseTopic(name=name, topic_id=topic.topic_id, partitions=tuple(partitions))
+
+    def _init_producer_id(self, message: InitProducerIdRequest, error: ErrorCode) -> InitProducerIdResponse:
+        if error:
+            return InitProducerIdResponse(error_code=error.number)
+        known = self._transactional.get(message.transactional_id or "")
+        if known is None:
+            known = self._next_producer_id, -1
+            self._next_producer_id += 1
+        producer_id, epoch = known[0], known[1] + 1
+        if message.transactional_id is not None:
+            self._transactional[message.transactional_id] = producer_id, epoch
+        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
+
+    # ---- Produce ---------------------------------------------------------------------------------------------------------------
+
+    def _produce(self, request: ReceivedRequest, message: ProduceRequest, fault: Fault | None) -> ProduceResponse | None:
+        responses = tuple(self._produce_topic(request, message, topic, fault) for topic in message.topic_data)
+        has_failed = any(part.error_code for topic in responses for part in topic.partition_responses)
+        if message.acks == 0:
+            if has_failed:
+                raise DropConnection  # the only way to tell
+            return None
+        leaders = {part.current_leader.leader_id for topic in responses for part in topic.partition_responses} - {-1}
+        return ProduceResponse(
+            responses=responses,
+            throttle_time_ms=0 if fault is None else fault.throttle_ms,
+            node_endpoints=tuple(
+                NodeEndpoint(node_id=leader, host="127.0.0.1", port=self.nodes[leader].port) for leader in sorted(leaders)
+            ),
+        )
+
+    def _topic_name(self, request: ReceivedRequest, topic: TopicProduceData) -> str | None:
+        if request.header.api_version < 13:
+            return topic.name
+        return next((name for name, known in self.topics.items() if known.topic_id == topic.topic_id), None)
+
+    def _produce_topic(
+        self, request: ReceivedRequest, message: ProduceRequest, topic: TopicProduceData, fault: Fault | None
+    ) -> TopicProduceResponse:
+        name = self._topic_name(request, topic)
+        parts = []
+        for data in topic.partition_data:
+            is_hit = fault is not None and fault.topic_partition in (None, TopicPartition(name or "", data.index))
+            parts.append(self._produce_partition(request, message, name, data, fault if is_hit else None))
+        return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=tuple(parts))
+
+    def _produce_partition(
+        self,
+        request: ReceivedRequest,
+        message: ProduceRequest,
+        name: str | None,
+        data: PartitionProduceData,
+        fault: Fault | None,
+    ) -> PartitionProduceResponse:
+        injected = Errors.NONE if fault is None or fault.error is None else fault.error
+        if fault is not None and injected and not fault.after_append:
+            return PartitionProduceResponse(index=data.index, error_code=injected.number, error_message=fault.error_message)
+        try:
+            base_offset, log = self._append(request, message, name, data)
+        except InvalidBatch as refused:
+            leader = LeaderIdAndEpoch()
+            if refused.error == Errors.NOT_LEADER_OR_FOLLOWER and name is not None:
+                moved = self.topics[name].partitions[data.index]
+                leader = LeaderIdAndEpoch(leader_id=moved.leader, leader_epoch=moved.leader_epoch)
+            return PartitionProduceResponse(
+                index=data.index, error_code=refused.error.number, error_message=refused.message, current_leader=leader
+            )
+        if injected:
+            return PartitionProduceResponse(index=data.index, error_code=injected.number)
+        return PartitionProduceResponse(index=data.index, base_offset=base_offset, log_start_offset=log.log_start_offset)
+
+    def _append(
+        self, request: ReceivedRequest, message: ProduceRequest, name: str | None, data: PartitionProduceData
+    ) -> tuple[int, Partition]:
+        if message.acks not in (-1, 0, 1):
+            raise InvalidBatch(Errors.INVALID_REQUIRED_ACKS, f"acks {message.acks}")
+        if name is None:
+            raise InvalidBatch(Errors.UNKNOWN_TOPIC_ID, "no topic has this id")
+        topic = self.topics.get(name)
+        if topic is None or not 0 <= data.index < len(topic.partitions):
+            raise InvalidBatch(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"{name}-{data.index}")
+        log = topic.partitions[data.index]
+        if log.leader != request.node_id:
+            raise InvalidBatch(Errors.NOT_LEADER_OR_FOLLOWER, f"led by {log.leader}")
+        raw = b"".join(bytes(buffer) for buffer in data.records)
+        if len(raw) > topic.max_message_bytes:
+            raise InvalidBatch(Errors.MESSAGE_TOO_LARGE, f"{len(raw)} bytes exceed {topic.max_message_bytes}")
+        batch = decode_batch(raw)
+        if batch.codec == "zstd" and request.header.api_version < 7:
+            raise InvalidBatch(Errors.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7")
+        self.violations += [f"{name}-{data.index}: {violation}" for violation in batch.violations]
+        duplicate = _check_sequence(log, batch)
+        if duplicate is not None:
+            return duplicate, log
+        return _write(log, batch), log
+
+
+def _check_sequence(log: Partition, batch: Batch) -> int | None:
+    """The base offset of an earlier batch that this one repeats; None when it is to be written."""
+    if batch.producer_id < 0:
+        return None
+    state = log.producers.get(batch.producer_id)
+    if state is None:
+        return None  # a producer that the broker does not know (any more) may start with any sequence
+    if batch.producer_epoch < state.epoch:
+        raise InvalidBatch(Errors.INVALID_PRODUCER_EPOCH, f"epoch {batch.producer_epoch} is older than {state.epoch}")
+    if batch.producer_epoch > state.epoch:
+        if batch.base_sequence != 0:
+            raise InvalidBatch(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, f"a new epoch starts at {batch.base_sequence}")
+        return None
+    for first, last, offset in state.batches:
+        if (batch.base_sequence, batch.last_sequence) == (first, last):
+            return offset
+    expected = (state.batches[-1][1] + 1) % (1 << 31)
+    if batch.base_sequence != expected:
+        raise InvalidBatch(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {batch.base_sequence} instead of {expected}")
+    return None
+
+
+def _write(log: Partition, batch: Batch) -> int:
+    base_offset = log.next_offset
+    batch.base_offset = base_offset
+    batch.records = [replace_fields(record, offset=base_offset + record.offset) for record in batch.records]
+    log.batches.append(batch)
+    log.next_offset += len(batch.records)
+    if batch.producer_id >= 0:
+        state = log.producers.get(batch.producer_id)
+        if state is None or state.epoch != batch.producer_epoch:
+            state = log.producers[batch.producer_id] = ProducerState(batch.producer_epoch, deque(maxlen=DUPLICATES_REMEMBERED))
+        state.batches.append((batch.base_sequence, batch.last_sequence, base_offset))
+    return base_offset
+
+
+def _wait_for(release: threading.Event, is_stopping: threading.Event) -> None:
+    for _ in range(WAIT_SECONDS * 50):
+        if release.wait(0.02) or is_stopping.is_set():
+            return
+    raise TimeoutError("a held request was never released")
+
+
+class _Node:
+    """One listener, and a thread for each connection."""
+
+    def __init__(self, broker: FakeBroker, node_id: int) -> None:
+        self.broker = broker
+        self.node_id = node_id
+        self.port = 0
+        self.is_running = False
+        self._listener: socket.socket | None = None
+        self._is_stopping = threading.Event()
+        self._lock = threading.Lock()  # guards the two below
+        self._connections: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        self._is_stopping = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=64)
+        self.port = self._listener.getsockname()[1]
+        self.is_running = True
+        self._spawn(self._accept, self._listener)
+
+    def stop(self) -> None:
+        self._is_stopping.set()
+        self.is_running = False
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+            listener.close()
+        self.drop_connections()
+        with self._lock:
+            threads, self._threads = self._threads, []
+        for thread in threads:
+            thread.join(WAIT_SECONDS)
+
+    def drop_connections(self) -> None:
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            with contextlib.suppress(OSError):  # gone already
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _spawn(self, target: Callable[[socket.socket], None], argument: socket.socket) -> None:
+        thread = threading.Thread(target=target, args=(argument,), name=f"fake-broker-{self.node_id}", daemon=True)
+        with self._lock:
+            self._threads.append(thread)
+        thread.start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while not self._is_stopping.is_set():
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return  # closed by stop()
+            with self._lock:
+                self._connections.add(connection)
+            self._spawn(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while not self._is_stopping.is_set() and self._serve_one(connection):
+                    continue
+        except (OSError, DropConnection):
+            return  # the client left, or we drop it
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+
+    def _serve_one(self, connection: socket.socket) -> bool:
+        size = _receive(connection, 4)
+        if size is None:
+            return False
+        frame = _receive(connection, struct.unpack(">i", size)[0])
+        if frame is None:
+            return False
+        reader = Reader(frame)
+        api_key, api_version = struct.unpack_from(">hh", frame)
+        if not self._speaks(api_key, api_version):
+            if api_key != ApiKey.API_VERSIONS:
+                return False
+            self._refuse_version(connection, struct.unpack_from(">i", frame, 4)[0])
+            return True
+        try:
+            header = read_request_header(reader)
+            message = _REQUESTS[header.api_key].decode(header.api_version, reader.take(reader.remaining()))
+        except ProtocolError as error:
+            self.broker.violations.append(f"unreadable request: {error}")
+            return False
+        response = self.broker.handle(ReceivedRequest(self.node_id, header, message), self._is_stopping)
+        if response is not None:
+            self._respond(connection, header.api_key, header.api_version, header.correlation_id, response)
+        return True
+
+    def _speaks(self, api_key: int, api_version: int) -> bool:
+        first, last = self.broker.versions.get(ApiKey(api_key), (0, -1)) if api_key in _REQUESTS else (0, -1)
+        return first <= api_version <= last
+
+    def _refuse_version(self, connection: socket.socket, correlation_id: int) -> None:
+        """In version 0, naming only the versions of ApiVersions (KIP-511)."""
+        first, last = self.broker.versions[ApiKey.API_VERSIONS]
+        keys = (ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=first, max_version=last),)
+        refusal = ApiVersionsResponse(error_code=Errors.UNSUPPORTED_VERSION.number, api_keys=keys)
+        self._respond(connection, ApiKey.API_VERSIONS, 0, correlation_id, refusal)
+
+    def _respond(self, connection: socket.socket, api_key: int, version: int, correlation_id: int, response: Message) -> None:
+        writer = Writer()
+        write_response_header(writer, ApiKey(api_key), version, correlation_id)
+        writer.opaque(response.encode(version))
+        frame = b"".join(bytes(buffer) for buffer in writer.buffers())
+        connection.sendall(struct.pack(">i", len(frame)) + frame)
+
+
+def _receive(connection: socket.socket, size: int) -> bytes | None:
+    chunks, missing = [], size
+    while missing:
+        chunk = connection.recv(min(missing, 1 << 20))
+        if not chunk:
+            return None
+        chunks.append(chunk)
+        missing -= len(chunk)
+    return b"".join(chunks)
+
+
+def count_by(requests: list[ReceivedRequest]) -> dict[int, int]:
+    """Requests per node."""
+    counts: dict[int, int] = defaultdict(int)
+    for request in requests:
+        counts[request.node_id] += 1
+    return dict(counts)

@@ -1,0 +1,292 @@
+"""NetworkClient without a network, for tests of the Sender: the test plays the brokers.
+
+Either prepare responses before requests are sent (`prepare_response`), or look at `requests` and `respond` afterwards.
+Nodes connect at once unless told otherwise. Metadata is refreshed inside poll from `prepare_metadata_update`, or else with
+the answer applied last, as often as it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, UnsupportedVersionError
+from spark_kafka_sink.network.handshake import NodeApiVersions
+from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
+from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
+from spark_kafka_sink.protocol.schema import Message
+from tests.fakes.clock import ManualClock
+
+FOREVER_MS = 1 << 60
+
+
+@dataclass
+class Prepared:
+    message: Message | None
+    node_id: int | None
+    matcher: Callable[[ClientRequest], bool] | None
+    disconnected: bool
+    timed_out: bool
+    error: KafkaError | None
+
+
+@dataclass
+class MockNode:
+    """Times until which something holds for a node."""
+
+    connected: bool = False
+    unreachable_until_ms: int = 0
+    backing_off_until_ms: int = 0
+    throttled_until_ms: int = 0
+    connects_at_ms: int = 0
+    authentication_error: AuthenticationError | None = None
+    api_versions: NodeApiVersions | None = None
+
+
+def node_api_versions(ranges: Mapping[ApiKey, tuple[int, int]] | None = None) -> NodeApiVersions:
+    """A broker that speaks all that we do, except where `ranges` says otherwise."""
+    table = {key: (api.min_version, api.max_version) for key, api in API_TABLE.items()} | dict(ranges or {})
+    keys = tuple(ApiVersion(api_key=key, min_version=first, max_version=last) for key, (first, last) in table.items())
+    return NodeApiVersions(ApiVersionsResponse(api_keys=keys))
+
+
+class MockClient:
+    def __init__(self, clock: ManualClock, metadata: Metadata | None = None, *, max_in_flight: int = 1 << 30) -> None:
+        self.clock = clock
+        self.metadata = metadata
+        self.max_in_flight = max_in_flight
+        self.requests: deque[ClientRequest] = deque()  # in flight, oldest first
+        self.sent: list[ClientRequest] = []  # every request ever
+        self.versions: dict[int, int] = {}  # id(request) -> version it was sent in
+        self.wakeups = 0
+        self.poll_timeouts_ms: list[int] = []  # of every poll
+        self.is_closed = False
+        self._sent_ms: dict[int, int] = {}
+        self._responses: deque[ClientResponse] = deque()  # for the next poll
+        self._prepared: deque[Prepared] = deque()
+        self._metadata_updates: deque[MetadataResponse] = deque()
+        self._last_metadata: MetadataResponse | None = None
+        self._nodes: dict[int, MockNode] = {}
+
+    # ---- what a test says ------------------------------------------------------------------------------------------------
+
+    def prepare_response(
+        self,
+        message: Message | None = None,
+        *,
+        node_id: int | None = None,
+        matcher: Callable[[ClientRequest], bool] | None = None,
+        disconnected: bool = False,
+        timed_out: bool = False,
+        error: KafkaError | None = None,
+    ) -> None:
+        """The answer to the next request (to `node_id`); it fails the test if `matcher` refuses that request."""
+        self._prepared.append(Prepared(message, node_id, matcher, disconnected or timed_out, timed_out, error))
+
+    def respond(
+        self,
+        message: Message | None = None,
+        *,
+        request: ClientRequest | None = None,
+        disconnected: bool = False,
+        timed_out: bool = False,
+        error: KafkaError | None = None,
+    ) -> None:
+        """Answer the oldest request, or the one given. The callback runs in the next poll."""
+        if request is None:
+            request = self.requests[0]
+        self._remove(request)
+        self._answer(request, message, disconnected or timed_out, timed_out, error)
+
+    def prepare_metadata_update(self, response: MetadataResponse) -> None:
+        self._metadata_updates.append(response)
+
+    def update_metadata(self, response: MetadataResponse) -> None:
+        """Apply at once, outside of poll."""
+        assert self.metadata is not None
+        self._last_metadata = response
+        self.metadata.update(response, self.clock.now_ms())
+
+    def set_unreachable(self, node_id: int, duration_ms: int) -> None:
+        """Lose the connection and refuse new ones for a while."""
+        self.disconnect(node_id, self.clock.now_ms())
+        self.node(node_id).unreachable_until_ms = self.clock.now_ms() + duration_ms
+
+    def back_off(self, node_id: int, duration_ms: int) -> None:
+        self.disconnect(node_id, self.clock.now_ms())
+        self.node(node_id).backing_off_until_ms = self.clock.now_ms() + duration_ms
+
+    def delay_ready(self, node_id: int, duration_ms: int) -> None:
+        self.node(node_id).connects_at_ms = self.clock.now_ms() + duration_ms
+
+    def throttle(self, node_id: int, duration_ms: int) -> None:
+        self.node(node_id).throttled_until_ms = self.clock.now_ms() + duration_ms
+
+    def fail_authentication(self, node_id: int, error: AuthenticationError) -> None:
+        self.disconnect(node_id, self.clock.now_ms())
+        self.node(node_id).authentication_error = error
+        self.node(node_id).backing_off_until_ms = FOREVER_MS
+        if self.metadata is not None:
+            self.metadata.fatal_error(error)
+
+    def set_api_versions(self, node_id: int, ranges: Mapping[ApiKey, tuple[int, int]]) -> None:
+        self.node(node_id).api_versions = node_api_versions(ranges)
+
+    def node(self, node_id: int) -> MockNode:
+        return self._nodes.setdefault(node_id, MockNode())
+
+    def version_of(self, request: ClientRequest) -> int:
+        return self.versions[id(request)]
+
+    # ---- NetworkClient's interface -----------------------------------------------------------------------------------------
+
+    def ready(self, node_id: int, now_ms: int) -> bool:
+        node = self.node(node_id)
+        if now_ms < max(node.unreachable_until_ms, node.backing_off_until_ms, node.connects_at_ms):
+            return False
+        node.connected = True
+        return self.is_ready(node_id, now_ms)
+
+    def is_ready(self, node_id: int, now_ms: int) -> bool:
+        node = self.node(node_id)
+        return node.connected and now_ms >= node.throttled_until_ms and self._in_flight_of(node_id) < self.max_in_flight
+
+    def connection_delay_ms(self, node_id: int, now_ms: int) -> int:
+        node = self.node(node_id)
+        if node.connected:
+            return FOREVER_MS
+        return max(node.unreachable_until_ms, node.backing_off_until_ms, node.connects_at_ms, now_ms) - now_ms
+
+    def poll_delay_ms(self, node_id: int, now_ms: int) -> int:
+        return self.throttle_delay_ms(node_id, now_ms) or self.connection_delay_ms(node_id, now_ms)
+
+    def throttle_delay_ms(self, node_id: int, now_ms: int) -> int:
+        return max(self.node(node_id).throttled_until_ms - now_ms, 0)
+
+    def connection_failed(self, node_id: int) -> bool:
+        node = self.node(node_id)
+        return not node.connected and max(node.unreachable_until_ms, node.backing_off_until_ms) > self.clock.now_ms()
+
+    def authentication_error(self, node_id: int) -> AuthenticationError | None:
+        return self.node(node_id).authentication_error
+
+    def api_versions(self, node_id: int) -> NodeApiVersions | None:
+        return self.node(node_id).api_versions or node_api_versions()
+
+    def send(self, request: ClientRequest, now_ms: int) -> None:
+        assert self.is_ready(request.node_id, now_ms), f"node {request.node_id} is not ready"
+        self.sent.append(request)
+        versions = self.node(request.node_id).api_versions or node_api_versions()
+        try:
+            version = versions.latest_usable_version(request.message.API_KEY, request.max_version)
+            request.message.encode(version)
+        except UnsupportedVersionError as error:
+            self._responses.append(ClientResponse(request, None, request.max_version or 0, now_ms, error=error))
+            return
+        self.versions[id(request)] = version
+        self._sent_ms[id(request)] = now_ms
+        for prepared in self._prepared:
+            if prepared.node_id in (None, request.node_id):
+                self._prepared.remove(prepared)
+                assert prepared.matcher is None or prepared.matcher(request), f"unexpected request {request}"
+                self._answer(request, prepared.message, prepared.disconnected, prepared.timed_out, prepared.error)
+                return
+        if request.expect_response:
+            self.requests.append(request)
+        else:
+            self._answer(request, None, False, False, None)
+
+    def poll(self, timeout_ms: int, now_ms: int) -> list[ClientResponse]:
+        self.poll_timeouts_ms.append(timeout_ms)
+        self._time_requests_out(now_ms)
+        self._update_metadata(now_ms)
+        responses = list(self._responses)
+        self._responses.clear()
+        for response in responses:
+            if response.request.callback is not None:
+                response.request.callback(response)
+        return responses
+
+    def wakeup(self) -> None:
+        self.wakeups += 1
+
+    def least_loaded_node(self, now_ms: int) -> int | None:
+        assert self.metadata is not None
+        nodes = [node.id for node in self.metadata.cluster().nodes]
+        usable = [node_id for node_id in nodes if not self.connection_delay_ms(node_id, now_ms) or self.node(node_id).connected]
+        return min(usable, key=self._in_flight_of, default=None)
+
+    def in_flight_request_count(self, node_id: int | None = None) -> int:
+        return len(self.requests) if node_id is None else self._in_flight_of(node_id)
+
+    def has_ready_nodes(self, now_ms: int) -> bool:
+        return any(self.is_ready(node_id, now_ms) for node_id in self._nodes)
+
+    def disconnect(self, node_id: int, now_ms: int) -> None:
+        self._lose(node_id, now_ms, timed_out=False)
+
+    def close(self, node_id: int | None = None) -> None:
+        if node_id is None:
+            self.is_closed = True
+            return
+        self.requests = deque(request for request in self.requests if request.node_id != node_id)
+        self.node(node_id).connected = False
+
+    # ---- inside ----------------------------------------------------------------------------------------------------------------
+
+    def _in_flight_of(self, node_id: int) -> int:
+        return sum(request.node_id == node_id for request in self.requests)
+
+    def _remove(self, request: ClientRequest) -> None:
+        kept = [other for other in self.requests if other is not request]
+        assert len(kept) == len(self.requests) - 1, f"not in flight: {request}"
+        self.requests = deque(kept)
+
+    def _answer(
+        self,
+        request: ClientRequest,
+        message: Any,
+        disconnected: bool,
+        timed_out: bool,
+        error: KafkaError | None,
+        now_ms: int | None = None,
+    ) -> None:
+        if disconnected:
+            self.node(request.node_id).connected = False
+        self._responses.append(
+            ClientResponse(
+                request=request,
+                message=None if disconnected or error else message,
+                version=self.versions[id(request)],
+                received_ms=self.clock.now_ms() if now_ms is None else now_ms,
+                disconnected=disconnected,
+                timed_out=timed_out,
+                error=error,
+            )
+        )
+
+    def _lose(self, node_id: int, now_ms: int, timed_out: bool) -> None:
+        self.node(node_id).connected = False
+        for request in [request for request in self.requests if request.node_id == node_id]:
+            self._remove(request)
+            self._answer(request, None, True, timed_out, None, now_ms)
+
+    def _time_requests_out(self, now_ms: int) -> None:
+        for request in list(self.requests):
+            if now_ms - self._sent_ms[id(request)] > request.request_timeout_ms:
+                self._lose(request.node_id, now_ms, timed_out=True)
+
+    def _update_metadata(self, now_ms: int) -> None:
+        if self.metadata is None or self.metadata.time_to_next_update_ms(now_ms) > 0:
+            return
+        if self._metadata_updates:
+            self._last_metadata = self._metadata_updates.popleft()
+        if self._last_metadata is None:
+            self.metadata.failed_update(now_ms)
+        else:
+            self.metadata.update(self._last_metadata, now_ms)
