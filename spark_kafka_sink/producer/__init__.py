@@ -1,0 +1,23 @@
+"""The producer: Arrow columns in, acknowledged Kafka records out. Usable without Spark.
+
+Threads
+    caller    whoever calls KafkaProducer: maps rows to partitions, encodes, fills batches, waits for memory, metadata, flush
+    Sender    one daemon thread per producer: drains batches, talks to brokers, completes, retries and expires batches
+
+Where each class lives
+    KafkaProducer       any caller thread
+    RecordAccumulator   append: callers; ready, drain, expire, reenqueue: Sender
+    BufferPool          allocate: callers; deallocate: both
+    ProducerBatch       filled by callers under its queue's lock and its reservations, afterwards Sender only
+    Delivery            completed by the Sender (or by a closing caller), awaited by callers
+    TransactionManager  Sender only, except for `fatal_error`, which callers read
+    NetworkClient       Sender only, except for `wakeup`
+
+Lock order: a thread that holds one of these takes only locks further down.
+    1. PartitionQueue.lock        one per topic-partition: its deque, and the counters of the batch at its tail
+    2. RecordAccumulator._lock    the set of incomplete batches, flushes in progress
+    3. BufferPool._lock           free blocks, waiters
+    4. Delivery._condition        acknowledged rows, first error
+Metadata's lock is never taken while one of these is held. Nothing waits while holding a PartitionQueue's lock, and nobody
+waits for memory while holding a reservation: a batch with a reservation is not drained, so its memory would never come back.
+"""

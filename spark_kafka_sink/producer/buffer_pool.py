@@ -1,0 +1,143 @@
+"""Bounded memory for batches that wait to be sent.
+
+Hands out blocks of one size, so that a batch grows block by block and 300 partitions with few rows each do not exhaust
+the pool. Memory goes to callers in the order they asked, so a large request cannot starve behind small ones. Knows
+nothing of batches or partitions: RecordAccumulator asks, and gives back when a batch is done.
+Invariant, whenever the lock is free: blocks free + blocks never made + blocks handed out == total blocks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError, RecordTooLargeError
+
+MAX_BLOCK_SIZE = 16 * 1024
+MIN_BLOCK_SIZE = 1024  # below this, the bookkeeping of a block would cost more than its bytes
+
+
+class BufferPool:
+    """`buffer.memory` bytes in blocks of min(batch.size, 16 KiB).
+
+    Args:
+        total_memory: bytes that may be handed out at a time, `buffer.memory`.
+        batch_size: bytes, `batch.size`; smaller batches get smaller blocks.
+        clock: for the bounded waits.
+    """
+
+    def __init__(self, total_memory: int, batch_size: int, clock: Clock) -> None:
+        self.block_size = max(1, min(MAX_BLOCK_SIZE, max(batch_size, MIN_BLOCK_SIZE), total_memory))
+        self.total_blocks = total_memory // self.block_size
+        self._clock = clock
+        self._lock = threading.Lock()  # guards all fields below
+        self._free: list[bytearray] = []  # made once and given back; the last one back is the first out (still in cache)
+        self._unmade = self.total_blocks  # made when first needed, so that a small write stays small
+        self._waiters: deque[threading.Condition] = deque()  # oldest first; the head takes what it needs, the rest wait
+        self._closed = False
+        self.wait_time_ms = 0  # total time callers have waited, for metrics
+        self.exhausted_count = 0  # waits that ran out of time, for metrics
+
+    def blocks_for(self, size_bytes: int) -> int:
+        return -(-size_bytes // self.block_size)
+
+    def try_allocate(self, block_count: int) -> list[bytearray] | None:
+        """Blocks if they are free now and nobody has been waiting longer; never blocks."""
+        with self._lock:
+            self._check_open_locked()
+            if self._waiters or self._available_locked() < block_count:
+                return None
+            return self._take_locked(block_count)
+
+    def allocate(self, block_count: int, max_block_ms: int) -> list[bytearray]:
+        """Blocks, waiting at most `max_block_ms` for others to give theirs back.
+
+        Raises:
+            RecordTooLargeError: more than the whole pool is asked for; waiting would never help.
+            KafkaTimeoutError: the time ran out; nothing is kept.
+            ProducerClosedError: the pool was closed before or while waiting.
+        """
+        if block_count > self.total_blocks:
+            raise RecordTooLargeError(
+                f"{block_count * self.block_size} bytes are needed at once, but buffer.memory allows"
+                f" {self.total_blocks * self.block_size}; raise buffer.memory"
+            )
+        with self._lock:
+            self._check_open_locked()
+            if not self._waiters and self._available_locked() >= block_count:
+                return self._take_locked(block_count)
+            return self._wait_and_take_locked(block_count, max_block_ms)
+
+    def _wait_and_take_locked(self, block_count: int, max_block_ms: int) -> list[bytearray]:
+        turn = threading.Condition(self._lock)
+        self._waiters.append(turn)
+        started_ms = self._clock.now_ms()
+        try:
+            while self._waiters[0] is not turn or self._available_locked() < block_count:
+                waited_ms = self._clock.now_ms() - started_ms
+                if waited_ms >= max_block_ms:
+                    self.exhausted_count += 1
+                    raise self._exhausted_locked(block_count, max_block_ms)
+                self._clock.wait(turn, max_block_ms - waited_ms)
+                self._check_open_locked()
+            return self._take_locked(block_count)
+        finally:
+            self.wait_time_ms += self._clock.now_ms() - started_ms
+            self._waiters.remove(turn)
+            self._wake_next_locked()  # whatever is left, or was not taken, belongs to the next in line
+
+    def deallocate(self, blocks: list[bytearray]) -> None:
+        """Give blocks back and empty the list. The caller vouches that no request in flight refers to them."""
+        with self._lock:
+            self._free.extend(blocks)
+            blocks.clear()
+            self._wake_next_locked()
+
+    def close(self) -> None:
+        """Fail all waiters and all later allocations; giving back stays possible."""
+        with self._lock:
+            self._closed = True
+            for turn in self._waiters:
+                turn.notify()
+
+    def queued(self) -> int:
+        """How many callers wait for memory. Read without the lock: one moment's answer is as good as the next."""
+        return len(self._waiters)
+
+    @property
+    def total_memory(self) -> int:
+        return self.total_blocks * self.block_size
+
+    @property
+    def available_memory(self) -> int:
+        with self._lock:
+            return self._available_locked() * self.block_size
+
+    def _available_locked(self) -> int:
+        return len(self._free) + self._unmade
+
+    def _take_locked(self, block_count: int) -> list[bytearray]:
+        recycled = min(block_count, len(self._free))
+        split_at = len(self._free) - recycled
+        blocks = self._free[split_at:]
+        fresh = [bytearray(self.block_size) for _ in range(block_count - recycled)]  # may raise MemoryError: nothing taken yet
+        del self._free[split_at:]
+        self._unmade -= len(fresh)
+        return blocks + fresh
+
+    def _wake_next_locked(self) -> None:
+        if self._waiters:
+            self._waiters[0].notify()
+
+    def _check_open_locked(self) -> None:
+        if self._closed:
+            raise ProducerClosedError("The producer was closed while this write waited for buffer memory")
+
+    def _exhausted_locked(self, block_count: int, max_block_ms: int) -> KafkaError:
+        return KafkaTimeoutError(
+            f"Failed to allocate {block_count * self.block_size} bytes of buffer memory within max.block.ms={max_block_ms}"
+            f" ({self._available_locked() * self.block_size} of {self.total_memory} bytes free): the brokers acknowledge more"
+            " slowly than rows arrive; check the brokers, or raise buffer.memory or max.block.ms",
+            condition="KAFKA_BUFFER_EXHAUSTED",
+        )

@@ -1,0 +1,136 @@
+"""What became of the rows that a caller handed over.
+
+One Delivery per send_columns call, however many batches its rows went into: no object per row. Batches report to it by
+Part; it knows nothing of batches. Completed by the Sender thread, awaited by callers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+UNKNOWN_OFFSET = -1  # acknowledged, but the broker did not say where: acks=0, or a duplicate older than its memory
+
+
+@dataclass(slots=True)
+class OffsetRange:
+    """What one write put into one topic-partition. Offsets are -1 where the broker did not tell them."""
+
+    first: int
+    last: int
+    rows: int
+    bytes: int
+
+    def add(self, first: int, last: int, rows: int, size_bytes: int) -> None:
+        known = [offset for offset in (self.first, first) if offset != UNKNOWN_OFFSET]
+        self.first = min(known, default=UNKNOWN_OFFSET)
+        self.last = max(self.last, last)
+        self.rows += rows
+        self.bytes += size_bytes
+
+
+class RecordsOwner(Protocol):
+    """Whoever wants to hear what became of a Part."""
+
+    def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None: ...
+
+    def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None: ...
+
+
+@dataclass(slots=True)
+class Part:
+    """A run of rows of one call that lies in one batch.
+
+    `rows` are the rows' positions in the caller's chunk and `sizes` their encoded sizes, both in the order in which they
+    lie in the batch: what a split or a record-level error needs to find a row again, at 8 bytes a row.
+    """
+
+    owner: RecordsOwner
+    topic_partition: TopicPartition
+    first_delta: int  # offset of the first row within its batch
+    rows: npt.NDArray[np.int32]
+    sizes: npt.NDArray[np.int32]
+    size_bytes: int
+
+    @property
+    def row_count(self) -> int:
+        return len(self.rows)
+
+
+class Delivery:
+    """The handle that `send_columns` returns: counts rows until each is acknowledged or failed.
+
+    All attributes may be read at any time from any thread; `result` waits.
+    """
+
+    def __init__(self, rows: int, clock: Clock) -> None:
+        self.rows = rows
+        self.acknowledged = 0
+        self.failed = 0
+        self.error: KafkaError | None = None  # the first one
+        self.offsets: dict[TopicPartition, OffsetRange] = {}
+        self._clock = clock
+        self._condition = threading.Condition()  # guards the four above; notified when the last row is settled
+
+    def done(self) -> bool:
+        return self.acknowledged + self.failed >= self.rows
+
+    def result(self, timeout_ms: int | None = None) -> Delivery:
+        """Wait until every row is settled, and return self.
+
+        Blocks until then, which `delivery.timeout.ms` bounds once the rows are in batches; or at most `timeout_ms`.
+        Raises the first row's error, or KafkaTimeoutError after `timeout_ms`.
+        """
+        deadline_ms = None if timeout_ms is None else self._clock.now_ms() + timeout_ms
+        with self._condition:
+            while not self.done():
+                remaining_ms = 3_600_000 if deadline_ms is None else deadline_ms - self._clock.now_ms()
+                if remaining_ms <= 0:
+                    left = self.rows - self.acknowledged - self.failed
+                    raise KafkaTimeoutError(f"{left} of {self.rows} rows are not acknowledged after {timeout_ms} ms")
+                self._clock.wait(self._condition, remaining_ms)
+        if self.error is not None:
+            raise self.error
+        return self
+
+    def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
+        del log_append_time_ms  # of interest to single records only
+        first = UNKNOWN_OFFSET if base_offset == UNKNOWN_OFFSET else base_offset + part.first_delta
+        last = UNKNOWN_OFFSET if first == UNKNOWN_OFFSET else first + part.row_count - 1
+        with self._condition:
+            known = self.offsets.get(part.topic_partition)
+            if known is None:
+                self.offsets[part.topic_partition] = OffsetRange(first, last, part.row_count, part.size_bytes)
+            else:
+                known.add(first, last, part.row_count, part.size_bytes)
+            self.acknowledged += part.row_count
+            self._settle_locked()
+
+    def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
+        """Fail all rows of a part; `record_errors` maps positions in the batch to the rows that are to blame (KIP-467)."""
+        own = {index: found for index, found in record_errors.items() if 0 <= index - part.first_delta < part.row_count}
+        if own:
+            index = min(own)
+            error = _at_row(own[index], part.topic_partition, int(part.rows[index - part.first_delta]))
+        with self._condition:
+            self.failed += part.row_count
+            if self.error is None:
+                self.error = error
+            self._settle_locked()
+
+    def _settle_locked(self) -> None:
+        if self.done():
+            self._condition.notify_all()
+
+
+def _at_row(error: KafkaError, topic_partition: TopicPartition, row: int) -> KafkaError:
+    return KafkaError(f"row {row} of this chunk, {topic_partition}: {error.message}", condition=error.condition)

@@ -1,0 +1,357 @@
+"""KafkaProducer: Arrow columns in, acknowledged Kafka records out. The caller's side; the Sender thread does the rest.
+
+    from spark_kafka_sink.producer.producer import KafkaProducer
+
+    with KafkaProducer({"bootstrap.servers": "localhost:9092"}) as producer:
+        delivery = producer.send_columns("orders", key=keys, value=values)
+        producer.flush()
+        print(delivery.result().offsets)
+
+A caller blocks in three places only: for the first metadata of a topic and for buffer memory (each at most max.block.ms), and
+where it asks to (flush, Delivery.result, close).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError, RecordTooLargeError
+from spark_kafka_sink.network.cluster import Cluster, PartitionInfo
+from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.network.network_client import NetworkClient
+from spark_kafka_sink.producer.buffer_pool import BufferPool
+from spark_kafka_sink.producer.delivery import Delivery
+from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
+from spark_kafka_sink.producer.record_accumulator import RecordAccumulator
+from spark_kafka_sink.producer.sender import Sender
+from spark_kafka_sink.producer.transaction_manager import TransactionManager
+from spark_kafka_sink.records.columns import NULL_LENGTH, RecordColumns, record_columns
+from spark_kafka_sink.records.murmur2 import partition_for_keys
+from spark_kafka_sink.records.record_batch import base_sizes, size_upper_bounds
+
+logger = logging.getLogger(__name__)
+
+SLICE_BYTES = 4 * 1024 * 1024  # what is encoded at a time: bounds the scratch memory, and stays in the cache's reach
+CLOSE_MARGIN_MS = 5_000  # for the Sender to end after its last batch is settled
+
+_client_numbers = itertools.count(1)
+
+
+class KafkaProducer:
+    """A producer and its Sender thread. Any thread may use it; it never imports Spark.
+
+    Args:
+        config: Kafka's producer configuration by its own keys ("bootstrap.servers", "acks", …); values may be strings.
+        clock: for tests.
+
+    Raises:
+        ConfigError: naming all problems at once. Nothing has been started then.
+    """
+
+    def __init__(self, config: Mapping[str, object], *, clock: Clock | None = None) -> None:
+        parsed = ProducerConfig.from_mapping(config)
+        self.client_id = parsed.client_id or f"producer-{next(_client_numbers)}"
+        self._config = replace(parsed, client_id=self.client_id)
+        self._clock = clock or Clock()
+        self._metrics = ProducerMetrics()
+        self._transactions = TransactionManager() if self._config.enable_idempotence else None
+        self._pool = BufferPool(self._config.buffer_memory, self._config.batch_size, self._clock)
+        self._accumulator = RecordAccumulator(self._config, self._pool, self._clock, self._transactions, Random())
+        self._metadata = Metadata(self._config, self._clock)
+        client = NetworkClient(self._config, self._metadata, self._clock)
+        self._sender = Sender(
+            self._config, client, self._metadata, self._accumulator, self._transactions, self._metrics, self._clock
+        )
+        self._client = client
+        # A daemon: an interpreter that ends without close() must not hang on a broker.
+        self._thread = threading.Thread(
+            target=self._sender.run, name=f"kafka-producer-network-thread | {self.client_id}", daemon=True
+        )
+        try:
+            self._thread.start()
+        except RuntimeError:
+            client.close()
+            raise
+
+    # SENDING
+
+    def send_columns(
+        self,
+        topic: str | pa.Array,
+        *,
+        value: pa.Array | None,
+        key: pa.Array | None = None,
+        partition: pa.Array | None = None,
+        headers: pa.Array | None = None,
+        timestamp: pa.Array | None = None,
+    ) -> Delivery:
+        """Queue a chunk of rows: one record per row.
+
+        Args:
+            topic: one name for all rows, or a string column without nulls.
+            value: binary or string column; null is a tombstone. None: all are null.
+            key: binary or string column; null means no key.
+            partition: int32 column; null leaves the choice to the partitioner.
+            headers: list<struct<key: string, value: binary>> column.
+            timestamp: int64 column, milliseconds since 1970; null means now.
+
+        Returns:
+            A handle that tells when all rows are acknowledged, where they are, and the first error.
+
+        Blocks for metadata of topics not seen before and while buffer memory is exhausted, each time at most `max.block.ms`.
+
+        Raises:
+            InvalidRecordError, RecordTooLargeError: a row cannot be sent; no row of this chunk has been queued then.
+            KafkaTimeoutError: no metadata, or no memory, in time. Rows queued before that are sent nevertheless.
+            ProducerClosedError: closed before or meanwhile.
+            AuthenticationError, BrokerError: what brokers said when asked for metadata, or a fatal error of an earlier batch.
+        """
+        self._check_usable()
+        columns = record_columns(
+            value,
+            key,
+            headers,
+            _or_default(timestamp, self._clock.wall_ms()),
+            self._clock.wall_ms(),
+            rows=_count(topic, value, key, partition),
+        )
+        delivery = Delivery(columns.rows, self._clock)
+        chunks = list(_by_topic(topic, columns, _explicit_partitions(partition, columns.rows))) if columns.rows else []
+        for chunk in chunks:
+            self._check_sizes(chunk)
+        clusters = [self._await_partitions(chunk) for chunk in chunks]
+        for chunk, cluster in zip(chunks, clusters, strict=True):
+            self._append(chunk, cluster, delivery)
+        return delivery
+
+    def _append(self, chunk: _TopicChunk, cluster: Cluster, delivery: Delivery) -> None:
+        ends = np.cumsum(base_sizes(chunk.columns))
+        start = 0
+        while start < len(ends):
+            before = int(ends[start - 1]) if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, before + SLICE_BYTES, side="right")))
+            columns = chunk.columns.slice(start, stop)
+            partitions = self._partitions(chunk.topic, columns, chunk.explicit[start:stop], cluster)
+            self._accumulator.append(chunk.topic, columns, partitions, chunk.rows[start:stop], delivery, self._sender.wakeup)
+            start = stop
+
+    def _partitions(
+        self, topic: str, columns: RecordColumns, explicit: npt.NDArray[np.int32], cluster: Cluster
+    ) -> npt.NDArray[np.int32]:
+        """Explicit, else by key, else sticky."""
+        partitions = explicit.copy()
+        undecided = partitions == NO_PARTITION
+        if columns.key is not None and not self._config.partitioner_ignore_keys and undecided.any():
+            hashed = partition_for_keys(columns.key, cluster.partition_count(topic) or 1)
+            by_key = undecided & (columns.key_lengths != NULL_LENGTH)
+            np.copyto(partitions, hashed, where=by_key)
+            undecided &= ~by_key
+        if undecided.any():
+            self._accumulator.assign_sticky(topic, base_sizes(columns), undecided, partitions, cluster)
+        return partitions
+
+    # CHECKS
+
+    def _check_usable(self) -> None:
+        self._accumulator.check_open()
+        if self._transactions is not None and self._transactions.fatal_error is not None:
+            raise self._transactions.fatal_error
+
+    def _check_sizes(self, chunk: _TopicChunk) -> None:
+        bounds = size_upper_bounds(chunk.columns)
+        row = int(bounds.argmax())
+        size = int(bounds[row])
+        for option, limit in (("max.request.size", self._config.max_request_size), ("buffer.memory", self._config.buffer_memory)):
+            if size > limit:
+                raise RecordTooLargeError(
+                    f"row {chunk.rows[row]} of this chunk, topic {chunk.topic}: the record is {size} bytes when serialized, which"
+                    f" exceeds {option}={limit}; raise {option}"
+                    + ("" if option == "buffer.memory" else " and the topic's max.message.bytes")
+                )
+
+    # METADATA
+
+    def _await_partitions(self, chunk: _TopicChunk) -> Cluster:
+        """Metadata that knows the topic and the highest partition asked for; waits at most max.block.ms for it."""
+        highest = int(chunk.explicit.max())
+        return self._await_metadata(chunk.topic, highest, self._config.max_block_ms)
+
+    def _await_metadata(self, topic: str, partition: int, max_block_ms: int) -> Cluster:
+        deadline_ms = self._clock.now_ms() + max_block_ms
+        while True:
+            now_ms = self._clock.now_ms()
+            self._metadata.add_topic(topic, now_ms)  # also keeps a topic in use from being forgotten
+            cluster = self._metadata.cluster()
+            count = cluster.partition_count(topic)
+            if count is not None and partition < count:
+                return cluster
+            self._metadata.raise_error_for_topic(topic)
+            if now_ms >= deadline_ms:
+                raise self._absent(topic, partition, count, max_block_ms)
+            version = self._metadata.request_update_for_topic(topic)
+            self._sender.wakeup()
+            try:
+                self._metadata.await_update(version, deadline_ms - now_ms)
+            except KafkaTimeoutError as error:
+                raise self._absent(topic, partition, count, max_block_ms) from error
+
+    def _absent(self, topic: str, partition: int, count: int | None, max_block_ms: int) -> KafkaError:
+        if count is not None:
+            return InvalidRecordError(
+                f"Partition {partition} of topic {topic} with partition count {count} is not present in metadata"
+                f" after {max_block_ms} ms. Rows may name partitions 0 to {count - 1}; add partitions to the topic, or leave the"
+                " partition null",
+                condition="KAFKA_UNKNOWN_PARTITION",
+            )
+        trouble = self._metadata.last_connection_error()
+        if trouble is not None and self._metadata.cluster().is_bootstrap:
+            reason, condition = (
+                f"no broker answered: {trouble}; check kafka.bootstrap.servers and the network",
+                "KAFKA_BROKER_UNREACHABLE",
+            )
+        else:
+            error = self._metadata.cluster().topic_error(topic)
+            reason = (
+                f"the brokers say {error or 'nothing of it'}; create the topic, or allow auto.create.topics.enable on the brokers"
+            )
+            condition = "KAFKA_UNKNOWN_TOPIC"
+        return KafkaTimeoutError(
+            f"Topic {topic} not present in metadata after {max_block_ms} ms. (max.block.ms): {reason}", condition=condition
+        )
+
+    def partitions_for(self, topic: str) -> Sequence[PartitionInfo]:
+        """The topic's partitions, leaderless ones too. Blocks at most max.block.ms for metadata; raises as send_columns does."""
+        self._check_usable()
+        return self._await_metadata(topic, 0, self._config.max_block_ms).partitions_for(topic)
+
+    # ENDING
+
+    def flush(self, timeout_ms: int | None = None) -> None:
+        """Send everything queued so far without lingering, and wait until each row is acknowledged or has failed.
+
+        Does not raise for rows that failed: their Delivery tells. Blocks at most `timeout_ms`; by default as long as batches
+        may take, which delivery.timeout.ms bounds.
+
+        Raises:
+            KafkaTimeoutError: rows are left unsettled after that time.
+        """
+        limit_ms = timeout_ms if timeout_ms is not None else self._settle_limit_ms()
+        if not self._accumulator.flush(limit_ms, self._sender.wakeup):
+            raise KafkaTimeoutError(
+                f"flush: rows are neither acknowledged nor failed after {limit_ms} ms", condition="KAFKA_FLUSH_TIMEOUT"
+            )
+
+    def _settle_limit_ms(self) -> int:
+        return self._config.delivery_timeout_ms + self._config.request_timeout_ms + CLOSE_MARGIN_MS
+
+    def close(self, timeout_ms: int | None = None) -> None:
+        """Refuse new rows, wait until what is queued is settled, end the Sender thread and close all connections.
+
+        Blocks at most `timeout_ms` (by default as long as batches may take) and a few seconds more: when the time is over, and
+        at once with 0, what is not settled yet fails. Called by the Sender itself, from a callback, it does not wait.
+        Calling it again does nothing more.
+        """
+        limit_ms = timeout_ms if timeout_ms is not None else self._settle_limit_ms()
+        if limit_ms > 0:
+            self._sender.initiate_close()
+        else:
+            self._sender.force_close()
+        if threading.current_thread() is self._thread:
+            return
+        self._thread.join(limit_ms / 1000)
+        if self._thread.is_alive():
+            logger.warning("closing %s forcefully: rows were left after %d ms", self.client_id, limit_ms)
+            self._sender.force_close()
+            self._thread.join(CLOSE_MARGIN_MS / 1000)
+
+    def metrics(self) -> dict[str, int]:
+        """Counters under Kafka's metric names, as of now."""
+        return self._metrics.snapshot() | {
+            "buffer-total-bytes": self._pool.total_memory,
+            "buffer-available-bytes": self._pool.available_memory,
+            "bufferpool-wait-time-ms-total": self._pool.wait_time_ms,
+            "buffer-exhausted-total": self._pool.exhausted_count,
+            "waiting-threads": self._pool.queued(),
+        }
+
+    def __enter__(self) -> KafkaProducer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"KafkaProducer({self.client_id})"
+
+
+NO_PARTITION = -1  # in an int32 column: the row does not say
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicChunk:
+    """The rows of one call that go to one topic."""
+
+    topic: str
+    columns: RecordColumns
+    explicit: npt.NDArray[np.int32]  # partition, or NO_PARTITION
+    rows: npt.NDArray[np.int32]  # where each row stood in the caller's chunk
+
+
+def _count(topic: str | pa.Array, *columns: pa.Array | None) -> int:
+    lengths = [len(column) for column in (None if isinstance(topic, str) else topic, *columns) if column is not None]
+    if not lengths:
+        raise InvalidRecordError("send_columns needs at least one column, to know how many rows there are")
+    return lengths[0]
+
+
+def _or_default(timestamp: pa.Array | None, now_ms: int) -> pa.Array | int:
+    return now_ms if timestamp is None else timestamp
+
+
+def _explicit_partitions(partition: pa.Array | None, rows: int) -> npt.NDArray[np.int32]:
+    if partition is None or partition.null_count == len(partition):
+        return np.full(rows, NO_PARTITION, np.int32)
+    lowest = pc.min(partition).as_py()
+    if lowest < 0:
+        raise InvalidRecordError(
+            f"Invalid partition: {lowest}. Partition number should always be non-negative or null.",
+            condition="KAFKA_INVALID_PARTITION",
+        )
+    explicit: npt.NDArray[np.int32] = partition.cast(pa.int32()).fill_null(NO_PARTITION).to_numpy(zero_copy_only=False)
+    return explicit
+
+
+def _by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt.NDArray[np.int32]) -> Iterator[_TopicChunk]:
+    """Split the rows by topic; within a topic they keep their order."""
+    rows = np.arange(columns.rows, dtype=np.int32)
+    if isinstance(topic, str):
+        yield _TopicChunk(topic, columns, explicit, rows)
+        return
+    if topic.null_count:
+        raise InvalidRecordError(
+            f"row {pc.index(topic.is_null(), True).as_py()} of this chunk has a null topic", condition="KAFKA_NULL_TOPIC_IN_DATA"
+        )
+    encoded = topic.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    if len(names) == 1:
+        yield _TopicChunk(names[0], columns, explicit, rows)
+        return
+    codes = encoded.indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=len(names))).tolist()
+    for name, start, stop in zip(names, [0, *ends], ends, strict=False):
+        chosen = order[start:stop]
+        yield _TopicChunk(name, columns.take(chosen), explicit[chosen], rows[chosen])

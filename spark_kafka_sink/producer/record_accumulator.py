@@ -1,0 +1,498 @@
+"""The rows that wait to be sent: a queue of batches per topic-partition, filled by callers, drained by the Sender.
+
+APPENDING turns a slice of columns into filled batches: slice_layout.py orders the rows by partition and finds room for each,
+then all of them are encoded in one go and each part is copied to its place. Work per partition and per batch is Python; work
+per row is not.
+SENDING answers the Sender: which nodes are ready, which batches to take, which have expired. It never sleeps and never sends.
+
+Law: nobody waits for memory while holding a reservation. A batch with a reservation is not drained, so memory that it keeps
+busy could never come back; a slice that finds the pool empty fills what it has reserved so far, and only then waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import KafkaError, ProducerClosedError
+from spark_kafka_sink.network.cluster import Cluster
+from spark_kafka_sink.producer.buffer_pool import BufferPool
+from spark_kafka_sink.producer.delivery import RecordsOwner
+from spark_kafka_sink.producer.partition_queue import PartitionQueue
+from spark_kafka_sink.producer.partitioner import StickyPartitioner
+from spark_kafka_sink.producer.producer_batch import Compression, FinalState, ProducerBatch
+from spark_kafka_sink.producer.slice_layout import Reservation, SliceLayout, SortedSlice
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.compression import CompressionRatioEstimator
+from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE
+
+MAX_RAW_BATCH_BYTES = 4 * 1024 * 1024  # of a batch that compresses well: a reader unpacks a batch as a whole
+NEVER_MS = 2**62
+
+
+class TopicQueues:
+    """One topic's queues by partition. Read-mostly: queues are added under the accumulator's lock and never removed."""
+
+    def __init__(self, topic: str, config: ProducerConfig, random: Random) -> None:
+        self.topic = topic
+        self.by_partition: dict[int, PartitionQueue] = {}
+        self.sticky = StickyPartitioner(config.batch_size, self._open_bytes, random)
+
+    def _open_bytes(self, partition: int) -> int:
+        queue = self.by_partition.get(partition)
+        batch = queue.open_batch() if queue is not None else None
+        return batch.record_bytes if batch is not None else 0
+
+
+@dataclass(slots=True)
+class ReadyCheckResult:
+    ready_nodes: set[int] = field(default_factory=set)
+    next_ready_check_delay_ms: int = NEVER_MS
+    unknown_leader_topics: set[str] = field(default_factory=set)
+
+
+class Sequencer(Protocol):
+    """What draining needs of TransactionManager."""
+
+    def must_stop_draining(self, first: ProducerBatch) -> bool: ...
+
+    def assign_sequence(self, batch: ProducerBatch) -> None: ...
+
+
+class RecordAccumulator:
+    """See the module's docstring. `append` is called by callers, `ready` … `abort_batches` by the Sender.
+
+    Args:
+        config: batch.size, linger.ms, compression.type, retry back-off and the delivery time-out are read from it.
+        pool: the memory of all batches.
+        clock: for linger, back-off and expiry.
+        sequencer: the TransactionManager, or None without idempotence.
+        random: for sticky partitions and back-off jitter; seeded by tests.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        pool: BufferPool,
+        clock: Clock,
+        sequencer: Sequencer | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self._config = config
+        self.pool = pool
+        self._clock = clock
+        self._sequencer = sequencer
+        self._random = random or Random()
+        self._compression = Compression.of(config)
+        self._ratios = CompressionRatioEstimator()
+        self._topics: dict[str, TopicQueues] = {}
+        self._queues: list[PartitionQueue] = []  # all of them in the order they were made; grows only
+        self._drain_after: dict[int, int] = {}  # Sender only: node -> index into _queues of the partition drained last
+        self._closed = False
+        self._lock = threading.Lock()  # guards the four below, and the making of queues
+        self._incomplete: set[ProducerBatch] = set()
+        self._flushes_in_progress = 0
+        self._completed = threading.Condition(self._lock)  # notified when a batch is done while somebody flushes
+        self._newest_flush_id = 0
+
+    # APPENDING: callers
+
+    def topic_queues(self, topic: str) -> TopicQueues:
+        found = self._topics.get(topic)
+        if found is None:
+            with self._lock:
+                found = self._topics.setdefault(topic, TopicQueues(topic, self._config, self._random))
+        return found
+
+    def append(
+        self,
+        topic: str,
+        columns: RecordColumns,
+        partitions: npt.NDArray[np.int32],
+        rows: npt.NDArray[np.int32],
+        owner: RecordsOwner,
+        wake_sender: Callable[[], None],
+    ) -> None:
+        """Put a slice's rows into their partitions' batches, filling batch after batch.
+
+        Blocks while the pool is empty, each time at most max.block.ms. `wake_sender` is called when there is something to send.
+
+        Args:
+            columns: one slice, a few MiB at most unless a single row is larger; at least one row.
+            partitions: int32[n], where each row goes.
+            rows: int32[n], where each row stood in the caller's chunk, for error texts.
+            owner: hears of every part; rows that are in a part when this raises are settled through it, the others are not.
+
+        Raises:
+            KafkaTimeoutError: no memory within max.block.ms. Rows laid out before stay and are sent.
+            ProducerClosedError: the producer was closed meanwhile.
+        """
+        sorted_slice = SortedSlice(columns, partitions, rows)
+        layout = SliceLayout(self, topic, sorted_slice, owner)
+        while not layout.done:
+            reservations = layout.reserve()
+            if reservations:
+                self._fill(sorted_slice, reservations, wake_sender)
+            else:
+                wake_sender()  # the pool is empty: everything is ready now
+                layout.wait_for_memory(self._config.max_block_ms)
+
+    def assign_sticky(
+        self,
+        topic: str,
+        row_bytes: npt.NDArray[np.int64],
+        chosen: npt.NDArray[np.bool_],
+        partitions: npt.NDArray[np.int32],
+        cluster: Cluster,
+    ) -> None:
+        """Write a sticky partition into `partitions` for each chosen row; the sizes are as the batch counts them, compressed."""
+        available = cluster.available_partitions(topic) or cluster.partitions_for(topic)
+        sizes = row_bytes[chosen] + 3
+        if self._compression.enabled:
+            sizes = np.ceil(sizes * self._ratios.estimation(topic, self._compression.codec)).astype(np.int64)
+        partitions[chosen] = self.topic_queues(topic).sticky.assign(sizes, [info.partition for info in available])
+
+    def queues_for(self, topic: str, partitions: Iterable[int]) -> list[PartitionQueue]:
+        by_partition = self.topic_queues(topic).by_partition
+        return [by_partition.get(partition) or self._make_queue(by_partition, topic, partition) for partition in partitions]
+
+    def _make_queue(self, by_partition: dict[int, PartitionQueue], topic: str, partition: int) -> PartitionQueue:
+        with self._lock:
+            queue = by_partition.get(partition)
+            if queue is None:
+                queue = by_partition[partition] = PartitionQueue(TopicPartition(topic, partition))
+                self._queues.append(queue)
+            return queue
+
+    def raw_limit(self, topic: str) -> int:
+        """Bytes of uncompressed records that make a batch full: batch.size as it will be after compression (as Java counts)."""
+        limit = self._config.batch_size - BATCH_HEADER_SIZE
+        if self._compression.enabled:
+            estimated = int(limit / (self._ratios.estimation(topic, self._compression.codec) * 1.05))
+            limit = max(limit, min(estimated, MAX_RAW_BATCH_BYTES))
+        return max(1, min(limit, self.pool.total_memory))
+
+    def new_batch(self, queue: PartitionQueue, base_timestamp: int, raw_limit: int) -> ProducerBatch:
+        """A batch for the tail of a queue, whose lock the caller holds."""
+        with self._lock:
+            self._newest_flush_id += 1
+            batch = ProducerBatch(
+                queue.topic_partition,
+                self._clock.now_ms(),
+                raw_limit,
+                base_timestamp,
+                self._newest_flush_id,
+                self.pool.block_size,
+            )
+            self._incomplete.add(batch)
+        queue.batches.append(batch)
+        return batch
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise ProducerClosedError("Cannot write: the producer is closed or being closed")
+
+    def _fill(self, sorted_slice: SortedSlice, reservations: list[Reservation], wake_sender: Callable[[], None]) -> None:
+        """Encode the reserved rows and copy them to their places; whatever happens, the reservations end."""
+        lo, hi = reservations[0].lo, reservations[-1].hi
+        written = 0
+        try:
+            encoded = sorted_slice.encode(lo, hi)
+            bounds = encoded.offsets[[0, *(each.hi - lo for each in reservations)]].tolist()
+            for reservation, begin, end in zip(reservations, bounds, bounds[1:], strict=False):
+                reservation.batch.write(reservation.position, encoded.data[begin:end])
+                written += 1
+        finally:
+            wake = False
+            for index, reservation in enumerate(reservations):
+                wake = self._release(reservation, good=index < written) or wake
+            if wake:
+                wake_sender()
+
+    def _release(self, reservation: Reservation, good: bool) -> bool:
+        """End a reservation; returns whether the Sender should look at the batch now."""
+        queue, batch = reservation.queue, reservation.batch
+        with queue.lock:
+            if not good:
+                batch.poison = KafkaError(f"{batch.topic_partition}: a row could not be encoded; the batch it lay in is given up")
+                batch.closed = True
+            compress_now = batch.closed and batch.reservations == 1 and self._compression.enabled and batch.poison is None
+        if compress_now:
+            self.finish(batch)  # still reserved, so the Sender cannot have it
+        with queue.lock:
+            batch.reservations -= 1
+            is_news = batch.sender_waits or batch.is_full() or reservation.position == 0
+            wake = batch.reservations == 0 and is_news
+            batch.sender_waits = False
+        return wake
+
+    def finish(self, batch: ProducerBatch) -> None:
+        """Compress a closed batch, learn from it, and give back the memory that it saved."""
+        surplus = batch.finish(self._compression)
+        if self._compression.enabled:
+            self._ratios.update_estimation(batch.topic_partition.topic, self._compression.codec, batch.compression_ratio)
+        if surplus:
+            self.pool.deallocate(surplus)
+
+    # SENDING: Sender thread
+
+    def ready(self, cluster: Cluster, now_ms: int) -> ReadyCheckResult:
+        """Which nodes have a batch to send: full, lingered, or wanted at once (no memory left, flush, close).
+
+        Minus partitions that back off or are muted. Also tells for how long nothing more will become ready by itself.
+        """
+        result = ReadyCheckResult()
+        all_at_once = self.pool.queued() > 0 or self._closed or self._flushes_in_progress > 0
+        for queue in self._queues:
+            if queue.batches:
+                self._check_ready(queue, cluster, now_ms, all_at_once, result)
+        if self._config.partitioner_adaptive_partitioning_enable:
+            self._update_load(cluster)
+        return result
+
+    def _check_ready(self, queue: PartitionQueue, cluster: Cluster, now_ms: int, at_once: bool, result: ReadyCheckResult) -> None:
+        leader = cluster.leader_for(queue.topic_partition)
+        if leader is None:
+            result.unknown_leader_topics.add(queue.topic_partition.topic)
+            return
+        if queue.muted or leader in result.ready_nodes:
+            return
+        with queue.lock:
+            if not queue.batches:
+                return
+            batch = queue.batches[0]
+            if batch.reservations:
+                batch.sender_waits = True
+                return
+            full = len(queue.batches) > 1 or batch.is_full()
+        batch.maybe_update_leader_epoch(cluster.leader_epoch(queue.topic_partition))
+        remaining_ms = self._remaining_backoff_ms(batch, now_ms)
+        if remaining_ms == 0 and not (full or at_once):
+            remaining_ms = self._config.linger_ms - batch.waited_ms(now_ms)
+        if remaining_ms <= 0:
+            result.ready_nodes.add(leader)
+        else:
+            result.next_ready_check_delay_ms = min(result.next_ready_check_delay_ms, remaining_ms)
+
+    def _remaining_backoff_ms(self, batch: ProducerBatch, now_ms: int) -> int:
+        if not batch.in_retry or batch.has_leader_changed_for_the_ongoing_retry():
+            return 0
+        return max(0, self._backoff_ms(batch) - batch.waited_ms(now_ms))
+
+    def _backoff_ms(self, batch: ProducerBatch) -> int:
+        """retry.backoff.ms · 2^(attempts-1), at most retry.backoff.max.ms, ±20 % (KIP-580); the same at each look."""
+        base = self._config.retry_backoff_ms * 2 ** min(batch.attempts - 1, 30)
+        jitter = 0.8 + 0.4 * ((batch.flush_id * 2_654_435_761 + batch.attempts * 40_503) % 1000) / 1000
+        return int(min(base, max(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)) * jitter)
+
+    def _update_load(self, cluster: Cluster) -> None:
+        for topic, queues in list(self._topics.items()):
+            if not queues.sticky.in_use:
+                continue
+            by_partition = queues.by_partition
+            if len(by_partition) < (cluster.partition_count(topic) or NEVER_MS):
+                queues.sticky.update_load([], [], all_counted=True)  # a partition never written to would never be drawn
+                continue
+            led = [queue for queue in list(by_partition.values()) if cluster.leader_for(queue.topic_partition) is not None]
+            lengths = [len(queue.batches) for queue in led]
+            queues.sticky.update_load(lengths, [queue.topic_partition.partition for queue in led], len(led) == len(by_partition))
+
+    def drain(self, cluster: Cluster, nodes: Iterable[int], max_size: int, now_ms: int) -> dict[int, list[ProducerBatch]]:
+        """Take one batch of each partition that a ready node leads, up to `max_size` bytes a node (one batch always fits)."""
+        return {node: self._drain_node(cluster, node, max_size, now_ms) for node in nodes}
+
+    def _drain_node(self, cluster: Cluster, node: int, max_size: int, now_ms: int) -> list[ProducerBatch]:
+        drained: list[ProducerBatch] = []
+        size = 0
+        for index, queue in self._rotation(node):
+            if not queue.batches or queue.muted or cluster.leader_for(queue.topic_partition) != node:
+                continue
+            with queue.lock:
+                batch = self._head_to_drain_locked(queue, now_ms)
+                if batch is None:
+                    continue
+                if drained and size + batch.size_in_bytes > max_size:
+                    break
+                queue.batches.popleft()
+                batch.closed = True
+            self._drain_after[node] = index
+            if self._sequencer is not None:
+                self._sequencer.assign_sequence(batch)
+            self.finish(batch)
+            size += batch.size_in_bytes
+            batch.drained_ms = now_ms
+            drained.append(batch)
+        return drained
+
+    def _rotation(self, node: int) -> Iterator[tuple[int, PartitionQueue]]:
+        """All queues, beginning behind the one this node was sent last, so that none starves behind the request size."""
+        count = len(self._queues)
+        start = self._drain_after.get(node, -1) + 1
+        return ((index % count, self._queues[index % count]) for index in range(start, start + count))
+
+    def _head_to_drain_locked(self, queue: PartitionQueue, now_ms: int) -> ProducerBatch | None:
+        if not queue.batches:
+            return None
+        first = queue.batches[0]
+        if first.reservations:
+            first.sender_waits = True
+            return None
+        if first.poison is not None or self._remaining_backoff_ms(first, now_ms) > 0:
+            return None
+        if self._sequencer is not None and self._sequencer.must_stop_draining(first):
+            return None
+        return first
+
+    def reenqueue(self, batch: ProducerBatch, now_ms: int) -> None:
+        """Put a batch back that is to be retried, in sequence order if it has a sequence."""
+        batch.reenqueued(now_ms)
+        self.insert(batch)
+
+    def split_and_reenqueue(self, big: ProducerBatch) -> list[ProducerBatch]:
+        """Queue smaller batches in the place of one that the broker found too large, and give its memory back.
+
+        They are of batch.size, or of half the size if that is less: so that splitting ends wherever the broker's limit lies
+        (a client that splits a batch into itself would do so until delivery.timeout.ms, KAFKA-8350).
+        """
+        topic = big.topic_partition.topic
+        if self._compression.enabled:
+            self._ratios.set_estimation(topic, self._compression.codec, max(1.0, big.compression_ratio))
+        children = big.split(max(1, min(self._config.batch_size - BATCH_HEADER_SIZE, big.record_bytes // 2)))
+        with self._lock:
+            self._incomplete.update(children)
+        self.deallocate(big)
+        return children
+
+    def insert(self, batch: ProducerBatch) -> None:
+        queue = self.queues_for(batch.topic_partition.topic, [batch.topic_partition.partition])[0]
+        with queue.lock:
+            place = 0
+            if self._sequencer is not None:
+                # Only batches that were drained before have a sequence, and they stand in front. Smaller means up to half the
+                # range of sequences behind.
+                while place < len(queue.batches) and queue.batches[place].has_sequence:
+                    ahead = (batch.base_sequence - queue.batches[place].base_sequence) & 0x7FFFFFFF
+                    if ahead >= 2**30:
+                        break
+                    place += 1
+            queue.batches.insert(place, batch)
+
+    def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
+        """Take out the batches that have waited longer than delivery.timeout.ms, oldest first, and those a caller spoilt."""
+        expired: list[ProducerBatch] = []
+        for queue in self._queues:
+            if not queue.batches:
+                continue
+            with queue.lock:
+                while queue.batches and self._is_over_locked(queue.batches[0], now_ms):
+                    batch = queue.batches.popleft()
+                    batch.closed = True
+                    expired.append(batch)
+        return expired
+
+    def _is_over_locked(self, batch: ProducerBatch, now_ms: int) -> bool:
+        if batch.reservations:
+            batch.sender_waits = True
+            return False
+        return batch.poison is not None or batch.has_reached_delivery_timeout(self._config.delivery_timeout_ms, now_ms)
+
+    def next_expiry_delay_ms(self, now_ms: int) -> int:
+        """Until the first queued batch expires; what the Sender may sleep at most."""
+        heads = (queue.batches[0].created_ms for queue in self._queues if queue.batches)
+        oldest = min(heads, default=None)
+        return NEVER_MS if oldest is None else max(0, oldest + self._config.delivery_timeout_ms - now_ms)
+
+    def mute_partition(self, topic_partition: TopicPartition) -> None:
+        self.queues_for(topic_partition.topic, [topic_partition.partition])[0].muted = True
+
+    def unmute_partition(self, topic_partition: TopicPartition) -> None:
+        self.queues_for(topic_partition.topic, [topic_partition.partition])[0].muted = False
+
+    # COMPLETION
+
+    def deallocate(self, batch: ProducerBatch) -> None:
+        """Forget a batch that is done and give its memory back; no request in flight may refer to it any more."""
+        if batch.in_flight:
+            raise RuntimeError(f"{batch} is in flight: its memory cannot be given back")
+        batch.body = []
+        if batch.is_split:
+            batch.blocks.clear()
+        elif batch.blocks:
+            self.pool.deallocate(batch.blocks)
+        self.remove_incomplete(batch)
+
+    def remove_incomplete(self, batch: ProducerBatch) -> None:
+        """Let flush() go on; for a batch that is done while a request still refers to its memory."""
+        with self._lock:
+            self._incomplete.discard(batch)
+            if self._flushes_in_progress:
+                self._completed.notify_all()
+
+    def has_undrained(self) -> bool:
+        """After close(): whether batches are left. Takes every lock, so as to see an append that just preceded the close."""
+        return any(self._holds_batches(queue) for queue in self._queues)
+
+    def _holds_batches(self, queue: PartitionQueue) -> bool:
+        with queue.lock:
+            return bool(queue.batches)
+
+    def has_incomplete(self) -> bool:
+        return bool(self._incomplete)
+
+    def flush(self, timeout_ms: int, wake_sender: Callable[[], None]) -> bool:
+        """Have everything sent that was appended before, without lingering, and wait until it is done.
+
+        Blocks at most `timeout_ms`; false when time ran out.
+        """
+        deadline_ms = self._clock.now_ms() + timeout_ms
+        with self._lock:
+            flush_id = self._newest_flush_id
+            self._flushes_in_progress += 1
+        wake_sender()
+        try:
+            with self._lock:
+                while any(batch.flush_id <= flush_id for batch in self._incomplete):
+                    remaining_ms = deadline_ms - self._clock.now_ms()
+                    if remaining_ms <= 0:
+                        return False
+                    self._clock.wait(self._completed, remaining_ms)
+            return True
+        finally:
+            with self._lock:
+                self._flushes_in_progress -= 1
+
+    def close(self) -> None:
+        """Refuse further rows, wake whoever waits for memory; what is here becomes ready at once."""
+        self._closed = True
+        self.pool.close()
+
+    def abort_batches(self, error: KafkaError) -> list[ProducerBatch]:
+        """Fail every batch, queued or in flight, and give back the memory that nothing refers to. Returns what failed.
+
+        A batch that a caller still writes into stays in its queue, spoilt, until `expired_batches` collects it.
+        """
+        for queue in self._queues:
+            with queue.lock:
+                for batch in queue.batches:
+                    batch.closed = True
+                    batch.poison = error
+                queue.batches = deque(batch for batch in queue.batches if batch.reservations)
+        with self._lock:
+            incomplete = list(self._incomplete)
+        failed = [batch for batch in incomplete if batch.fail(error, final_state=FinalState.ABORTED)]
+        for batch in incomplete:
+            if batch.in_flight or batch.reservations:
+                self.remove_incomplete(batch)
+            else:
+                self.deallocate(batch)
+        return failed

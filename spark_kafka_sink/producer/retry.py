@@ -1,0 +1,90 @@
+"""What becomes of a batch after an answer: one pure table, a row for each error that has a rule of its own.
+
+Errors without a row follow their `retriable` flag in protocol/error_codes.py. The Sender applies the decision; nothing here
+has an effect. Sources: Kafka's Sender.completeBatch and TransactionManager.canRetry; KIP-360 for the epoch bumps.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+
+
+class Decision(enum.Enum):
+    COMPLETE = "complete"
+    RETRY = "retry"
+    RETRY_IN_NEW_EPOCH = "retry in a new epoch"
+    SPLIT = "split"
+    FAIL = "fail"
+    FATAL = "fail, and every other batch of this producer"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The facts that decide. Sequence facts are those of an idempotent producer and default to the plain one's."""
+
+    record_count: int
+    may_retry: bool  # attempts are left, delivery.timeout.ms has not run out, and nobody failed the batch meanwhile
+    done: bool = False  # failed by the client already (expired in flight)
+    idempotent: bool = False
+    sequence_was_reset: bool = False
+    is_next: bool = True  # its sequence directly follows the last acknowledged one
+    unresolved: bool = False  # the partition has a gap of unknown fate
+    follows_unresolved: bool = False  # and this batch is the one right behind it
+    log_start_offset: int = -1
+
+
+def decide(error: ErrorCode, attempt: Attempt) -> Decision:
+    rule = _RULES.get(error)
+    decision = _by_flag(error) if rule is None else rule(attempt)
+    if decision in (Decision.RETRY, Decision.RETRY_IN_NEW_EPOCH) and not attempt.may_retry:
+        return Decision.FAIL
+    return decision
+
+
+def _by_flag(error: ErrorCode) -> Decision:
+    return Decision.RETRY if error.retriable else Decision.FAIL
+
+
+def _too_large(attempt: Attempt) -> Decision:
+    return Decision.SPLIT if attempt.record_count > 1 and not attempt.done else Decision.FAIL
+
+
+def _unknown_producer(attempt: Attempt) -> Decision:
+    """The broker forgot this producer, as its last records there were deleted: it accepts a new epoch's first sequence."""
+    if not attempt.idempotent:
+        return Decision.FAIL
+    if attempt.log_start_offset == -1 or attempt.sequence_was_reset:
+        return Decision.RETRY  # the broker could not tell why; or the batch has been numbered anew already
+    return Decision.RETRY_IN_NEW_EPOCH
+
+
+def _out_of_order(attempt: Attempt) -> Decision:
+    """A gap before this batch: of an earlier one in flight that is being retried too, or a real one."""
+    if not attempt.idempotent:
+        return Decision.FAIL
+    if not attempt.unresolved and (attempt.sequence_was_reset or not attempt.is_next):
+        return Decision.RETRY
+    if not attempt.unresolved or attempt.follows_unresolved:
+        return Decision.RETRY_IN_NEW_EPOCH
+    return Decision.RETRY
+
+
+def _always(decision: Decision) -> Callable[[Attempt], Decision]:
+    return lambda _: decision
+
+
+_RULES: dict[ErrorCode, Callable[[Attempt], Decision]] = {
+    Errors.NONE: _always(Decision.COMPLETE),
+    Errors.DUPLICATE_SEQUENCE_NUMBER: _always(Decision.COMPLETE),  # written by an earlier attempt, too long ago for its offset
+    Errors.MESSAGE_TOO_LARGE: _too_large,
+    Errors.UNKNOWN_PRODUCER_ID: _unknown_producer,
+    Errors.OUT_OF_ORDER_SEQUENCE_NUMBER: _out_of_order,
+    Errors.CLUSTER_AUTHORIZATION_FAILED: _always(Decision.FATAL),  # no IDEMPOTENT_WRITE: no batch will fare better
+    Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _always(Decision.FATAL),
+    Errors.PRODUCER_FENCED: _always(Decision.FATAL),
+    Errors.UNSUPPORTED_VERSION: _always(Decision.FATAL),
+}

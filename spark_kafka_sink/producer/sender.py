@@ -1,0 +1,520 @@
+"""The Sender: one daemon thread that turns queued batches into requests, and answers into fates.
+
+run_once is the whole of it: producer id → ready → drop nodes that are not → drain → expire → send → poll. It decides
+nothing about an answer itself: retry.decide does, and this file applies. Stands on RecordAccumulator, TransactionManager and
+a KafkaClient; KafkaProducer starts and stops it.
+Law: a batch's memory is given back only when no request refers to it any more, be it done or not (KAFKA-19012).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+from uuid import UUID
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
+from spark_kafka_sink.network.cluster import Cluster, Node
+from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
+from spark_kafka_sink.network.network_client import ClientRequest, ClientResponse
+from spark_kafka_sink.producer.producer_batch import FinalState, ProducerBatch
+from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
+from spark_kafka_sink.producer.record_accumulator import NEVER_MS, RecordAccumulator
+from spark_kafka_sink.producer.retry import Attempt, Decision, decide
+from spark_kafka_sink.producer.transaction_manager import State, TransactionManager
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from spark_kafka_sink.protocol.primitives import ZERO_UUID
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+MAX_POLL_MS = 60_000  # nothing to do: look up now and then all the same
+LAST_PRODUCE_VERSION_BY_NAME = 12  # from 13 on a topic goes by its id; one whose id is unknown has to go by its name
+NO_TIMEOUT_MS = 2**31 - 1
+
+
+class KafkaClient(Protocol):
+    """What the Sender needs of NetworkClient; tests hand in another."""
+
+    def ready(self, node_id: int, now_ms: int) -> bool: ...
+
+    def poll_delay_ms(self, node_id: int, now_ms: int) -> int: ...
+
+    def send(self, request: ClientRequest, now_ms: int) -> None: ...
+
+    def poll(self, timeout_ms: int, now_ms: int) -> list[ClientResponse]: ...
+
+    def least_loaded_node(self, now_ms: int) -> int | None: ...
+
+    def in_flight_request_count(self, node_id: int | None = None) -> int: ...
+
+    def wakeup(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Sender:
+    """Args: see KafkaProducer, which makes all of them. `transaction_manager` is None without idempotence."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        client: KafkaClient,
+        metadata: Metadata,
+        accumulator: RecordAccumulator,
+        transaction_manager: TransactionManager | None,
+        metrics: ProducerMetrics,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._client = client
+        self._metadata = metadata
+        self._accumulator = accumulator
+        self._transactions = transaction_manager
+        self._metrics = metrics
+        self._clock = clock
+        self._guarantee_message_order = config.max_in_flight_requests_per_connection == 1
+        self._in_flight: dict[TopicPartition, list[ProducerBatch]] = {}  # oldest first; done ones stay until their answer comes
+        self._producer_id_requested = False
+        self._producer_id_retry_at_ms = 0
+        self._running = True  # written by initiate_close, read by run
+        self._force_close = False  # the same
+        self.failure: BaseException | None = None  # why the thread ended before it was asked to
+
+    # LIFE: any thread may ask the Sender to end
+
+    def run(self) -> None:
+        """The thread's body. Ends when asked to, after everything queued has been settled, or at once when forced."""
+        logger.debug("= sender started")
+        try:
+            while self._running:
+                self.run_once()
+            while not self._force_close and (self._accumulator.has_undrained() or self._client.in_flight_request_count() > 0):
+                self.run_once()
+        except BaseException as error:
+            logger.exception("! the sender thread failed")
+            self.failure = error
+        finally:
+            self._end()
+        logger.debug("= sender ended")
+
+    def _end(self) -> None:
+        self._accumulator.close()
+        if self.failure is not None:
+            error = KafkaError(f"The producer's sender thread failed: {self.failure!r}", condition="KAFKA_INTERNAL_ERROR")
+        else:
+            error = ProducerClosedError(
+                "The producer was closed forcefully before this row was acknowledged; it may have been written"
+            )
+        self._client.close()  # first: from here on no request refers to a batch
+        for batch in [batch for batches in self._in_flight.values() for batch in batches]:
+            batch.in_flight = False
+        self._in_flight.clear()
+        self._abort_batches(error)
+        self._metadata.close()
+
+    def initiate_close(self) -> None:
+        """Refuse new rows, settle what is there, then end."""
+        self._accumulator.close()
+        self._running = False
+        self.wakeup()
+
+    def force_close(self) -> None:
+        """End at once; what is not acknowledged fails."""
+        self._force_close = True
+        self.initiate_close()
+
+    def wakeup(self) -> None:
+        self._client.wakeup()
+
+    # ONE ROUND: Sender thread
+
+    def run_once(self) -> None:
+        now_ms = self._clock.now_ms()
+        if self._transactions is not None and not self._prepare_producer(self._transactions, now_ms):
+            self._client.poll(self._config.retry_backoff_ms, now_ms)
+            return
+        timeout_ms = self._send_producer_data(now_ms)
+        self._client.poll(timeout_ms, now_ms)
+
+    def _prepare_producer(self, transactions: TransactionManager, now_ms: int) -> bool:
+        """Advance the producer's identity; false when nothing can ever be sent again."""
+        if transactions.fatal_error is not None:
+            if self._accumulator.has_incomplete():
+                self._abort_batches(transactions.fatal_error)
+            return False
+        transactions.maybe_resolve()
+        transactions.maybe_bump_epoch()
+        if transactions.needs_producer_id and not self._producer_id_requested and now_ms >= self._producer_id_retry_at_ms:
+            self._request_producer_id(transactions, now_ms)
+        return True
+
+    def _send_producer_data(self, now_ms: int) -> int:
+        """Drain and send what is ready, expire what is late; returns for how long the Sender may sleep."""
+        cluster = self._metadata.cluster()
+        result = self._accumulator.ready(cluster, now_ms)
+        if result.unknown_leader_topics:
+            for topic in result.unknown_leader_topics:
+                self._metadata.add_topic(topic, now_ms)
+            self._metadata.request_update("no leader known for a partition of " + ", ".join(sorted(result.unknown_leader_topics)))
+        timeout_ms = min(MAX_POLL_MS, result.next_ready_check_delay_ms)
+
+        nodes = []
+        for node in result.ready_nodes:
+            if self._client.ready(node, now_ms):
+                nodes.append(node)
+            else:
+                timeout_ms = min(timeout_ms, self._client.poll_delay_ms(node, now_ms))
+        if self._transactions is not None and not self._transactions.has_producer_id:
+            nodes = []  # nothing can be numbered yet; the answer wakes the poll below
+            timeout_ms = min(timeout_ms, self._config.retry_backoff_ms)
+        drained = self._accumulator.drain(cluster, nodes, self._config.max_request_size, now_ms)
+        self._track(drained)
+        self._expire(now_ms)
+        timeout_ms = min(timeout_ms, self._next_expiry_delay_ms(now_ms))
+        sent = [self._send_produce_request(node, batches, cluster, now_ms) for node, batches in drained.items()]
+        if any(sent):
+            return 0  # there may be more for the same nodes
+        if nodes:
+            # Ready, yet nothing could be taken: it waits for an answer in flight, which ends the poll by itself. No spinning,
+            # but a look now and then, because ready() stops measuring delays at a node that it has found ready.
+            timeout_ms = min(timeout_ms, self._config.retry_backoff_ms, max(1, self._config.linger_ms))
+        return max(0, timeout_ms)
+
+    def _track(self, drained: dict[int, list[ProducerBatch]]) -> None:
+        for batches in drained.values():
+            for batch in batches:
+                batch.in_flight = True
+                self._in_flight.setdefault(batch.topic_partition, []).append(batch)
+                self._metrics.record_queue_time_max = max(
+                    self._metrics.record_queue_time_max, batch.drained_ms - batch.created_ms
+                )
+                if self._guarantee_message_order:
+                    self._accumulator.mute_partition(batch.topic_partition)
+
+    # EXPIRY
+
+    def _expire(self, now_ms: int) -> None:
+        """Fail what delivery.timeout.ms has caught up with, in queues and in flight."""
+        for batch in self._accumulator.expired_batches(now_ms) + self._expired_in_flight(now_ms):
+            was_sent = batch.in_retry or batch.in_flight
+            self._fail(
+                batch, batch.poison or self._expiry_error(batch, now_ms), outcome_known=False, final_state=FinalState.ABORTED
+            )
+            if self._transactions is not None and was_sent and batch.has_sequence:
+                self._transactions.mark_unresolved(batch)
+
+    def _expired_in_flight(self, now_ms: int) -> list[ProducerBatch]:
+        limit_ms = self._config.delivery_timeout_ms
+        return [
+            batch
+            for batches in self._in_flight.values()
+            for batch in batches
+            if not batch.is_done and batch.has_reached_delivery_timeout(limit_ms, now_ms)
+        ]
+
+    def _next_expiry_delay_ms(self, now_ms: int) -> int:
+        in_flight = [batch.created_ms for batches in self._in_flight.values() for batch in batches if not batch.is_done]
+        oldest = min(in_flight, default=NEVER_MS)
+        return min(self._accumulator.next_expiry_delay_ms(now_ms), oldest + self._config.delivery_timeout_ms - now_ms)
+
+    def _expiry_error(self, batch: ProducerBatch, now_ms: int) -> KafkaError:
+        reason = batch.last_error or self._metadata.last_connection_error() or self._waiting_for(batch)
+        return KafkaTimeoutError(
+            f"Expiring {batch.record_count} record(s) for {batch.topic_partition}: {now_ms - batch.created_ms} ms"
+            f" have passed since batch creation, delivery.timeout.ms={self._config.delivery_timeout_ms};"
+            f" {batch.attempts} attempt(s) were answered; last trouble: {reason}",
+            condition="KAFKA_DELIVERY_TIMEOUT",
+        )
+
+    def _waiting_for(self, batch: ProducerBatch) -> str:
+        leader = self._metadata.cluster().leader_for(batch.topic_partition)
+        if leader is None:
+            return "the partition has no leader"
+        if self._transactions is not None and not self._transactions.has_producer_id:
+            return "no broker has given this producer an id"
+        return f"no answer from node {leader}, the partition's leader"
+
+    # PRODUCE REQUESTS
+
+    def _send_produce_request(self, node: int, batches: list[ProducerBatch], cluster: Cluster, now_ms: int) -> bool:
+        batches = [batch for batch in batches if not batch.is_done]
+        if not batches:
+            return False
+        by_topic: dict[str, list[PartitionProduceData]] = {}
+        for batch in batches:
+            data = PartitionProduceData(index=batch.topic_partition.partition, records=batch.wire_buffers())
+            by_topic.setdefault(batch.topic_partition.topic, []).append(data)
+        topics = tuple(
+            TopicProduceData(name=topic, topic_id=cluster.topic_id(topic) or ZERO_UUID, partition_data=tuple(partitions))
+            for topic, partitions in by_topic.items()
+        )
+        ids_known = all(topic.topic_id != ZERO_UUID for topic in topics)
+        message = ProduceRequest(acks=self._config.acks, timeout_ms=self._config.request_timeout_ms, topic_data=topics)
+        names = {topic.topic_id: topic.name for topic in topics}
+        request = ClientRequest(
+            node_id=node,
+            message=message,
+            created_ms=now_ms,
+            expect_response=self._config.acks != 0,
+            request_timeout_ms=self._config.request_timeout_ms,
+            callback=lambda response: self._handle_produce_response(response, batches, names),
+            max_version=None if ids_known else LAST_PRODUCE_VERSION_BY_NAME,
+        )
+        self._client.send(request, now_ms)
+        self._metrics.request_total += 1
+        return True
+
+    def _handle_produce_response(self, response: ClientResponse, batches: list[ProducerBatch], names: dict[UUID, str]) -> None:
+        now_ms = self._clock.now_ms()
+        for batch in batches:
+            self._no_longer_in_flight(batch)
+        if response.message is not None:
+            self._handle_answers(response.message, batches, names, response, now_ms)
+            return
+        answer, text = self._answer_without_message(response)
+        for batch in batches:
+            self._complete(
+                batch,
+                PartitionProduceResponse(index=batch.topic_partition.partition, error_code=answer.number, error_message=text),
+                now_ms,
+            )
+
+    def _answer_without_message(self, response: ClientResponse) -> tuple[ErrorCode, str | None]:
+        """What no answer means: with acks=0 success, else the connection's end."""
+        node = response.request.node_id
+        if response.error is not None and not response.disconnected:
+            return Errors.UNSUPPORTED_VERSION, response.error.message
+        if response.timed_out:
+            limit_ms = response.request.request_timeout_ms
+            return (
+                Errors.REQUEST_TIMED_OUT,
+                f"disconnected from node {node}, which did not answer within request.timeout.ms={limit_ms}",
+            )
+        if response.disconnected:
+            return Errors.NETWORK_EXCEPTION, f"disconnected from node {node} before it answered"
+        return Errors.NONE, None
+
+    def _handle_answers(
+        self,
+        message: ProduceResponse,
+        batches: list[ProducerBatch],
+        names: dict[UUID, str],
+        response: ClientResponse,
+        now_ms: int,
+    ) -> None:
+        latency_ms = response.received_ms - response.request.created_ms
+        self._metrics.request_latency_max = max(self._metrics.request_latency_max, latency_ms)
+        self._metrics.produce_throttle_time_max = max(self._metrics.produce_throttle_time_max, message.throttle_time_ms)
+        answers = {
+            TopicPartition(topic.name or names.get(topic.topic_id, ""), answer.index): answer
+            for topic in message.responses
+            for answer in topic.partition_responses
+        }
+        self._learn_leaders(message, answers)
+        for batch in batches:
+            missing = PartitionProduceResponse(
+                index=batch.topic_partition.partition,
+                error_code=Errors.UNKNOWN_SERVER_ERROR.number,
+                error_message="the response says nothing of this partition",
+            )
+            self._complete(batch, answers.get(batch.topic_partition, missing), now_ms)
+
+    def _learn_leaders(self, message: ProduceResponse, answers: dict[TopicPartition, PartitionProduceResponse]) -> None:
+        """Brokers that refuse a batch may name the new leader at once, which saves a metadata round trip (KIP-951)."""
+        moved = {
+            topic_partition: LeaderAndEpoch(answer.current_leader.leader_id, answer.current_leader.leader_epoch)
+            for topic_partition, answer in answers.items()
+            if answer.error_code in (Errors.NOT_LEADER_OR_FOLLOWER.number, Errors.FENCED_LEADER_EPOCH.number)
+            and answer.current_leader.leader_id >= 0
+            and answer.current_leader.leader_epoch >= 0
+        }
+        if moved:
+            nodes = [Node(each.node_id, each.host, each.port, each.rack) for each in message.node_endpoints]
+            self._metadata.update_partition_leadership(moved, nodes)
+
+    # FATES
+
+    def _complete(self, batch: ProducerBatch, answer: PartitionProduceResponse, now_ms: int) -> None:
+        error = Errors.for_code(answer.error_code)
+        decision = decide(error, self._attempt(batch, answer, now_ms))
+        logger.debug("< %s: %s -> %s", batch, error, decision.value)
+        if error:
+            batch.last_error = str(error) + (f": {answer.error_message}" if answer.error_message else "")
+        if batch.is_done:
+            self._settle_late_answer(batch, decision, answer)
+        else:
+            self._apply(batch, decision, error, answer, now_ms)
+        if error.refresh_metadata:
+            self._metadata.request_update(f"{batch.topic_partition}: {error}")
+        if self._guarantee_message_order:
+            self._accumulator.unmute_partition(batch.topic_partition)
+
+    def _attempt(self, batch: ProducerBatch, answer: PartitionProduceResponse, now_ms: int) -> Attempt:
+        expired = batch.has_reached_delivery_timeout(self._config.delivery_timeout_ms, now_ms)
+        may_retry = batch.attempts < self._config.retries and not expired and not batch.is_done
+        if self._transactions is None:
+            return Attempt(batch.record_count, may_retry, done=batch.is_done)
+        transactions = self._transactions
+        return Attempt(
+            batch.record_count,
+            may_retry,
+            done=batch.is_done,
+            idempotent=True,
+            sequence_was_reset=batch.sequence_has_been_reset,
+            is_next=transactions.sequences[batch.topic_partition].is_next(batch.base_sequence),
+            unresolved=transactions.has_unresolved(batch.topic_partition),
+            follows_unresolved=transactions.follows_unresolved(batch),
+            log_start_offset=answer.log_start_offset,
+        )
+
+    def _settle_late_answer(self, batch: ProducerBatch, decision: Decision, answer: PartitionProduceResponse) -> None:
+        """The answer for a batch that expired in flight: its rows have failed already, only the numbering learns from it."""
+        if self._transactions is not None and decision is Decision.COMPLETE:
+            self._transactions.batch_completed(batch, answer.base_offset)
+        self._accumulator.deallocate(batch)
+
+    def _apply(
+        self, batch: ProducerBatch, decision: Decision, error: ErrorCode, answer: PartitionProduceResponse, now_ms: int
+    ) -> None:
+        if decision is Decision.COMPLETE:
+            self._succeed(batch, answer)
+        elif decision in (Decision.RETRY, Decision.RETRY_IN_NEW_EPOCH):
+            if decision is Decision.RETRY_IN_NEW_EPOCH and self._transactions is not None:
+                self._transactions.request_epoch_bump(batch.topic_partition)
+            logger.info("! %s: retrying after attempt %d: %s", batch.topic_partition, batch.attempts + 1, batch.last_error)
+            self._metrics.record_retry_total += batch.record_count
+            self._accumulator.reenqueue(batch, now_ms)
+        elif decision is Decision.SPLIT:
+            self._split(batch)
+        else:
+            failure = self._failure(batch, error, answer)
+            if decision is Decision.FATAL and self._transactions is not None:
+                self._transactions.become_fatal(failure)
+            self._fail(
+                batch, failure, outcome_known=batch.attempts < self._config.retries, record_errors=_record_errors(failure, answer)
+            )
+
+    def _split(self, batch: ProducerBatch) -> None:
+        logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)
+        self._metrics.batch_split_total += 1
+        children = self._accumulator.split_and_reenqueue(batch)
+        if self._transactions is not None:
+            self._transactions.replace_in_flight(batch, children)
+        for child in reversed(children):  # without sequences each goes to the front
+            self._accumulator.insert(child)
+
+    def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
+        if self._transactions is not None:
+            self._transactions.batch_completed(batch, answer.base_offset)
+        self._metrics.record_send_total += batch.record_count
+        self._metrics.batch_send_total += 1
+        self._metrics.byte_total += batch.size_in_bytes
+        self._metrics.uncompressed_byte_total += batch.record_bytes
+        # A duplicate that the broker no longer remembers is a success whose offset it cannot tell.
+        base_offset = -1 if answer.error_code else answer.base_offset
+        batch.complete(base_offset, answer.log_append_time_ms)
+        self._accumulator.deallocate(batch)
+
+    def _fail(
+        self,
+        batch: ProducerBatch,
+        error: KafkaError,
+        *,
+        outcome_known: bool,
+        record_errors: dict[int, KafkaError] | None = None,
+        final_state: FinalState = FinalState.FAILED,
+    ) -> None:
+        self._metrics.record_error_total += batch.record_count
+        batch.fail(error, record_errors, final_state)
+        if self._transactions is not None:
+            self._transactions.batch_failed(batch, outcome_known=outcome_known)
+        if batch.in_flight:
+            self._accumulator.remove_incomplete(batch)  # flush() need not wait for an answer that nobody is waiting for
+        else:
+            self._accumulator.deallocate(batch)
+
+    def _abort_batches(self, error: KafkaError) -> None:
+        for batch in self._accumulator.abort_batches(error):
+            self._metrics.record_error_total += batch.record_count
+            if self._transactions is not None:
+                self._transactions.batch_failed(batch, outcome_known=False)
+
+    def _failure(self, batch: ProducerBatch, error: ErrorCode, answer: PartitionProduceResponse) -> KafkaError:
+        where = f"{batch.topic_partition} ({batch.record_count} records, {batch.size_in_bytes} bytes)"
+        if error == Errors.CLUSTER_AUTHORIZATION_FAILED:
+            return _idempotent_write_denied(where)
+        if error.retriable:
+            where += f", attempt {batch.attempts + 1}, retries={self._config.retries} or delivery.timeout.ms exhausted"
+        return error.error(where, answer.error_message)
+
+    def _no_longer_in_flight(self, batch: ProducerBatch) -> None:
+        batch.in_flight = False
+        batches = self._in_flight[batch.topic_partition]
+        batches.remove(batch)
+        if not batches:
+            del self._in_flight[batch.topic_partition]
+
+    # PRODUCER ID
+
+    def _request_producer_id(self, transactions: TransactionManager, now_ms: int) -> None:
+        node = self._client.least_loaded_node(now_ms)
+        if node is None or not self._client.ready(node, now_ms):
+            return  # connecting; the poll comes back when there is news
+        request = ClientRequest(
+            node_id=node,
+            message=InitProducerIdRequest(transaction_timeout_ms=NO_TIMEOUT_MS),
+            created_ms=now_ms,
+            expect_response=True,
+            request_timeout_ms=self._config.request_timeout_ms,
+            callback=lambda response: self._handle_producer_id(transactions, response),
+            max_version=None,
+        )
+        transactions.transition_to(State.INITIALIZING)
+        self._producer_id_requested = True
+        self._client.send(request, now_ms)
+
+    def _handle_producer_id(self, transactions: TransactionManager, response: ClientResponse) -> None:
+        self._producer_id_requested = False
+        message = response.message
+        error = Errors.for_code(message.error_code) if isinstance(message, InitProducerIdResponse) else Errors.NETWORK_EXCEPTION
+        if isinstance(message, InitProducerIdResponse) and not error:
+            transactions.producer_id_received(message.producer_id, message.producer_epoch)
+            return
+        transactions.transition_to(State.UNINITIALIZED)
+        self._producer_id_retry_at_ms = self._clock.now_ms() + self._config.retry_backoff_ms
+        failure = response.error or error.error(f"InitProducerId on node {response.request.node_id}")
+        if error == Errors.CLUSTER_AUTHORIZATION_FAILED:
+            failure = _idempotent_write_denied(f"InitProducerId on node {response.request.node_id}")
+        elif error.retriable and (response.error is None or response.disconnected):
+            logger.info("! no producer id yet, trying again: %s", failure)
+            return
+        # What waits now fails; a later write asks again, so that a permission granted meanwhile is enough.
+        self._abort_batches(failure)
+
+
+def _idempotent_write_denied(where: str) -> KafkaError:
+    return Errors.CLUSTER_AUTHORIZATION_FAILED.error(
+        f"{where}: idempotent writes are not allowed for this user; grant IDEMPOTENT_WRITE on the cluster"
+        " (brokers from 2.8 on also accept WRITE on any topic), or set enable.idempotence=false"
+    )
+
+
+def _record_errors(failure: KafkaError, answer: PartitionProduceResponse) -> dict[int, KafkaError]:
+    """The rows that the broker blames, by offset delta (KIP-467). Only a single one shares the batch's error for certain."""
+    condition = failure.condition if len(answer.record_errors) == 1 else "KAFKA_INVALID_RECORD"
+    return {
+        each.batch_index: KafkaError(
+            each.batch_index_error_message or answer.error_message or failure.message, condition=condition
+        )
+        for each in answer.record_errors
+    }

@@ -1,0 +1,261 @@
+"""Where each row of a slice is to lie: rows in partition order, runs of rows in batches, before a byte is encoded.
+
+Sizes first: they follow from the lengths of keys and values and from a row's place in its batch. Then cuts, memory and
+reservations; RecordAccumulator has the reserved rows encoded and copied. Runs on callers' threads, holds a queue's lock only
+for a reservation, and never waits while it holds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_kafka_sink.producer.buffer_pool import BufferPool
+from spark_kafka_sink.producer.delivery import Part, RecordsOwner
+from spark_kafka_sink.producer.partition_queue import PartitionQueue
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.record_batch import EncodedRecords, base_sizes, encode_records, record_sizes
+
+
+class SortedSlice:
+    """A slice of one topic's rows in partition order, and where each row is to lie.
+
+    Arrays are int64[rows] in sorted order unless said otherwise. The deltas and sizes are written by _Layout, run by run.
+    """
+
+    def __init__(self, columns: RecordColumns, partitions: npt.NDArray[np.int32], rows: npt.NDArray[np.int32]) -> None:
+        self._columns = columns
+        self.rows = len(partitions)
+        self._order = _stable_order(partitions)
+        base = base_sizes(columns)
+        stamps = np.broadcast_to(np.asarray(columns.timestamps, np.int64), self.rows)
+        if self._order is not None:
+            base, stamps, rows, partitions = base[self._order], stamps[self._order], rows[self._order], partitions[self._order]
+        self._base_sizes = base
+        self.timestamps = stamps
+        self.original_rows = rows  # int32: where each row stood in the caller's chunk
+        switches = np.flatnonzero(partitions[1:] != partitions[:-1]) + 1
+        self.run_starts: npt.NDArray[np.int64] = np.concatenate(([0], switches)).astype(np.int64)
+        self.run_ends: npt.NDArray[np.int64] = np.append(self.run_starts[1:], self.rows)
+        self.run_partitions: list[int] = partitions[self.run_starts].tolist()
+        self.offset_deltas = np.zeros(self.rows, np.int64)
+        self.timestamp_deltas = np.zeros(self.rows, np.int64)
+        self.sizes = np.zeros(self.rows, np.int32)  # encoded bytes
+        # No record is smaller than its body with one-byte deltas and a one-byte length: bounds the search for a cut.
+        self.least_ends = np.cumsum(base + 3)
+
+    def timestamp_at(self, row: int) -> int:
+        return int(self.timestamps[row])
+
+    def measure(self, lo: int, hi: int) -> None:
+        """Write the exact sizes of rows lo..hi, whose deltas have been written."""
+        self.sizes[lo:hi] = record_sizes(self._base_sizes[lo:hi], self.offset_deltas[lo:hi], self.timestamp_deltas[lo:hi])
+
+    def encode(self, lo: int, hi: int) -> EncodedRecords:
+        """The bytes of rows lo..hi in sorted order, and where each begins."""
+        deltas, timestamp_deltas, base = self.offset_deltas[lo:hi], self.timestamp_deltas[lo:hi], self._base_sizes[lo:hi]
+        if self._order is None:
+            return encode_records(self._columns.slice(lo, hi), base, deltas, timestamp_deltas)
+        if hi - lo < self.rows:
+            return encode_records(self._columns.take(self._order[lo:hi]), base, deltas, timestamp_deltas)
+        # Cheaper than taking each column: encode in the order of the rows, then take the encoded records once.
+        back = np.empty(self.rows, np.int64)
+        back[self._order] = np.arange(self.rows)
+        return encode_records(self._columns, base[back], deltas[back], timestamp_deltas[back], self._order)
+
+
+def _stable_order(partitions: npt.NDArray[np.int32]) -> npt.NDArray[np.int64] | None:
+    """Row positions sorted by partition, equal partitions in row order; None when the rows stand so already.
+
+    numpy sorts 16-bit codes by radix, several times faster than 32-bit ones by merging.
+    """
+    if (partitions[1:] >= partitions[:-1]).all():
+        return None
+    codes = partitions.astype(np.uint16) if int(partitions.max()) < 65_536 else partitions
+    return np.argsort(codes, kind="stable")
+
+
+@dataclass(slots=True)
+class Reservation:
+    """Room for rows lo..hi (positions in the sorted slice) in a batch."""
+
+    queue: PartitionQueue
+    batch: ProducerBatch
+    position: int
+    lo: int
+    hi: int
+
+
+class BatchSource(Protocol):
+    """What a layout needs of RecordAccumulator."""
+
+    pool: BufferPool
+
+    def queues_for(self, topic: str, partitions: Iterable[int]) -> list[PartitionQueue]: ...
+
+    def raw_limit(self, topic: str) -> int: ...
+
+    def check_open(self) -> None: ...
+
+    def new_batch(self, queue: PartitionQueue, base_timestamp: int, raw_limit: int) -> ProducerBatch: ...
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where the next rows of a run would go, judged without a lock: `batch` as it was with `count` rows and `used` bytes."""
+
+    batch: ProducerBatch | None
+    count: int
+    used: int
+    hi: int  # rows up to here
+    size_bytes: int
+    max_timestamp: int
+    fills: bool  # no further row fits
+
+
+class SliceLayout:
+    """Walks a sorted slice and reserves room for its rows, run by run (a run: the slice's rows of one partition).
+
+    First all runs at once are measured against the batches that are open now, which settles those that fit; then, batch by
+    batch, the runs that do not fit, and those whose batch was drained or filled by somebody else meanwhile.
+    """
+
+    def __init__(self, accumulator: BatchSource, topic: str, rows: SortedSlice, owner: RecordsOwner) -> None:
+        self._accumulator = accumulator
+        self._pool = accumulator.pool
+        self._rows = rows
+        self._owner = owner
+        self._queues = accumulator.queues_for(topic, rows.run_partitions)
+        self._ends: list[int] = rows.run_ends.tolist()
+        self._raw_limit = accumulator.raw_limit(topic)
+        self._run = 0
+        self._row = 0  # the first row that has no room yet
+        self._wanted_blocks = 0  # what the pool could not give at once
+        self._granted: list[bytearray] = []  # what it gave after a wait
+
+    @property
+    def done(self) -> bool:
+        return self._row >= self._rows.rows
+
+    def wait_for_memory(self, max_block_ms: int) -> None:
+        self._granted = self._pool.allocate(self._wanted_blocks, max_block_ms)
+
+    def reserve(self) -> list[Reservation]:
+        """Room for as many of the remaining rows as there is memory for now; an empty list when there is none at all."""
+        guesses = self._guess_remaining_runs()
+        reservations: list[Reservation] = []
+        while not self.done:
+            queue, end = self._queues[self._run], self._ends[self._run]
+            place = guesses.pop(self._run, None) or self._next_place(queue, end)
+            blocks = self._blocks_for(place)
+            if blocks is None:
+                break
+            reservation = self._take_place(queue, place, blocks)
+            if reservation is not None:
+                reservations.append(reservation)
+                self._row = place.hi
+                if self._row == end:
+                    self._run += 1
+        return reservations
+
+    def _guess_remaining_runs(self) -> dict[int, _Place]:
+        """Places for all runs that fit into the batches that are open now, measured together."""
+        rows, first = self._rows, self._row
+        tails = [queue.open_batch() for queue in self._queues[self._run :]]
+        counts = [0 if tail is None else tail.record_count for tail in tails]
+        used = [0 if tail is None else tail.record_bytes for tail in tails]
+        starts = np.concatenate(([first], rows.run_starts[self._run + 1 :]))
+        lengths = rows.run_ends[self._run :] - starts
+        rows.offset_deltas[first:] = np.arange(first, rows.rows) + np.repeat(np.asarray(counts, np.int64) - starts, lengths)
+        bases = [
+            rows.timestamp_at(start) if tail is None else tail.base_timestamp
+            for tail, start in zip(tails, starts.tolist(), strict=True)
+        ]
+        rows.timestamp_deltas[first:] = rows.timestamps[first:] - np.repeat(np.asarray(bases, np.int64), lengths)
+        rows.measure(first, rows.rows)
+        sizes: list[int] = np.add.reduceat(rows.sizes[first:], starts - first, dtype=np.int64).tolist()
+        latest: list[int] = np.maximum.reduceat(rows.timestamps[first:], starts - first).tolist()
+        return {
+            run: _Place(tail, count, before, self._ends[run], size, newest, fills=before + size >= self._limit_of(tail))
+            for run, (tail, count, before, size, newest) in enumerate(
+                zip(tails, counts, used, sizes, latest, strict=True), self._run
+            )
+            if before + size <= self._limit_of(tail)
+        }
+
+    def _limit_of(self, batch: ProducerBatch | None) -> int:
+        return self._raw_limit if batch is None else batch.raw_limit
+
+    def _next_place(self, queue: PartitionQueue, end: int) -> _Place:
+        """As many rows as the batch at the tail, or else a new one, has room for; a new batch takes one row of any size."""
+        rows, lo = self._rows, self._row
+        batch = queue.open_batch()
+        if batch is not None:
+            found = self._measure(batch, batch.record_count, batch.record_bytes, batch.base_timestamp, end)
+            if found is not None:
+                return found
+            self._close(queue, batch)
+        found = self._measure(None, 0, 0, rows.timestamp_at(lo), end)
+        if found is not None:
+            return found
+        return _Place(None, 0, 0, lo + 1, int(rows.sizes[lo]), rows.timestamp_at(lo), fills=True)
+
+    def _measure(self, batch: ProducerBatch | None, count: int, used: int, base_timestamp: int, end: int) -> _Place | None:
+        rows, lo = self._rows, self._row
+        room = self._limit_of(batch) - used
+        before = int(rows.least_ends[lo - 1]) if lo else 0
+        window = min(end, max(lo + 1, int(np.searchsorted(rows.least_ends, before + room, side="right"))))
+        rows.offset_deltas[lo:window] = np.arange(count, count + window - lo)
+        rows.timestamp_deltas[lo:window] = rows.timestamps[lo:window] - base_timestamp
+        rows.measure(lo, window)
+        ends = np.cumsum(rows.sizes[lo:window], dtype=np.int64)
+        fitting = int(np.searchsorted(ends, room, side="right"))
+        if fitting == 0:
+            return None
+        hi, size = lo + fitting, int(ends[fitting - 1])
+        return _Place(batch, count, used, hi, size, int(rows.timestamps[lo:hi].max()), fills=hi < end or size >= room)
+
+    def _close(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        with queue.lock:
+            batch.closed = True
+
+    def _blocks_for(self, place: _Place) -> list[bytearray] | None:
+        """The memory that a place needs beyond what its batch has; None when the pool has too little now."""
+        batch = place.batch
+        needed = self._pool.blocks_for(place.size_bytes) if batch is None else batch.missing_blocks(place.size_bytes)
+        granted, self._granted = self._granted, []
+        if len(granted) < needed or needed <= 0:
+            if granted:
+                self._pool.deallocate(granted)
+            self._wanted_blocks = needed
+            return [] if needed <= 0 else self._pool.try_allocate(needed)
+        blocks, surplus = granted[:needed], granted[needed:]
+        if surplus:
+            self._pool.deallocate(surplus)
+        return blocks
+
+    def _take_place(self, queue: PartitionQueue, place: _Place, blocks: list[bytearray]) -> Reservation | None:
+        """Reserve a place if its batch still is as it was; otherwise give the blocks back."""
+        rows, lo, hi = self._rows, self._row, place.hi
+        part = Part(
+            self._owner, queue.topic_partition, place.count, rows.original_rows[lo:hi], rows.sizes[lo:hi], place.size_bytes
+        )
+        try:
+            with queue.lock:
+                self._accumulator.check_open()
+                tail = queue.open_batch()
+                if tail is place.batch and (tail is None or (tail.record_count, tail.record_bytes) == (place.count, place.used)):
+                    batch = tail or self._accumulator.new_batch(queue, rows.timestamp_at(lo), self._raw_limit)
+                    position = batch.reserve(part, blocks, place.max_timestamp)
+                    batch.closed = place.fills
+                    blocks = []
+                    return Reservation(queue, batch, position, lo, hi)
+                return None
+        finally:
+            if blocks:
+                self._pool.deallocate(blocks)
