@@ -1,0 +1,203 @@
+"""What a task reports, what the driver makes of the reports, and what is in Kafka when something fails in between.
+
+A task flushes before it returns its KafkaCommitMessage, so every row that a message counts has been acknowledged. The driver's
+commit() therefore writes nothing to Kafka: it checks that no report is missing, adds them up and says so.
+
+What is in the topic, and what Spark does next (deliveryGuarantee=at-least-once)
+
+    failure                                         in the topic                    then
+    a row is refused, or not acknowledged in time   rows acknowledged before it     task retried: those rows again
+    executor lost, worker killed, task cancelled    rows acknowledged before that   task retried: those rows again
+    task done, its executor lost before commit      all its rows                    task re-run: all its rows again
+    two attempts of a task (speculation)            rows of both                    nothing: the loser's rows are duplicates
+    a task fails for good                           rows of all tasks so far        abort(); tasks still running may write on
+    driver dies before commit()                     all rows                        a stream re-runs the batch: all rows again
+    commit() raises: a report is missing            what the other tasks wrote      abort(), the query or write fails
+    driver dies after commit(), before Spark's log  all rows                        a stream re-runs the batch: all rows again
+    query.stop() within a batch                     rows of all tasks so far        a restart runs the whole batch again
+
+So no row is lost, and rows may be there twice. With deliveryGuarantee=none rows may be lost too: what brokers had not
+replicated when they failed (acks=1), and whatever did not arrive (acks=0).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from spark_kafka_sink.errors import DeliveryError
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN_OFFSET = -1  # acknowledged, but the broker did not say where
+
+
+class WrittenRange(NamedTuple):
+    """What one write put into one partition of a topic. Offsets are -1 where the broker did not tell them."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    rows: int
+    bytes: int
+
+    def merge(self, other: WrittenRange) -> WrittenRange:
+        known = [offset for offset in (self.first, other.first) if offset != UNKNOWN_OFFSET]
+        return self._replace(
+            first=min(known, default=UNKNOWN_OFFSET),
+            last=max(self.last, other.last),
+            rows=self.rows + other.rows,
+            bytes=self.bytes + other.bytes,
+        )
+
+
+# Counters of the producer that a message carries, and how those of two tasks become one.
+COUNTERS: dict[str, Callable[[Iterable[int]], int]] = {
+    "batch-send-total": sum,
+    "batch-split-total": sum,
+    "record-retry-total": sum,
+    "request-total": sum,
+    "byte-total": sum,
+    "uncompressed-byte-total": sum,
+    "bufferpool-wait-time-ms-total": sum,
+    "request-latency-max": max,
+    "record-queue-time-max": max,
+    "produce-throttle-time-max": max,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaCommitMessage(WriterCommitMessage):
+    """One task's report. Every row that it counts is acknowledged. `counters` are in the order of COUNTERS."""
+
+    spark_partition: int
+    attempt: int
+    query_id: str | None  # of a stream, foreachBatch included
+    batch_id: int | None
+    rows: int
+    bytes: int  # keys, values and headers as records, before compression
+    seconds: float
+    counters: tuple[int, ...]
+    written: tuple[WrittenRange, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By position and with plain tuples: a driver may receive thousands of these, with hundreds of ranges each."""
+        values = [getattr(self, each.name) for each in fields(self)]
+        return _rebuild, (values[:-1], [tuple(written) for written in self.written])
+
+
+def _rebuild(values: list[Any], written: list[tuple[str, int, int, int, int, int]]) -> KafkaCommitMessage:
+    return KafkaCommitMessage(*[*values, tuple(map(WrittenRange._make, written))])
+
+
+def merge_ranges(ranges: Sequence[WrittenRange]) -> tuple[WrittenRange, ...]:
+    """One range for each topic and partition, in their order."""
+    merged: dict[tuple[str, int], WrittenRange] = {}
+    for each in ranges:
+        known = merged.get(each[:2])
+        merged[each[:2]] = each if known is None else known.merge(each)
+    return tuple(merged[key] for key in sorted(merged))
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSummary:
+    """The reports of all tasks of one write, added up."""
+
+    query_id: str | None
+    batch_id: int | None
+    tasks: int
+    rows: int
+    bytes: int
+    slowest_task_seconds: float
+    counters: Mapping[str, int]
+    written: tuple[WrittenRange, ...]
+
+    @classmethod
+    def of(cls, messages: Sequence[KafkaCommitMessage]) -> CommitSummary:
+        query_id, batch_id = next(((each.query_id, each.batch_id) for each in messages), (None, None))
+        columns = zip(*(message.counters for message in messages), strict=True)
+        return cls(
+            query_id=query_id,
+            batch_id=batch_id,
+            tasks=len(messages),
+            rows=sum(message.rows for message in messages),
+            bytes=sum(message.bytes for message in messages),
+            slowest_task_seconds=max((message.seconds for message in messages), default=0.0),
+            counters={name: how(column) for (name, how), column in zip(COUNTERS.items(), columns, strict=False)},
+            written=merge_ranges([each for message in messages for each in message.written]),
+        )
+
+    def line(self) -> str:
+        """One line for the log."""
+        topics = sorted({each.topic for each in self.written})
+        named = ", ".join(topics) if len(topics) <= 3 else f"{len(topics)} topics"
+        stream = f"; query {self.query_id}, batch {self.batch_id}" if self.query_id is not None else ""
+        counters = ", ".join(f"{name} {count}" for name, count in self.counters.items())
+        return (
+            f"wrote {self.rows} rows, {self.bytes} bytes, in {self.tasks} tasks to {len(self.written)} partitions of"
+            f" {named or 'no topic'}; slowest task {self.slowest_task_seconds:.1f} s; {counters}{stream}"
+        )
+
+    def to_json(self, committed_at_ms: int) -> str:
+        """One line of the report file."""
+        offsets: dict[str, dict[str, dict[str, int]]] = {}
+        for each in self.written:
+            partition = {"first": each.first, "last": each.last, "rows": each.rows, "bytes": each.bytes}
+            offsets.setdefault(each.topic, {})[str(each.partition)] = partition
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "written"}
+        return json.dumps({"committed_at_ms": committed_at_ms, **values, "offsets": offsets})
+
+
+def commit(messages: Sequence[KafkaCommitMessage | None], report_path: str | None) -> CommitSummary:
+    """On the driver, when every task has ended well: add up, log one line, append one to the report file.
+
+    A report that cannot be written is an error in the log only: the rows are in Kafka, and to fail would write them again.
+    Raises DeliveryError when a task's report is missing.
+    """
+    missing = sum(message is None for message in messages)
+    if missing:
+        error = DeliveryError(
+            f"{missing} of {len(messages)} tasks report nothing, so nobody knows whether their rows were written. Spark does this"
+            " with trigger(continuous=…), where rows never reach a sink written in Python: all of them are LOST while the query"
+            " looks healthy. Stop the query and use trigger(processingTime=…) or trigger(availableNow=True)",
+            condition="KAFKA_MISSING_COMMIT_MESSAGE",
+        )
+        logger.error("! %s", error)  # Spark goes on with a continuous query for a while: this line is all that is seen of it
+        raise error
+    summary = CommitSummary.of([message for message in messages if message is not None])
+    logger.info("%s", summary.line())
+    if report_path is not None:
+        _append_report(report_path, summary)
+    return summary
+
+
+def _append_report(path: str, summary: CommitSummary) -> None:
+    line = summary.to_json(time.time_ns() // 1_000_000) + "\n"
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(file, line.encode())  # one call: lines of several writes do not mix
+        finally:
+            os.close(file)
+    except OSError as error:
+        logger.error("! the report of %d rows was not written to reportPath=%s: %s", summary.rows, path, error)
+
+
+def abort(messages: Sequence[KafkaCommitMessage | None]) -> None:
+    """On the driver, when a task failed for good, or commit() did: say what remains. Touches nothing, and never raises."""
+    done = [message for message in messages if message is not None]
+    logger.warning(
+        "aborted: %d/%d tasks had completed. %d rows of theirs stay in Kafka, and what the others had sent does too; tasks that"
+        " still run may add to it. When the write is run again, those rows will be there twice (at-least-once)",
+        len(done),
+        len(messages),
+        sum(message.rows for message in done),
+    )

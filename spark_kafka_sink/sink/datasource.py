@@ -1,0 +1,62 @@
+"""The format `pykafka-sink`: every option and every column is checked here, on the driver, before a task starts.
+
+Spark calls `writer` once per batch write, and `streamWriter` twice per micro-batch in two processes (to plan it and to commit
+it): both only check and hand out plain data, and open nothing.
+Law: what is wrong is told all at once, in one error.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from spark_kafka_sink.config import SinkOptions, join_problems
+from spark_kafka_sink.errors import ConfigError, SchemaError
+from spark_kafka_sink.sink.row_mapping import RowMapping
+from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+FORMAT = "pykafka-sink"
+
+
+class KafkaDataSource(DataSource):
+    """Writes the rows of a DataFrame or a stream to Kafka topics.
+
+    `spark.dataSource.register(KafkaDataSource)`, then `df.write.format("pykafka-sink").mode("append").options(…).save()`, or
+    `df.writeStream.format("pykafka-sink")`. Columns: `row_mapping.py`; options: `python -m spark_kafka_sink.config`.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
+        """Spark's entry for a batch write. Raises ConfigError or SchemaError, naming all problems."""
+        problems = []
+        if overwrite:
+            problems.append(
+                "Save mode Overwrite not allowed for Kafka: rows are added to a topic and never replace it."
+                ' Use .mode("append"), the only save mode of this sink.'
+            )
+        return KafkaBatchWriter(*self._check(schema, problems))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
+        """Spark's entry for a stream; `overwrite` is output mode complete, which adds all rows anew with every batch."""
+        del overwrite
+        return KafkaStreamWriter(*self._check(schema, []))
+
+    def _check(self, schema: StructType, problems: list[str]) -> tuple[RowMapping, dict[str, object], str | None]:
+        options = SinkOptions.check(self.options, problems)
+        if options.report_path is not None and not os.path.isdir(os.path.dirname(os.path.abspath(options.report_path))):
+            problems.append(f"reportPath={options.report_path} lies in a directory that does not exist on the driver")
+        schema_problems: list[str] = []
+        mapping = RowMapping.check(schema, options, schema_problems)
+        if problems:
+            raise ConfigError(join_problems([*problems, *schema_problems]))
+        if schema_problems:
+            raise SchemaError(join_problems(schema_problems))
+        return mapping, options.producer.to_mapping(), options.report_path

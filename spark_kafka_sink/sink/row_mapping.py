@@ -1,0 +1,147 @@
+"""Which column is what of a record: Spark's rules for its own Kafka sink, with its names and its messages.
+
+    value      string or binary                          required; null is a tombstone
+    key        string or binary                          null: no key
+    topic      string                                    required unless the option `topic` is set, which goes before it
+    partition  int                                       null: the partitioner decides
+    headers    array<struct<key:string,value:binary>>    order and duplicates are kept
+    timestamp  timestamp, or bigint in milliseconds      only with includeTimestamp=true; null: the time of sending
+
+Names are matched exactly, the first of two equal ones counts, and any other column is ignored, as Spark does.
+Checked once on the driver; what travels to the tasks is plain data: the positions of the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    CharType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+    VarcharType,
+)
+
+from spark_kafka_sink.config import SinkOptions
+from spark_kafka_sink.errors import InvalidRecordError
+
+NO_TOPIC = "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """A column that the sink knows: its name and the types it may have, in words and as a check."""
+
+    name: str
+    types: tuple[str, ...]
+    fits: Callable[[DataType], bool]
+
+    def problem(self, found: DataType) -> str:
+        return (
+            f"{self.name} attribute unsupported type {found.simpleString()}. {self.name} must be a(n) {' or '.join(self.types)}"
+        )
+
+
+def _is_string(kind: DataType) -> bool:
+    return isinstance(kind, StringType | VarcharType | CharType)
+
+
+def _is_payload(kind: DataType) -> bool:
+    return _is_string(kind) or isinstance(kind, BinaryType)
+
+
+def _is_headers(kind: DataType) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = [(field.name, field.dataType) for field in kind.elementType.fields]
+    return [name for name, _ in fields] == ["key", "value"] and _is_string(fields[0][1]) and isinstance(fields[1][1], BinaryType)
+
+
+TOPIC = Attribute("topic", ("string",), _is_string)
+VALUE = Attribute("value", ("string", "binary"), _is_payload)
+KEY = Attribute("key", ("string", "binary"), _is_payload)
+PARTITION = Attribute("partition", ("int",), lambda kind: isinstance(kind, IntegerType))
+HEADERS = Attribute("headers", ("array<struct<key:string,value:binary>>",), _is_headers)
+TIMESTAMP = Attribute("timestamp", ("timestamp", "bigint"), lambda kind: isinstance(kind, TimestampType | LongType))
+
+
+@dataclass(frozen=True, slots=True)
+class RowMapping:
+    """Where the parts of a record lie in each Arrow batch: positions of columns, None for what there is not."""
+
+    topic: str | int | None  # a str: the topic of all rows
+    value: int | None
+    key: int | None
+    partition: int | None
+    headers: int | None
+    timestamp: int | None
+
+    @classmethod
+    def check(cls, schema: StructType, options: SinkOptions, problems: list[str]) -> RowMapping:
+        """Find the columns of a DataFrame; what is wrong is added to `problems`, after which the result is not to be used."""
+
+        def position(attribute: Attribute, missing: str | None = None) -> int | None:
+            for index, column in enumerate(schema.fields):
+                if column.name == attribute.name:
+                    if not attribute.fits(column.dataType):
+                        problems.append(attribute.problem(column.dataType))
+                    return index
+            if missing is not None:
+                problems.append(missing)
+            return None
+
+        return cls(
+            topic=options.topic if options.topic is not None else position(TOPIC, NO_TOPIC),
+            value=position(VALUE, "Required attribute 'value' not found"),
+            key=position(KEY),
+            partition=position(PARTITION),
+            headers=position(HEADERS),
+            timestamp=position(TIMESTAMP, "Required attribute 'timestamp' not found: includeTimestamp=true asks for it")
+            if options.include_timestamp
+            else None,
+        )
+
+    def columns(self, batch: pa.RecordBatch) -> dict[str, Any]:
+        """The arguments of `KafkaProducer.send_columns` for one Arrow batch. Copies nothing but timestamps.
+
+        Raises InvalidRecordError for a null topic. What is wrong with other values, the producer tells.
+        """
+
+        def column(position: int | None) -> pa.Array | None:
+            return None if position is None else batch.column(position)
+
+        timestamp = column(self.timestamp)
+        return {
+            "topic": self.topic if isinstance(self.topic, str) else _without_nulls(column(self.topic)),
+            "value": column(self.value),
+            "key": column(self.key),
+            "partition": column(self.partition),
+            "headers": column(self.headers),
+            "timestamp": timestamp if timestamp is None else _milliseconds(timestamp),
+        }
+
+
+def _without_nulls(topic: pa.Array) -> pa.Array:
+    if topic.null_count:
+        raise InvalidRecordError(
+            "The Kafka message data sent to the producer contains a null topic."
+            " Use the `topic` option for setting a default topic.",
+            condition="KAFKA_NULL_TOPIC_IN_DATA",
+        )
+    return topic
+
+
+def _milliseconds(timestamp: pa.Array) -> pa.Array:
+    """int64 milliseconds since 1970; microseconds below are cut off. A timestamp's instant does not depend on its time zone."""
+    if pa.types.is_int64(timestamp.type):
+        return timestamp
+    return timestamp.cast(pa.timestamp("ms", timestamp.type.tz), safe=False).cast(pa.int64())
