@@ -1,0 +1,51 @@
+"""Write a file or directory to a Kafka topic: python -m jobs.batch_to_kafka, or the same file given to spark-submit.
+
+    python -m jobs.batch_to_kafka --input flights.csv --topic flights --key carrier --bootstrap-servers localhost:9092
+    spark-submit --py-files pykafka_sink.whl,jobs/command_line.py jobs/batch_to_kafka.py --input …
+
+Parses arguments, builds a DataFrame, calls the sink.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING
+
+try:
+    from jobs import command_line
+except ImportError:                     # spark-submit puts this folder on the path, not its parent
+    import command_line  # type: ignore[import-not-found,no-redef]
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMAT = "pykafka-sink"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="batch_to_kafka", description="Write a file or a directory to a Kafka topic.")
+    command_line.add_arguments(parser)
+    return parser
+
+
+def batch_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
+    """Write the input once. Returns the line to print."""
+    started = time.monotonic()
+    format_name = command_line.input_format(arguments)
+    reader = spark.read.format(format_name).options(**command_line.input_options(arguments, format_name))
+    if arguments.schema:
+        reader = reader.schema(arguments.schema)
+    rows = reader.load(arguments.input)
+    options = command_line.sink_options(arguments)
+    command_line.records(rows, arguments).write.format(FORMAT).options(**options).mode("append").save()
+    return f"batch_to_kafka: wrote {arguments.input} to topic {options['topic']} in {time.monotonic() - started:.1f} s"
+
+
+def main(argv: list[str] | None = None) -> int:
+    return command_line.run(build_parser(), batch_to_kafka, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,255 @@
+"""What batch_to_kafka and stream_to_kafka share: arguments, .properties files, and one clear line when something fails.
+
+Nothing here knows Kafka or what the sink does with an option. Exit codes: 0 done, 1 failed, 2 usage, 130 Ctrl-C.
+Law: the value of an option is never printed or logged; it may be a password. Such values belong in a --config file, because
+a command line can be seen by every user of the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    Job = Callable[[SparkSession, argparse.Namespace], str]
+
+FORMAT_OF_SUFFIX = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
+COMPRESSION_SUFFIXES = {".gz", ".bz2", ".zst", ".snappy", ".lz4", ".deflate"}
+INPUT_DEFAULTS = {"csv": {"header": "true", "inferSchema": "true"}}
+DEFAULT_VALUE = "to_json(struct(*))"
+# Every other producer key of Kafka has a dot, and no option of the sink has.
+DOTLESS_KAFKA_KEYS = {"acks", "retries"}
+
+# These repeat, with a stack trace each, what the exception says that reaches the job.
+LOGGERS_THAT_REPEAT_FAILURES = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.datasources.v2",
+    "org.apache.spark.sql.execution.streaming",
+    "org.apache.spark.util.Utils",
+)
+
+
+class UsageError(Exception):
+    """The command line or a file it names is wrong: one sentence, exit code 2."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that both jobs take."""
+    add = parser.add_argument
+    add("--input", help="file or directory to read")
+    add("--input-format", help="csv, json, parquet or any Spark format (default: by the extension of --input)")
+    add("--input-option", type=pair, action="append", default=[], metavar="NAME=VALUE", help="of Spark's reader; repeatable")
+    add("--schema", help="columns of the input, like 'id INT, name STRING' (default: read from the input)")
+    add("--topic", help="topic to write to (or `topic` in --config)")
+    add("--key", metavar="SQL", help="expression for the key, a string or binary (default: no key)")
+    add("--value", metavar="SQL", default=DEFAULT_VALUE, help="expression for the value (default: the row as JSON)")
+    add("--headers", metavar="SQL", help="expression for the headers: array<struct<key: string, value: binary>>")
+    add("--bootstrap-servers", metavar="HOST:PORT,...", help="brokers (or `bootstrap.servers` in --config)")
+    add("--option", type=pair, action="append", default=[], metavar="NAME=VALUE", help="of the sink, or kafka.<key>; repeatable")
+    add("--config", type=Path, action="append", default=[], metavar="FILE", help="Kafka keys and sink options; repeatable")
+    add("--verbose", action="store_true", help="show Spark's log and whole stack traces")
+
+
+def pair(text: str) -> tuple[str, str]:
+    """name=value"""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError("not NAME=VALUE")       # without the text: it may be a secret
+    return name.strip(), value
+
+
+# --- options of the sink ----------------------------------------------------------------------------------------------
+
+
+def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
+    """The sink's options: files in their order, then --option, then the arguments that have a name of their own."""
+    options: dict[str, str] = {}
+    for file in arguments.config:
+        options |= {option_name(key): value for key, value in read_properties(file).items()}
+    options |= dict(arguments.option)
+    if arguments.bootstrap_servers:
+        options["kafka.bootstrap.servers"] = arguments.bootstrap_servers
+    if arguments.topic:
+        options["topic"] = arguments.topic
+    for name, argument in (("kafka.bootstrap.servers", "--bootstrap-servers"), ("topic", "--topic")):
+        if not options.get(name):
+            raise UsageError(f"{argument} is missing: pass it, or set it in a --config file.")
+    return options
+
+
+def option_name(key: str) -> str:
+    """The sink's name of a key in a .properties file: Kafka's own keys may be written without `kafka.`."""
+    is_kafka_key = "." in key or key in DOTLESS_KAFKA_KEYS
+    return f"kafka.{key}" if is_kafka_key and not key.startswith("kafka.") else key
+
+
+def read_properties(file: Path) -> dict[str, str]:
+    """The pairs of a Java .properties file; UsageError when it cannot be read."""
+    try:
+        return parse_properties(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--config {file} cannot be read ({error}).") from error
+    except ValueError as error:
+        raise UsageError(f"--config {file}: {error}") from error
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """java.util.Properties' format: # and ! comments; = : or blanks after the key; escapes; a final backslash joins lines."""
+    properties = {}
+    for line in _logical_lines(text):
+        key, value = _split_at_separator(line)
+        properties[_unescape(key)] = _unescape(value)
+    return properties
+
+
+def _logical_lines(text: str) -> list[str]:
+    lines: list[str] = []
+    continued = False
+    for natural in re.split(r"\r\n|\n|\r", text):
+        line = natural.lstrip(" \t\f")
+        if not continued and (not line or line[0] in "#!"):
+            continue
+        backslashes = len(line) - len(line.rstrip("\\"))
+        ends_open = backslashes % 2 == 1
+        piece = line[:-1] if ends_open else line
+        if continued:
+            lines[-1] += piece
+        else:
+            lines.append(piece)
+        continued = ends_open
+    return [line for line in lines if line]
+
+
+def _split_at_separator(line: str) -> tuple[str, str]:
+    match = re.match(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*(?:[=:][ \t\f]*)?(.*)", line, re.DOTALL)
+    assert match is not None, "the pattern matches every line"
+    return match.group(1), match.group(2)
+
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\(u.{0,4}|.)", _unescape_one, text, flags=re.DOTALL)
+
+
+def _unescape_one(match: re.Match[str]) -> str:
+    escaped = match.group(1)
+    if escaped[0] != "u":
+        return _ESCAPES.get(escaped, escaped)
+    if not re.fullmatch(r"u[0-9A-Fa-f]{4}", escaped):
+        raise ValueError("a \\u escape needs four hexadecimal digits.")       # without the text: it may be a secret
+    return chr(int(escaped[1:], 16))
+
+
+# --- input and records ------------------------------------------------------------------------------------------------
+
+
+def input_format(arguments: argparse.Namespace) -> str:
+    """Spark's format of the input: as named, else by the extension of its path."""
+    if arguments.input_format:
+        return str(arguments.input_format)
+    if not arguments.input:
+        raise UsageError("--input is missing: name a file or directory (or an --input-format that needs none).")
+    suffixes = [suffix for suffix in Path(arguments.input).suffixes if suffix not in COMPRESSION_SUFFIXES]
+    known = FORMAT_OF_SUFFIX.get(suffixes[-1]) if suffixes else None
+    if known is None:
+        raise UsageError(f"The format of {arguments.input} cannot be told by its extension: pass --input-format.")
+    return known
+
+
+def input_options(arguments: argparse.Namespace, format_name: str) -> dict[str, str]:
+    return INPUT_DEFAULTS.get(format_name, {}) | dict(arguments.input_option)
+
+
+def records(rows: DataFrame, arguments: argparse.Namespace) -> DataFrame:
+    """The rows as the sink's columns."""
+    columns = {"key": arguments.key, "value": arguments.value, "headers": arguments.headers}
+    return rows.selectExpr(*(f"({expression}) AS {name}" for name, expression in columns.items() if expression))
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+def run(parser: argparse.ArgumentParser, job: Job, argv: list[str] | None = None) -> int:
+    """Run a job with a Spark session of its own and print the line it returns. The result is the exit code."""
+    arguments = parser.parse_args(argv)
+    try:
+        sink_options(arguments)
+        input_format(arguments)
+    except UsageError as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 2
+    return _run_with_spark(parser.prog, job, arguments)
+
+
+def _run_with_spark(name: str, job: Job, arguments: argparse.Namespace) -> int:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    spark = None
+    try:
+        spark = start_spark(name, verbose=arguments.verbose)
+        print(job(spark, arguments), flush=True)
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        return 130
+    except (PySparkException, Py4JError, UsageError, OSError, RuntimeError) as error:
+        if arguments.verbose:
+            raise
+        print(f"{name}: error: {failure_line(str(error))}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    finally:
+        if spark is not None:
+            spark.stop()
+    return 0
+
+
+def start_spark(name: str, *, verbose: bool) -> SparkSession:
+    """A session as spark-submit or the environment configures it, with the sink registered; a progress bar only on a terminal."""
+    from pyspark.sql import SparkSession
+
+    from spark_kafka_sink.sink.datasource import KafkaDataSource
+
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:       # not under spark-submit: workers must be this Python, not the path's first
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    on_terminal = str(sys.stderr.isatty()).lower()
+    spark = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", on_terminal).getOrCreate()
+    if not verbose:
+        _quieten(spark)
+    spark.dataSource.register(KafkaDataSource)         # --py-files are not searched for data sources
+    return spark
+
+
+def _quieten(spark: SparkSession) -> None:
+    spark.sparkContext.setLogLevel("WARN")
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)       # PySpark's, with a stack trace in JSON
+    log4j = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    for logger in LOGGERS_THAT_REPEAT_FAILURES:
+        log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
+
+
+def failure_line(text: str) -> str:
+    """What matters in the text of a Spark exception: the sink's own `[KAFKA_…]` message, else the Python error, else line one."""
+    own = list(re.finditer(r"\[KAFKA_[A-Z_]+\] ", text))
+    if own:
+        return _until_trace(text[own[-1].start() :])
+    raised = re.findall(r"^[A-Za-z_][\w.]*(?:Error|Exception): .+", text, re.MULTILINE) if "Traceback (most" in text else []
+    lines = [*raised[-1:], *(line.strip() for line in text.splitlines() if line.strip())]
+    return lines[0] if lines else "failed without a message"
+
+
+def _until_trace(message: str) -> str:
+    """A message may have several lines; it ends where Spark's or Java's own words begin."""
+    lines = message.splitlines()
+    ends = (number for number, line in enumerate(lines) if not line.strip() or re.match(r"\s+at |\s*SQLSTATE: |Driver stack|===", line))
+    return "\n".join(lines[: next(ends, len(lines))]).strip()

@@ -1,0 +1,45 @@
+# Sourced by jobs/quickstart and tests/run: finds a Python and a Java, and keeps a virtual environment up to date.
+# Every failure is one sentence on stderr and exit code 1.
+
+fail() {
+    echo "error: $*" >&2
+    exit 1
+}
+
+# Prints the first Python of 3.11 or newer, with venv. PYTHON names another one to use.
+find_python() {
+    for candidate in ${PYTHON:-python3.13 python3.12 python3.11 python3 python}; do
+        if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            command -v "$candidate"
+            return 0
+        fi
+    done
+    return 1
+}
+
+# make_environment DIRECTORY EXTRA, in the checkout: a virtual environment with this project, editable, and its extra [EXTRA].
+# Reused as long as pyproject.toml, the extra and the Python that made it are the same; the stamp is written last, so that an
+# environment whose making was interrupted is made again.
+make_environment() {
+    python=$(find_python) || fail "No Python 3.11 or newer with its venv module was found as ${PYTHON:-python3.13, python3.12, python3.11 or python3}: install one, or name it in PYTHON."
+    stamp="$2 $python $("$python" -c 'import hashlib, sys; print(sys.version.split()[0], hashlib.sha256(open("pyproject.toml", "rb").read()).hexdigest())')"
+    if [ "$(cat "$1/.stamp" 2>/dev/null)" = "$stamp" ] && "$1/bin/python" -c '' 2>/dev/null; then
+        return 0
+    fi
+    echo "making the Python environment $1 (once; again when pyproject.toml changes)" >&2
+    rm -rf "$1" || fail "The old environment $1 cannot be removed: remove it by hand."
+    "$python" -m venv "$1" >&2 || fail "$python could not make a virtual environment in $1: see its message above."
+    "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-input -e ".[$2]" >&2 </dev/null ||
+        fail "pip could not install this project with its extra [$2]: see its message above; mostly the network, a proxy, or the disk."
+    echo "$stamp" >"$1/.stamp"
+}
+
+# Fails unless Java 17 or newer runs: JAVA_HOME's, else the path's. Asked before the environment is made, which takes longer.
+require_java() {
+    java=java
+    if [ -n "${JAVA_HOME:-}" ]; then java=$JAVA_HOME/bin/java; fi
+    remedy="install a JDK or JRE 17 or newer, or point JAVA_HOME at one"
+    answer=$("$java" -version 2>&1) || fail "Java does not run as '$java': $remedy."
+    major=$(printf '%s\n' "$answer" | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
+    [ "${major:-0}" -ge 17 ] || fail "Java ${major:-of unknown version} at '$java' is too old for Spark and Kafka: $remedy."
+}

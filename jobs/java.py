@@ -1,0 +1,62 @@
+"""Finds the Java that Spark and the local Kafka broker run on, and says in one sentence when it will not do.
+
+`kafka_jars` and `local_kafka` start JVMs with it. Looks where Spark looks, in Spark's order: JAVA_HOME, then the path.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+MINIMUM_JAVA = 17                      # Spark 4 and Kafka 4 brokers both ask for it
+VERSION_TIMEOUT_S = 30
+
+_REMEDY = f"install a JDK or JRE {MINIMUM_JAVA} or newer, or point JAVA_HOME at one"
+
+
+class JobError(Exception):
+    """An environment or a request that cannot be served. The text is one sentence for the user, with the remedy."""
+
+
+def find_java() -> Path:
+    """The `java` program, checked to be new enough. Raises JobError otherwise; blocks for one `java -version`."""
+    java = _java_program()
+    version = _major_version(java)
+    if version < MINIMUM_JAVA:
+        raise JobError(f"Java {version} at {java} is too old for Spark and Kafka: {_REMEDY}.")
+    return java
+
+
+def _java_program() -> Path:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        java = Path(home) / "bin" / "java"
+        if not os.access(java, os.X_OK):
+            raise JobError(f"JAVA_HOME is {home}, but there is no program {java}: {_REMEDY}.")
+        return java
+    on_path = shutil.which("java")
+    if on_path is None:
+        raise JobError(f"No Java was found, neither in JAVA_HOME nor on the path: {_REMEDY}.")
+    return Path(on_path)
+
+
+def _major_version(java: Path) -> int:
+    try:
+        answer = subprocess.run(
+            [str(java), "-version"],
+            capture_output=True,
+            text=True,
+            timeout=VERSION_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JobError(f"{java} does not run ({error}): {_REMEDY}.") from error
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
+    if answer.returncode != 0 or match is None:
+        raise JobError(f"{java} does not run (`java -version` ended with {answer.returncode}): {_REMEDY}.")
+    major, minor = match.groups()
+    return int(minor) if major == "1" and minor else int(major)      # Java 8 and older call themselves 1.8

@@ -1,0 +1,237 @@
+"""Fetches the jars of Apache Kafka, and of Spark's own Kafka connector, once, into the user's cache.
+
+PySpark ships Apache Ivy, and Spark needs a JVM anyway, so nothing has to be installed for it. Where Ivy looks is its own
+default, or the user's: the file named by IVY_SETTINGS_FILE, else ~/.ivy2/ivysettings.xml.
+Law: a directory of jars is complete or absent. It is filled beside its final place and renamed; a lock keeps two fetches apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs.java import JobError, find_java
+
+DEFAULT_KAFKA_VERSION = "4.3.1"
+LOG4J_BINDING_VERSION = "2.25.4"       # joins Kafka's slf4j 1.7 with the log4j-core that brokers since 4.0 bring along
+FETCH_TIMEOUT_S = 900
+MINIMUM_FREE_BYTES = 500 * 1024 * 1024
+
+Progress = Callable[[str], None]
+
+
+def be_quiet(_line: str) -> None:
+    """The Progress of callers that show none."""
+
+
+@dataclass(frozen=True)
+class Dependency:
+    """One artifact by its names; `transitive` brings along what it needs."""
+
+    organisation: str
+    artifact: str
+    revision: str
+    transitive: bool = True
+
+    def as_xml(self) -> str:
+        return (
+            f'<dependency org="{self.organisation}" name="{self.artifact}" rev="{self.revision}"'
+            f' conf="default->default" transitive="{str(self.transitive).lower()}"/>'
+        )
+
+
+def kafka_dependencies(version: str) -> tuple[Dependency, ...]:
+    """A broker and its command-line tools. The tools' own needs are Connect's, of which the commands used here need none."""
+    return (
+        Dependency("org.apache.kafka", "kafka_2.13", version),
+        Dependency("org.apache.kafka", "kafka-tools", version, transitive=False),
+        Dependency("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J_BINDING_VERSION),
+    )
+
+
+# Spark's own sink, for comparisons in tests and benchmarks; PySpark brings everything else it needs.
+SPARK_KAFKA_DEPENDENCIES = (
+    Dependency("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", transitive=False),
+    Dependency("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", transitive=False),
+    Dependency("org.apache.kafka", "kafka-clients", "3.9.2", transitive=False),
+    Dependency("org.apache.commons", "commons-pool2", "2.13.1", transitive=False),
+)
+
+
+def cache_dir() -> Path:
+    """Where everything fetched is kept: pykafka-sink in the user's cache directory."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "pykafka-sink"
+
+
+def kafka_version() -> str:
+    """The version of the broker: the environment's KAFKA_VERSION, else the default."""
+    return os.environ.get("KAFKA_VERSION") or DEFAULT_KAFKA_VERSION
+
+
+def fetch_kafka(version: str | None = None, progress: Progress = be_quiet) -> Path:
+    """The directory of the jars of this Kafka, fetched if absent. Raises JobError; blocks for up to FETCH_TIMEOUT_S."""
+    version = version or kafka_version()
+    if not re.fullmatch(r"\d+\.\d+\.\d+([-.]\w+)*", version):
+        raise JobError(f"{version!r} is not a version of Apache Kafka; they look like {DEFAULT_KAFKA_VERSION}.")
+    if int(version.split(".")[0]) < 3:
+        raise JobError(f"Kafka {version} needs ZooKeeper, which is not started here: use 3.3.0 or newer.")
+    return fetch(f"kafka-{version}", kafka_dependencies(version), progress)
+
+
+def fetch_spark_kafka(progress: Progress = be_quiet) -> Path:
+    """The directory of the jars of Spark's own Kafka connector, fetched if absent."""
+    return fetch("spark-kafka", SPARK_KAFKA_DEPENDENCIES, progress)
+
+
+def fetch(name: str, dependencies: Sequence[Dependency], progress: Progress = be_quiet) -> Path:
+    """The directory `name-<digest of the dependencies>` in the cache, fetched if absent."""
+    digest = hashlib.sha256("".join(map(Dependency.as_xml, dependencies)).encode()).hexdigest()[:8]
+    target = cache_dir() / "jars" / f"{name}-{digest}"
+    if target.is_dir():
+        return target
+    java = find_java()
+    make_dir(target.parent)
+    require_free_space(target.parent)
+    with file_lock(target.parent / "fetch.lock", FETCH_TIMEOUT_S, "another process fetches jars"):
+        if not target.is_dir():
+            progress(f"fetching the jars of {name} into {target} (once)")
+            _fetch_into(java, target, name, dependencies, progress)
+    return target
+
+
+def make_dir(path: Path) -> Path:
+    """Create a directory and its parents; JobError when that is not possible."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise JobError(f"{path} cannot be created ({error.strerror}): make its parent writable, or choose another.") from error
+    return path
+
+
+def require_free_space(path: Path) -> None:
+    """JobError when the file system of `path` has less than MINIMUM_FREE_BYTES left."""
+    free = shutil.disk_usage(path).free
+    if free < MINIMUM_FREE_BYTES:
+        raise JobError(
+            f"Only {free / 2**20:,.0f} MB are free at {path}, and {MINIMUM_FREE_BYTES / 2**20:,.0f} MB are needed:"
+            " free some, or choose another directory."
+        )
+
+
+@contextlib.contextmanager
+def file_lock(path: Path, timeout_s: float, occupant: str) -> Iterator[None]:
+    """Hold a lock between processes; it vanishes with its holder. Waits at most `timeout_s`, then JobError names the occupant."""
+    deadline = time.monotonic() + timeout_s
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise JobError(f"{path} was locked for {timeout_s:.0f} s ({occupant}): wait for it or end it.") from None
+                time.sleep(0.1)
+        yield
+
+
+def _fetch_into(java: Path, target: Path, name: str, dependencies: Sequence[Dependency], progress: Progress) -> None:
+    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        module = staging / "ivy.xml"
+        module.write_text(
+            '<ivy-module version="2.0"><info organisation="pykafka-sink" module="fetch"/>'
+            '<configurations><conf name="default"/></configurations>'
+            f"<dependencies>{''.join(map(Dependency.as_xml, dependencies))}</dependencies></ivy-module>",
+            encoding="utf-8",
+        )
+        jars = staging / "jars"
+        command = [
+            str(java), "-cp", _ivy_class_path(), "org.apache.ivy.Main",
+            *_ivy_settings(),
+            "-cache", str(cache_dir() / "ivy"),
+            "-ivy", str(module), "-confs", "default",
+            "-types", "jar", "bundle",
+            "-retrieve", f"{jars}/[artifact]-[revision](-[classifier]).[ext]",
+        ]  # fmt: skip
+        _run_ivy(command, name, progress)
+        jars.rename(target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _ivy_class_path() -> str:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise JobError("PySpark is not installed, and its Ivy fetches Kafka's jars: install this project with its extra [spark].")
+    jars = Path(spec.origin).parent / "jars"
+    found = [*jars.glob("ivy-*.jar"), *jars.glob("commons-cli-*.jar")]
+    if len(found) < 2:
+        raise JobError(f"PySpark's Ivy is not in {jars}: install pyspark whole (pyspark-client has no jars).")
+    return os.pathsep.join(map(str, found))
+
+
+def _ivy_settings() -> list[str]:
+    named = os.environ.get("IVY_SETTINGS_FILE")
+    settings = Path(named) if named else Path.home() / ".ivy2" / "ivysettings.xml"
+    return ["-settings", str(settings)] if named or settings.is_file() else []
+
+
+def _run_ivy(command: list[str], name: str, progress: Progress) -> None:
+    lines: list[str] = []
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as ivy:
+        timed_out = threading.Event()
+
+        def end_it() -> None:
+            timed_out.set()
+            ivy.kill()
+
+        watchdog = threading.Timer(FETCH_TIMEOUT_S, end_it)
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            assert ivy.stdout is not None
+            fetched = 0
+            for line in ivy.stdout:
+                lines.append(line.strip())
+                if "[SUCCESSFUL ]" in line:
+                    fetched += 1
+                    if fetched % 10 == 0:
+                        progress(f"fetched {fetched} files of {name}")
+        except BaseException:
+            ivy.kill()
+            raise
+        finally:
+            watchdog.cancel()
+    if timed_out.is_set():
+        raise JobError(f"Fetching {name} took more than {FETCH_TIMEOUT_S} s and was ended: run again, what was fetched is kept.")
+    if ivy.returncode != 0:
+        raise JobError(_ivy_failure(name, lines))
+
+
+def _ivy_failure(name: str, lines: Sequence[str]) -> str:
+    """Ivy says «not found» for an unreachable server as well; only its list of errors tells which."""
+    for line in lines:
+        unreachable = re.search(r"Server access error at url \S+ \((.*)\)|(Host \S+ not found)", line)
+        if unreachable:
+            reason = unreachable.group(1) or unreachable.group(2)
+            return f"The jars of {name} could not be fetched ({reason}): check the network, the proxy, or IVY_SETTINGS_FILE."
+    missing = [line.strip(": ").removesuffix(": not found") for line in lines if line.endswith(": not found")]
+    if missing:
+        return f"{name} does not exist where Ivy looks ({missing[0]} not found): choose another version."
+    tail = " | ".join(line for line in lines[-5:] if line)
+    return f"The jars of {name} could not be fetched; Ivy ended with: {tail or 'no output'}."

@@ -1,0 +1,96 @@
+"""The two requests the local broker's starter needs: does it answer, and create these topics.
+
+A broker that answers ApiVersions has joined its cluster and serves clients. Stands alone, without the project's own network
+layer, so that a broker can be started while that layer is being changed. Blocking sockets, each call bounded by `timeout_s`.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jobs.java import JobError
+
+API_VERSIONS, CREATE_TOPICS = 18, 19
+TOPIC_ALREADY_EXISTS = 36
+MAX_RESPONSE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class NewTopic:
+    """A topic to create; `config` holds Kafka's topic keys, like retention.ms."""
+
+    name: str
+    partitions: int = 1
+    replication_factor: int = 1
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+def answers(address: tuple[str, int], timeout_s: float) -> bool:
+    """Whether a broker there answers ApiVersions within `timeout_s`."""
+    try:
+        response = _ask(address, API_VERSIONS, 0, b"", timeout_s)
+    except (OSError, EOFError):
+        return False
+    return response[:2] == b"\0\0"                            # error code
+
+
+def create_topics(address: tuple[str, int], topics: list[NewTopic], timeout_s: float) -> None:
+    """Create `topics` through any broker; one that exists is left as it is. JobError when the broker refuses one."""
+    body = struct.pack(">i", len(topics))
+    for topic in topics:
+        body += _string(topic.name) + struct.pack(">ihi", topic.partitions, topic.replication_factor, 0)  # 0: replicas not named
+        body += struct.pack(">i", len(topic.config))
+        for key, value in topic.config.items():
+            body += _string(key) + _string(value)
+    body += struct.pack(">i?", int(timeout_s * 1000), False)
+    try:
+        response = _ask(address, CREATE_TOPICS, 4, body, timeout_s + 5)
+    except (OSError, EOFError) as error:
+        raise JobError(f"The broker at {address[0]}:{address[1]} did not answer CreateTopics ({error}).") from error
+    _check_created(response)
+
+
+def _check_created(response: bytes) -> None:
+    _throttle_ms, count = struct.unpack_from(">ii", response)
+    at = 8
+    for _ in range(count):
+        name, at = _read_string(response, at)
+        (code,) = struct.unpack_from(">h", response, at)
+        message, at = _read_string(response, at + 2)
+        if code not in (0, TOPIC_ALREADY_EXISTS):
+            raise JobError(f"The broker refused to create topic {name!r} (error {code}): {message or 'no reason given'}")
+
+
+def _ask(address: tuple[str, int], api_key: int, version: int, body: bytes, timeout_s: float) -> bytes:
+    """The body of the response to one request on a connection of its own."""
+    request = struct.pack(">hhi", api_key, version, 1) + _string("pykafka-sink-jobs") + body
+    with socket.create_connection(address, timeout=timeout_s) as connection:
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        (size,) = struct.unpack(">i", _receive(connection, 4))
+        if not 4 <= size <= MAX_RESPONSE_BYTES:
+            raise EOFError("not a Kafka broker")
+        return _receive(connection, size)[4:]                  # 4: correlation id
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        piece = connection.recv(size - len(received))
+        if not piece:
+            raise EOFError("connection closed")
+        received += piece
+    return bytes(received)
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack(">h", len(encoded)) + encoded
+
+
+def _read_string(data: bytes, at: int) -> tuple[str, int]:
+    (size,) = struct.unpack_from(">h", data, at)
+    start = at + 2
+    return ("", start) if size < 0 else (data[start : start + size].decode(), start + size)

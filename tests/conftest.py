@@ -1,0 +1,112 @@
+"""What every test may ask for: a real broker, a Spark session, topics, and a way to read them back.
+
+Nothing here starts unless a test names it. Tests that use the broker or Spark are marked so by their fixtures and run after
+all others. The broker and Spark live for the whole session: a test takes a topic of its own from `topic`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jobs.kafka_jars import fetch_kafka, fetch_spark_kafka
+from jobs.local_kafka import LocalKafka
+from tests.integration.reading import READERS, ReadRecord
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Spark's workers otherwise take the first python3 on the path, which need not have pyarrow, and do not see this checkout.
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+BROKER_FIXTURES = {"broker", "topic", "read_topic", "kafka_jars"}
+SPARK_FIXTURES = {"spark", "spark_kafka_jars"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark by fixture, before -m selects; then the fast tests first, the broker's next, Spark's last."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures & BROKER_FIXTURES:
+            item.add_marker("broker")
+        if fixtures & SPARK_FIXTURES:
+            item.add_marker("spark")
+    items.sort(key=lambda item: [item.get_closest_marker(kind) is not None for kind in ("spark", "broker")])
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> Path:
+    """The directory of Apache Kafka's jars, with its command-line tools."""
+    return fetch_kafka()
+
+
+@pytest.fixture(scope="session")
+def spark_kafka_jars() -> Path:
+    """The directory of the jars of Spark's own Kafka connector."""
+    return fetch_spark_kafka()
+
+
+@pytest.fixture(scope="session")
+def broker(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:  # noqa: ARG001 - fetched before the start is timed
+    """One real broker for the session. A test that kills brokers, or changes their properties, starts its own LocalKafka."""
+    with LocalKafka(tmp_path_factory.mktemp("broker")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(broker: LocalKafka, request: pytest.FixtureRequest) -> Callable[..., str]:
+    """topic(partitions=1, config=None) creates a topic with a new name and returns the name."""
+    numbers = itertools.count(1)
+    stem = "".join(c if c.isalnum() else "-" for c in request.node.name)[:60]
+
+    def create(partitions: int = 1, config: dict[str, str] | None = None) -> str:
+        name = f"{stem}-{uuid.uuid4().hex[:8]}-{next(numbers)}"
+        broker.create_topic(name, partitions, config)
+        return name
+
+    return create
+
+
+@pytest.fixture
+def read_topic(broker: LocalKafka) -> Callable[..., list[ReadRecord]]:
+    """read_topic(name, client="confluent-kafka" | "kafka-python", isolation_level=…, timeout_s=…): all of the topic's records."""
+
+    def read(name: str, client: str = "confluent-kafka", **how: Any) -> list[ReadRecord]:
+        return READERS[client](how.pop("bootstrap_servers", broker.bootstrap_servers), name, **how)
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def spark(spark_kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One quiet local[2] session, with our data source registered and Spark's own connector on its class path for comparisons."""
+    from pyspark.sql import SparkSession
+
+    from spark_kafka_sink.sink.datasource import KafkaDataSource
+
+    options: dict[str, bool | float | int | str | None] = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={ROOT / 'conf' / 'log4j2.properties'}",
+        "spark.jars": ",".join(map(str, sorted(spark_kafka_jars.glob("*.jar")))),
+        "spark.python.worker.faulthandler.enabled": "true",
+    }
+    session = SparkSession.builder.master("local[2]").appName("pykafka-sink tests").config(map=options).getOrCreate()
+    session.dataSource.register(KafkaDataSource)
+    yield session
+    session.stop()
