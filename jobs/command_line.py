@@ -11,10 +11,12 @@ import argparse
 import logging
 import os
 import re
+import shlex
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +29,8 @@ INPUT_DEFAULTS = {"csv": {"header": "true", "inferSchema": "true"}}
 DEFAULT_VALUE = "to_json(struct(*))"
 # Every other producer key of Kafka has a dot, and no option of the sink has.
 DOTLESS_KAFKA_KEYS = {"acks", "retries"}
+
+LOGGING = Path(__file__).resolve().parent.parent / "conf" / "log4j2.properties"
 
 # These repeat, with a stack trace each, what the exception says that reaches the job.
 LOGGERS_THAT_REPEAT_FAILURES = (
@@ -220,14 +224,28 @@ def start_spark(name: str, *, verbose: bool) -> SparkSession:
 
     from spark_kafka_sink.sink.datasource import KafkaDataSource
 
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:       # not under spark-submit: workers must be this Python, not the path's first
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:       # started by python -m, not by spark-submit
+        _prepare_environment()
     on_terminal = str(sys.stderr.isatty()).lower()
     spark = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", on_terminal).getOrCreate()
     if not verbose:
         _quieten(spark)
+    signal.signal(signal.SIGINT, _interrupt)           # after PySpark's, which calls the JVM in the middle of another call
     spark.dataSource.register(KafkaDataSource)         # --py-files are not searched for data sources
     return spark
+
+
+def _interrupt(_number: int, _frame: object) -> NoReturn:
+    logging.disable(logging.CRITICAL)                  # py4j logs the stack of whatever call was waiting
+    raise KeyboardInterrupt
+
+
+def _prepare_environment() -> None:
+    """Workers are this Python, not the path's first; the JVM's log is this project's unless the user configures Spark."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if LOGGING.is_file() and "SPARK_CONF_DIR" not in os.environ:
+        java_options = shlex.quote(f"-Dlog4j2.configurationFile={LOGGING}")
+        os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f"--driver-java-options {java_options} pyspark-shell")
 
 
 def _quieten(spark: SparkSession) -> None:
@@ -251,5 +269,6 @@ def failure_line(text: str) -> str:
 def _until_trace(message: str) -> str:
     """A message may have several lines; it ends where Spark's or Java's own words begin."""
     lines = message.splitlines()
-    ends = (number for number, line in enumerate(lines) if not line.strip() or re.match(r"\s+at |\s*SQLSTATE: |Driver stack|===", line))
+    foreign = re.compile(r"\s*$|\s+at |\s*SQLSTATE: |Driver stack|===")
+    ends = (number for number, line in enumerate(lines) if foreign.match(line))
     return "\n".join(lines[: next(ends, len(lines))]).strip()

@@ -57,10 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _end_in_order)
     signal.signal(signal.SIGHUP, _end_in_order)
-    # Spark and its workers on this machine only, all with this Python.
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f"--driver-java-options -Dlog4j2.configurationFile={CONF}/log4j2.properties pyspark-shell")
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")           # Spark listens on this machine only
     try:
         return _run(arguments)
     except JobError as error:

@@ -356,8 +356,7 @@ class Metadata:
         partitions: dict[int, PartitionInfo] = {}
         for partition in answer.partitions:
             info = self._read_partition_locked(name, partition, topic_id, is_recreated, has_reliable_leader_epochs)
-            if info is not None:
-                partitions[info.partition] = info
+            partitions[info.partition] = info
             error = Errors.for_code(partition.error_code)
             if error.refresh_metadata:
                 self.request_update(f"{name}-{partition.partition_index}: {error}")
@@ -370,7 +369,7 @@ class Metadata:
         topic_id: UUID | None,
         is_recreated: bool,
         has_reliable_leader_epochs: bool,
-    ) -> PartitionInfo | None:
+    ) -> PartitionInfo:
         """The partition as answered, or as known before when the answer is older than that."""
         key = TopicPartition(topic, answer.partition_index)
         if not has_reliable_leader_epochs or answer.leader_epoch < 0:
@@ -380,7 +379,7 @@ class Metadata:
         known = self._epochs.get(key)
         if known is not None and not is_recreated and answer.leader_epoch < known:
             log.debug("! metadata: ignoring epoch %d of %s, %d has been seen", answer.leader_epoch, key, known)
-            return self._cluster.partition(key)
+            return self._cluster.partition(key) or _partition_info(topic, answer, None)._replace(leader=None)
         if known is not None and is_recreated:
             log.info("= metadata: %s was re-created with topic id %s", key, topic_id)
         if known is None or is_recreated or answer.leader_epoch > known:

@@ -81,3 +81,17 @@ class StickyPartitioner:
             self._load = None
         else:
             self._load = (np.cumsum(sizes.max() + 1 - sizes), np.asarray(partitions, np.int32))
+
+
+class RoundRobinPartitioner:
+    """Row after row to partition after partition, whatever its key. Kafka's class of this name; any thread may call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the counter
+        self._next = 0
+
+    def assign(self, rows: int, available: Sequence[int]) -> npt.NDArray[np.int32]:
+        with self._lock:
+            turns = np.arange(self._next, self._next + rows) % len(available)
+            self._next = (self._next + rows) % len(available)
+        return np.asarray(available, np.int32)[turns]

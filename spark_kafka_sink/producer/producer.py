@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError, RecordTooLargeError
+from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError, RecordTooLargeError, SchemaError
 from spark_kafka_sink.network.cluster import Cluster, PartitionInfo
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
@@ -151,16 +151,17 @@ class KafkaProducer:
     def _partitions(
         self, topic: str, columns: RecordColumns, explicit: npt.NDArray[np.int32], cluster: Cluster
     ) -> npt.NDArray[np.int32]:
-        """Explicit, else by key, else sticky."""
+        """Explicit, else by key, else sticky; with the round robin partitioner: explicit, else the next in turn."""
         partitions = explicit.copy()
         undecided = partitions == NO_PARTITION
-        if columns.key is not None and not self._config.partitioner_ignore_keys and undecided.any():
+        by_key = not self._config.partitioner_ignore_keys and self._config.partitioner_class is None
+        if by_key and columns.key is not None and undecided.any():
             hashed = partition_for_keys(columns.key, cluster.partition_count(topic) or 1)
-            by_key = undecided & (columns.key_lengths != NULL_LENGTH)
-            np.copyto(partitions, hashed, where=by_key)
-            undecided &= ~by_key
+            has_key = undecided & (columns.key_lengths != NULL_LENGTH)
+            np.copyto(partitions, hashed, where=has_key)
+            undecided &= ~has_key
         if undecided.any():
-            self._accumulator.assign_sticky(topic, base_sizes(columns), undecided, partitions, cluster)
+            self._accumulator.assign_partitions(topic, base_sizes(columns), undecided, partitions, cluster)
         return partitions
 
     # CHECKS
@@ -322,6 +323,8 @@ def _or_default(timestamp: pa.Array | None, now_ms: int) -> pa.Array | int:
 
 
 def _explicit_partitions(partition: pa.Array | None, rows: int) -> npt.NDArray[np.int32]:
+    if partition is not None and len(partition) != rows:
+        raise SchemaError(f"column partition has {len(partition)} rows where {rows} are expected; pass columns of one length")
     if partition is None or partition.null_count == len(partition):
         return np.full(rows, NO_PARTITION, np.int32)
     lowest = pc.min(partition).as_py()
@@ -354,4 +357,5 @@ def _by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt.NDArr
     ends = np.cumsum(np.bincount(codes, minlength=len(names))).tolist()
     for name, start, stop in zip(names, [0, *ends], ends, strict=False):
         chosen = order[start:stop]
-        yield _TopicChunk(name, columns.take(chosen), explicit[chosen], rows[chosen])
+        if len(chosen):  # a dictionary may name topics that no row uses
+            yield _TopicChunk(name, columns.take(chosen), explicit[chosen], rows[chosen])

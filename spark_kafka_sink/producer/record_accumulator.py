@@ -22,13 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.config import ROUND_ROBIN, ProducerConfig
 from spark_kafka_sink.errors import KafkaError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.buffer_pool import BufferPool
 from spark_kafka_sink.producer.delivery import RecordsOwner
 from spark_kafka_sink.producer.partition_queue import PartitionQueue
-from spark_kafka_sink.producer.partitioner import StickyPartitioner
+from spark_kafka_sink.producer.partitioner import RoundRobinPartitioner, StickyPartitioner
 from spark_kafka_sink.producer.producer_batch import Compression, FinalState, ProducerBatch
 from spark_kafka_sink.producer.slice_layout import Reservation, SliceLayout, SortedSlice
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -47,6 +47,7 @@ class TopicQueues:
         self.topic = topic
         self.by_partition: dict[int, PartitionQueue] = {}
         self.sticky = StickyPartitioner(config.batch_size, self._open_bytes, random)
+        self.round_robin = RoundRobinPartitioner()
 
     def _open_bytes(self, partition: int) -> int:
         queue = self.by_partition.get(partition)
@@ -99,9 +100,10 @@ class RecordAccumulator:
         self._queues: list[PartitionQueue] = []  # all of them in the order they were made; grows only
         self._drain_after: dict[int, int] = {}  # Sender only: node -> index into _queues of the partition drained last
         self._closed = False
-        self._lock = threading.Lock()  # guards the four below, and the making of queues
+        self._lock = threading.Lock()  # guards the five below, and the making of queues
         self._incomplete: set[ProducerBatch] = set()
         self._flushes_in_progress = 0
+        self._starving_callers = 0
         self._completed = threading.Condition(self._lock)  # notified when a batch is done while somebody flushes
         self._newest_flush_id = 0
 
@@ -144,10 +146,20 @@ class RecordAccumulator:
             if reservations:
                 self._fill(sorted_slice, reservations, wake_sender)
             else:
-                wake_sender()  # the pool is empty: everything is ready now
-                layout.wait_for_memory(self._config.max_block_ms)
+                self._wait_for_memory(layout, wake_sender)
 
-    def assign_sticky(
+    def _wait_for_memory(self, layout: SliceLayout, wake_sender: Callable[[], None]) -> None:
+        """The pool is empty: have everything sent that is queued, and wait for what comes back."""
+        with self._lock:
+            self._starving_callers += 1  # first, so that the Sender sees it when it wakes
+        try:
+            wake_sender()
+            layout.wait_for_memory(self._config.max_block_ms)
+        finally:
+            with self._lock:
+                self._starving_callers -= 1
+
+    def assign_partitions(
         self,
         topic: str,
         row_bytes: npt.NDArray[np.int64],
@@ -155,12 +167,26 @@ class RecordAccumulator:
         partitions: npt.NDArray[np.int32],
         cluster: Cluster,
     ) -> None:
-        """Write a sticky partition into `partitions` for each chosen row; the sizes are as the batch counts them, compressed."""
-        available = cluster.available_partitions(topic) or cluster.partitions_for(topic)
+        """Write a partition into `partitions` for each chosen row: the ones that neither the row nor its key decides."""
+        queues = self.topic_queues(topic)
+        available = self._available(topic, cluster)
         sizes = row_bytes[chosen] + 3
-        if self._compression.enabled:
+        if self._config.partitioner_class == ROUND_ROBIN:
+            partitions[chosen] = queues.round_robin.assign(len(sizes), available)
+            return
+        if self._compression.enabled:  # a stay is measured as a batch is: compressed
             sizes = np.ceil(sizes * self._ratios.estimation(topic, self._compression.codec)).astype(np.int64)
-        partitions[chosen] = self.topic_queues(topic).sticky.assign(sizes, [info.partition for info in available])
+        partitions[chosen] = queues.sticky.assign(sizes, available)
+
+    def _available(self, topic: str, cluster: Cluster) -> list[int]:
+        """Partitions with a leader, those in our rack if that is wanted and there are any; all of them if none has a leader."""
+        infos = cluster.available_partitions(topic) or cluster.partitions_for(topic)
+        if self._config.partitioner_rack_aware:
+            near_nodes = {node.id for node in cluster.nodes if node.rack == self._config.client_rack}
+            near = [info.partition for info in infos if info.leader in near_nodes]
+            if near:
+                return near
+        return [info.partition for info in infos]
 
     def queues_for(self, topic: str, partitions: Iterable[int]) -> list[PartitionQueue]:
         by_partition = self.topic_queues(topic).by_partition
@@ -203,37 +229,48 @@ class RecordAccumulator:
             raise ProducerClosedError("Cannot write: the producer is closed or being closed")
 
     def _fill(self, sorted_slice: SortedSlice, reservations: list[Reservation], wake_sender: Callable[[], None]) -> None:
-        """Encode the reserved rows and copy them to their places; whatever happens, the reservations end."""
+        """Encode the reserved rows and copy them to their places; whatever happens, every reservation ends."""
         lo, hi = reservations[0].lo, reservations[-1].hi
-        written = 0
+        open_reservations = deque(reservations)
+        wake = False
         try:
             encoded = sorted_slice.encode(lo, hi)
             bounds = encoded.offsets[[0, *(each.hi - lo for each in reservations)]].tolist()
             for reservation, begin, end in zip(reservations, bounds, bounds[1:], strict=False):
                 reservation.batch.write(reservation.position, encoded.data[begin:end])
-                written += 1
+                self._finish_if_full(reservation)
+                wake |= self._release(open_reservations.popleft())
         finally:
-            wake = False
-            for index, reservation in enumerate(reservations):
-                wake = self._release(reservation, good=index < written) or wake
+            for reservation in open_reservations:
+                self._spoil(reservation)
+                wake |= self._release(reservation)
             if wake:
                 wake_sender()
 
-    def _release(self, reservation: Reservation, good: bool) -> bool:
+    def _finish_if_full(self, reservation: Reservation) -> None:
+        """Compress a full batch here, on the caller's thread; it is still reserved, so the Sender cannot have it."""
+        batch = reservation.batch
+        with reservation.queue.lock:
+            is_last_writer = batch.closed and batch.reservations == 1 and batch.poison is None
+        if is_last_writer and self._compression.enabled:
+            self.finish(batch)
+
+    def _spoil(self, reservation: Reservation) -> None:
+        batch = reservation.batch
+        with reservation.queue.lock:
+            batch.closed = True
+            batch.poison = batch.poison or KafkaError(
+                f"{batch.topic_partition}: a row could not be encoded; the batch it lay in is given up"
+            )
+
+    def _release(self, reservation: Reservation) -> bool:
         """End a reservation; returns whether the Sender should look at the batch now."""
         queue, batch = reservation.queue, reservation.batch
         with queue.lock:
-            if not good:
-                batch.poison = KafkaError(f"{batch.topic_partition}: a row could not be encoded; the batch it lay in is given up")
-                batch.closed = True
-            compress_now = batch.closed and batch.reservations == 1 and self._compression.enabled and batch.poison is None
-        if compress_now:
-            self.finish(batch)  # still reserved, so the Sender cannot have it
-        with queue.lock:
             batch.reservations -= 1
-            is_news = batch.sender_waits or batch.is_full() or reservation.position == 0
-            wake = batch.reservations == 0 and is_news
-            batch.sender_waits = False
+            batch.sender_waits |= batch.is_full() or reservation.position == 0  # kept until the last of its writers is done
+            wake = batch.sender_waits and batch.reservations == 0
+            batch.sender_waits &= not wake
         return wake
 
     def finish(self, batch: ProducerBatch) -> None:
@@ -252,7 +289,7 @@ class RecordAccumulator:
         Minus partitions that back off or are muted. Also tells for how long nothing more will become ready by itself.
         """
         result = ReadyCheckResult()
-        all_at_once = self.pool.queued() > 0 or self._closed or self._flushes_in_progress > 0
+        all_at_once = self._starving_callers > 0 or self._closed or self._flushes_in_progress > 0
         for queue in self._queues:
             if queue.batches:
                 self._check_ready(queue, cluster, now_ms, all_at_once, result)
@@ -318,7 +355,7 @@ class RecordAccumulator:
             if not queue.batches or queue.muted or cluster.leader_for(queue.topic_partition) != node:
                 continue
             with queue.lock:
-                batch = self._head_to_drain_locked(queue, now_ms)
+                batch = self._head_to_drain_locked(queue, cluster, now_ms)
                 if batch is None:
                     continue
                 if drained and size + batch.size_in_bytes > max_size:
@@ -340,13 +377,14 @@ class RecordAccumulator:
         start = self._drain_after.get(node, -1) + 1
         return ((index % count, self._queues[index % count]) for index in range(start, start + count))
 
-    def _head_to_drain_locked(self, queue: PartitionQueue, now_ms: int) -> ProducerBatch | None:
+    def _head_to_drain_locked(self, queue: PartitionQueue, cluster: Cluster, now_ms: int) -> ProducerBatch | None:
         if not queue.batches:
             return None
         first = queue.batches[0]
         if first.reservations:
             first.sender_waits = True
             return None
+        first.maybe_update_leader_epoch(cluster.leader_epoch(queue.topic_partition))
         if first.poison is not None or self._remaining_backoff_ms(first, now_ms) > 0:
             return None
         if self._sequencer is not None and self._sequencer.must_stop_draining(first):

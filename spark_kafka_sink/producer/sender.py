@@ -151,6 +151,7 @@ class Sender:
         if transactions.fatal_error is not None:
             if self._accumulator.has_incomplete():
                 self._abort_batches(transactions.fatal_error)
+            self._expire(now_ms)  # collects what a caller was still writing into
             return False
         transactions.maybe_resolve()
         transactions.maybe_bump_epoch()
@@ -167,6 +168,7 @@ class Sender:
                 self._metadata.add_topic(topic, now_ms)
             self._metadata.request_update("no leader known for a partition of " + ", ".join(sorted(result.unknown_leader_topics)))
         timeout_ms = min(MAX_POLL_MS, result.next_ready_check_delay_ms)
+        self._expire(now_ms)  # before draining: what is late must not go into a request
 
         nodes = []
         for node in result.ready_nodes:
@@ -179,7 +181,6 @@ class Sender:
             timeout_ms = min(timeout_ms, self._config.retry_backoff_ms)
         drained = self._accumulator.drain(cluster, nodes, self._config.max_request_size, now_ms)
         self._track(drained)
-        self._expire(now_ms)
         timeout_ms = min(timeout_ms, self._next_expiry_delay_ms(now_ms))
         sent = [self._send_produce_request(node, batches, cluster, now_ms) for node, batches in drained.items()]
         if any(sent):
@@ -247,7 +248,6 @@ class Sender:
     # PRODUCE REQUESTS
 
     def _send_produce_request(self, node: int, batches: list[ProducerBatch], cluster: Cluster, now_ms: int) -> bool:
-        batches = [batch for batch in batches if not batch.is_done]
         if not batches:
             return False
         by_topic: dict[str, list[PartitionProduceData]] = {}
@@ -434,8 +434,8 @@ class Sender:
         record_errors: dict[int, KafkaError] | None = None,
         final_state: FinalState = FinalState.FAILED,
     ) -> None:
-        self._metrics.record_error_total += batch.record_count
-        batch.fail(error, record_errors, final_state)
+        if batch.fail(error, record_errors, final_state):
+            self._metrics.record_error_total += batch.record_count
         if self._transactions is not None:
             self._transactions.batch_failed(batch, outcome_known=outcome_known)
         if batch.in_flight:

@@ -9,11 +9,18 @@ from __future__ import annotations
 from bisect import insort
 from typing import NamedTuple
 
-from spark_kafka_sink.producer.producer_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerBatch, increment_sequence
+from spark_kafka_sink.producer.producer_batch import (
+    MAX_SEQUENCE,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    ProducerBatch,
+    increment_sequence,
+)
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 NO_LAST_ACKED_SEQUENCE = -1
 NO_LAST_ACKED_OFFSET = -1
+HALF_RANGE = 2**30  # of two sequences less than this apart, the one ahead is the later one, also across the wrap-around
 
 
 class ProducerIdAndEpoch(NamedTuple):
@@ -40,12 +47,9 @@ class PartitionSequences:
         self.in_flight: list[ProducerBatch] = []  # given a sequence and not yet done, oldest first
 
     def add_in_flight(self, batch: ProducerBatch) -> None:
-        """Batches come in sequence order, except for the children of a split; numbers that wrapped to 0 come last."""
-        insort(self.in_flight, batch, key=lambda each: (each.base_sequence - self._oldest()) & 0x7FFFFFFF)
-
-    def _oldest(self) -> int:
-        """Where to count from: right behind what was acknowledged, so that a wrap-around does not disturb the order."""
-        return increment_sequence(self.last_acked_sequence, 1) if self.last_acked_sequence >= 0 else 0
+        """Batches come in sequence order, except for the children of a split; numbers that wrapped to 0 follow the highest."""
+        first = self.in_flight[0].base_sequence if self.in_flight else batch.base_sequence
+        insort(self.in_flight, batch, key=lambda each: (each.base_sequence - first + HALF_RANGE) & MAX_SEQUENCE)
 
     def remove_in_flight(self, batch: ProducerBatch) -> None:
         if batch in self.in_flight:
@@ -57,8 +61,8 @@ class PartitionSequences:
         return sequence
 
     def acknowledge(self, last_sequence: int, last_offset: int) -> None:
-        behind = (last_sequence - self.last_acked_sequence) & 0x7FFFFFFF
-        if self.last_acked_sequence == NO_LAST_ACKED_SEQUENCE or 0 < behind < 2**30:
+        ahead = (last_sequence - self.last_acked_sequence) & MAX_SEQUENCE
+        if self.last_acked_sequence == NO_LAST_ACKED_SEQUENCE or 0 < ahead < HALF_RANGE:
             self.last_acked_sequence = last_sequence
         self.last_acked_offset = max(self.last_acked_offset, last_offset)
 

@@ -8,6 +8,7 @@ Law: a length of -1 is a null, and only such a row is one; nobody below looks at
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -50,16 +51,22 @@ class RecordColumns:
         """Rows start … stop-1, over the same memory."""
         start, stop, _ = slice(start, stop).indices(self.rows)
         rows = max(0, stop - start)
-        key, value, headers = (column and column.slice(start, rows) for column in (self.key, self.value, self.headers))
-        numbers = (self.timestamps, self.key_lengths, self.value_lengths)
-        return RecordColumns(rows, key, value, headers, *(n if isinstance(n, int) else n[start : start + rows] for n in numbers))
+        return self._map(rows, lambda column: column.slice(start, rows), lambda numbers: numbers[start : start + rows])
 
     def take(self, indices: NDArray[np.integer]) -> RecordColumns:
         """The rows named by `indices`, in that order, copied."""
         chosen = pa.array(indices)
-        key, value, headers = (column and column.take(chosen) for column in (self.key, self.value, self.headers))
-        numbers = (self.timestamps, self.key_lengths, self.value_lengths)
-        return RecordColumns(len(indices), key, value, headers, *(n if isinstance(n, int) else n[indices] for n in numbers))
+        return self._map(len(indices), lambda column: column.take(chosen), lambda numbers: numbers[indices])
+
+    def _map(
+        self, rows: int, payload: Callable[[pa.Array], pa.Array], numbers: Callable[[Int64Column], Int64Column]
+    ) -> RecordColumns:
+        key, value, headers = (None if column is None else payload(column) for column in (self.key, self.value, self.headers))
+        timestamps, key_lengths, value_lengths = (
+            column if isinstance(column, int) else numbers(column)
+            for column in (self.timestamps, self.key_lengths, self.value_lengths)
+        )
+        return RecordColumns(rows, key, value, headers, timestamps, key_lengths, value_lengths)
 
 
 def record_columns(
@@ -111,7 +118,7 @@ def _payload(name: str, column: Column) -> pa.Array | None:
         raise SchemaError(f"column {name} has type {column.type}; it must be binary or string: cast it before writing")
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    large = column.type in (pa.large_binary(), pa.large_string()) or column.nbytes > INT32_MAX
+    large = column.type not in (pa.binary(), pa.string()) or column.nbytes > INT32_MAX
     return _contiguous(column.cast(pa.large_binary() if large else pa.binary()))
 
 
@@ -167,23 +174,25 @@ def _encode_headers(column: Column, rows: int) -> pa.Array | None:
     if column is None or pa.types.is_null(column.type):
         return None
     column = _contiguous(column)
-    keys, values = _header_types(column.type)
-    list_type = pa.large_list if pa.types.is_large_list(column.type) else pa.list_
-    column = column.cast(list_type(pa.struct([pa.field("key", keys), pa.field("value", values)])))
+    _check_header_type(column.type)
+    if pa.types.is_map(column.type):
+        entry = pa.struct([pa.field("key", column.type.key_type), pa.field("value", column.type.item_type)])
+        column = column.cast(pa.list_(entry))
     counts = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     ends = np.zeros(rows + 1, np.int64)
     np.cumsum(counts, out=ends[1:])
     if ends[-1] == 0:
         return None
-    key, value = (_payload("headers", field) for field in column.flatten().flatten())
+    fields = dict(zip((field.name for field in column.type.value_type), column.flatten().flatten(), strict=True))
+    key, value = _payload("headers", fields["key"]), _payload("headers", fields["value"])
     key_lengths = _lengths(key)
     _refuse_null_header_keys(key_lengths, ends)
-    encoded = join_rows([key_lengths, *_some(key), _lengths(value), *_some(value)], int(ends[-1]))
-    spans = _binary(encoded[0][ends], encoded[1])
+    offsets, data = join_rows([key_lengths, key, _lengths(value), *([] if value is None else [value])], int(ends[-1]))
+    spans = _binary(offsets[ends], data)
     return _binary(*join_rows([counts, spans], rows))
 
 
-def _header_types(kind: pa.DataType) -> tuple[pa.DataType, pa.DataType]:
+def _check_header_type(kind: pa.DataType) -> None:
     types: dict[str, pa.DataType] = {}
     if pa.types.is_map(kind):
         types = {"key": kind.key_type, "value": kind.item_type}
@@ -191,7 +200,6 @@ def _header_types(kind: pa.DataType) -> tuple[pa.DataType, pa.DataType]:
         types = {field.name: field.type for field in kind.value_type}
     if set(types) != {"key", "value"} or not all(_is_payload(type_) or pa.types.is_null(type_) for type_ in types.values()):
         raise SchemaError(f"column headers has type {kind}; it must be list<struct<key: string, value: binary>>")
-    return types["key"], types["value"]
 
 
 def _refuse_null_header_keys(key_lengths: Int64Column | int, ends: Int64Column) -> None:
@@ -199,10 +207,6 @@ def _refuse_null_header_keys(key_lengths: Int64Column | int, ends: Int64Column) 
     if nulls.any():
         row = int(np.searchsorted(ends, np.argmax(nulls), side="right")) - 1
         raise InvalidRecordError(f"row {row}: a header has no key; every header needs one: leave it out or name it")
-
-
-def _some(payload: pa.Array | None) -> list[pa.Array]:
-    return [] if payload is None else [payload]
 
 
 def _binary(offsets: Int64Column, data: pa.Buffer) -> pa.Array:

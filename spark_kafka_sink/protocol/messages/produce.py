@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 from uuid import UUID
 
@@ -68,7 +68,7 @@ class ProduceResponse(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProduceData(Message):
     index: Int32
-    records: Records
+    records: Records = field(repr=False)  # rows belong in no log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

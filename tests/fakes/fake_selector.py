@@ -1,0 +1,169 @@
+"""A Selector without sockets: what NetworkClient sends is decoded and shown, what the test answers arrives with the next poll.
+
+    network = FakeSelector(clock)
+    network.answer = lambda sent: ApiVersionsResponse(...) if ... else None      # None: no answer yet
+    network.respond(sent, message)                                               # later, by hand
+
+A poll in which nothing happens takes its whole time-out on the test's clock, at once.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spark_kafka_sink.network.connection import Connection, Response
+from spark_kafka_sink.network.selector import ChannelState, Disconnect
+from spark_kafka_sink.network.transport import Address
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.headers import RequestHeader, read_request_header, write_response_header
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
+from spark_kafka_sink.protocol.messages.produce import ProduceRequest
+from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer
+from spark_kafka_sink.protocol.schema import Message
+from tests.fakes.clock import ManualClock
+
+REQUESTS: dict[int, type[Message]] = {
+    ApiKey.PRODUCE: ProduceRequest,
+    ApiKey.METADATA: MetadataRequest,
+    ApiKey.API_VERSIONS: ApiVersionsRequest,
+    ApiKey.INIT_PRODUCER_ID: InitProducerIdRequest,
+}
+
+
+@dataclass
+class Sent:
+    node_id: int
+    header: RequestHeader
+    message: Message
+
+
+class FakeSelector:
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.answer: Callable[[Sent], Message | None] = lambda _: None
+        self.refused: dict[int, str] = {}  # ports that refuse connections, and why
+        self.holds_connects = False  # connections neither succeed nor fail
+        self.holds_sends = False  # requests stay unwritten
+        self.attempts: list[tuple[int, Address]] = []
+        self.sent: list[Sent] = []
+        self.closed: list[int] = []
+        self.wakeups = 0
+        self.is_closed = False
+        self.poll_timeouts_ms: list[int] = []
+        self._connections: dict[int, Connection] = {}
+        self._connecting: list[int] = []
+        self._writing: list[int] = []
+        self._incoming: list[tuple[int, bytes]] = []
+        self._lost: dict[int, Disconnect] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self.connected: list[int] = []
+        self.completed_sends: list[int] = []
+        self.completed_receives: list[tuple[int, Response]] = []
+        self.disconnected: dict[int, Disconnect] = {}
+
+    # ---- what a test says --------------------------------------------------------------------------------------------------
+
+    def respond(self, sent: Sent, message: Message) -> None:
+        """Arrives with the next poll."""
+        self._incoming.append((sent.node_id, framed(sent.header, message)))
+
+    def deliver(self, node_id: int, data: bytes) -> None:
+        self._incoming.append((node_id, data))
+
+    def lose(self, node_id: int, reason: str = "connection reset", state: ChannelState = ChannelState.READY) -> None:
+        """The next poll finds the connection closed."""
+        self._lost[node_id] = Disconnect(state, reason)
+
+    def sent_of(self, api_key: ApiKey) -> list[Sent]:
+        return [sent for sent in self.sent if sent.header.api_key == api_key]
+
+    # ---- Selector's interface ----------------------------------------------------------------------------------------------
+
+    def connect(self, node_id: int, address: Address, connection: Connection) -> None:
+        assert node_id not in self._connections
+        self.attempts.append((node_id, address))
+        self._connections[node_id] = connection
+        self._connecting.append(node_id)
+
+    def is_channel_ready(self, node_id: int) -> bool:
+        return node_id in self._connections and node_id not in self._connecting
+
+    def send(self, node_id: int, buffers: list[Buffer]) -> None:
+        assert node_id not in self._writing, "one request at a time"
+        reader = Reader(b"".join(buffers)[4:])
+        header = read_request_header(reader)
+        message = REQUESTS[header.api_key].decode(header.api_version, reader.take(reader.remaining()))
+        sent = Sent(node_id, header, message)
+        self.sent.append(sent)
+        self._writing.append(node_id)
+        answer = self.answer(sent)
+        if answer is not None:
+            self.respond(sent, answer)
+
+    def poll(self, timeout_ms: int) -> None:
+        self.poll_timeouts_ms.append(timeout_ms)
+        self._clear()
+        self._connect_all()
+        if not self.holds_sends:
+            self.completed_sends, self._writing = self._writing, []
+        incoming, self._incoming = self._incoming, []
+        for node_id, data in incoming:
+            self._receive(node_id, data)
+        for node_id, disconnect in self._lost.items():
+            if node_id in self._connections:
+                self._forget(node_id)
+                self.disconnected[node_id] = disconnect
+        self._lost = {}
+        if not (self.connected or self.completed_sends or self.completed_receives or self.disconnected):
+            self.clock.advance(timeout_ms)
+
+    def _connect_all(self) -> None:
+        if self.holds_connects:
+            return
+        connecting, self._connecting = self._connecting, []
+        ports = {node_id: address.socket_address[1] for node_id, address in self.attempts}
+        for node_id in connecting:
+            if ports[node_id] in self.refused:
+                self._forget(node_id)
+                self.disconnected[node_id] = Disconnect(ChannelState.NOT_CONNECTED, self.refused[ports[node_id]])
+            else:
+                self.connected.append(node_id)
+
+    def _receive(self, node_id: int, data: bytes) -> None:
+        connection = self._connections.get(node_id)
+        if connection is None:
+            return
+        self.completed_receives += [(node_id, response) for response in connection.receive_data(data)]
+        if connection.error is not None:
+            self._forget(node_id)
+            self.disconnected[node_id] = Disconnect(ChannelState.READY, connection.error.message)
+
+    def _forget(self, node_id: int) -> None:
+        self._connections.pop(node_id, None)
+        self._connecting = [other for other in self._connecting if other != node_id]
+        self._writing = [other for other in self._writing if other != node_id]
+
+    def wakeup(self) -> None:
+        self.wakeups += 1
+
+    def close(self, node_id: int | None = None) -> None:
+        if node_id is None:
+            self.is_closed = True
+        elif node_id in self._connections:
+            self.closed.append(node_id)
+            self._forget(node_id)
+
+
+def framed(header: RequestHeader, message: Message) -> bytes:
+    """A response as a broker would send it."""
+    writer = Writer()
+    write_response_header(writer, ApiKey(header.api_key), header.api_version, header.correlation_id)
+    writer.opaque(message.encode(header.api_version))
+    body = b"".join(writer.buffers())
+    return struct.pack(">i", len(body)) + body

@@ -1,0 +1,266 @@
+"""Batch writes with real Spark to a real broker: what is in the topic afterwards is what was in the DataFrame."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+
+from jobs.local_kafka import LocalKafka
+from tests.integration.reading import ReadRecord
+from tests.integration.writing import save
+
+Topic = Callable[..., str]
+ReadTopic = Callable[..., list[ReadRecord]]
+
+HEADERS = "array<struct<key:string,value:binary>>"
+
+
+def values(records: list[ReadRecord]) -> list[str | None]:
+    return [None if record.value is None else record.value.decode() for record in records]
+
+
+# --- the scenarios of Spark's own KafkaSinkSuite ----------------------------------------------------------------------
+
+
+def test_topic_value_and_headers_come_back_as_written(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    name = topic(4)
+    several = [Row(key="a", value=b"b"), Row(key="c", value=b"d"), Row(key="a", value=None), Row(key="é", value=b"")]
+    rows = [(name, "1", several), (name, "2", None), (name, "3", []), (name, "4", [Row(key="", value=b"\x00\xff")])]
+    save(spark.createDataFrame(rows, f"topic string, value string, headers {HEADERS}"), broker)
+    found = {record.value: record.headers for record in read_topic(name, client="kafka-python")}
+    assert found == {b"1": [("a", b"b"), ("c", b"d"), ("a", None), ("é", b"")], b"2": [], b"3": [], b"4": [("", b"\x00\xff")]}
+
+
+def test_the_partition_column_goes_before_the_key(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    name = topic(4)
+    rows = [(f"k{i}", f"v{i}") for i in range(20)]
+    by_key = spark.createDataFrame(rows, "key string, value string")
+    save(by_key, broker, name)
+    chosen = {record.value: record.partition for record in read_topic(name)}
+    assert len(set(chosen.values())) > 1
+
+    second = topic(4)
+    save(by_key.withColumn("partition", F.lit(2)), broker, second)
+    assert {record.partition for record in read_topic(second)} == {2}
+
+    third = topic(4)
+    save(by_key.withColumn("partition", F.lit(None).cast("int")), broker, third)
+    assert {record.value: record.partition for record in read_topic(third)} == chosen
+
+
+def test_keys_go_where_sparks_own_sink_puts_them(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    ours, theirs = topic(7), topic(7)
+    df = spark.range(500).selectExpr("cast(id * id as string) key", "cast(id as string) value")
+    save(df, broker, ours)
+    df.write.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", theirs).save()
+    where = [{record.value: record.partition for record in read_topic(name)} for name in (ours, theirs)]
+    assert len(where[0]) == 500
+    assert where[0] == where[1]
+
+
+def test_an_analyzed_expression_may_be_the_value(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    """SPARK-20496: the plan handed to the sink was analyzed twice."""
+    name = topic()
+    df = spark.range(1).select(F.to_json(F.struct("*")).alias("value"))
+    save(df, broker, name)
+    assert values(read_topic(name)) == ['{"id":0}']
+
+
+def test_large_rows_pass_through_a_small_buffer(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    name = topic()
+    df = spark.range(1000, numPartitions=2).selectExpr("cast(repeat('x', 15000) as binary) value")
+    save(df, broker, name, kafka__buffer__memory="16384")
+    assert [len(record.value or b"") for record in read_topic(name)] == [15_000] * 1000
+
+
+# --- rows of every kind -----------------------------------------------------------------------------------------------
+
+
+def test_nulls_stay_nulls_and_empty_stays_empty(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    name = topic()
+    rows = [("k", None), (None, "v"), (None, None), ("", ""), ("k", "v")]
+    save(spark.createDataFrame(rows, "key string, value string").coalesce(1), broker, name)
+    found = [(record.key, record.value) for record in read_topic(name)]
+    assert found == [(b"k", None), (None, b"v"), (None, None), (b"", b""), (b"k", b"v")]
+
+
+@pytest.mark.parametrize("kind", ["string", "binary"])
+def test_text_and_bytes_are_written_as_they_are(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, kind: str
+) -> None:
+    name = topic()
+    texts = ["straße", "日本語", "🙂" * 100, "\x00", "a\nb", ""]
+    df = spark.createDataFrame([(text,) for text in texts], "value string").coalesce(1)
+    save(df.select(F.col("value").cast(kind), F.col("value").cast(kind).alias("key")), broker, name)
+    records = read_topic(name)
+    assert values(records) == texts
+    assert [record.key for record in records] == [record.value for record in records]
+
+
+def test_one_row_is_written_in_order_with_a_current_timestamp(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    name = topic()
+    before = time.time()
+    save(spark.range(1).selectExpr("'v' value"), broker, name)
+    (record,) = read_topic(name)
+    assert (record.offset, record.key, record.value) == (0, None, b"v")
+    assert before - 1 <= record.timestamp / 1000 <= time.time() + 1
+
+
+def test_no_rows_write_nothing(spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic) -> None:
+    name = topic()
+    save(spark.range(0).selectExpr("cast(id as string) value"), broker, name)
+    assert read_topic(name) == []
+
+
+def test_empty_spark_partitions_do_no_harm(spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic) -> None:
+    name = topic()
+    save(spark.range(100, numPartitions=8).where("id % 100 = 7").selectExpr("cast(id as string) value"), broker, name)
+    assert values(read_topic(name)) == ["7"]
+
+
+def test_rows_of_200_tasks_arrive_once_each(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    name, report = topic(3), tmp_path / "report.jsonl"
+    df = spark.range(10_000, numPartitions=200).selectExpr("cast(id as string) key", "cast(id as string) value")
+    save(df, broker, name, reportPath=str(report))
+    assert sorted(map(int, filter(None, values(read_topic(name))))) == list(range(10_000))
+    told = json.loads(report.read_text())
+    assert (told["tasks"], told["rows"]) == (200, 10_000)
+    assert sum(each["rows"] for each in told["offsets"][name].values()) == 10_000
+
+
+def test_the_order_within_a_task_is_kept(spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic) -> None:
+    name = topic(3)
+    df = spark.range(300_000, numPartitions=1).selectExpr("cast(id % 50 as string) key", "cast(id as string) value")
+    save(df, broker, name)
+    by_partition: dict[int, list[int]] = {}
+    for record in read_topic(name):
+        by_partition.setdefault(record.partition, []).append(int(record.value or b""))
+    assert all(ids == sorted(ids) for ids in by_partition.values())
+    assert sum(map(len, by_partition.values())) == 300_000
+
+
+def test_rows_of_one_task_go_to_several_topics(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    names = [topic(2) for _ in range(3)]
+    rows = [(names[i % 3], str(i)) for i in range(3000)]
+    save(spark.createDataFrame(rows, "topic string, value string").coalesce(1), broker)
+    for number, name in enumerate(names):
+        assert Counter(values(read_topic(name))) == Counter(str(i) for i in range(number, 3000, 3))
+
+
+def test_the_topic_option_goes_before_the_column(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    name, other = topic(), topic()
+    save(spark.range(2).selectExpr("cast(id as string) value", f"'{other}' topic"), broker, name)
+    assert sorted(filter(None, values(read_topic(name)))) == ["0", "1"]
+    assert read_topic(other) == []
+
+
+def test_columns_that_no_record_has_are_ignored(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    name = topic()
+    df = spark.range(1).selectExpr(
+        "'v' value", "map('a', 1) extra", "current_date() day", "cast(1 as decimal(20,2)) amount", "'K' KEY"
+    )
+    save(df, broker, name)
+    (record,) = read_topic(name)
+    assert (record.key, record.value) == (None, b"v")
+
+
+def test_a_value_of_one_megabyte_arrives(spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic) -> None:
+    name = topic()
+    save(spark.range(3).selectExpr("repeat(cast(id as string), 1000000) value"), broker, name)
+    assert sorted(record.value for record in read_topic(name) if record.value) == [str(i).encode() * 1_000_000 for i in range(3)]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_every_codec_is_readable_by_a_foreign_client(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, codec: str
+) -> None:
+    name = topic(2)
+    save(
+        spark.range(20_000, numPartitions=2).selectExpr("concat('value-', id) value"),
+        broker,
+        name,
+        kafka__compression__type=codec,
+    )
+    assert Counter(values(read_topic(name))) == Counter(f"value-{i}" for i in range(20_000))
+
+
+def test_a_timestamp_column_is_written_when_asked_for(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    moment = int(datetime(2024, 5, 6, 7, 8, 9, 123_000, tzinfo=UTC).timestamp() * 1000)
+    df = spark.range(1, numPartitions=1).selectExpr("'v' value", f"timestamp_millis({moment}) timestamp")
+    asked, ignored = topic(), topic()
+    save(df, broker, asked, includeTimestamp="true")
+    save(df, broker, ignored)
+    assert [record.timestamp for record in read_topic(asked)] == [moment]
+    assert read_topic(ignored)[0].timestamp > moment
+
+
+def test_acks_0_and_1_write_the_same_rows(spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic) -> None:
+    for acks in ("0", "1"):
+        name = topic(2)
+        save(spark.range(1000).selectExpr("cast(id as string) value"), broker, name, kafka__acks=acks)
+        assert Counter(values(read_topic(name))) == Counter(map(str, range(1000)))
+
+
+# --- ways to write ----------------------------------------------------------------------------------------------------
+
+
+def test_the_format_works_in_sql_style_writers(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    """saveAsTable and save(path) bring options of Spark's own."""
+    name = topic()
+    df = spark.range(1).selectExpr("'v' value")
+    options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": name}
+    df.write.format("PyKafka-Sink").options(**options).mode("append").save("a/path/that/is/ignored")
+    table = name.replace("-", "_")
+    df.write.format("pykafka-sink").options(**options).mode("append").saveAsTable(table)
+    spark.sql(f"drop table {table}")
+    assert values(read_topic(name)) == ["v", "v"]
+
+
+def test_the_report_tells_offsets_that_readers_see(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    name, report = topic(3), tmp_path / "report.jsonl"
+    df = spark.range(5000, numPartitions=2).selectExpr("cast(id as string) key", "cast(id as string) value")
+    for _ in range(2):
+        save(df, broker, name, reportPath=str(report))
+    lines = [json.loads(line)["offsets"][name] for line in report.read_text().splitlines()]
+    assert len(lines) == 2
+    for partition in range(3):
+        offsets = [record.offset for record in read_topic(name) if record.partition == partition]
+        first, second = (line[str(partition)] for line in lines)
+        assert (first["first"], first["last"] + 1, second["last"]) == (0, second["first"], offsets[-1])
+        assert first["rows"] + second["rows"] == len(offsets)

@@ -1,0 +1,193 @@
+"""What a user reads when something is wrong: the code, what, where, and what to do; and nothing half written where avoidable."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from jobs.local_kafka import LocalKafka
+from tests.integration.reading import ReadRecord
+from tests.integration.writing import FORMAT, conditions, error_of, save
+
+Topic = Callable[..., str]
+ReadTopic = Callable[..., list[ReadRecord]]
+
+SERVERS = "127.0.0.1:9"  # never reached: what is tested with it fails on the driver
+
+
+# --- told on the driver, before a task runs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "expected"),
+    [
+        (["id"], {}, "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."),
+        (["id"], {"topic": "t"}, "Required attribute 'value' not found"),
+        (["id as topic", "'v' value"], {}, "topic attribute unsupported type bigint. topic must be a(n) string"),
+        (["'t' topic", "id as value"], {}, "value attribute unsupported type bigint. value must be a(n) string or binary"),
+        (["'t' topic", "'v' value", "id as key"], {}, "key attribute unsupported type bigint. key must be a(n) string or binary"),
+        (
+            ["'t' topic", "'v' value", "'0' partition"],
+            {},
+            "partition attribute unsupported type string. partition must be a(n) int",
+        ),
+    ],
+)
+def test_a_wrong_schema_is_told_as_spark_tells_it(
+    spark: SparkSession, columns: list[str], options: dict[str, str], expected: str
+) -> None:
+    told = error_of(lambda: save(spark.range(1).selectExpr(*columns), SERVERS, **options))
+    assert expected in told
+    assert "KAFKA_INVALID_SCHEMA" in conditions(told)
+
+
+def test_serializers_are_refused_in_sparks_words(spark: SparkSession) -> None:
+    df = spark.range(1).selectExpr("'v' value")
+    told = error_of(lambda: save(df, SERVERS, "t", kafka__key__serializer="foo"))
+    assert "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer." in told
+    told = error_of(lambda: save(df, SERVERS, "t", kafka__value__serializer="foo"))
+    assert "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer." in told
+
+
+@pytest.mark.parametrize("mode", ["error", "ignore"])
+def test_spark_itself_refuses_other_save_modes(spark: SparkSession, mode: str) -> None:
+    told = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), SERVERS, "t", mode=mode))
+    assert "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in told
+
+
+def test_overwrite_is_refused_with_the_remedy(spark: SparkSession) -> None:
+    told = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), SERVERS, "t", mode="overwrite"))
+    assert "[KAFKA_INVALID_CONFIG] Save mode Overwrite not allowed for Kafka" in told
+    assert '.mode("append")' in told
+
+
+def test_missing_bootstrap_servers_are_told(spark: SparkSession) -> None:
+    told = error_of(
+        lambda: spark.range(1).selectExpr("'v' value").write.format(FORMAT).mode("append").option("topic", "t").save()
+    )
+    assert "[KAFKA_INVALID_CONFIG] Kafka option 'bootstrap.servers' is not set." in told
+    assert '.option("kafka.bootstrap.servers"' in told
+
+
+def test_misspelt_options_are_told_all_at_once_without_any_secret(spark: SparkSession) -> None:
+    options = {"topik": "t", "kafka.acks": "7", "bootstrap.servers": SERVERS, "kafka.sasl.jaas.config": "hunter2"}
+    writer = spark.range(1).selectExpr("'v' value").write.format(FORMAT).mode("append").options(**options)
+    told = error_of(writer.save)
+    for part in (
+        "Did you mean 'topic'?",
+        "Did you mean 'kafka.bootstrap.servers'?",
+        "Invalid value 7 for configuration acks: String must be",
+    ):
+        assert part in told
+    assert "hunter2" not in told
+
+
+# --- told by a task ---------------------------------------------------------------------------------------------------
+
+
+def test_a_null_topic_is_told_in_sparks_words(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
+    df = spark.createDataFrame([(None, "v")], "topic string, value string")
+    told = error_of(lambda: save(df, broker))
+    assert (
+        "[KAFKA_NULL_TOPIC_IN_DATA] The Kafka message data sent to the producer contains a null topic."
+        " Use the `topic` option for setting a default topic. (Spark partition "
+    ) in told
+    save(df, broker, topic())
+
+
+def test_a_partition_that_the_topic_does_not_have_is_told_with_the_count(
+    spark: SparkSession, broker: LocalKafka, topic: Topic
+) -> None:
+    name = topic(3)
+    df = spark.range(1).selectExpr("'v' value", "3 partition")
+    told = error_of(lambda: save(df, broker, name, kafka__max__block__ms="3000"))
+    assert f"Partition 3 of topic {name} with partition count 3 is not present in metadata after 3000 ms." in told
+
+
+def test_a_negative_partition_is_told_in_kafkas_words(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
+    df = spark.range(1).selectExpr("'v' value", "-1 partition")
+    told = error_of(lambda: save(df, broker, topic(3)))
+    assert "Invalid partition: -1. Partition number should always be non-negative or null." in told
+
+
+def test_a_topic_that_does_not_exist_is_told_within_max_block_ms(spark: SparkSession, broker: LocalKafka) -> None:
+    started = time.monotonic()
+    told = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), broker, "no-such-topic", kafka__max__block__ms="3000"))
+    assert "Topic no-such-topic not present in metadata after 3000 ms." in told
+    assert time.monotonic() - started < 20
+
+
+def test_an_unreachable_broker_is_told_within_max_block_ms(spark: SparkSession) -> None:
+    with socket.socket() as taken:  # bound and not listening: connections are refused
+        taken.bind(("127.0.0.1", 0))
+        servers = f"127.0.0.1:{taken.getsockname()[1]}"
+        started = time.monotonic()
+        told = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), servers, "t", kafka__max__block__ms="3000"))
+    assert "Topic t not present in metadata after 3000 ms." in told
+    assert servers in told
+    assert "KAFKA_BROKER_UNREACHABLE" in conditions(told)
+    assert time.monotonic() - started < 20
+
+
+def test_a_silent_broker_is_told_within_max_block_ms(spark: SparkSession) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        servers = f"127.0.0.1:{silent.getsockname()[1]}"
+        started = time.monotonic()
+        told = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), servers, "t", kafka__max__block__ms="3000"))
+    assert "Topic t not present in metadata after 3000 ms." in told
+    assert time.monotonic() - started < 20
+
+
+def test_a_row_above_max_request_size_is_told_with_size_and_limit(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
+    df = spark.range(10, numPartitions=1).selectExpr("repeat('x', if(id = 7, 2000000, 1)) value")
+    told = error_of(lambda: save(df, broker, topic()))
+    assert "KAFKA_RECORD_TOO_LARGE" in conditions(told)
+    assert "max.request.size=1048576" in told
+    assert "row 7" in told
+    assert "(Spark partition 0, attempt 0)" in told
+
+
+def test_a_row_above_the_topics_limit_is_told(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
+    df = spark.range(1).selectExpr("repeat('x', 50000) value")
+    told = error_of(lambda: save(df, broker, topic(1, {"max.message.bytes": "10000"})))
+    assert {"KAFKA_MESSAGE_TOO_LARGE", "KAFKA_RECORD_TOO_LARGE"} & conditions(told)
+
+
+def test_batches_above_the_topics_limit_are_split(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    name = topic(1, {"max.message.bytes": "10000"})
+    save(spark.range(5000, numPartitions=1).selectExpr("concat('value-', id) value"), broker, name)
+    assert [record.value for record in read_topic(name)] == [f"value-{i}".encode() for i in range(5000)]
+
+
+def test_a_failed_write_can_be_repeated_by_the_same_session(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    name = topic(2)
+    df = spark.range(100, numPartitions=2).selectExpr("cast(id as string) value", "cast(null as int) partition")
+    error_of(lambda: save(df.withColumn("partition", F.lit(9)), broker, name, kafka__max__block__ms="500"))
+    save(df, broker, name)
+    assert len(read_topic(name)) == 100
+
+
+@pytest.fixture
+def verbose_tracebacks(spark: SparkSession) -> Iterator[None]:
+    """Spark prints the locals of each frame."""
+    key = "spark.sql.execution.pyspark.udf.tracebackWithLocals.enabled"
+    spark.conf.set(key, "true")
+    yield
+    spark.conf.unset(key)
+
+
+@pytest.mark.usefixtures("verbose_tracebacks")
+def test_no_secret_shows_in_a_traceback_with_locals(spark: SparkSession, broker: LocalKafka) -> None:
+    df = spark.createDataFrame([(None, "v")], "topic string, value string")
+    told = error_of(lambda: save(df, broker, kafka__sasl__jaas__config="hunter2", kafka__ssl__key__password="hunter2"))
+    assert "KAFKA_NULL_TOPIC_IN_DATA" in conditions(told)
+    assert "hunter2" not in told

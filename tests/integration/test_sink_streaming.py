@@ -1,0 +1,193 @@
+"""Streams with real Spark to a real broker: rounds, restarts, foreachBatch, output modes, and the trigger that loses rows."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from jobs.local_kafka import LocalKafka
+from tests.integration.reading import ReadRecord
+from tests.integration.writing import FORMAT, STREAM_LIMIT_S, FileStream, conditions, error_of, run, save
+
+Topic = Callable[..., str]
+ReadTopic = Callable[..., list[ReadRecord]]
+
+
+def counted(records: list[ReadRecord]) -> Counter[bytes | None]:
+    return Counter(record.value for record in records)
+
+
+def once(numbers: range) -> Counter[bytes | None]:
+    return Counter(str(number).encode() for number in numbers)
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> FileStream:
+    return FileStream(spark, tmp_path, "topic string, key string, value string")
+
+
+# --- the scenarios of Spark's own KafkaSinkSuite ----------------------------------------------------------------------
+
+
+def test_two_rounds_go_where_the_topic_column_says(
+    stream: FileStream, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    names = [topic(), topic()]
+    for round_ in range(2):
+        stream.feed([{"topic": names[i % 2], "value": str(i)} for i in range(round_ * 10, round_ * 10 + 10)])
+        run(stream.writer(stream.read(), broker))
+    assert counted(read_topic(names[0])) == once(range(0, 20, 2))
+    assert counted(read_topic(names[1])) == once(range(1, 20, 2))
+
+
+def test_the_topic_option_suffices(stream: FileStream, broker: LocalKafka, topic: Topic, read_topic: ReadTopic) -> None:
+    name = topic()
+    stream.feed([{"value": "a"}, {"value": None}])
+    run(stream.writer(stream.read().drop("topic"), broker, name))
+    assert counted(read_topic(name)) == Counter([b"a", None])
+
+
+def test_the_topic_option_goes_before_the_column(
+    stream: FileStream, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    name = topic()
+    stream.feed([{"topic": "foo", "value": "a"}])
+    run(stream.writer(stream.read(), broker, name))
+    assert counted(read_topic(name)) == Counter([b"a"])
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (["value"], "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."),
+        (["topic", "key"], "Required attribute 'value' not found"),
+        (["1 topic", "value"], "topic attribute unsupported type int. topic must be a(n) string"),
+        (["topic", "1 value"], "value attribute unsupported type int. value must be a(n) string or binary"),
+        (["topic", "value", "1 key"], "key attribute unsupported type int. key must be a(n) string or binary"),
+        (["topic", "value", "'1' partition"], "partition attribute unsupported type string. partition must be a(n) int"),
+    ],
+)
+def test_a_wrong_schema_is_told_as_spark_tells_it(stream: FileStream, columns: list[str], expected: str) -> None:
+    stream.feed([{"topic": "t", "value": "a"}])
+    assert expected in error_of(lambda: run(stream.writer(stream.read().selectExpr(*columns), "127.0.0.1:9")))
+
+
+def test_serializers_are_refused_in_sparks_words(stream: FileStream) -> None:
+    stream.feed([{"topic": "t", "value": "a"}])
+    told = error_of(lambda: run(stream.writer(stream.read(), "127.0.0.1:9", kafka__key__serializer="foo")))
+    assert "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer." in told
+
+
+def test_a_topic_that_does_not_exist_ends_the_query(stream: FileStream, broker: LocalKafka) -> None:
+    stream.feed([{"topic": "no-such-topic", "value": "a"}])
+    told = error_of(lambda: run(stream.writer(stream.read(), broker, kafka__max__block__ms="3000")))
+    assert "Topic no-such-topic not present in metadata after 3000 ms." in told
+    assert "of batch 0, attempt 0)" in told
+
+
+def test_the_progress_counts_the_rows(stream: FileStream, broker: LocalKafka, topic: Topic) -> None:
+    stream.feed([{"value": "a"}, {"value": "b"}, {"value": "c"}])
+    query = run(stream.writer(stream.read(), broker, topic()))
+    assert [progress["sink"]["numOutputRows"] for progress in query.recentProgress if progress["numInputRows"]] == [3]
+
+
+# --- what else streams do ---------------------------------------------------------------------------------------------
+
+
+def test_a_restart_from_the_checkpoint_writes_every_row_once(
+    stream: FileStream, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    name, report = topic(2), tmp_path / "report.jsonl"
+    for batch in range(3):
+        stream.feed([{"value": str(i)} for i in range(batch * 100, batch * 100 + 100)])
+    run(stream.writer(stream.read(), broker, name, reportPath=str(report)))
+    stream.feed([{"value": str(i)} for i in range(300, 400)])
+    run(stream.writer(stream.read(), broker, name, reportPath=str(report)))
+    run(stream.writer(stream.read(), broker, name, reportPath=str(report)))  # nothing new
+    assert counted(read_topic(name)) == once(range(400))
+    told = [json.loads(line) for line in report.read_text().splitlines()]
+    assert [each["rows"] for each in told] == [100] * 4
+    assert [each["batch_id"] for each in told] == [0, 1, 2, 3]
+    assert len({each["query_id"] for each in told}) == 1
+
+
+def test_a_batch_that_failed_is_written_after_the_restart(
+    stream: FileStream, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    name = topic()
+    stream.feed([{"topic": name, "value": str(i)} for i in range(10)])
+    run(stream.writer(stream.read(), broker))
+    stream.feed([{"topic": name, "value": str(i)} for i in range(10, 20)])
+    error_of(lambda: run(stream.writer(stream.read().withColumn("partition", F.lit(5)), broker, kafka__max__block__ms="500")))
+    run(stream.writer(stream.read(), broker))
+    assert counted(read_topic(name)) == once(range(20))
+
+
+def test_foreach_batch_writes_and_knows_its_stream(
+    stream: FileStream, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    name, report = topic(), tmp_path / "report.jsonl"
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        save(df.withColumn("key", F.lit(str(batch_id))), broker, name, reportPath=str(report))
+
+    stream.feed([{"value": "0"}])
+    stream.feed([{"value": "1"}])
+    run(
+        stream.read()
+        .writeStream.foreachBatch(write)
+        .option("checkpointLocation", str(stream.checkpoint))
+        .trigger(availableNow=True)
+    )
+    assert {(record.key, record.value) for record in read_topic(name)} == {(b"0", b"0"), (b"1", b"1")}
+    told = [json.loads(line) for line in report.read_text().splitlines()]
+    assert [each["batch_id"] for each in told] == [0, 1]
+    assert told[0]["query_id"] is not None
+
+
+def test_complete_mode_writes_the_whole_result_with_each_batch(
+    stream: FileStream, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    name = topic()
+    counts = stream.read().groupBy("key").count().selectExpr("key", "cast(count as string) value")
+    stream.feed([{"key": "a"}, {"key": "b"}])
+    stream.feed([{"key": "a"}])
+    run(stream.writer(counts, broker, name).outputMode("complete"))
+    found = Counter((record.key, record.value) for record in read_topic(name))
+    assert found == {(b"a", b"1"): 1, (b"a", b"2"): 1, (b"b", b"1"): 2}
+
+
+def test_update_mode_is_refused_by_spark(stream: FileStream) -> None:
+    stream.feed([{"key": "a"}])
+    counts = stream.read().groupBy("key").count().selectExpr("key", "cast(count as string) value")
+    told = error_of(lambda: run(stream.writer(counts, "127.0.0.1:9", "t").outputMode("update")))
+    assert "does not support Update mode" in told
+
+
+def test_the_continuous_trigger_fails_instead_of_losing_rows(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    """Spark never calls write() there, yet commits: without the check, rows vanish from a query that looks healthy."""
+    name = topic()
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 10).load().selectExpr("cast(value as string) value")
+    backlog = "spark.sql.streaming.continuous.epochBacklogQueueSize"
+    spark.conf.set(backlog, "1")  # a query whose commits fail ends only when so many epochs have piled up
+    try:
+        query = (
+            rows.writeStream.format(FORMAT)
+            .options(**{"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": name})
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(continuous="200 milliseconds")
+            .start()
+        )
+        told = error_of(lambda: query.awaitTermination(STREAM_LIMIT_S))
+    finally:
+        spark.conf.unset(backlog)
+    assert "KAFKA_MISSING_COMMIT_MESSAGE" in conditions(told) or "epoch" in told.lower()
+    assert read_topic(name) == []

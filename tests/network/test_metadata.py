@@ -1,0 +1,477 @@
+"""network/metadata.py: freshness, epochs, errors, waiting. The scenarios are those of Kafka's MetadataTest."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, KafkaTimeoutError, ProducerClosedError
+from spark_kafka_sink.network.cluster import Node
+from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
+from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from tests.fakes.clock import ManualClock
+from tests.fakes.network_config import metadata, network_config, topic
+
+BACKOFF_MS = 100
+MAX_BACKOFF_MS = 1000
+MAX_AGE_MS = 10_000
+MAX_IDLE_MS = 20_000
+TP = TopicPartition("orders", 0)
+ID_1, ID_2 = UUID(int=1), UUID(int=2)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def meta(clock: ManualClock) -> Metadata:
+    config = network_config(
+        retry_backoff_ms=BACKOFF_MS,
+        retry_backoff_max_ms=MAX_BACKOFF_MS,
+        metadata_max_age_ms=MAX_AGE_MS,
+        metadata_max_idle_ms=MAX_IDLE_MS,
+    )
+    return Metadata(config, clock, random=Random(0))
+
+
+@pytest.fixture
+def orders(meta: Metadata, clock: ManualClock) -> Metadata:
+    """Knows the topic orders with a partition led by node 0 in epoch 5."""
+    meta.add_topic("orders", clock.now_ms())
+    meta.update(metadata(topic("orders", [0, 1], epoch=5, topic_id=ID_1)), clock.now_ms())
+    return meta
+
+
+def about(milliseconds: int) -> tuple[int, int]:
+    return int(milliseconds * 0.8) - 1, int(milliseconds * 1.2) + 1
+
+
+def is_about(actual: int, milliseconds: int) -> bool:
+    low, high = about(milliseconds)
+    return low <= actual <= high
+
+
+def run_while_waiting(wait: Callable[[], None], act: Callable[[], None]) -> BaseException | None:
+    """What `wait` raised, run in another thread, after `act`."""
+    raised: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            wait()
+        except KafkaError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    act()
+    thread.join(10)
+    assert not thread.is_alive()
+    return raised[0] if raised else None
+
+
+class PatientClock(ManualClock):
+    """Lets a waiting thread wait for another one instead of letting the time pass."""
+
+    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+        return condition.wait(min(timeout_ms, 10_000) / 1000)
+
+
+# ---- what is known ---------------------------------------------------------------------------------------------------------
+
+
+def test_it_starts_from_the_bootstrap_servers(meta: Metadata, clock: ManualClock) -> None:
+    assert meta.cluster().nodes == (Node(-1, "boot1", 9001), Node(-2, "boot2", 9002))
+    assert meta.cluster().is_bootstrap
+    assert meta.time_to_next_update_ms(clock.now_ms()) == 0
+
+
+def test_an_answer_replaces_the_cluster(orders: Metadata) -> None:
+    cluster = orders.cluster()
+    assert [node.id for node in cluster.nodes] == [0, 1]
+    assert not cluster.is_bootstrap
+    assert cluster.cluster_id == "c"
+    assert cluster.partition_count("orders") == 2
+    assert cluster.leader_for(TP) == 0
+    assert cluster.leader_epoch(TP) == 5
+    assert cluster.topic_id("orders") == ID_1
+    assert cluster.topic_name(ID_1) == "orders"
+
+
+def test_a_cluster_once_taken_never_changes(orders: Metadata, clock: ManualClock) -> None:
+    before = orders.cluster()
+    orders.update(metadata(topic("orders", [1], epoch=6, topic_id=ID_1)), clock.now_ms())
+    assert before.leader_for(TP) == 0
+    assert orders.cluster().leader_for(TP) == 1
+
+
+def test_topics_that_nobody_asked_for_are_ignored(meta: Metadata, clock: ManualClock) -> None:
+    meta.update(metadata(topic("other", [0])), clock.now_ms())
+    assert meta.cluster().partition_count("other") is None
+
+
+def test_a_partition_without_a_leader_is_not_available(orders: Metadata, clock: ManualClock) -> None:
+    orders.update(metadata(topic("orders", [-1, 1], epoch=6, topic_id=ID_1)), clock.now_ms())
+    cluster = orders.cluster()
+    assert cluster.leader_for(TP) is None
+    assert [info.partition for info in cluster.partitions_for("orders")] == [0, 1]
+    assert [info.partition for info in cluster.available_partitions("orders")] == [1]
+    assert orders.time_to_next_update_ms(clock.now_ms() + MAX_BACKOFF_MS) == 0  # and asked for again
+
+
+def test_a_leader_without_an_address_is_no_leader(orders: Metadata, clock: ManualClock) -> None:
+    orders.update(metadata(topic("orders", [7, 1], epoch=6, topic_id=ID_1)), clock.now_ms())
+    assert orders.cluster().leader_for(TP) is None
+    assert [info.partition for info in orders.cluster().available_partitions("orders")] == [1]
+    assert orders.leader_and_epoch(TP) == LeaderAndEpoch(None, 6)
+
+
+# ---- epochs ----------------------------------------------------------------------------------------------------------------
+
+
+def test_an_older_epoch_does_not_replace_a_newer_one(orders: Metadata, clock: ManualClock) -> None:
+    orders.update(metadata(topic("orders", [1, 1], epoch=4, topic_id=ID_1)), clock.now_ms())
+    assert orders.cluster().leader_for(TP) == 0
+    assert orders.leader_and_epoch(TP) == LeaderAndEpoch(0, 5)
+
+
+def test_the_same_epoch_is_taken_over(orders: Metadata, clock: ManualClock) -> None:
+    orders.update(metadata(topic("orders", [1, 1], epoch=5, topic_id=ID_1)), clock.now_ms())
+    assert orders.cluster().leader_for(TP) == 1
+
+
+def test_a_re_created_topic_starts_a_new_count_of_epochs(orders: Metadata, clock: ManualClock) -> None:
+    orders.update(metadata(topic("orders", [1, 1], epoch=0, topic_id=ID_2)), clock.now_ms())
+    assert orders.leader_and_epoch(TP) == LeaderAndEpoch(1, 0)
+    assert orders.cluster().topic_id("orders") == ID_2
+
+
+def test_epochs_outlive_an_answer_that_does_not_know_the_topic(orders: Metadata, clock: ManualClock) -> None:
+    orders.update(metadata(topic("orders", [], error_code=3, topic_id=ID_1)), clock.now_ms())
+    assert orders.leader_and_epoch(TP) == LeaderAndEpoch(None, 5)
+    orders.update(metadata(topic("orders", [1, 1], epoch=4, topic_id=ID_1)), clock.now_ms())
+    assert orders.cluster().leader_for(TP) is None  # an answer from before; but how many partitions there are it does tell
+    assert orders.cluster().partition_count("orders") == 2
+    orders.update(metadata(topic("orders", [1, 1], epoch=6, topic_id=ID_1)), clock.now_ms())
+    assert orders.leader_and_epoch(TP) == LeaderAndEpoch(1, 6)
+
+
+def test_brokers_without_reliable_epochs_are_always_believed(orders: Metadata, clock: ManualClock) -> None:
+    orders.update(metadata(topic("orders", [1, 1], epoch=3)), clock.now_ms(), has_reliable_leader_epochs=False)
+    assert orders.leader_and_epoch(TP) == LeaderAndEpoch(1, None)
+
+
+def test_a_partition_without_an_epoch_is_believed(orders: Metadata, clock: ManualClock) -> None:
+    orders.update(metadata(topic("orders", [1, 1], epoch=-1, topic_id=ID_1)), clock.now_ms())
+    assert orders.leader_and_epoch(TP) == LeaderAndEpoch(1, None)
+
+
+# ---- when to update --------------------------------------------------------------------------------------------------------
+
+
+def test_an_update_is_due_by_age(orders: Metadata, clock: ManualClock) -> None:
+    assert orders.time_to_next_update_ms(clock.now_ms()) == MAX_AGE_MS
+    clock.advance(MAX_AGE_MS)
+    assert orders.time_to_next_update_ms(clock.now_ms()) == 0
+    assert not orders.new_request(clock.now_ms()).is_partial_update
+
+
+def test_a_requested_update_waits_for_back_off(orders: Metadata, clock: ManualClock) -> None:
+    version = orders.request_update("test")
+    assert version == orders.update_version()
+    assert is_about(orders.time_to_next_update_ms(clock.now_ms()), BACKOFF_MS)
+    clock.advance(2 * BACKOFF_MS)
+    assert orders.time_to_next_update_ms(clock.now_ms()) == 0
+
+
+def test_failed_updates_back_off_exponentially(orders: Metadata, clock: ManualClock) -> None:
+    orders.request_update("test")
+    for expected in (100, 200, 400, 800):
+        orders.failed_update(clock.now_ms())
+        assert is_about(orders.time_to_next_update_ms(clock.now_ms()), expected)
+    for _ in range(60):
+        orders.failed_update(clock.now_ms())
+    assert orders.time_to_next_update_ms(clock.now_ms()) <= MAX_BACKOFF_MS
+    orders.update(metadata(topic("orders", [0, 1], epoch=6, topic_id=ID_1)), clock.now_ms())
+    orders.request_update("again")
+    assert is_about(orders.time_to_next_update_ms(clock.now_ms()), BACKOFF_MS)
+
+
+def test_answers_without_news_back_off_exponentially_until_there_is_news(orders: Metadata, clock: ManualClock) -> None:
+    same = metadata(topic("orders", [0, 1], epoch=5, topic_id=ID_1))
+    for expected in (100, 200, 400):
+        orders.update(same, clock.now_ms())
+        orders.request_update("waiting for a leader")
+        assert is_about(orders.time_to_next_update_ms(clock.now_ms()), expected)
+    orders.update(metadata(topic("orders", [0, 1], epoch=6, topic_id=ID_1)), clock.now_ms())
+    orders.request_update("waiting for a leader")
+    assert is_about(orders.time_to_next_update_ms(clock.now_ms()), BACKOFF_MS)
+
+
+def test_an_update_that_must_not_wait_resets_the_back_off_of_answers_without_news(orders: Metadata, clock: ManualClock) -> None:
+    for _ in range(5):
+        orders.update(metadata(topic("orders", [0, 1], epoch=5, topic_id=ID_1)), clock.now_ms())
+    orders.request_update("test", reset_backoff=True)
+    assert is_about(orders.time_to_next_update_ms(clock.now_ms()), BACKOFF_MS)
+
+
+# ---- topics ----------------------------------------------------------------------------------------------------------------
+
+
+def names(meta: Metadata, clock: ManualClock) -> list[str | None]:
+    request = meta.new_request(clock.now_ms()).request
+    assert request.topics is not None
+    return [topic.name for topic in request.topics]
+
+
+def test_a_new_topic_is_fetched_alone_and_at_once(orders: Metadata, clock: ManualClock) -> None:
+    orders.add_topic("new", clock.now_ms())
+    assert orders.time_to_next_update_ms(clock.now_ms()) == 0
+    request = orders.new_request(clock.now_ms())
+    assert request.is_partial_update
+    assert names(orders, clock) == ["new"]
+    orders.update(metadata(topic("new", [1])), clock.now_ms(), request_version=request.request_version, is_partial_update=True)
+    assert orders.cluster().partition_count("new") == 1
+    assert orders.cluster().partition_count("orders") == 2
+    assert orders.time_to_next_update_ms(clock.now_ms()) == MAX_AGE_MS
+
+
+def test_a_topic_added_while_a_request_is_under_way_is_asked_for_next(orders: Metadata, clock: ManualClock) -> None:
+    orders.add_topic("a", clock.now_ms())
+    request = orders.new_request(clock.now_ms())
+    orders.add_topic("b", clock.now_ms())
+    orders.update(metadata(topic("a", [0])), clock.now_ms(), request_version=request.request_version, is_partial_update=True)
+    assert is_about(orders.time_to_next_update_ms(clock.now_ms()), BACKOFF_MS)
+    assert names(orders, clock) == ["b"]
+
+
+def test_a_known_topic_does_not_ask_for_an_update(orders: Metadata, clock: ManualClock) -> None:
+    orders.add_topic("orders", clock.now_ms())
+    assert orders.time_to_next_update_ms(clock.now_ms()) == MAX_AGE_MS
+
+
+def test_a_full_update_asks_for_every_topic(orders: Metadata, clock: ManualClock) -> None:
+    orders.add_topic("new", clock.now_ms())
+    orders.request_update("test")
+    assert names(orders, clock) == ["new", "orders"]
+
+
+def test_an_unused_topic_is_forgotten(orders: Metadata, clock: ManualClock) -> None:
+    clock.advance(MAX_IDLE_MS)
+    orders.update(metadata(topic("orders", [0, 1], epoch=5, topic_id=ID_1)), clock.now_ms())
+    assert not orders.contains_topic("orders")
+    assert orders.cluster().partition_count("orders") is None
+    assert orders.leader_and_epoch(TP) == LeaderAndEpoch(None, None)
+
+
+def test_a_used_topic_is_kept(orders: Metadata, clock: ManualClock) -> None:
+    clock.advance(MAX_IDLE_MS)
+    orders.add_topic("orders", clock.now_ms())
+    orders.update(metadata(topic("orders", [0, 1], epoch=5, topic_id=ID_1)), clock.now_ms())
+    assert orders.contains_topic("orders")
+
+
+def test_a_topic_is_not_forgotten_before_it_was_answered_for(meta: Metadata, clock: ManualClock) -> None:
+    meta.add_topic("orders", clock.now_ms())
+    clock.advance(MAX_IDLE_MS)
+    meta.update(metadata(topic("orders", [0])), clock.now_ms())
+    assert meta.contains_topic("orders")
+
+
+def test_an_update_for_a_topic_that_is_still_new_is_partial_and_at_once(orders: Metadata, clock: ManualClock) -> None:
+    orders.add_topic("new", clock.now_ms())
+    orders.failed_update(clock.now_ms())
+    orders.request_update_for_topic("new")
+    assert orders.time_to_next_update_ms(clock.now_ms()) == 0
+    assert names(orders, clock) == ["new"]
+    orders.request_update_for_topic("orders")
+    assert names(orders, clock) == ["new", "orders"]
+
+
+# ---- errors ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("code", "condition"), [(17, "KAFKA_INVALID_TOPIC_EXCEPTION"), (29, "KAFKA_TOPIC_AUTHORIZATION_FAILED")])
+def test_an_invalid_or_unauthorized_topic_is_reported_once(
+    orders: Metadata, clock: ManualClock, code: int, condition: str
+) -> None:
+    orders.update(metadata(topic("orders", [], error_code=code)), clock.now_ms())
+    orders.raise_error_for_topic("another")
+    orders.update(metadata(topic("orders", [], error_code=code)), clock.now_ms())
+    with pytest.raises(KafkaError) as raised:
+        orders.raise_error_for_topic("orders")
+    assert raised.value.condition == condition
+    assert "topic orders" in str(raised.value)
+    orders.raise_error_for_topic("orders")
+    assert orders.cluster().topic_error("orders") == Errors.for_code(code)
+
+
+def test_any_error_is_reported_to_whoever_asks_for_no_topic(orders: Metadata, clock: ManualClock) -> None:
+    orders.update(metadata(topic("orders", [], error_code=29)), clock.now_ms())
+    with pytest.raises(KafkaError, match="topic orders"):
+        orders.raise_any_error()
+    orders.raise_any_error()
+
+
+def test_a_later_answer_clears_topic_errors(orders: Metadata, clock: ManualClock) -> None:
+    orders.update(metadata(topic("orders", [], error_code=29)), clock.now_ms())
+    orders.update(metadata(topic("orders", [0], epoch=9)), clock.now_ms())
+    orders.raise_any_error()
+    assert orders.cluster().topic_error("orders") is None
+
+
+def test_an_unknown_topic_is_asked_for_again_and_is_no_error_to_raise(orders: Metadata, clock: ManualClock) -> None:
+    orders.update(metadata(topic("orders", [], error_code=3)), clock.now_ms())
+    orders.raise_any_error()
+    assert orders.cluster().topic_error("orders") is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert orders.time_to_next_update_ms(clock.now_ms()) <= MAX_BACKOFF_MS
+
+
+def test_a_fatal_error_is_raised_once(meta: Metadata) -> None:
+    meta.fatal_error(AuthenticationError("no"))
+    with pytest.raises(AuthenticationError):
+        meta.await_update(0, 10)
+    meta.raise_any_error()
+
+
+# ---- waiting -------------------------------------------------------------------------------------------------------------------
+
+
+def test_waiting_ends_when_there_is_a_newer_version() -> None:
+    meta = Metadata(network_config(), PatientClock())
+    version = meta.update_version()
+    error = run_while_waiting(lambda: meta.await_update(version, 60_000), lambda: meta.update(metadata(), 0))
+    assert error is None
+    assert meta.update_version() == version + 1
+
+
+def test_not_waiting_when_the_version_is_newer_already(orders: Metadata) -> None:
+    orders.await_update(orders.update_version() - 1, 0)
+
+
+def test_waiting_ends_with_the_time_out_and_names_why_nobody_answered(meta: Metadata, clock: ManualClock) -> None:
+    before_ms = clock.now_ms()
+    with pytest.raises(KafkaTimeoutError, match=r"within 5000 ms$"):
+        meta.await_update(meta.update_version(), 5000)
+    assert clock.now_ms() - before_ms == 5000
+    meta.connection_failed("boot1:9001", "[Errno 111] Connection refused")
+    with pytest.raises(KafkaTimeoutError, match=r"boot1:9001: \[Errno 111\] Connection refused"):
+        meta.await_update(meta.update_version(), 5000)
+
+
+def test_a_wait_without_time_ends_at_once(meta: Metadata) -> None:
+    with pytest.raises(KafkaTimeoutError):
+        meta.await_update(meta.update_version(), -1)
+
+
+def test_close_ends_waiting() -> None:
+    meta = Metadata(network_config(), PatientClock())
+    error = run_while_waiting(lambda: meta.await_update(meta.update_version(), 60_000), meta.close)
+    assert isinstance(error, ProducerClosedError)
+
+
+def test_a_fatal_error_ends_waiting() -> None:
+    meta = Metadata(network_config(), PatientClock())
+    error = run_while_waiting(
+        lambda: meta.await_update(meta.update_version(), 60_000), lambda: meta.fatal_error(AuthenticationError("no"))
+    )
+    assert isinstance(error, AuthenticationError)
+
+
+def test_an_answer_after_close_is_ignored(orders: Metadata, clock: ManualClock) -> None:
+    version = orders.update_version()
+    orders.close()
+    orders.update(metadata(), clock.now_ms())
+    assert orders.update_version() == version
+
+
+# ---- leader hints, rebootstrap, connection errors ------------------------------------------------------------------------------
+
+
+def test_a_newer_leader_is_taken_from_a_hint(orders: Metadata) -> None:
+    changed = orders.update_partition_leadership({TP: LeaderAndEpoch(7, 6)}, [Node(7, "broker7", 9017)])
+    assert changed == {TP}
+    assert orders.leader_and_epoch(TP) == LeaderAndEpoch(7, 6)
+    assert orders.cluster().node(7) == Node(7, "broker7", 9017)
+    assert orders.cluster().node(0) is not None
+    assert orders.cluster().topic_id("orders") == ID_1
+    assert orders.cluster().leader_for(TopicPartition("orders", 1)) == 1
+
+
+def test_metadata_from_before_a_hint_does_not_undo_it(orders: Metadata, clock: ManualClock) -> None:
+    orders.update_partition_leadership({TP: LeaderAndEpoch(1, 6)}, [])
+    orders.update(metadata(topic("orders", [0, 1], epoch=5, topic_id=ID_1)), clock.now_ms())
+    assert orders.leader_and_epoch(TP) == LeaderAndEpoch(1, 6)
+
+
+@pytest.mark.parametrize(
+    ("topic_partition", "hint"),
+    [
+        (TP, LeaderAndEpoch(1, 5)),  # not newer
+        (TP, LeaderAndEpoch(1, 4)),
+        (TP, LeaderAndEpoch(1, -1)),
+        (TP, LeaderAndEpoch(None, 6)),
+        (TP, LeaderAndEpoch(1, None)),
+        (TP, LeaderAndEpoch(9, 6)),  # address unknown
+        (TopicPartition("orders", 9), LeaderAndEpoch(1, 6)),
+        (TopicPartition("unknown", 0), LeaderAndEpoch(1, 6)),
+    ],
+)
+def test_a_hint_that_is_old_or_incomplete_is_ignored(
+    orders: Metadata, topic_partition: TopicPartition, hint: LeaderAndEpoch
+) -> None:
+    before = orders.cluster()
+    assert orders.update_partition_leadership({topic_partition: hint}, []) == set()
+    assert orders.cluster() is before
+
+
+def test_rebootstrap_starts_over(orders: Metadata, clock: ManualClock) -> None:
+    orders.rebootstrap()
+    assert [node.id for node in orders.cluster().nodes] == [-1, -2]
+    assert orders.cluster().is_bootstrap
+    assert names(orders, clock) == ["orders"]
+
+
+def test_connection_errors_are_kept_until_the_node_can_be_reached(orders: Metadata, clock: ManualClock) -> None:
+    assert orders.last_connection_error() is None
+    orders.connection_failed("broker0:9010", "refused")
+    orders.connection_failed("broker1:9011", "timed out")
+    assert orders.last_connection_error() == "broker0:9010: refused; broker1:9011: timed out"
+    orders.connection_ready("broker0:9010")
+    assert orders.last_connection_error() == "broker1:9011: timed out"
+    orders.update(metadata(nodes=1), clock.now_ms())  # broker 1 is no part of the cluster any more
+    assert orders.last_connection_error() is None
+
+
+def test_many_threads_read_and_add_while_answers_come(orders: Metadata, clock: ManualClock) -> None:
+    failures: list[str] = []
+
+    def read() -> None:
+        for number in range(200):
+            orders.add_topic(f"t{number}", clock.now_ms())
+            cluster = orders.cluster()
+            if cluster.partition_count("orders") not in (1, 2):
+                failures.append(repr(cluster))
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for epoch in range(6, 106):
+        orders.update(metadata(topic("orders", [0] * (1 + epoch % 2), epoch=epoch, topic_id=ID_1)), clock.now_ms())
+    for thread in threads:
+        thread.join(30)
+    assert not failures
+
+
+def test_a_partition_error_that_asks_for_metadata_requests_it(orders: Metadata, clock: ManualClock) -> None:
+    partition = MetadataResponsePartition(partition_index=0, leader_id=0, leader_epoch=6, error_code=9)
+    orders.update(metadata(MetadataResponseTopic(name="orders", topic_id=ID_1, partitions=(partition,))), clock.now_ms())
+    assert orders.cluster().leader_for(TP) == 0
+    assert orders.time_to_next_update_ms(clock.now_ms()) <= MAX_BACKOFF_MS

@@ -1,0 +1,295 @@
+"""Parts of the producer put together for tests, and short words for rows, clusters and answers.
+
+Stage is a Sender with everything below it on a ManualClock and a MockClient: the test runs the rounds and plays the brokers.
+Batches are decoded at the moment they are sent, by the reference decoder, because their memory is used again later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.network.cluster import Cluster, Node, PartitionInfo, Topic
+from spark_kafka_sink.network.in_flight_requests import ClientRequest
+from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.producer.buffer_pool import BufferPool
+from spark_kafka_sink.producer.delivery import Delivery, RecordsOwner
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
+from spark_kafka_sink.producer.record_accumulator import RecordAccumulator, Sequencer
+from spark_kafka_sink.producer.sender import Sender
+from spark_kafka_sink.producer.transaction_manager import TransactionManager
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from spark_kafka_sink.protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from spark_kafka_sink.records.columns import RecordColumns, record_columns
+from tests.fakes.clock import ManualClock
+from tests.fakes.mock_client import MockClient
+from tests.records.reference import DecodedBatch, decode_batch
+
+TOPIC = "orders"
+PRODUCER_ID = 4711
+
+
+def tp(partition: int = 0, topic: str = TOPIC) -> TopicPartition:
+    return TopicPartition(topic, partition)
+
+
+def config(**options: object) -> ProducerConfig:
+    """linger_ms=0 and no idempotence unless said otherwise; names as attributes, linger_ms for linger.ms."""
+    given = {"bootstrap_servers": "127.0.0.1:9092", "linger_ms": 0, "enable_idempotence": False} | options
+    return ProducerConfig.from_mapping({name.replace("_", "."): value for name, value in given.items()})
+
+
+def columns(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None, timestamps: Any = 0) -> RecordColumns:
+    key = None if keys is None else pa.array(keys, pa.binary())
+    if isinstance(timestamps, list):
+        timestamps = pa.array(timestamps, pa.int64())
+    return record_columns(pa.array(values, pa.binary()), key, None, timestamps)
+
+
+def cluster(leaders: Mapping[str, Sequence[int | None]], epochs: Mapping[TopicPartition, int] | None = None) -> Cluster:
+    """cluster({"orders": (0, 1, None)}): partition 0 is led by node 0, 1 by node 1, 2 by none. Nodes 0 to 4 are known."""
+    topics = {
+        name: Topic(
+            None,
+            {
+                number: PartitionInfo(name, number, leader, (epochs or {}).get(TopicPartition(name, number)))
+                for number, leader in enumerate(led_by)
+            },
+        )
+        for name, led_by in leaders.items()
+    }
+    return Cluster(nodes=[Node(number, "127.0.0.1", 9092 + number) for number in range(5)], topics=topics)
+
+
+def metadata_response(
+    leaders: Mapping[str, Sequence[int | None]], *, epoch: int = 0, nodes: Sequence[int] = range(5)
+) -> MetadataResponse:
+    return MetadataResponse(
+        brokers=tuple(MetadataResponseBroker(node_id=number, host="127.0.0.1", port=9092 + number) for number in nodes),
+        cluster_id="cluster",
+        topics=tuple(
+            MetadataResponseTopic(
+                name=name,
+                partitions=tuple(
+                    MetadataResponsePartition(
+                        partition_index=number, leader_id=-1 if leader is None else leader, leader_epoch=epoch
+                    )
+                    for number, leader in enumerate(led_by)
+                ),
+            )
+            for name, led_by in leaders.items()
+        ),
+    )
+
+
+def partition_answer(partition: int = 0, error: ErrorCode = Errors.NONE, base_offset: int = 0, **more: Any) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=partition, error_code=error.number, base_offset=-1 if error else base_offset, **more
+    )
+
+
+def produce_response(*answers: PartitionProduceResponse, topic: str = TOPIC, **more: Any) -> ProduceResponse:
+    return ProduceResponse(responses=(TopicProduceResponse(name=topic, partition_responses=answers),), **more)
+
+
+class Sent(NamedTuple):
+    """One batch as it went out."""
+
+    request: ClientRequest
+    topic_partition: TopicPartition
+    batch: DecodedBatch
+
+    @property
+    def values(self) -> list[bytes | None]:
+        return [record.value for record in self.batch.records]
+
+    @property
+    def identity(self) -> tuple[int, int, int]:
+        return self.batch.producer_id, self.batch.producer_epoch, self.batch.base_sequence
+
+
+class DecodingClient(MockClient):
+    """Decodes each batch when it is sent; a batch that does not decode fails the test."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.batches: list[Sent] = []
+
+    def send(self, request: ClientRequest, now_ms: int) -> None:
+        if isinstance(request.message, ProduceRequest):
+            for topic in request.message.topic_data:
+                for data in topic.partition_data:
+                    decoded = decode_batch(b"".join(data.records))
+                    self.batches.append(Sent(request, TopicPartition(topic.name, data.index), decoded))
+        super().send(request, now_ms)
+
+
+class Accumulation:
+    """A RecordAccumulator with its pool and clock, and rows to put into it."""
+
+    def __init__(self, *, sequencer: Sequencer | None = None, seed: int = 0, **options: object) -> None:
+        self.config = config(**options)
+        self.clock = ManualClock()
+        self.pool = BufferPool(self.config.buffer_memory, self.config.batch_size, self.clock)
+        self.accumulator = RecordAccumulator(self.config, self.pool, self.clock, sequencer, Random(seed))
+        self.wakeups = 0
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    def append(
+        self,
+        *values: bytes | None,
+        partition: int | Sequence[int] = 0,
+        topic: str = TOPIC,
+        owner: RecordsOwner | None = None,
+        **more: Any,
+    ) -> Delivery:
+        """Rows as one slice; `partition` one for all, or one for each. The handle counts these rows."""
+        delivery = Delivery(len(values), self.clock)
+        partitions = np.broadcast_to(np.asarray(partition, np.int32), len(values)).copy()
+        rows = np.arange(len(values), dtype=np.int32)
+        self.accumulator.append(topic, columns(values, **more), partitions, rows, owner or delivery, self.wake)
+        return delivery
+
+    def wake(self) -> None:
+        self.wakeups += 1
+
+    def ready(self, where: Cluster) -> set[int]:
+        return self.accumulator.ready(where, self.now_ms).ready_nodes
+
+    def drain(self, where: Cluster, *nodes: int, max_size: int = 2**31 - 1) -> dict[int, list[ProducerBatch]]:
+        return self.accumulator.drain(where, nodes, max_size, self.now_ms)
+
+    def drain_one(self, where: Cluster, node: int = 0) -> ProducerBatch:
+        (batch,) = self.drain(where, node)[node]
+        return batch
+
+    def give_back(self, batch: ProducerBatch) -> None:
+        """What the Sender does when an answer has come: acknowledge and free."""
+        batch.complete(0, -1)
+        self.accumulator.deallocate(batch)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all memory is back."""
+        return self.pool.available_memory == self.pool.total_memory
+
+
+def payload(batch: ProducerBatch) -> list[bytes | None]:
+    """The values of a drained batch."""
+    return [record.value for record in decode_batch(b"".join(batch.wire_buffers())).records]
+
+
+class Stage(Accumulation):
+    """A Sender whose rounds the test runs one by one. `leaders`: topic -> leader of each partition.
+
+    With enable_idempotence=True the producer id is PRODUCER_ID, epoch 0, unless `has_producer_id` is false.
+    """
+
+    def __init__(
+        self,
+        *,
+        leaders: Mapping[str, Sequence[int | None]] | None = None,
+        has_producer_id: bool = True,
+        seed: int = 0,
+        **options: object,
+    ) -> None:
+        idempotent = bool(options.get("enable_idempotence", False))
+        self.transactions = TransactionManager() if idempotent else None
+        super().__init__(sequencer=self.transactions, seed=seed, **options)
+        self.leaders = dict(leaders or {TOPIC: (0,)})
+        self.metadata = Metadata(self.config, self.clock, random=Random(seed))
+        self.client = DecodingClient(
+            self.clock, self.metadata, max_in_flight=self.config.max_in_flight_requests_per_connection
+        )
+        for topic in self.leaders:
+            self.metadata.add_topic(topic, self.now_ms)
+        self.client.update_metadata(metadata_response(self.leaders))
+        self.metrics = ProducerMetrics()
+        self.sender = Sender(
+            self.config, self.client, self.metadata, self.accumulator, self.transactions, self.metrics, self.clock
+        )
+        if idempotent and has_producer_id:
+            self.receive_producer_id()
+
+    @property
+    def txn(self) -> TransactionManager:
+        assert self.transactions is not None
+        return self.transactions
+
+    def receive_producer_id(self, producer_id: int = PRODUCER_ID, epoch: int = 0) -> None:
+        self.client.prepare_response(
+            InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch),
+            matcher=lambda request: isinstance(request.message, InitProducerIdRequest),
+        )
+        self.run()
+        assert self.txn.producer == (producer_id, epoch)
+
+    def run(self, rounds: int = 1) -> None:
+        for _ in range(rounds):
+            self.sender.run_once()
+
+    def run_until(self, condition: Callable[[], bool], rounds: int = 100) -> None:
+        for _ in range(rounds):
+            if condition():
+                return
+            self.run()
+        raise AssertionError("the condition does not come true")
+
+    def send(self, *values: bytes | None, **more: Any) -> Delivery:
+        """Append, and run one round: the rows are in flight then, if nothing holds them back."""
+        delivery = self.append(*values, **more)
+        self.run()
+        return delivery
+
+    def respond(self, *answers: PartitionProduceResponse, request: ClientRequest | None = None, topic: str = TOPIC, **more: Any) -> None:
+        """Answer the oldest request, or the one given, and run a round that handles the answer (and may send)."""
+        self.client.respond(produce_response(*answers, topic=topic, **more), request=request)
+        self.run()
+
+    def succeed(self, base_offset: int = 0, *, partition: int = 0, request: ClientRequest | None = None) -> None:
+        self.respond(partition_answer(partition, base_offset=base_offset), request=request)
+
+    def refuse(self, error: ErrorCode, *, partition: int = 0, request: ClientRequest | None = None, **more: Any) -> None:
+        self.respond(partition_answer(partition, error, **more), request=request)
+
+    def disconnect(self, node: int = 0) -> None:
+        """Lose the connection, and run a round that notices."""
+        self.client.disconnect(node, self.now_ms)
+        self.run()
+
+    def back_off(self) -> None:
+        """Let every retry's back-off pass."""
+        self.clock.advance(2 * self.config.retry_backoff_max_ms)
+
+    @property
+    def sent(self) -> list[Sent]:
+        return self.client.batches
+
+    @property
+    def in_flight(self) -> list[ClientRequest]:
+        return list(self.client.requests)
+
+    def queued(self, partition: int = 0, topic: str = TOPIC) -> list[ProducerBatch]:
+        return list(self.accumulator.queues_for(topic, [partition])[0].batches)

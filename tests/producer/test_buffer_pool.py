@@ -1,0 +1,370 @@
+"""BufferPool: who gets memory, who waits, and that none is ever lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from random import Random
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.errors import KafkaTimeoutError, ProducerClosedError, RecordTooLargeError
+from spark_kafka_sink.producer import buffer_pool
+from spark_kafka_sink.producer.buffer_pool import MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, BufferPool
+from tests.fakes.clock import ManualClock
+
+BLOCK = 1024
+WAIT_S = 30
+
+
+def pool_of(blocks: int, clock: Clock | None = None) -> BufferPool:
+    return BufferPool(blocks * BLOCK, BLOCK, clock or ManualClock())
+
+
+class WaitingClock(ManualClock):
+    """Waits for a notify as long as it takes, and tells when a thread has begun to wait. Time stands still."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = threading.Semaphore(0)
+
+    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+        del timeout_ms
+        self.waits.release()
+        return condition.wait(WAIT_S)
+
+    def await_waiter(self) -> None:
+        """Until one more thread waits. It holds the pool's lock until then, so the next caller finds it in the queue."""
+        assert self.waits.acquire(timeout=WAIT_S)
+
+
+def in_thread(function: Callable[[], Any]) -> Future[Any]:
+    """Run on a daemon thread; the future's result has a time limit of its own in each test."""
+    future: Future[Any] = Future()
+
+    def body() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - handed to the test
+            future.set_exception(error)
+
+    threading.Thread(target=body, daemon=True).start()
+    return future
+
+
+# ---- HANDING OUT
+
+
+def test_blocks_are_counted_out_and_back() -> None:
+    pool = pool_of(4)
+    assert (pool.total_memory, pool.available_memory) == (4 * BLOCK, 4 * BLOCK)
+    blocks = pool.allocate(3, 10)
+    assert [len(block) for block in blocks] == [BLOCK] * 3
+    assert pool.available_memory == BLOCK
+    pool.deallocate(blocks)
+    assert pool.available_memory == 4 * BLOCK
+
+
+def test_a_block_given_back_is_handed_out_again() -> None:
+    pool = pool_of(4)
+    (block,) = pool.allocate(1, 10)
+    pool.deallocate([block])
+    assert pool.allocate(1, 10)[0] is block
+
+
+def test_giving_back_empties_the_callers_list() -> None:
+    """A batch that kept its list could give the same blocks back twice, and two batches would share memory."""
+    pool = pool_of(2)
+    blocks = pool.allocate(2, 10)
+    pool.deallocate(blocks)
+    assert blocks == []
+    pool.deallocate(blocks)
+    assert pool.available_memory == 2 * BLOCK
+
+
+def test_no_block_is_handed_out_twice() -> None:
+    pool = pool_of(8)
+    held = [pool.allocate(2, 10) for _ in range(4)]
+    assert len({id(block) for blocks in held for block in blocks}) == 8
+
+
+def test_zero_blocks_are_an_empty_list_even_when_the_pool_is_empty() -> None:
+    pool = pool_of(1)
+    held = pool.allocate(1, 10)
+    assert pool.allocate(0, 10) == []
+    pool.deallocate(held)
+
+
+@pytest.mark.parametrize(
+    ("total", "batch_size", "block_size"),
+    [
+        (32 * 1024 * 1024, 16_384, MAX_BLOCK_SIZE),
+        (32 * 1024 * 1024, 1_000_000, MAX_BLOCK_SIZE),
+        (32 * 1024 * 1024, 4_000, 4_000),
+        (32 * 1024 * 1024, 1, MIN_BLOCK_SIZE),
+        (16_384, 16_384, 16_384),
+        (500, 16_384, 500),
+        (0, 16_384, 1),
+    ],
+)
+def test_block_size_follows_batch_size_within_limits(total: int, batch_size: int, block_size: int) -> None:
+    pool = BufferPool(total, batch_size, ManualClock())
+    assert pool.block_size == block_size
+    assert pool.total_memory <= total
+
+
+def test_blocks_for_rounds_up() -> None:
+    pool = pool_of(4)
+    assert [pool.blocks_for(size) for size in (0, 1, BLOCK, BLOCK + 1)] == [0, 1, 1, 2]
+
+
+def test_a_pool_of_more_than_two_gibibytes_counts_right_and_reserves_nothing_in_advance() -> None:
+    gib = 1024**3
+    pool = BufferPool(20 * gib, 16_384, ManualClock())
+    blocks = pool.allocate(3, 0)
+    assert pool.available_memory == 20 * gib - 3 * 16_384
+    pool.deallocate(blocks)
+    assert pool.available_memory == 20 * gib
+
+
+def test_more_than_the_whole_pool_is_refused_at_once() -> None:
+    pool = pool_of(2)
+    with pytest.raises(RecordTooLargeError, match=r"^\[KAFKA_RECORD_TOO_LARGE\] 3072 bytes .* buffer.memory allows 2048"):
+        pool.allocate(3, 10)
+    assert pool.available_memory == 2 * BLOCK
+
+
+def test_when_memory_cannot_be_had_from_the_system_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = pool_of(3)
+    pool.deallocate(pool.allocate(1, 10))
+
+    def refuse(_: int) -> bytearray:
+        raise MemoryError
+
+    monkeypatch.setattr(buffer_pool, "bytearray", refuse, raising=False)
+    with pytest.raises(MemoryError):
+        pool.allocate(2, 10)
+    assert pool.available_memory == 3 * BLOCK
+
+
+# ---- TRYING
+
+
+def test_trying_takes_what_is_free() -> None:
+    pool = pool_of(2)
+    blocks = pool.try_allocate(2)
+    assert blocks is not None
+    assert len(blocks) == 2
+
+
+def test_trying_never_waits() -> None:
+    pool = pool_of(2)
+    pool.allocate(1, 10)
+    assert pool.try_allocate(2) is None
+    assert pool.available_memory == BLOCK
+
+
+def test_trying_does_not_overtake_whoever_waits() -> None:
+    clock = WaitingClock()
+    pool = pool_of(3, clock)
+    first = pool.allocate(2, 10)
+    waiter = in_thread(lambda: pool.allocate(3, 10))
+    clock.await_waiter()
+    assert pool.try_allocate(1) is None  # one block is free, but it belongs to the waiter
+    pool.deallocate(first)
+    assert len(waiter.result(WAIT_S)) == 3
+
+
+# ---- WAITING
+
+
+def test_a_waiter_gets_memory_that_is_given_back() -> None:
+    clock = WaitingClock()
+    pool = pool_of(5, clock)
+    held = pool.allocate(3, 10)
+    waiter = in_thread(lambda: pool.allocate(5, 10))
+    clock.await_waiter()
+    assert pool.queued() == 1
+    pool.deallocate(held)
+    assert len(waiter.result(WAIT_S)) == 5
+    assert pool.queued() == 0
+
+
+def test_time_runs_out_after_max_block_ms_and_the_error_says_what_to_do() -> None:
+    clock = ManualClock()
+    pool = pool_of(2, clock)
+    pool.allocate(1, 10)
+    before = clock.now_ms()
+    with pytest.raises(KafkaTimeoutError) as raised:
+        pool.allocate(2, 10)
+    assert clock.now_ms() - before == 10
+    assert str(raised.value).startswith(
+        "[KAFKA_BUFFER_EXHAUSTED] Failed to allocate 2048 bytes of buffer memory within max.block.ms=10 (1024 of 2048 bytes free)"
+    )
+
+
+def test_with_max_block_ms_zero_nobody_waits() -> None:
+    clock = ManualClock()
+    pool = pool_of(1, clock)
+    pool.allocate(1, 0)
+    before = clock.now_ms()
+    with pytest.raises(KafkaTimeoutError):
+        pool.allocate(1, 0)
+    assert clock.now_ms() == before
+
+
+def test_a_waiter_whose_time_runs_out_leaves_no_trace() -> None:
+    clock = ManualClock()
+    pool = pool_of(2, clock)
+    held = pool.allocate(1, 10)
+    with pytest.raises(KafkaTimeoutError):
+        pool.allocate(2, 10)
+    assert pool.queued() == 0
+    assert pool.available_memory == BLOCK
+    pool.deallocate(held)
+    assert len(pool.allocate(2, 10)) == 2
+
+
+def test_a_waiter_that_is_interrupted_leaves_no_trace() -> None:
+    class Interrupting(ManualClock):
+        def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+            del condition, timeout_ms
+            raise KeyboardInterrupt
+
+    pool = pool_of(2, Interrupting())
+    held = pool.allocate(1, 10)
+    with pytest.raises(KeyboardInterrupt):
+        pool.allocate(2, 10)
+    assert pool.queued() == 0
+    pool.deallocate(held)
+    assert pool.available_memory == 2 * BLOCK
+
+
+def test_memory_goes_to_the_one_who_has_waited_longest() -> None:
+    """A large request is not starved by small ones that arrive after it."""
+    clock = WaitingClock()
+    pool = pool_of(4, clock)
+    held = [pool.allocate(1, 10) for _ in range(4)]
+    large = in_thread(lambda: pool.allocate(3, 10))
+    clock.await_waiter()
+    small = in_thread(lambda: pool.allocate(1, 10))
+    clock.await_waiter()
+    for _ in range(2):
+        pool.deallocate(held.pop())
+        clock.await_waiter()  # the large one was woken, has looked, and waits again
+        assert not small.done()
+    pool.deallocate(held.pop())
+    assert len(large.result(WAIT_S)) == 3
+    clock.await_waiter()  # what is left, nothing, is shown to the next in line
+    assert not small.done()
+    pool.deallocate(held.pop())
+    assert len(small.result(WAIT_S)) == 1
+
+
+def test_what_the_first_in_line_leaves_goes_to_the_next() -> None:
+    clock = WaitingClock()
+    pool = pool_of(4, clock)
+    held = pool.allocate(4, 10)
+    first = in_thread(lambda: pool.allocate(1, 10))
+    clock.await_waiter()
+    second = in_thread(lambda: pool.allocate(3, 10))
+    clock.await_waiter()
+    pool.deallocate(held)
+    assert len(first.result(WAIT_S)) == 1
+    assert len(second.result(WAIT_S)) == 3
+
+
+def test_a_waiter_that_gives_up_lets_the_next_one_have_what_is_there() -> None:
+    """Two wait; the first wants everything and is interrupted: the second must not go on waiting for memory that is free."""
+
+    class InterruptsTheFirst(WaitingClock):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first_gives_up = threading.Event()
+            self.waiting = 0
+
+        def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+            self.waiting += 1
+            if self.waiting > 1:
+                return super().wait(condition, timeout_ms)
+            self.waits.release()
+            while not self.first_gives_up.is_set():
+                condition.wait(0.001)
+            raise KeyboardInterrupt
+
+    clock = InterruptsTheFirst()
+    pool = pool_of(2, clock)
+    pool.allocate(1, 10)
+    first = in_thread(lambda: pool.allocate(2, 10))
+    clock.await_waiter()
+    second = in_thread(lambda: pool.allocate(1, 10))
+    clock.await_waiter()
+    clock.first_gives_up.set()
+    assert isinstance(first.exception(WAIT_S), KeyboardInterrupt)
+    assert len(second.result(WAIT_S)) == 1
+
+
+def test_waits_are_measured() -> None:
+    clock = ManualClock()
+    pool = pool_of(1, clock)
+    pool.allocate(1, 10)
+    with pytest.raises(KafkaTimeoutError):
+        pool.allocate(1, 25)
+    assert (pool.wait_time_ms, pool.exhausted_count) == (25, 1)
+
+
+# ---- CLOSING
+
+
+def test_a_closed_pool_takes_back_but_gives_nothing() -> None:
+    pool = pool_of(2)
+    held = pool.allocate(1, 10)
+    pool.close()
+    with pytest.raises(ProducerClosedError):
+        pool.allocate(1, 10)
+    with pytest.raises(ProducerClosedError):
+        pool.try_allocate(1)
+    pool.deallocate(held)
+    assert pool.available_memory == 2 * BLOCK
+
+
+def test_closing_wakes_every_waiter_with_an_error() -> None:
+    clock = WaitingClock()
+    pool = pool_of(1, clock)
+    held = pool.allocate(1, 10)
+    waiters = []
+    for _ in range(3):
+        waiters.append(in_thread(lambda: pool.allocate(1, 10)))
+        clock.await_waiter()
+    pool.close()
+    for waiter in waiters:
+        assert isinstance(waiter.exception(WAIT_S), ProducerClosedError)
+    pool.deallocate(held)
+    assert pool.available_memory == BLOCK
+    assert pool.queued() == 0
+
+
+# ---- ALL AT ONCE
+
+
+def test_ten_threads_that_take_and_give_back_lose_nothing() -> None:
+    pool = BufferPool(20 * BLOCK, BLOCK, Clock())
+
+    def work(seed: int) -> int:
+        random = Random(seed)
+        for _ in range(300):
+            blocks = pool.allocate(random.randint(1, 10), 30_000)
+            marks = [random.randrange(256) for _ in blocks]
+            for block, mark in zip(blocks, marks, strict=True):
+                block[0] = mark
+            assert [block[0] for block in blocks] == marks  # nobody else writes here
+            pool.deallocate(blocks)
+        return seed
+
+    workers = [in_thread(lambda seed=seed: work(seed)) for seed in range(10)]  # type: ignore[misc]
+    assert [worker.result(WAIT_S) for worker in workers] == list(range(10))
+    assert pool.available_memory == 20 * BLOCK
+    assert pool.queued() == 0

@@ -1,0 +1,77 @@
+"""protocol/error_codes.py against kio's table, which is generated from Kafka's Errors.java."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from kio.schema.errors import ErrorCode as TheirErrorCode
+
+from spark_kafka_sink.errors import AuthenticationError, BrokerError
+from spark_kafka_sink.protocol.error_codes import ERROR_CODES, Errors, Persisted
+
+
+@pytest.mark.parametrize("theirs", list(TheirErrorCode), ids=lambda code: code.name)
+def test_every_code_of_kafka_has_a_row_with_its_name(theirs: TheirErrorCode) -> None:
+    row = ERROR_CODES[int(theirs)]
+    assert row.name.lower() == theirs.name
+    assert row.retriable == theirs.retriable
+    assert row.doc.endswith(".")
+
+
+def test_a_refresh_implies_a_retry() -> None:
+    assert all(row.retriable for row in ERROR_CODES.values() if row.refresh_metadata)
+
+
+def test_the_codes_that_ask_for_new_metadata() -> None:
+    # Subclasses of InvalidMetadataException in the Java client.
+    refresh = {row.number for row in ERROR_CODES.values() if row.refresh_metadata}
+    assert refresh == {3, 5, 6, 9, 13, 56, 72, 74, 80, 83, 84, 100, 103}
+
+
+@pytest.mark.parametrize(
+    ("code", "persisted"),
+    [
+        (Errors.NOT_LEADER_OR_FOLLOWER, Persisted.NO),
+        (Errors.MESSAGE_TOO_LARGE, Persisted.NO),
+        (Errors.NOT_ENOUGH_REPLICAS, Persisted.NO),
+        (Errors.NETWORK_EXCEPTION, Persisted.MAYBE),
+        (Errors.REQUEST_TIMED_OUT, Persisted.MAYBE),
+        (Errors.UNKNOWN_SERVER_ERROR, Persisted.MAYBE),
+        (Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND, Persisted.YES),
+        (Errors.DUPLICATE_SEQUENCE_NUMBER, Persisted.YES),
+    ],
+)
+def test_whether_a_batch_can_be_in_the_log(code: object, persisted: Persisted) -> None:
+    assert code.persisted is persisted  # type: ignore[attr-defined]
+
+
+def test_an_unknown_code_keeps_its_number_and_is_not_retried() -> None:
+    row = Errors.for_code(12345)
+    assert (row.number, row.retriable, row.persisted) == (12345, False, Persisted.MAYBE)
+    assert row != Errors.UNKNOWN_SERVER_ERROR
+    error = row.error("orders-3")
+    assert isinstance(error, BrokerError)
+    assert error.error_code == 12345
+    assert str(error) == (
+        "[KAFKA_UNKNOWN_SERVER_ERROR] orders-3: The broker answered with error code 12345, which is newer than this client."
+    )
+
+
+def test_only_errors_are_true() -> None:
+    assert not Errors.NONE
+    assert Errors.UNKNOWN_SERVER_ERROR
+    assert Errors.for_code(0) is Errors.NONE
+
+
+def test_an_error_quotes_the_broker() -> None:
+    error = Errors.INVALID_RECORD.error("orders-3 on node 2", "no key")
+    assert str(error) == (
+        '[KAFKA_INVALID_RECORD] orders-3 on node 2: A record failed the broker\'s validation. The broker says: "no key"'
+    )
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_refused_credentials_are_an_authentication_error() -> None:
+    assert isinstance(Errors.SASL_AUTHENTICATION_FAILED.error("node 1"), AuthenticationError)
+    assert not isinstance(Errors.TOPIC_AUTHORIZATION_FAILED.error("node 1"), AuthenticationError)

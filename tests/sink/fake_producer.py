@@ -1,0 +1,70 @@
+"""A producer that keeps what it gets, and acknowledges, fails or forgets as a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.producer.delivery import OffsetRange
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+
+class FakeDelivery:
+    """Like Delivery, but settled by the test or by flush()."""
+
+    def __init__(self, rows: int, first_offset: int) -> None:
+        self.rows = rows
+        self.acknowledged = 0
+        self.error: KafkaError | None = None
+        self.offsets: dict[TopicPartition, OffsetRange] = {}
+        self._first_offset = first_offset
+
+    def acknowledge(self, rows: int | None = None) -> None:
+        self.acknowledged = self.rows if rows is None else rows
+        last = self._first_offset + self.acknowledged - 1
+        self.offsets = {TopicPartition("t", 0): OffsetRange(self._first_offset, last, self.acknowledged, 10 * self.acknowledged)}
+
+    def done(self) -> bool:
+        return bool(self.offsets) or self.error is not None
+
+    def result(self) -> FakeDelivery:
+        if not self.done():
+            self.acknowledge()
+        if self.error is not None:
+            raise self.error
+        return self
+
+
+class FakeProducer:
+    """`on_send(producer, delivery)` decides what becomes of each call; by default flush() acknowledges all."""
+
+    def __init__(
+        self, config: Mapping[str, object] | None = None, on_send: Callable[[FakeProducer, FakeDelivery], None] | None = None
+    ) -> None:
+        self.config = config
+        self.calls: list[dict[str, Any]] = []
+        self.deliveries: list[FakeDelivery] = []
+        self.flushed = 0
+        self.closed: list[int | None] = []
+        self._on_send = on_send
+
+    def send_columns(self, topic: Any, **columns: Any) -> FakeDelivery:
+        self.calls.append({"topic": topic, **columns})
+        delivery = FakeDelivery(len(columns["value"]), sum(each.rows for each in self.deliveries))
+        self.deliveries.append(delivery)
+        if self._on_send is not None:
+            self._on_send(self, delivery)
+        return delivery
+
+    def flush(self) -> None:
+        self.flushed += 1
+        for delivery in self.deliveries:
+            if not delivery.done():
+                delivery.acknowledge()
+
+    def metrics(self) -> dict[str, int]:
+        return {"batch-send-total": len(self.calls), "request-latency-max": 7, "byte-total": 99, "something-else": 1}
+
+    def close(self, timeout_ms: int | None = None) -> None:
+        self.closed.append(timeout_ms)

@@ -1,0 +1,148 @@
+"""commit_protocol.py: reports are small, none may be missing, and they add up to one line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from pathlib import Path
+
+import pytest
+
+from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.sink import commit_protocol
+from spark_kafka_sink.sink.commit_protocol import COUNTERS, CommitSummary, KafkaCommitMessage, WrittenRange, merge_ranges
+from spark_kafka_sink.sink.row_mapping import RowMapping
+from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
+
+
+def message(partition: int, *written: WrittenRange, count: int = 1, query_id: str | None = None) -> KafkaCommitMessage:
+    rows = sum(each.rows for each in written)
+    counters = tuple(count for _ in COUNTERS)
+    batch_id = None if query_id is None else 4
+    return KafkaCommitMessage(partition, 0, query_id, batch_id, rows, 10 * rows, 0.5 + partition, counters, written)
+
+
+ONE = message(0, WrittenRange("a", 0, 10, 19, 10, 100), WrittenRange("b", 0, 5, 5, 1, 10), count=2)
+TWO = message(1, WrittenRange("a", 0, 20, 24, 5, 50), WrittenRange("a", 1, 0, 1, 2, 20), count=3)
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_survives_the_way_to_the_driver() -> None:
+    assert pickle.loads(pickle.dumps(ONE)) == ONE
+
+
+def test_a_message_of_300_partitions_stays_small() -> None:
+    many = message(0, *(WrittenRange("orders", i, 10**9 + i, 10**9 + i + 9999, 10_000, 1_100_000) for i in range(300)))
+    assert len(pickle.dumps(many)) < 300 * 40
+
+
+def test_ranges_of_one_partition_become_one() -> None:
+    ranges = [WrittenRange("a", 1, 7, 9, 3, 30), WrittenRange("a", 0, 0, 0, 1, 10), WrittenRange("a", 1, 2, 3, 2, 20)]
+    assert merge_ranges(ranges) == (WrittenRange("a", 0, 0, 0, 1, 10), WrittenRange("a", 1, 2, 9, 5, 50))
+
+
+def test_an_unknown_offset_does_not_hide_a_known_one() -> None:
+    known, unknown = WrittenRange("a", 0, 5, 6, 2, 20), WrittenRange("a", 0, -1, -1, 3, 30)
+    for ranges in ([known, unknown], [unknown, known]):
+        assert merge_ranges(ranges) == (WrittenRange("a", 0, 5, 6, 5, 50),)
+    assert merge_ranges([unknown, unknown]) == (WrittenRange("a", 0, -1, -1, 6, 60),)
+
+
+# --- commit -----------------------------------------------------------------------------------------------------------
+
+
+def test_reports_add_up() -> None:
+    summary = CommitSummary.of([ONE, TWO])
+    assert (summary.tasks, summary.rows, summary.bytes, summary.slowest_task_seconds) == (2, 18, 180, 1.5)
+    assert summary.counters["request-total"] == 5
+    assert summary.counters["request-latency-max"] == 3
+    assert summary.written == (
+        WrittenRange("a", 0, 10, 24, 15, 150),
+        WrittenRange("a", 1, 0, 1, 2, 20),
+        WrittenRange("b", 0, 5, 5, 1, 10),
+    )
+
+
+def test_commit_logs_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    commit_protocol.commit([ONE, TWO], None)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("wrote 18 rows, 180 bytes, in 2 tasks to 3 partitions of a, b; slowest task 1.5 s;")
+    assert "request-total 5" in record.getMessage()
+
+
+def test_a_stream_is_named_in_the_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    commit_protocol.commit([message(0, query_id="q1")], None)
+    assert caplog.messages[0].endswith("; query q1, batch 4")
+
+
+def test_many_topics_are_only_counted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    commit_protocol.commit([message(0, *(WrittenRange(name, 0, 0, 0, 1, 1) for name in "abcd"))], None)
+    assert "to 4 partitions of 4 topics;" in caplog.text
+
+
+def test_a_commit_of_no_tasks_is_one_of_no_rows() -> None:
+    assert commit_protocol.commit([], None).rows == 0
+
+
+@pytest.mark.parametrize("messages", [[None, None], [ONE, None]])
+def test_a_missing_report_is_an_error_that_explains_the_continuous_trigger(
+    messages: list[KafkaCommitMessage | None], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(DeliveryError) as raised:
+        commit_protocol.commit(messages, None)
+    assert str(raised.value).startswith(f"[KAFKA_MISSING_COMMIT_MESSAGE] {messages.count(None)} of 2 tasks report nothing")
+    assert "trigger(continuous=…)" in str(raised.value)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_both_writers_commit_and_abort_as_spark_calls_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    mapping = RowMapping("t", 0, None, None, None, None)
+    report = tmp_path / "report"
+    batch, stream = KafkaBatchWriter(mapping, {}, str(report)), KafkaStreamWriter(mapping, {}, str(report))
+    batch.commit([ONE])
+    stream.commit([TWO], 4)
+    assert len(report.read_text().splitlines()) == 2
+    batch.abort([None])
+    stream.abort([None], 4)
+    assert caplog.text.count("aborted: 0/1 tasks") == 2
+    with pytest.raises(DeliveryError):
+        batch.commit([None])
+    with pytest.raises(DeliveryError):
+        stream.commit([None], 4)
+
+
+# --- the report file --------------------------------------------------------------------------------------------------
+
+
+def test_each_commit_appends_one_line_of_json(tmp_path: Path) -> None:
+    path = tmp_path / "report.jsonl"
+    commit_protocol.commit([ONE], str(path))
+    commit_protocol.commit([TWO, message(2, query_id=None)], str(path))
+    first, second = (json.loads(line) for line in path.read_text().splitlines())
+    assert (first["rows"], first["tasks"], first["bytes"]) == (11, 1, 110)
+    assert first["offsets"] == {
+        "a": {"0": {"first": 10, "last": 19, "rows": 10, "bytes": 100}},
+        "b": {"0": {"first": 5, "last": 5, "rows": 1, "bytes": 10}},
+    }
+    assert first["counters"]["request-total"] == 2
+    assert second["tasks"] == 2
+    assert second["committed_at_ms"] >= first["committed_at_ms"] > 1_600_000_000_000
+
+
+def test_a_report_that_cannot_be_written_does_not_fail_the_write(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    commit_protocol.commit([ONE], str(tmp_path / "missing" / "report"))
+    assert "the report of 11 rows was not written to reportPath=" in caplog.text
+
+
+# --- abort ------------------------------------------------------------------------------------------------------------
+
+
+def test_abort_says_what_remains(caplog: pytest.LogCaptureFixture) -> None:
+    commit_protocol.abort([ONE, None, TWO])
+    assert caplog.messages[0].startswith("aborted: 2/3 tasks had completed. 18 rows of theirs stay in Kafka")

@@ -1,0 +1,183 @@
+"""datasource.py and the doors to it: all is checked on the driver, all problems are told, and nothing is opened."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter
+
+import spark_kafka_sink
+from spark_kafka_sink import KafkaDataSource, _autoregister
+from spark_kafka_sink.config import BULK_DEFAULTS, Secret
+from spark_kafka_sink.errors import ConfigError, KafkaError, SchemaError
+from spark_kafka_sink.sink import require_pyspark
+from tests.sink.schemas import schema
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+GOOD = schema(key="binary", value="binary")
+
+
+def source(**options: str) -> KafkaDataSource:
+    """Names with double underscores for dots."""
+    given = {"kafka.bootstrap.servers": "a:1", "topic": "t"} | {name.replace("__", "."): value for name, value in options.items()}
+    return KafkaDataSource(CaseInsensitiveDict(given))
+
+
+def test_spark_finds_the_format_by_a_class_method() -> None:
+    assert KafkaDataSource.name() == "pykafka-sink"
+    assert issubclass(KafkaDataSource, DataSource)
+
+
+def test_writers_are_sparks_arrow_writers_and_plain_data() -> None:
+    batch, stream = source().writer(GOOD, False), source().streamWriter(GOOD, False)
+    assert isinstance(batch, DataSourceArrowWriter)
+    assert isinstance(stream, DataSourceStreamArrowWriter)
+    assert pickle.loads(pickle.dumps(batch)) == batch
+    assert pickle.loads(pickle.dumps(stream)) == stream
+    assert batch.mapping == stream.mapping
+    assert batch.producer_options == stream.producer_options
+
+
+def test_a_task_gets_only_what_has_an_effect_with_secrets_wrapped() -> None:
+    writer = source(kafka__sasl__jaas__config="s", kafka__metric__reporters="x", kafka__lingr__ms="1", kafka__acks="all").writer(
+        GOOD, False
+    )
+    assert writer.producer_options == {
+        "bootstrap.servers": ["a:1"],
+        "sasl.jaas.config": Secret("s"),
+        "acks": -1,
+        "batch.size": BULK_DEFAULTS["batch_size"],
+        "linger.ms": BULK_DEFAULTS["linger_ms"],
+    }
+
+
+def test_wrong_options_and_columns_come_in_one_error() -> None:
+    bad = schema(key="int")
+    with pytest.raises(ConfigError) as raised:
+        KafkaDataSource(CaseInsensitiveDict({"topik": "t", "kafka.acks": "7", "deliveryGuarantee": "exactly-once"})).writer(
+            bad, True
+        )
+    told = raised.value.message
+    assert told.startswith("8 things are wrong:")
+    for part in (
+        "Overwrite",
+        "'topik'",
+        "acks",
+        "exactly-once",
+        "bootstrap.servers",
+        "'topic' attribute",
+        "key attribute",
+        "'value' not found",
+    ):
+        assert part in told
+
+
+def test_wrong_columns_alone_are_a_schema_error() -> None:
+    with pytest.raises(SchemaError, match=r"^\[KAFKA_INVALID_SCHEMA\] Required attribute 'value' not found$"):
+        source().writer(schema(key="string"), False)
+
+
+def test_overwrite_is_refused_for_a_batch_and_taken_for_a_complete_stream() -> None:
+    with pytest.raises(ConfigError, match="Save mode Overwrite not allowed for Kafka"):
+        source().writer(GOOD, True)
+    source().streamWriter(GOOD, True)
+
+
+def test_a_report_path_needs_its_directory(tmp_path: Path) -> None:
+    source(reportPath=str(tmp_path / "r.jsonl")).writer(GOOD, False)
+    source(reportPath="r.jsonl").writer(GOOD, False)
+    with pytest.raises(ConfigError, match="lies in a directory that does not exist on the driver"):
+        source(reportPath=str(tmp_path / "no" / "r.jsonl")).writer(GOOD, False)
+
+
+# --- doors ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_shim_hands_on_to_the_data_source() -> None:
+    shim = _autoregister.DefaultSource(CaseInsensitiveDict({"kafka.bootstrap.servers": "a:1", "topic": "t"}))
+    assert _autoregister.DefaultSource.name() == KafkaDataSource.name()
+    assert shim.writer(GOOD, False) == source().writer(GOOD, False)
+    assert shim.streamWriter(GOOD, False) == source().streamWriter(GOOD, False)
+
+
+def run(code: str, *paths: Path) -> str:
+    """Run code in an interpreter of its own, with these directories first on its path."""
+    setup = f"import sys; sys.path[:0] = {[str(path) for path in (*paths, ROOT)]}\n"
+    done = subprocess.run(
+        [sys.executable, "-c", setup + textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_shim_imports_even_when_the_package_is_broken(tmp_path: Path) -> None:
+    broken = tmp_path / "spark_kafka_sink"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise RuntimeError('broken')")
+    shim = (ROOT / "spark_kafka_sink" / "_autoregister.py").read_text()
+    (tmp_path / "pyspark_kafka_sink.py").write_text(shim)
+    printed = run(
+        """
+        import pyspark_kafka_sink
+        source = pyspark_kafka_sink.DefaultSource({})
+        try:
+            source.writer(None, False)
+        except RuntimeError as error:
+            print(source.name(), error)
+        """,
+        tmp_path,
+    )
+    assert printed.strip() == "pykafka-sink broken"
+
+
+def test_the_producer_needs_no_pyspark() -> None:
+    printed = run(
+        """
+        sys.modules["pyspark"] = None
+        import spark_kafka_sink
+        spark_kafka_sink.KafkaProducer, spark_kafka_sink.KafkaError
+        try:
+            spark_kafka_sink.KafkaDataSource
+        except ImportError as error:
+            print(error)
+        """
+    )
+    assert printed.startswith("[KAFKA_PYSPARK_MISSING] ")
+
+
+def test_planning_on_the_driver_loads_no_producer() -> None:
+    printed = run(
+        """
+        import spark_kafka_sink
+        spark_kafka_sink.KafkaDataSource
+        heavy = ("spark_kafka_sink.producer.p", "spark_kafka_sink.network.")
+        print(sorted(name for name in sys.modules if name.startswith(heavy)))
+        """
+    )
+    assert printed.strip() == "[]"
+
+
+def test_names_of_the_package_are_loaded_when_asked_for() -> None:
+    assert spark_kafka_sink.KafkaError is KafkaError
+    assert {"KafkaDataSource", "KafkaProducer"} <= set(dir(spark_kafka_sink))
+    with pytest.raises(AttributeError, match="has no attribute 'Kafka'"):
+        spark_kafka_sink.Kafka  # noqa: B018
+
+
+@pytest.mark.parametrize("version", ["4.0.1", "3.5.4"])
+def test_an_old_pyspark_is_refused_in_one_sentence(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", version)
+    with pytest.raises(ImportError, match=rf"^\[KAFKA_PYSPARK_TOO_OLD\] pyspark {version} .* needs 4\.1 or newer"):
+        require_pyspark()
+
+
+@pytest.mark.parametrize("version", ["4.1.0", "4.2.0.dev1", "5.0.0"])
+def test_a_newer_pyspark_will_do(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", version)
+    require_pyspark()

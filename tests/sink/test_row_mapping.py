@@ -1,0 +1,177 @@
+"""row_mapping.py: Spark's rules for columns, in Spark's words; then Arrow batches to arguments of send_columns."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import DataType, StringType, StructField, StructType, VarcharType
+
+from spark_kafka_sink.config import SinkOptions
+from spark_kafka_sink.errors import InvalidRecordError
+from spark_kafka_sink.sink.row_mapping import RowMapping
+from tests.sink.schemas import schema
+
+HEADERS = "array<struct<key:string,value:binary>>"
+
+
+def check(columns: dict[str, str], **options: str) -> tuple[RowMapping, list[str]]:
+    problems: list[str] = []
+    checked = SinkOptions.check({"kafka.bootstrap.servers": "a:1", **options}, problems)
+    assert problems == []
+    return RowMapping.check(schema(**columns), checked, problems), problems
+
+
+def test_every_attribute_is_found_wherever_it_stands() -> None:
+    mapping, problems = check(
+        {"headers": "headers", "extra": "int", "value": "binary", "partition": "int", "key": "string", "topic": "string"}
+    )
+    assert problems == []
+    assert mapping == RowMapping(topic=5, value=2, key=4, partition=3, headers=0, timestamp=None)
+
+
+def test_value_alone_is_enough_with_the_topic_option() -> None:
+    mapping, problems = check({"value": "string"}, topic="orders")
+    assert problems == []
+    assert mapping == RowMapping(topic="orders", value=0, key=None, partition=None, headers=None, timestamp=None)
+
+
+def test_the_topic_option_goes_before_the_column_whatever_its_type() -> None:
+    mapping, problems = check({"topic": "int", "value": "string"}, topic="orders")
+    assert problems == []
+    assert mapping.topic == "orders"
+
+
+def test_names_are_matched_exactly_and_unknown_columns_ignored() -> None:
+    mapping, problems = check({"Key": "int", "KEY": "int", "value": "string", "offset": "bigint", "timestamp": "int"}, topic="t")
+    assert problems == []
+    assert (mapping.key, mapping.timestamp) == (None, None)
+
+
+def test_the_first_of_two_equal_names_counts() -> None:
+    schema = StructType([StructField("value", StringType()), StructField("value", StringType())])
+    problems: list[str] = []
+    options = SinkOptions.check({"kafka.bootstrap.servers": "a:1", "topic": "t"}, problems)
+    assert RowMapping.check(schema, options, problems).value == 0
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (
+            {"value": "string"},
+            "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic.",
+        ),
+        ({"topic": "string"}, "Required attribute 'value' not found"),
+        ({"topic": "int", "value": "string"}, "topic attribute unsupported type int. topic must be a(n) string"),
+        ({"topic": "string", "value": "int"}, "value attribute unsupported type int. value must be a(n) string or binary"),
+        (
+            {"topic": "string", "value": "string", "key": "bigint"},
+            "key attribute unsupported type bigint. key must be a(n) string or binary",
+        ),
+        (
+            {"topic": "string", "value": "string", "partition": "string"},
+            "partition attribute unsupported type string. partition must be a(n) int",
+        ),
+        (
+            {"topic": "string", "value": "string", "partition": "bigint"},
+            "partition attribute unsupported type bigint. partition must be a(n) int",
+        ),
+        (
+            {"topic": "string", "value": "string", "headers": "headers of strings"},
+            "headers attribute unsupported type array<struct<key:string,value:string>>. headers must be a(n) " + HEADERS,
+        ),
+        (
+            {"topic": "string", "value": "string", "headers": "map"},
+            "headers attribute unsupported type map<string,binary>. headers must be a(n) " + HEADERS,
+        ),
+        (
+            {"topic": "string", "value": "string", "headers": "strings"},
+            "headers attribute unsupported type array<string>. headers must be a(n) " + HEADERS,
+        ),
+    ],
+)
+def test_a_wrong_schema_is_told_in_sparks_words(columns: dict[str, str], expected: str) -> None:
+    assert check(columns)[1] == [expected]
+
+
+def test_all_wrong_columns_are_told_at_once() -> None:
+    _, problems = check({"topic": "int", "value": "int", "key": "int", "partition": "string", "headers": "string"})
+    assert len(problems) == 5
+
+
+@pytest.mark.parametrize("kind", [StringType(), StringType("UTF8_LCASE"), VarcharType(5)])
+def test_every_kind_of_string_is_a_string(kind: DataType) -> None:
+    problems: list[str] = []
+    options = SinkOptions.check({"kafka.bootstrap.servers": "a:1"}, problems)
+    RowMapping.check(StructType([StructField(name, kind) for name in ("topic", "key", "value")]), options, problems)
+    assert problems == []
+
+
+def test_a_timestamp_is_written_only_when_asked_for() -> None:
+    columns = {"topic": "string", "value": "string", "timestamp": "timestamp"}
+    assert check(columns)[0].timestamp is None
+    assert check(columns, includeTimestamp="true")[0].timestamp == 2
+    _, problems = check({"topic": "string", "value": "string"}, includeTimestamp="true")
+    assert problems == ["Required attribute 'timestamp' not found: includeTimestamp=true asks for it"]
+    _, problems = check({"topic": "string", "value": "string", "timestamp": "timestamp_ntz"}, includeTimestamp="true")
+    assert problems == ["timestamp attribute unsupported type timestamp_ntz. timestamp must be a(n) timestamp or bigint"]
+
+
+def test_a_mapping_is_plain_data() -> None:
+    mapping, _ = check({"topic": "string", "value": "string"})
+    assert pickle.loads(pickle.dumps(mapping)) == mapping
+
+
+# --- at run time ------------------------------------------------------------------------------------------------------
+
+
+def batch(**columns: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_columns_are_handed_over_as_they_lie() -> None:
+    key, value, part = pa.array([b"k", None]), pa.array(["v", None]), pa.array([None, 3], pa.int32())
+    mapping, _ = check({"key": "binary", "value": "string", "partition": "int"}, topic="orders")
+    columns = mapping.columns(batch(key=key, value=value, partition=part))
+    assert columns["topic"] == "orders"
+    assert columns["value"].buffers()[2].address == value.buffers()[2].address
+    assert columns["key"].equals(key)
+    assert columns["partition"].equals(part)
+    assert columns["headers"] is None
+    assert columns["timestamp"] is None
+
+
+def test_topics_come_from_their_column() -> None:
+    mapping, _ = check({"topic": "string", "value": "string"})
+    topics = pa.array(["a", "b"])
+    assert mapping.columns(batch(topic=topics, value=pa.array(["", ""])))["topic"].equals(topics)
+
+
+def test_a_null_topic_is_told_in_sparks_words() -> None:
+    mapping, _ = check({"topic": "string", "value": "string"})
+    with pytest.raises(InvalidRecordError) as raised:
+        mapping.columns(batch(topic=pa.array(["a", None]), value=pa.array(["", ""])))
+    assert str(raised.value) == (
+        "[KAFKA_NULL_TOPIC_IN_DATA] The Kafka message data sent to the producer contains a null topic."
+        " Use the `topic` option for setting a default topic."
+    )
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_a_timestamp_is_its_instant_in_milliseconds(zone: str) -> None:
+    mapping, _ = check({"value": "string", "timestamp": "timestamp"}, topic="t", includeTimestamp="true")
+    moment = datetime.datetime(2024, 1, 2, 3, 4, 5, 678_999, tzinfo=datetime.UTC)
+    stamps = pa.array([moment, None], pa.timestamp("us", tz=zone))
+    columns = mapping.columns(batch(value=pa.array(["", ""]), timestamp=stamps))
+    assert columns["timestamp"].to_pylist() == [1_704_164_645_678, None]
+    assert columns["timestamp"].type == pa.int64()
+
+
+def test_a_bigint_timestamp_is_taken_as_it_is() -> None:
+    mapping, _ = check({"value": "string", "timestamp": "bigint"}, topic="t", includeTimestamp="true")
+    stamps = pa.array([5, None], pa.int64())
+    assert mapping.columns(batch(value=pa.array(["", ""]), timestamp=stamps))["timestamp"].equals(stamps)

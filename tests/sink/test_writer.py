@@ -1,0 +1,169 @@
+"""writer.py: every row that comes in is acknowledged, or the task fails; the producer is closed in any case."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.config import Secret
+from spark_kafka_sink.errors import DeliveryError, KafkaError, KafkaTimeoutError
+from spark_kafka_sink.sink.commit_protocol import COUNTERS, KafkaCommitMessage, WrittenRange
+from spark_kafka_sink.sink.row_mapping import RowMapping
+from spark_kafka_sink.sink.writer import MAX_PENDING, KafkaBatchWriter, KafkaStreamWriter, Task, write_batches
+from tests.sink.fake_producer import FakeDelivery, FakeProducer
+
+MAPPING = RowMapping(topic="t", value=0, key=None, partition=None, headers=None, timestamp=None)
+TASK = Task(partition=3, attempt=1, query_id="q", batch_id=8)
+
+
+class Batches:
+    """Arrow batches of the given numbers of rows; remembers how many were taken."""
+
+    def __init__(self, *rows: int) -> None:
+        self._rows = rows
+        self.taken = 0
+        self.exhausted = False
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for rows in self._rows:
+            self.taken += 1
+            yield pa.RecordBatch.from_arrays([pa.array(["v"] * rows, pa.string())], names=["value"])
+        self.exhausted = True
+
+
+def write(batches: Batches, producer: FakeProducer) -> KafkaCommitMessage:
+    return write_batches(iter(batches), MAPPING, producer, TASK)  # type: ignore[arg-type]
+
+
+def acknowledge_at_once(_: FakeProducer, delivery: FakeDelivery) -> None:
+    delivery.acknowledge()
+
+
+# --- what a task does -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_send", [None, acknowledge_at_once])
+def test_every_batch_is_sent_flushed_and_counted(on_send: object) -> None:
+    producer, batches = FakeProducer(on_send=on_send), Batches(3, 2, 1)  # type: ignore[arg-type]
+    message = write(batches, producer)
+    assert [len(call["value"]) for call in producer.calls] == [3, 2, 1]
+    assert batches.exhausted
+    assert producer.flushed == 1
+    assert message.rows == 6
+    assert message.written == (WrittenRange("t", 0, 0, 5, 6, 60),)
+    assert message.bytes == 60
+    assert (message.spark_partition, message.attempt, message.query_id, message.batch_id) == (3, 1, "q", 8)
+    assert dict(zip(COUNTERS, message.counters, strict=True))["batch-send-total"] == 3
+
+
+@pytest.mark.parametrize("rows", [(), (0,), (0, 0)])
+def test_a_partition_without_rows_sends_nothing_and_reports(rows: tuple[int, ...]) -> None:
+    producer = FakeProducer()
+    message = write(Batches(*rows), producer)
+    assert producer.calls == []
+    assert (message.rows, message.written) == (0, ())
+
+
+def test_a_failure_ends_the_task_before_it_has_read_all_rows() -> None:
+    def fail_the_first_when_the_third_comes(producer: FakeProducer, _: FakeDelivery) -> None:
+        if len(producer.deliveries) == 3:
+            producer.deliveries[1].error = KafkaTimeoutError("no answer")
+
+    batches = Batches(*[1] * 10)
+    with pytest.raises(KafkaTimeoutError, match="no answer"):
+        write(batches, FakeProducer(on_send=fail_the_first_when_the_third_comes))
+    assert batches.taken == 3
+
+
+def test_a_failure_of_the_last_batch_fails_the_task() -> None:
+    class FailingFlush(FakeProducer):
+        def flush(self) -> None:
+            self.deliveries[-1].error = KafkaError("too late")
+
+    with pytest.raises(KafkaError, match="too late"):
+        write(Batches(1, 1), FailingFlush())
+
+
+def test_a_row_that_is_neither_acknowledged_nor_failed_is_told() -> None:
+    with pytest.raises(DeliveryError, match="5 rows came in, 5 were sent and 4 acknowledged"):
+        write(Batches(2, 3), FakeProducer(on_send=lambda _, each: each.acknowledge(2)))
+
+
+def test_handles_of_unanswered_batches_stay_few() -> None:
+    open_handles = []
+
+    def count_open(producer: FakeProducer, _: FakeDelivery) -> None:
+        open_handles.append(sum(not each.done() for each in producer.deliveries))
+
+    message = write(Batches(*[1] * (MAX_PENDING + 50)), FakeProducer(on_send=count_open))
+    assert message.rows == MAX_PENDING + 50
+    assert max(open_handles) == MAX_PENDING + 1
+
+
+def test_ranges_of_many_batches_are_merged_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_kafka_sink.sink.writer.MAX_RANGES", 2)
+    assert write(Batches(*[1] * 9), FakeProducer(on_send=acknowledge_at_once)).written == (WrittenRange("t", 0, 0, 8, 9, 90),)
+
+
+# --- what Spark calls -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def producers(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
+    """The producers that writers have made."""
+    made: list[FakeProducer] = []
+
+    def make(config: dict[str, object]) -> FakeProducer:
+        made.append(FakeProducer(config))
+        return made[-1]
+
+    monkeypatch.setattr("spark_kafka_sink.producer.producer.KafkaProducer", make)
+    return made
+
+
+@pytest.mark.parametrize("kind", [KafkaBatchWriter, KafkaStreamWriter])
+def test_a_writer_makes_its_producer_inside_the_task_and_closes_it(
+    kind: type[KafkaBatchWriter | KafkaStreamWriter], producers: list[FakeProducer]
+) -> None:
+    writer = pickle.loads(pickle.dumps(kind(MAPPING, {"acks": -1})))
+    assert producers == []
+    message = writer.write(iter(Batches(2)))
+    assert message.rows == 2
+    (producer,) = producers
+    assert producer.config == {"acks": -1}
+    assert producer.closed == [None]
+
+
+def test_after_a_failure_the_producer_is_closed_at_once_and_the_error_says_where(producers: list[FakeProducer]) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from Batches(1)
+        raise KafkaError("no luck", condition="KAFKA_SOMETHING")
+
+    with pytest.raises(KafkaError) as raised:
+        KafkaBatchWriter(MAPPING, {}).write(broken())
+    assert str(raised.value) == "[KAFKA_SOMETHING] no luck (Spark partition 0, attempt 0)"
+    assert producers[0].closed == [0]
+
+
+def test_what_is_not_ours_passes_as_it_is_and_closes_the_producer_too(producers: list[FakeProducer]) -> None:
+    def killed() -> Iterator[pa.RecordBatch]:
+        yield from Batches(1)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        KafkaStreamWriter(MAPPING, {}).write(killed())
+    assert producers[0].closed == [0]
+
+
+def test_a_writer_shows_no_options() -> None:
+    writer = KafkaBatchWriter(MAPPING, {"sasl.jaas.config": Secret("hunter2"), "client.id": "c"})
+    assert "hunter2" not in repr(writer)
+    assert pickle.loads(pickle.dumps(writer)) == writer
+
+
+def test_a_task_names_itself() -> None:
+    assert str(TASK) == "Spark partition 3 of batch 8, attempt 1"
+    assert str(Task(2, 0)) == "Spark partition 2, attempt 0"
