@@ -1,8 +1,9 @@
 """Write a file or directory to a Kafka topic: python -m jobs.batch_to_kafka, or the same file given to spark-submit.
 
     python -m jobs.batch_to_kafka --input flights.csv --topic flights --key carrier --bootstrap-servers localhost:9092
-    spark-submit --py-files pykafka_sink.whl,jobs/command_line.py jobs/batch_to_kafka.py --input …
+    spark-submit --py-files pykafka_sink.zip,jobs/command_line.py jobs/batch_to_kafka.py --input …
 
+pykafka_sink.zip is the wheel under that name: Spark hands its workers a .zip, and leaves a .whl aside.
 Parses arguments, builds a DataFrame, calls the sink.
 """
 

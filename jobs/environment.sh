@@ -18,18 +18,18 @@ find_python() {
 }
 
 # make_environment DIRECTORY EXTRA, in the checkout: a virtual environment with this project, editable, and its extra [EXTRA].
-# Reused as long as pyproject.toml, the extra and the Python that made it are the same; the stamp is written last, so that an
-# environment whose making was interrupted is made again.
+# Reused as long as pyproject.toml, the extra and PYTHON are the same; the stamp is written last, so that an environment whose
+# making was interrupted is made again.
 make_environment() {
-    python=$(find_python) || fail "No Python 3.11 or newer with its venv module was found as ${PYTHON:-python3.13, python3.12, python3.11 or python3}: install one, or name it in PYTHON."
-    stamp="$2 $python $("$python" -c 'import hashlib, sys; print(sys.version.split()[0], hashlib.sha256(open("pyproject.toml", "rb").read()).hexdigest())')"
+    stamp="$2 ${PYTHON:-any} $(cksum <pyproject.toml)"
     if [ "$(cat "$1/.stamp" 2>/dev/null)" = "$stamp" ] && "$1/bin/python" -c '' 2>/dev/null; then
         return 0
     fi
+    python=$(find_python) || fail "No Python 3.11 or newer with its venv module was found as ${PYTHON:-python3.13, python3.12, python3.11 or python3}: install one, or name it in PYTHON."
     echo "making the Python environment $1 (once; again when pyproject.toml changes)" >&2
     rm -rf "$1" || fail "The old environment $1 cannot be removed: remove it by hand."
     "$python" -m venv "$1" >&2 || fail "$python could not make a virtual environment in $1: see its message above."
-    "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-input -e ".[$2]" >&2 </dev/null ||
+    "$1/bin/python" -m pip install -qq --disable-pip-version-check --no-input -e ".[$2]" >&2 </dev/null ||
         fail "pip could not install this project with its extra [$2]: see its message above; mostly the network, a proxy, or the disk."
     echo "$stamp" >"$1/.stamp"
 }

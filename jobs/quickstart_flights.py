@@ -76,6 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--topic", default="flights", help="topic to write to (default: %(default)s); must be new on brokers of your own")
     add("--keep-broker", action="store_true", help="leave the broker running that was started here")
     add("--port", type=int, default=0, help="of the broker started here (default: a free one)")
+    work_dir = cache_dir() / "quickstart-kafka"
+    add("--work-dir", type=Path, default=work_dir, help="of the broker started here (default: %(default)s)")
     add("--verbose", action="store_true", help="show Spark's log and whole stack traces")
     return parser
 
@@ -122,16 +124,15 @@ def _target(arguments: argparse.Namespace) -> Iterator[tuple[Target, int]]:
         _create_topic(target)
         yield target, 0
         return
-    with _own_broker(arguments.port, keep=arguments.keep_broker) as cluster:
+    with _own_broker(arguments.work_dir, arguments.port, keep=arguments.keep_broker) as cluster:
         cluster.create_topic(arguments.topic, PARTITIONS)
         target = Target(cluster.bootstrap_servers, arguments.topic, jars, arguments.config)
         yield target, _rows_in(target)
 
 
 @contextlib.contextmanager
-def _own_broker(port: int, *, keep: bool) -> Iterator[LocalKafka]:
+def _own_broker(work_dir: Path, port: int, *, keep: bool) -> Iterator[LocalKafka]:
     """A broker with an empty directory, or the one that an earlier --keep-broker left running."""
-    work_dir = cache_dir() / "quickstart-kafka"
     cluster = LocalKafka.load(work_dir)
     try:
         if cluster is not None and cluster.running():

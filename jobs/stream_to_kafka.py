@@ -2,7 +2,7 @@
 
     python -m jobs.stream_to_kafka --input incoming/ --input-format json --topic events --checkpoint checkpoints/events \\
         --bootstrap-servers localhost:9092 --trigger '10 seconds'
-    spark-submit --py-files pykafka_sink.whl,jobs/command_line.py jobs/stream_to_kafka.py --input-format rate …
+    spark-submit --py-files pykafka_sink.zip,jobs/command_line.py jobs/stream_to_kafka.py --input-format rate …
 
 Parses arguments, builds a streaming DataFrame, calls the sink. Runs until the trigger ends it, the query fails, or Ctrl-C.
 """

@@ -601,6 +601,19 @@ def _warn_of_keys_without_effect(given: Mapping[str, object], prefix: str) -> No
 # postProcessParsedConfig and KafkaProducer.configureDeliveryTimeout.
 
 
+def _other_defaults_make_room(values: dict[str, Any]) -> Iterator[str]:
+    """A default that is not Kafka's own shrinks, to Kafka's at least, before it contradicts what the user set."""
+    rows = rows_of(ProducerConfig)
+    for attribute, room in (
+        ("linger_ms", values["delivery_timeout_ms"] - values["request_timeout_ms"]),
+        ("batch_size", values["max_request_size"]),
+    ):
+        row = rows[attribute]
+        if row.key not in values["given"]:
+            values[attribute] = min(values[attribute], max(room, row.default))
+    yield from ()
+
+
 def _needs_bootstrap_servers(values: dict[str, Any]) -> Iterator[str]:
     if not values["bootstrap_servers"]:
         yield (
@@ -679,7 +692,6 @@ def _removed_partitioners(values: dict[str, Any]) -> Iterator[str]:
     if name in (DEFAULT_PARTITIONER, UNIFORM_STICKY):
         logger.info("partitioner.class=%s was removed in Kafka 4.0; the built-in partitioner does its work", name)
         values["partitioner_class"] = None
-        values["given"] -= {"partitioner.class"}
         values["partitioner_ignore_keys"] |= name == UNIFORM_STICKY
     yield from ()
 
@@ -715,6 +727,7 @@ _client_numbers = count(1)
 
 # (the keys a rule looks at; it is left out when one of them is malformed, the rule)
 RULES: tuple[tuple[tuple[str, ...], Callable[[dict[str, Any]], Iterator[str]]], ...] = (
+    (("delivery.timeout.ms", "request.timeout.ms", "max.request.size"), _other_defaults_make_room),
     (("bootstrap.servers",), _needs_bootstrap_servers),
     (("enable.idempotence", "acks", "retries", "max.in.flight.requests.per.connection"), _idempotence_conditions),
     (("transactional.id", "enable.idempotence", "transaction.two.phase.commit.enable"), _transactions_need_idempotence),

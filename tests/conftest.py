@@ -34,6 +34,11 @@ BROKER_FIXTURES = {"broker", "topic", "read_topic", "kafka_jars"}
 SPARK_FIXTURES = {"spark", "spark_kafka_jars"}
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # kafka-python's, at each of its hundred schemas
+    config.addinivalue_line("filterwarnings", r"ignore:(read|open)_text is deprecated:DeprecationWarning")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark by fixture, before -m selects; then the fast tests first, the broker's next, Spark's last."""

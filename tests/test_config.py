@@ -387,6 +387,17 @@ def test_bulk_defaults_stand_below_what_the_user_says() -> None:
     assert ProducerConfig.from_mapping(options.producer.to_mapping()).batch_size == 16384
 
 
+def test_bulk_defaults_shrink_before_they_contradict_what_the_user_says() -> None:
+    options, problems = check(kafka__delivery__timeout__ms="30010", kafka__max__request__size="100000")
+    assert problems == []
+    assert (options.producer.linger_ms, options.producer.batch_size) == (10, 100_000)
+    options, problems = check(kafka__delivery__timeout__ms="30005", kafka__max__request__size="1000")
+    assert problems == []
+    assert (options.producer.linger_ms, options.producer.batch_size) == (5, 16_384)
+    _, problems = check(kafka__delivery__timeout__ms="30004")
+    assert problems[0].endswith("it is 30004, they are 5 + 30000")
+
+
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [

@@ -316,7 +316,7 @@ class NetworkClient:
         reason = disconnect.reason
         if disconnect.state is ChannelState.NOT_CONNECTED:
             log.warning("! connection to node %d (%s) could not be established: %s", node_id, address, reason)
-        elif self._states.is_preparing_connection(node_id):
+        elif disconnect.state is ChannelState.READY and self._states.is_preparing_connection(node_id):
             reason += " (before it was ready; does this listener speak PLAINTEXT?)"
             log.warning("! connection to node %d (%s) was lost: %s", node_id, address, reason)
         else:
@@ -344,7 +344,7 @@ class NetworkClient:
     # ---- handshakes ------------------------------------------------------------------------------------------------------------
 
     def _handle_connections(self) -> None:
-        for node_id in filter(self._states.is_connecting, self._selector.connected):  # it may be lost again by now
+        for node_id in self._selector.connected:
             steps = handshake()
             self._handshakes[node_id] = steps
             self._handshake_requests[node_id] = next(steps)

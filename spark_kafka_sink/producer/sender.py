@@ -115,12 +115,14 @@ class Sender:
             error = ProducerClosedError(
                 "The producer was closed forcefully before this row was acknowledged; it may have been written"
             )
-        self._client.close()  # first: from here on no request refers to a batch
-        for batch in [batch for batches in self._in_flight.values() for batch in batches]:
-            batch.in_flight = False
-        self._in_flight.clear()
-        self._abort_batches(error)
-        self._metadata.close()
+        try:
+            self._client.close()  # first: from here on no request refers to a batch
+        finally:
+            self._metadata.close()
+            for batch in [batch for batches in self._in_flight.values() for batch in batches]:
+                batch.in_flight = False
+            self._in_flight.clear()
+            self._abort_batches(error)
 
     def initiate_close(self) -> None:
         """Refuse new rows, settle what is there, then end."""
@@ -485,6 +487,8 @@ class Sender:
 
     def _handle_producer_id(self, transactions: TransactionManager, response: ClientResponse) -> None:
         self._producer_id_requested = False
+        if transactions.fatal_error is not None:
+            return  # it has come too late to be of use
         message = response.message
         error = Errors.for_code(message.error_code) if isinstance(message, InitProducerIdResponse) else Errors.NETWORK_EXCEPTION
         if isinstance(message, InitProducerIdResponse) and not error:

@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.delivery import Part, RecordsOwner
 from spark_kafka_sink.producer.partition_queue import PartitionQueue
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.record_batch import EncodedRecords, base_sizes, encode_records, record_sizes
+from spark_kafka_sink.records.record_batch import EncodedRecords, base_sizes, encode_records, encode_selected, record_sizes
 
 
 class SortedSlice:
@@ -61,12 +61,7 @@ class SortedSlice:
         deltas, timestamp_deltas, base = self.offset_deltas[lo:hi], self.timestamp_deltas[lo:hi], self._base_sizes[lo:hi]
         if self._order is None:
             return encode_records(self._columns.slice(lo, hi), base, deltas, timestamp_deltas)
-        if hi - lo < self.rows:
-            return encode_records(self._columns.take(self._order[lo:hi]), base, deltas, timestamp_deltas)
-        # Cheaper than taking each column: encode in the order of the rows, then take the encoded records once.
-        back = np.empty(self.rows, np.int64)
-        back[self._order] = np.arange(self.rows)
-        return encode_records(self._columns, base[back], deltas[back], timestamp_deltas[back], self._order)
+        return encode_selected(self._columns, self._order[lo:hi], base, deltas, timestamp_deltas)
 
 
 def _stable_order(partitions: npt.NDArray[np.int32]) -> npt.NDArray[np.int64] | None:

@@ -31,7 +31,8 @@ def join_rows(pieces: Sequence[Piece], rows: int, selected: Int64Column | None =
     which write nothing. `selected` names the entry of the payloads that each row takes; without it row i takes entry i.
 
     Measured for 8 B key + 100 B value, in any order: concat and take 26 ns a row; binary_join_element_wise, then take 43 ns;
-    assembling rows of one size as a numpy matrix 17 ns, but 45 to 90 ns as soon as an order is asked for.
+    assembling rows of one size as a numpy matrix 17 ns, but 45 to 90 ns as soon as an order is asked for. Writing the five
+    numbers of a record adds 21 ns. Past about 3 MB of result, allocating fresh memory makes all of it up to twice as slow.
     """
     own = np.arange(rows, dtype=np.int64)
     entries = own if selected is None else selected

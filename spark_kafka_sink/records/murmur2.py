@@ -15,7 +15,7 @@ from spark_kafka_sink.records.interleave import binary_offsets
 _SEED = np.uint32(0x9747B28C)
 _M = np.uint32(0x5BD1E995)
 _R = np.uint32(24)
-_FEW = 64  # keys: below, a step over all of them costs more in numpy than in Python ints (6 µs against 0.08 µs a key)
+_FEW = 48  # keys: fewer are hashed faster one by one (0.085 µs a word) than by a step of numpy (4 µs)
 
 Hashes = NDArray[np.uint32]
 

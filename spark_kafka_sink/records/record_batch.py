@@ -84,18 +84,10 @@ def encode_records(
     base_sizes: Int64Column,
     offset_deltas: Int64Column,
     timestamp_deltas: Int64Column | int,
-    order: Int64Column | None = None,
 ) -> EncodedRecords:
-    """Write all rows back to back, or the rows that `order` names, in its order. All other arguments are in column order.
-
-    `base_sizes` is what the function of that name returned. Raises RecordTooLargeError for a row beyond 2 GiB.
-    """
-    if order is None:
-        order = np.arange(columns.rows, dtype=np.int64)
-    else:
-        base_sizes, offset_deltas = base_sizes[order], offset_deltas[order]
-        timestamp_deltas = timestamp_deltas if isinstance(timestamp_deltas, int) else timestamp_deltas[order]
-    return encode_selected(columns, order, base_sizes, offset_deltas, timestamp_deltas)
+    """Write all rows back to back. `base_sizes` is what the function of that name returned."""
+    rows = np.arange(columns.rows, dtype=np.int64)
+    return encode_selected(columns, rows, base_sizes, offset_deltas, timestamp_deltas)
 
 
 def encode_selected(

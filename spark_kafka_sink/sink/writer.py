@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.delivery import Delivery
     from spark_kafka_sink.producer.producer import KafkaProducer
 
+GATHERED_BYTES = 4 * 1024 * 1024  # Spark's Arrow batches have 10,000 rows, often 1 MB; the producer encodes 4 MiB at a time
 MAX_PENDING = 256  # handles looked at for each Arrow batch; buffer.memory keeps them far below, unless batches are tiny
 MAX_RANGES = 10_000  # kept before they are merged: each Arrow batch brings one per topic-partition
 
@@ -95,6 +96,27 @@ class PendingDeliveries:
         return merge_ranges(self._written)
 
 
+def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join small neighbours to GATHERED_BYTES; empty ones are dropped. Work per partition is done once for what is joined."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if batch.num_rows:
+            waiting.append(batch)
+            size += batch.nbytes
+        if size >= GATHERED_BYTES:
+            yield _joined(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
 def write_batches(
     batches: Iterator[pa.RecordBatch], mapping: RowMapping, producer: KafkaProducer, task: Task
 ) -> KafkaCommitMessage:
@@ -102,10 +124,9 @@ def write_batches(
     started = time.monotonic()
     deliveries = PendingDeliveries()
     rows = 0
-    for batch in batches:
+    for batch in gather(batches):
         rows += batch.num_rows
-        if batch.num_rows:
-            deliveries.add(producer.send_columns(**mapping.columns(batch)))
+        deliveries.add(producer.send_columns(**mapping.columns(batch)))
     producer.flush()
     deliveries.settle_all()
     if not rows == deliveries.sent == deliveries.acknowledged:

@@ -17,7 +17,7 @@ import contextlib
 import socket
 import struct
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
@@ -493,6 +493,7 @@ class _Node:
         self.node_id = node_id
         self.port = 0
         self.is_running = False
+        self.greeting = b""  # said first on each connection, as no Kafka broker does
         self._listener: socket.socket | None = None
         self._is_stopping = threading.Event()
         self._lock = threading.Lock()  # guards the two below
@@ -547,6 +548,7 @@ class _Node:
         try:
             with connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.sendall(self.greeting)
                 while not self._is_stopping.is_set() and self._serve_one(connection):
                     continue
         except (OSError, DropConnection):
@@ -608,11 +610,3 @@ def _receive(connection: socket.socket, size: int) -> bytes | None:
         chunks.append(chunk)
         missing -= len(chunk)
     return b"".join(chunks)
-
-
-def count_by(requests: list[ReceivedRequest]) -> dict[int, int]:
-    """Requests per node."""
-    counts: dict[int, int] = defaultdict(int)
-    for request in requests:
-        counts[request.node_id] += 1
-    return dict(counts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,7 +13,7 @@ from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
 from tests.integration.reading import ReadRecord
-from tests.integration.writing import FORMAT, conditions, error_of, save
+from tests.integration.writing import FORMAT, FileStream, conditions, error_of, run, save
 
 Topic = Callable[..., str]
 ReadTopic = Callable[..., list[ReadRecord]]
@@ -115,11 +116,28 @@ def test_a_negative_partition_is_told_in_kafkas_words(spark: SparkSession, broke
     assert "Invalid partition: -1. Partition number should always be non-negative or null." in told
 
 
-def test_a_topic_that_does_not_exist_is_told_within_max_block_ms(spark: SparkSession, broker: LocalKafka) -> None:
+@pytest.fixture(scope="module")
+def strict_broker(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:  # noqa: ARG001 - fetched first
+    """A broker that does not make topics up when they are written to, as most in production do not."""
+    with LocalKafka(tmp_path_factory.mktemp("strict"), properties={"auto.create.topics.enable": "false"}) as cluster:
+        yield cluster
+
+
+def test_a_topic_that_does_not_exist_is_told_within_max_block_ms(spark: SparkSession, strict_broker: LocalKafka) -> None:
     started = time.monotonic()
-    told = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), broker, "no-such-topic", kafka__max__block__ms="3000"))
+    df = spark.range(1).selectExpr("'v' value")
+    told = error_of(lambda: save(df, strict_broker, "no-such-topic", kafka__max__block__ms="3000"))
     assert "Topic no-such-topic not present in metadata after 3000 ms." in told
+    assert "KAFKA_UNKNOWN_TOPIC" in conditions(told)
     assert time.monotonic() - started < 20
+
+
+def test_a_topic_that_does_not_exist_ends_a_stream(spark: SparkSession, strict_broker: LocalKafka, tmp_path: Path) -> None:
+    stream = FileStream(spark, tmp_path, "topic string, value string")
+    stream.feed([{"topic": "no-such-topic", "value": "a"}])
+    told = error_of(lambda: run(stream.writer(stream.read(), strict_broker, kafka__max__block__ms="3000")))
+    assert "Topic no-such-topic not present in metadata after 3000 ms." in told
+    assert "of batch 0, attempt 0)" in told
 
 
 def test_an_unreachable_broker_is_told_within_max_block_ms(spark: SparkSession) -> None:

@@ -59,8 +59,22 @@ def is_about(actual: int, milliseconds: int) -> bool:
     return low <= actual <= high
 
 
-def run_while_waiting(wait: Callable[[], None], act: Callable[[], None]) -> BaseException | None:
-    """What `wait` raised, run in another thread, after `act`."""
+class PatientClock(ManualClock):
+    """Lets a waiting thread wait for another one instead of letting the time pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = threading.Event()
+        self.was_notified = False
+
+    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+        self.waits.set()  # the condition is held: what the other thread does comes after this wait has begun
+        self.was_notified = condition.wait(min(timeout_ms, 10_000) / 1000)
+        return self.was_notified
+
+
+def run_while_waiting(clock: PatientClock, wait: Callable[[], None], act: Callable[[], None]) -> BaseException | None:
+    """What `wait` raised, run in another thread; `act` comes when it waits."""
     raised: list[BaseException] = []
 
     def call() -> None:
@@ -71,17 +85,12 @@ def run_while_waiting(wait: Callable[[], None], act: Callable[[], None]) -> Base
 
     thread = threading.Thread(target=call)
     thread.start()
+    assert clock.waits.wait(10)
     act()
     thread.join(10)
     assert not thread.is_alive()
+    assert clock.was_notified
     return raised[0] if raised else None
-
-
-class PatientClock(ManualClock):
-    """Lets a waiting thread wait for another one instead of letting the time pass."""
-
-    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
-        return condition.wait(min(timeout_ms, 10_000) / 1000)
 
 
 # ---- what is known ---------------------------------------------------------------------------------------------------------
@@ -345,9 +354,10 @@ def test_a_fatal_error_is_raised_once(meta: Metadata) -> None:
 
 
 def test_waiting_ends_when_there_is_a_newer_version() -> None:
-    meta = Metadata(network_config(), PatientClock())
+    clock = PatientClock()
+    meta = Metadata(network_config(), clock)
     version = meta.update_version()
-    error = run_while_waiting(lambda: meta.await_update(version, 60_000), lambda: meta.update(metadata(), 0))
+    error = run_while_waiting(clock, lambda: meta.await_update(version, 60_000), lambda: meta.update(metadata(), 0))
     assert error is None
     assert meta.update_version() == version + 1
 
@@ -372,15 +382,17 @@ def test_a_wait_without_time_ends_at_once(meta: Metadata) -> None:
 
 
 def test_close_ends_waiting() -> None:
-    meta = Metadata(network_config(), PatientClock())
-    error = run_while_waiting(lambda: meta.await_update(meta.update_version(), 60_000), meta.close)
+    clock = PatientClock()
+    meta = Metadata(network_config(), clock)
+    error = run_while_waiting(clock, lambda: meta.await_update(meta.update_version(), 60_000), meta.close)
     assert isinstance(error, ProducerClosedError)
 
 
 def test_a_fatal_error_ends_waiting() -> None:
-    meta = Metadata(network_config(), PatientClock())
+    clock = PatientClock()
+    meta = Metadata(network_config(), clock)
     error = run_while_waiting(
-        lambda: meta.await_update(meta.update_version(), 60_000), lambda: meta.fatal_error(AuthenticationError("no"))
+        clock, lambda: meta.await_update(meta.update_version(), 60_000), lambda: meta.fatal_error(AuthenticationError("no"))
     )
     assert isinstance(error, AuthenticationError)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.network.cluster import Cluster, Node, PartitionInfo, Topic
 from spark_kafka_sink.network.in_flight_requests import ClientRequest
@@ -23,6 +24,7 @@ from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.record_accumulator import RecordAccumulator, Sequencer
 from spark_kafka_sink.producer.sender import Sender
+from spark_kafka_sink.producer.slice_layout import Reservation, SliceLayout, SortedSlice
 from spark_kafka_sink.producer.transaction_manager import TransactionManager
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -146,16 +148,18 @@ class DecodingClient(MockClient):
 class Accumulation:
     """A RecordAccumulator with its pool and clock, and rows to put into it."""
 
-    def __init__(self, *, sequencer: Sequencer | None = None, seed: int = 0, **options: object) -> None:
+    def __init__(
+        self, *, sequencer: Sequencer | None = None, seed: int = 0, clock: Clock | None = None, **options: object
+    ) -> None:
         self.config = config(**options)
-        self.clock = ManualClock()
+        self.clock: Any = clock or ManualClock()
         self.pool = BufferPool(self.config.buffer_memory, self.config.batch_size, self.clock)
         self.accumulator = RecordAccumulator(self.config, self.pool, self.clock, sequencer, Random(seed))
         self.wakeups = 0
 
     @property
     def now_ms(self) -> int:
-        return self.clock.now_ms()
+        return int(self.clock.now_ms())
 
     def append(
         self,
@@ -194,6 +198,21 @@ class Accumulation:
     def is_whole(self) -> bool:
         """Whether all memory is back."""
         return self.pool.available_memory == self.pool.total_memory
+
+
+class OpenAppend:
+    """An append that stops between reserving room and filling it, as a caller's thread may."""
+
+    def __init__(self, stage: Accumulation, *values: bytes, partition: int = 0) -> None:
+        self._stage = stage
+        self.delivery = Delivery(len(values), stage.clock)
+        self._slice = SortedSlice(
+            columns(values), np.full(len(values), partition, np.int32), np.arange(len(values), dtype=np.int32)
+        )
+        self._reservations: list[Reservation] = SliceLayout(stage.accumulator, TOPIC, self._slice, self.delivery).reserve()
+
+    def fill(self) -> None:
+        self._stage.accumulator._fill(self._slice, self._reservations, self._stage.wake)
 
 
 def payload(batch: ProducerBatch) -> list[bytes | None]:

@@ -10,7 +10,6 @@ import types
 import typing
 from functools import cache
 from typing import Any
-from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -166,7 +165,3 @@ def test_both_directions_agree_with_kio(cls: type[Message], version: int, data: 
 
 def test_every_version_that_kio_knows_and_we_speak_is_covered() -> None:
     assert len(CASES) == sum(2 * (api.max_version - api.min_version + 1) for api in API_TABLE.values())
-
-
-def test_zero_uuids_stand_for_no_topic_id() -> None:
-    assert UUID(int=0) == ZERO_UUID

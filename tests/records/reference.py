@@ -7,6 +7,7 @@ wrong length cannot pass unseen.
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from typing import NamedTuple
 
 import crc32c as crc32c_package
@@ -148,7 +149,8 @@ def _header(record: Bytes) -> tuple[str, bytes | None]:
 
 
 def decompress(codec_id: int, data: bytes) -> bytes:
-    return {0: bytes, 1: gzip.decompress, 2: _snappy, 3: _lz4, 4: unzstd}[codec_id](data)
+    codecs: dict[int, Callable[[bytes], bytes]] = {0: bytes, 1: gzip.decompress, 2: _snappy, 3: _lz4, 4: unzstd}
+    return codecs[codec_id](data)
 
 
 def _snappy(data: bytes) -> bytes:
@@ -180,6 +182,7 @@ def _lz4(data: bytes) -> bytes:
         raise Malformed("no lz4 frame")
     if not flags & 0x20:
         raise Malformed("linked blocks, which Java's reader refuses")
+    unpacked: bytes
     unpacked, size = lz4.frame.decompress(data, return_bytes_read=True)
     if size != len(data):
         raise Malformed("a second frame, which Java's reader would drop")
@@ -187,4 +190,5 @@ def _lz4(data: bytes) -> bytes:
 
 
 def unzstd(data: bytes) -> bytes:
-    return pa.CompressedInputStream(pa.BufferReader(data), "zstd").read()
+    unpacked: bytes = pa.CompressedInputStream(pa.BufferReader(data), "zstd").read()
+    return unpacked

@@ -68,7 +68,7 @@ def test_a_column_without_values_is_null_in_every_row(column: Any) -> None:
 @pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string()])
 def test_payloads_keep_their_memory(kind: pa.DataType) -> None:
     column = pa.array(["some", "text"], pa.string()).cast(kind)
-    value = record_columns(column).value
+    value: pa.Array = record_columns(column).value
     assert value.buffers()[2].address == column.buffers()[2].address
 
 
@@ -90,6 +90,7 @@ def test_an_empty_column_gives_no_rows() -> None:
 def test_chunks_too_large_for_int32_offsets_become_large_binary(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns_module, "INT32_MAX", 10)
     columns = record_columns(LAYOUTS["chunks"])
+    assert columns.value is not None
     assert columns.value.type == pa.large_binary()
     assert values_of(columns) == BYTES
 
@@ -97,6 +98,7 @@ def test_chunks_too_large_for_int32_offsets_become_large_binary(monkeypatch: pyt
 def test_headers_too_large_for_int32_offsets_become_large_binary(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns_module, "INT32_MAX", 10)
     columns = record_columns(None, headers=pa.array([[("name", b"0123456789")], None], HEADERS))
+    assert columns.headers is not None
     assert columns.headers.type == pa.large_binary()
     assert [row.headers for row in rows_of(columns)] == [[("name", b"0123456789")], []]
 
@@ -173,7 +175,7 @@ EXPECTED = [row or [] for row in ROWS]
         pa.chunked_array([pa.array(ROWS[:1], HEADERS), pa.array(ROWS[1:], HEADERS)]),
         pa.array(ROWS, pa.list_(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))),
         pa.array(
-            [row and [{"value": value, "key": key} for key, value in row] for row in ROWS],
+            [None if row is None else [{"value": value, "key": key} for key, value in row] for row in ROWS],
             pa.list_(pa.struct([("value", pa.binary()), ("key", pa.string())])),
         ),
     ],

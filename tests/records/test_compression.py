@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.records import compression
 from spark_kafka_sink.records.compression import CODECS, CompressionRatioEstimator, compress
+from spark_kafka_sink.records.crc32c import ByteBuffer
 from tests.records.reference import decompress
 
 _random = random.Random(7)
@@ -36,7 +37,7 @@ def test_what_is_compressed_reads_back(codec: str, level: int | None, sample: st
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_pieces_give_the_bytes_of_the_whole(codec: str) -> None:
-    pieces = [bytearray(TEXT[:5]), memoryview(TEXT)[5:70_000], TEXT[70_000:]]
+    pieces: list[ByteBuffer] = [bytearray(TEXT[:5]), memoryview(TEXT)[5:70_000], TEXT[70_000:]]
     assert compress(codec, pieces) == compress(codec, TEXT) == compress(codec, [memoryview(TEXT)])
 
 
@@ -59,6 +60,18 @@ def test_a_higher_level_compresses_better(codec: str) -> None:
 @pytest.mark.parametrize("codec", [name for name in CODECS if name != "none"])
 def test_no_level_is_the_default_level(codec: str) -> None:
     assert compress(codec, TEXT) == compress(codec, TEXT, CODECS[codec].default_level)
+
+
+def test_lz4_level_9_is_the_fast_compressor_and_every_other_level_packs_tighter() -> None:
+    fast = len(compress("lz4", TEXT, 9))
+    assert all(len(compress("lz4", TEXT, level)) < fast for level in (1, 2, 3, 8, 10, 17))
+
+
+@pytest.mark.parametrize("sample", [name for name, data in SAMPLES.items() if data])
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_batch_that_must_be_split_is_unpacked_again(codec: str, sample: str) -> None:
+    raw = SAMPLES[sample]
+    assert compression.decompress(codec, compress(codec, raw), len(raw)) == raw
 
 
 def test_an_unknown_codec_is_refused() -> None:

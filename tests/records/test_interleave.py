@@ -72,6 +72,8 @@ def test_no_rows_give_no_bytes() -> None:
 def test_what_may_outgrow_int32_offsets_is_joined_with_int64(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interleave, "INT32_MAX", 20)
     payload = pa.array([b"0123456789", None, b"abcdefghij", b"x"], pa.binary())
+    assert interleave._concatenate([payload, payload]).type == pa.large_binary()
+    assert interleave._concatenate([payload.slice(1, 2)]).type == pa.binary()  # only the slice counts
     assert joined([np.arange(4), payload], 4, [2, 3, 1, 0]) == [b"\0abcdefghij", b"\x02x", b"\x04", b"\x060123456789"]
 
 

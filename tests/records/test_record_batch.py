@@ -37,7 +37,8 @@ rows = st.lists(st.builds(DecodedRecord, timestamps, payloads, payloads, headers
 
 
 def encode(columns: RecordColumns, order: Any = None) -> EncodedRecords:
-    return encode_records(columns, base_sizes(columns), np.arange(columns.rows), 0, order)
+    order = np.arange(columns.rows) if order is None else np.asarray(order)
+    return encode_selected(columns, order, base_sizes(columns)[order], order, 0)
 
 
 def row_bytes(encoded: EncodedRecords) -> list[bytes]:

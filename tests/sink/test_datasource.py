@@ -90,7 +90,7 @@ def test_overwrite_is_refused_for_a_batch_and_taken_for_a_complete_stream() -> N
 
 
 def test_a_report_path_needs_its_directory(tmp_path: Path) -> None:
-    source(reportPath=str(tmp_path / "r.jsonl")).writer(GOOD, False)
+    assert source(reportPath=str(tmp_path / "r.jsonl")).writer(GOOD, False).report_path == str(tmp_path / "r.jsonl")
     source(reportPath="r.jsonl").writer(GOOD, False)
     with pytest.raises(ConfigError, match="lies in a directory that does not exist on the driver"):
         source(reportPath=str(tmp_path / "no" / "r.jsonl")).writer(GOOD, False)

@@ -1,0 +1,173 @@
+"""Ways to bring the sink to a cluster: executors in processes of their own, and an installed wheel that Spark finds by itself.
+
+Each test runs a program of its own, as spark-submit would: a session in this process would share the tests' JVM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs.local_kafka import LocalKafka
+from tests.integration.reading import ReadRecord
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LIMIT_S = 240
+
+pytestmark = pytest.mark.spark
+
+Topic = Callable[..., str]
+ReadTopic = Callable[..., list[ReadRecord]]
+
+
+def run(code: str, directory: Path, python_path: Path, **environment: str) -> str:
+    """Run a Spark program from a directory without our sources, with one directory on the Python path."""
+    program = directory / "program.py"
+    program.write_text(textwrap.dedent(code))
+    env = {**os.environ, "PYTHONPATH": str(python_path), "SPARK_LOG_LEVEL": "WARN", **environment}
+    done = subprocess.run(
+        [sys.executable, str(program)], cwd=directory, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    return done.stdout
+
+
+SETTINGS = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
+
+
+def test_executors_in_other_processes_write_and_a_failed_task_is_run_again(
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    """A task that fails half-way has written some rows: the second attempt writes all of them, and only it is counted."""
+    name, flaky = topic(3), topic(3)
+    settings = {**SETTINGS, "spark.executorEnv.PYTHONPATH": str(ROOT), "spark.executor.memory": "512m"}
+    printed = run(
+        f"""
+        from pyspark import TaskContext
+        from pyspark.sql import SparkSession
+        from pyspark.sql import functions as F
+        from spark_kafka_sink import KafkaDataSource
+
+        def failing_once(number):
+            if number == 9000 and TaskContext.get().attemptNumber() == 0:
+                raise RuntimeError("as planned")
+            return str(number)
+
+        spark = SparkSession.builder.master("local-cluster[2,1,1024]").config(map={settings}).getOrCreate()
+        spark.dataSource.register(KafkaDataSource)
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 1000)
+        df = spark.range(20000, numPartitions=4)
+        options = {{"kafka.bootstrap.servers": {broker.bootstrap_servers!r}, "reportPath": "report.jsonl"}}
+
+        def write(df, topic):
+            df.write.format("pykafka-sink").options(**options).option("topic", topic).mode("append").save()
+
+        write(df.selectExpr("cast(id as string) key", "cast(id as string) value"), {name!r})
+        write(df.select(F.udf(failing_once)("id").alias("value")), {flaky!r})
+        print("executors", spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1)
+        spark.stop()
+        """,
+        tmp_path,
+        ROOT,
+        SPARK_WORKER_DIR=str(tmp_path / "work"),
+    )
+    assert "executors 2" in printed
+    assert sorted(int(record.value or b"") for record in read_topic(name)) == list(range(20_000))
+    assert {int(record.value or b"") for record in read_topic(flaky)} == set(range(20_000))
+    first, second = (json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines())
+    assert (first["tasks"], first["rows"]) == (second["tasks"], second["rows"]) == (4, 20_000)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory into which the wheel of this checkout has been installed."""
+    directory = tmp_path_factory.mktemp("installed")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    for step in (
+        ["wheel", str(ROOT), "--no-deps", "--no-build-isolation", "--wheel-dir", str(directory / "wheels")],
+        [
+            "install",
+            "--no-deps",
+            "--no-index",
+            "--target",
+            str(directory / "site"),
+            "--find-links",
+            str(directory / "wheels"),
+            "pykafka-sink",
+        ],
+    ):
+        done = subprocess.run([*pip, *step], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return directory
+
+
+def test_the_wheel_holds_the_package_and_the_shim_and_nothing_else(installed: Path) -> None:
+    (wheel,) = (installed / "wheels").glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"pyspark_kafka_sink.py", "spark_kafka_sink/py.typed", "spark_kafka_sink/sink/datasource.py"} <= set(names)
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"pyspark_kafka_sink.py", "spark_kafka_sink", "pykafka_sink"}
+
+
+def test_an_installed_wheel_registers_itself(
+    installed: Path, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    name = topic()
+    printed = run(
+        f"""
+        from pyspark.sql import SparkSession
+        spark = SparkSession.builder.master("local[1]").config(map={SETTINGS}).getOrCreate()
+        options = {{"kafka.bootstrap.servers": {broker.bootstrap_servers!r}, "topic": {name!r}}}
+
+        spark.range(1).selectExpr("'batch' value").write.format("pykafka-sink").options(**options).mode("append").save()
+
+        stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load().selectExpr("'stream' value")
+        query = stream.writeStream.format("pykafka-sink").options(**options).option("checkpointLocation", "checkpoint").start()
+        while not query.recentProgress and query.isActive:
+            query.awaitTermination(1)
+        query.stop()
+
+        from spark_kafka_sink import KafkaDataSource, __file__ as home
+        spark.dataSource.register(KafkaDataSource)    # does no harm
+        spark.range(1).selectExpr("'again' value").write.format("pykafka-sink").options(**options).mode("append").save()
+        print(home)
+        spark.stop()
+        """,
+        tmp_path,
+        installed / "site",
+    )
+    assert str(installed / "site") in printed
+    assert {record.value for record in read_topic(name)} == {b"batch", b"stream", b"again"}
+
+
+def test_a_wheel_given_as_py_files_works_after_register(
+    installed: Path, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    name = topic()
+    (wheel,) = (installed / "wheels").glob("*.whl")
+    zipped = tmp_path / "pykafka_sink.zip"
+    zipped.write_bytes(wheel.read_bytes())
+    run(
+        f"""
+        from pyspark.sql import SparkSession
+        spark = SparkSession.builder.master("local[1]").config(map={SETTINGS}).getOrCreate()
+        spark.sparkContext.addPyFile({str(zipped)!r})
+        from spark_kafka_sink import KafkaDataSource
+        spark.dataSource.register(KafkaDataSource)
+        options = {{"kafka.bootstrap.servers": {broker.bootstrap_servers!r}, "topic": {name!r}}}
+        df = spark.range(10).selectExpr("cast(id as string) value")
+        df.write.format("pykafka-sink").options(**options).mode("append").save()
+        spark.stop()
+        """,
+        tmp_path,
+        tmp_path,
+    )
+    assert sorted(record.value or b"" for record in read_topic(name)) == [str(i).encode() for i in range(10)]

@@ -1,0 +1,183 @@
+"""Arguments, .properties files and error lines of the jobs; no Spark is started here."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from jobs import batch_to_kafka, command_line, stream_to_kafka
+from jobs.command_line import UsageError, failure_line, input_format, option_name, parse_properties, read_properties, sink_options
+
+CONF = Path(__file__).resolve().parent.parent.parent / "conf"
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("acks=all", {"acks": "all"}),
+        ("acks : all", {"acks": "all"}),
+        ("acks all the way", {"acks": "all the way"}),
+        ("  acks\t=  all ", {"acks": "all "}),
+        ("# no\n! no\n\n   # no\na=1 # yes", {"a": "1 # yes"}),
+        ("a=1,\\\n   2,\\\n\t3\nb=4", {"a": "1,2,3", "b": "4"}),
+        ("a=1\\\n#2", {"a": "1#2"}),
+        ("a=ends in a backslash\\\\\nb=2", {"a": "ends in a backslash\\", "b": "2"}),
+        ("a\\ b\\=c\\:d=1", {"a b=c:d": "1"}),
+        ("a=x=y:z", {"a": "x=y:z"}),
+        ("a=\\t\\n\\u00e9\\q", {"a": "\t\né" + "q"}),
+        ("a", {"a": ""}),
+        ("a=", {"a": ""}),
+        ("=b", {"": "b"}),
+        ("a=1\r\nb=2\rc=3", {"a": "1", "b": "2", "c": "3"}),
+        ("a=1\na=2", {"a": "2"}),
+        ("a=1\\", {"a": "1"}),
+        ('c.config=x.Module required a="u" b="p=1";', {"c.config": 'x.Module required a="u" b="p=1";'}),
+        ("", {}),
+    ],
+)
+def test_properties_are_read_as_java_reads_them(text: str, pairs: dict[str, str]) -> None:
+    assert parse_properties(text) == pairs
+
+
+def test_a_broken_file_is_named_without_its_values(tmp_path: Path) -> None:
+    file = tmp_path / "secret.properties"
+    file.write_text("sasl.password=\\u12xyhunter2")
+    with pytest.raises(UsageError, match=r"secret.properties.*hexadecimal") as error:
+        read_properties(file)
+    assert "hunter2" not in str(error.value)
+    assert "12xy" not in str(error.value)
+    with pytest.raises(UsageError, match=r"none.properties cannot be read"):
+        read_properties(tmp_path / "none.properties")
+
+
+@pytest.mark.parametrize(
+    ("key", "option"),
+    [
+        ("acks", "kafka.acks"),
+        ("retries", "kafka.retries"),
+        ("linger.ms", "kafka.linger.ms"),
+        ("kafka.linger.ms", "kafka.linger.ms"),
+        ("deliveryGuarantee", "deliveryGuarantee"),
+        ("topic", "topic"),
+    ],
+)
+def test_kafkas_keys_may_be_written_without_their_prefix(key: str, option: str) -> None:
+    assert option_name(key) == option
+
+
+def test_arguments_win_over_options_over_later_files_over_earlier_ones(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("topic=a\nacks=0\nlinger.ms=1\nbatch.size=1")
+    (tmp_path / "b").write_text("topic=b\nlinger.ms=2\nbatch.size=2\nbootstrap.servers=b:1")
+    files = ["--config", str(tmp_path / "a"), "--config", str(tmp_path / "b")]
+    assert sink_options(_batch(*files, "--option", "kafka.batch.size=3", "--topic", "c")) == {
+        "topic": "c",
+        "kafka.acks": "0",
+        "kafka.linger.ms": "2",
+        "kafka.batch.size": "3",
+        "kafka.bootstrap.servers": "b:1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--input", "a.csv", "--topic", "t"], "--bootstrap-servers is missing"),
+        (["--input", "a.csv", "--bootstrap-servers", "b:1"], "--topic is missing"),
+        (["--topic", "t", "--bootstrap-servers", "b:1"], "--input is missing"),
+        (["--input", "a.xls", "--topic", "t", "--bootstrap-servers", "b:1"], "cannot be told by its extension"),
+        (["--input", "a.csv", "--config", "/none"], "--config /none cannot be read"),
+    ],
+)
+def test_a_usage_error_is_one_sentence_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert batch_to_kafka.main(arguments) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("batch_to_kafka: error: ")
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_a_malformed_option_is_not_repeated_for_it_may_be_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        _batch("--option", "hunter2")
+    assert exit_.value.code == 2
+    assert "hunter2" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("a.csv", "csv"),
+        ("a.csv.gz", "csv"),
+        ("dir/a.jsonl", "json"),
+        ("hdfs://host:9000/a.parquet", "parquet"),
+        ("s3a://bucket/part.json.zst", "json"),
+    ],
+)
+def test_the_extension_tells_the_format(path: str, name: str) -> None:
+    assert input_format(_batch("--input", path)) == name
+    assert input_format(_batch("--input", path, "--input-format", "orc")) == "orc"
+
+
+def test_a_stream_needs_its_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        stream_to_kafka.main(["--input-format", "rate", "--topic", "t", "--bootstrap-servers", "b:1"])
+    assert exit_.value.code == 2
+    assert "--checkpoint" in capsys.readouterr().err
+
+
+TRACEBACK = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "writer.py", line 1, in write
+    raise
+spark_kafka_sink.errors.KafkaTimeoutError: [KAFKA_TIMEOUT] first try
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+spark_kafka_sink.errors.DeliveryError: [KAFKA_DELIVERY_FAILED] 3 rows not acknowledged:
+  - orders-1: timed out
+  - orders-2: timed out
+
+ SQLSTATE: 38000
+\tat org.apache.spark.Thing.run(Thing.scala:1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (TRACEBACK, "[KAFKA_DELIVERY_FAILED] 3 rows not acknowledged:\n  - orders-1: timed out\n  - orders-2: timed out"),
+        ("Traceback (most recent call last):\n  File x\nValueError: no\nother", "ValueError: no"),
+        ("[PATH_NOT_FOUND] Path does not exist: a.\n\tat x", "[PATH_NOT_FOUND] Path does not exist: a."),
+        ("[KAFKA_INVALID_CONFIG] bad\n SQLSTATE: 38000", "[KAFKA_INVALID_CONFIG] bad"),
+        ("", "failed without a message"),
+    ],
+)
+def test_of_a_spark_exception_the_line_that_matters_is_shown(text: str, line: str) -> None:
+    assert failure_line(text) == line
+
+
+@pytest.mark.parametrize("name", ["producer.properties", "sink.properties"])
+def test_the_sample_files_are_accepted_by_the_sink(name: str) -> None:
+    from spark_kafka_sink.config import SinkOptions
+
+    options = sink_options(_batch("--config", str(CONF / name), "--topic", "t", "--bootstrap-servers", "b:1"))
+    problems: list[str] = []
+    SinkOptions.check(options, problems)
+    assert problems == []
+
+
+def _batch(*arguments: str) -> argparse.Namespace:
+    return batch_to_kafka.build_parser().parse_args(list(arguments))
+
+
+def test_both_jobs_take_the_same_arguments() -> None:
+    shared = argparse.ArgumentParser(add_help=False)
+    command_line.add_arguments(shared)
+    names = {action.dest for action in shared._actions}
+    for module in (batch_to_kafka, stream_to_kafka):
+        assert names <= {action.dest for action in module.build_parser()._actions}

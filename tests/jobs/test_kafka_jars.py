@@ -1,0 +1,116 @@
+"""A directory of jars is complete or absent, and a fetch that fails says why."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from jobs.java import JobError
+from jobs.kafka_jars import Dependency, fetch, fetch_kafka, file_lock, require_free_space
+
+DEPENDENCIES = (Dependency("org.example", "thing", "1.0", transitive=False),)
+
+# Plays Ivy: takes the pattern after -retrieve, and does what FAKE_IVY says.
+IVY = """#!/bin/sh
+case "$1" in -version) echo 'openjdk version "17.0.1"'; exit 0;; esac
+while [ "$1" != -retrieve ]; do shift; done
+directory=$(dirname "$2")
+mkdir -p "$directory"; echo jar > "$directory/thing-1.0.jar"
+"""
+
+
+@pytest.fixture
+def ivy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The program that is java in these tests; the cache is empty and of this test."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(IVY)
+    java.chmod(0o755)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{java.parent}:/bin:/usr/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return java
+
+
+def test_jars_are_fetched_once(ivy: Path) -> None:
+    directory = fetch("thing", DEPENDENCIES)
+    assert [jar.name for jar in directory.iterdir()] == ["thing-1.0.jar"]
+    ivy.write_text("#!/bin/sh\nexit 1\n")
+    assert fetch("thing", DEPENDENCIES) == directory
+
+
+def test_two_fetches_at_once_fetch_once(ivy: Path) -> None:
+    count = ivy.parent / "count"
+    ivy.write_text(IVY + f"echo x >> {count}\n")
+    found: list[Path] = []
+    threads = [threading.Thread(target=lambda: found.append(fetch("thing", DEPENDENCIES))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 4
+    assert len(set(found)) == 1
+    assert count.read_text() == "x\n"
+
+
+def test_a_failed_fetch_leaves_nothing_that_looks_complete(ivy: Path, tmp_path: Path) -> None:
+    ivy.write_text(IVY + "echo ':: org.example#thing;1.0: not found'; exit 1\n")
+    with pytest.raises(JobError, match=r"^thing does not exist where Ivy looks \(org.example#thing;1.0 not found\)"):
+        fetch("thing", DEPENDENCIES)
+    assert [path.name for path in (tmp_path / "cache" / "pykafka-sink" / "jars").iterdir()] == ["fetch.lock"]
+
+
+@pytest.mark.parametrize(
+    ("says", "reason"),
+    [
+        ("Server access error at url x://y/z.pom (java.net.ConnectException: Connection refused)", "Connection refused"),
+        ("Host repo.example not found. url=x://repo.example/z.pom", "Host repo.example not found"),
+    ],
+)
+def test_a_network_failure_is_not_mistaken_for_a_missing_version(ivy: Path, says: str, reason: str) -> None:
+    ivy.write_text(IVY + f"echo '{says}'; echo ':: org.example#thing;1.0: not found'; exit 1\n")
+    with pytest.raises(JobError, match=rf"could not be fetched \(.*{reason}.*\): check the network"):
+        fetch("thing", DEPENDENCIES)
+
+
+def test_the_users_ivy_settings_are_used(ivy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ivy.write_text(IVY.replace("while", f'echo "$@" > {tmp_path}/arguments\nwhile', 1))
+    monkeypatch.setenv("IVY_SETTINGS_FILE", "/etc/ivy.xml")
+    fetch("thing", DEPENDENCIES)
+    assert "-settings /etc/ivy.xml" in (tmp_path / "arguments").read_text()
+
+
+@pytest.mark.parametrize("version", ["latest", "4.3", "../../etc", "4.3.1; rm"])
+def test_what_is_no_version_is_refused_before_anything_is_fetched(version: str) -> None:
+    with pytest.raises(JobError, match="is not a version of Apache Kafka"):
+        fetch_kafka(version)
+
+
+def test_a_kafka_that_needs_zookeeper_is_refused() -> None:
+    with pytest.raises(JobError, match="needs ZooKeeper"):
+        fetch_kafka("2.8.0")
+
+
+def test_a_full_disk_is_named_with_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.kafka_jars.shutil.disk_usage", lambda _path: SimpleNamespace(free=5 * 2**20))
+    with pytest.raises(JobError, match=rf"Only 5 MB are free at {tmp_path}, and 500 MB are needed"):
+        require_free_space(tmp_path)
+
+
+def test_a_lock_held_too_long_names_its_occupant(tmp_path: Path) -> None:
+    with (
+        file_lock(tmp_path / "lock", 1, "me"),
+        pytest.raises(JobError, match="another start is under way"),
+        file_lock(tmp_path / "lock", 0.05, "another start is under way"),
+    ):
+        pass
+
+
+def test_a_cache_that_cannot_be_made_is_named(ivy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(JobError, match="cannot be created"):
+        fetch("thing", DEPENDENCIES)

@@ -1,0 +1,92 @@
+"""The starter's command line and the sentences it fails with; no broker is started here."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from pathlib import Path
+
+import pytest
+
+from jobs.java import JobError
+from jobs.kafka_wire import NewTopic, answers
+from jobs.local_kafka import FREE_PORTS, HOST, LocalKafka, main, parse_pair, parse_topic
+
+
+def test_topics_are_named_with_partitions_and_configuration() -> None:
+    assert parse_topic("orders:3:retention.ms=60000,cleanup.policy=compact") == NewTopic(
+        "orders", 3, config={"retention.ms": "60000", "cleanup.policy": "compact"}
+    )
+    assert parse_topic("orders") == NewTopic("orders", 1)
+
+
+@pytest.mark.parametrize("text", ["", ":3", "orders:x", "orders:0", "orders:1:retention"])
+def test_what_is_no_topic_is_a_usage_error(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        parse_topic(text)
+
+
+def test_a_property_may_hold_equals_signs() -> None:
+    assert parse_pair("sasl.jaas.config=x username=y;") == ("sasl.jaas.config", "x username=y;")
+
+
+def test_a_port_in_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server((HOST, 0)) as occupant:
+        port = occupant.getsockname()[1]
+        assert main(["--work-dir", str(tmp_path), "start", "--port", str(port)]) == 1
+    message = capsys.readouterr().err
+    assert f"error: Port {port} on {HOST} is in use" in message
+    assert message.count("\n") == 1
+
+
+def test_no_java_is_one_sentence_and_exit_code_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["--work-dir", str(tmp_path / "kafka"), "start"]) == 1
+    assert capsys.readouterr().err.startswith("error: No Java was found")
+
+
+def test_a_bad_version_is_one_sentence_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["start", "--work-dir", str(tmp_path), "--port", "0", "--kafka-version", "four"]) == 1
+    assert capsys.readouterr().err == "error: 'four' is not a version of Apache Kafka; they look like 4.3.1.\n"
+
+
+def test_nothing_to_stop_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stop", "--work-dir", str(tmp_path)]) == 0
+    assert main(["status", "--work-dir", str(tmp_path)]) == 3
+    assert capsys.readouterr().out == "nothing was running\nnot running\n"
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["restart"])
+    assert exit_.value.code == 2
+
+
+def test_a_listener_that_is_no_broker_does_not_answer() -> None:
+    with socket.create_server((HOST, 0)) as silent:
+        assert not answers((HOST, silent.getsockname()[1]), timeout_s=0.1)
+
+
+def test_three_brokers_vote_and_know_one_another(tmp_path: Path) -> None:
+    cluster = LocalKafka(tmp_path, brokers=4, properties={"min.insync.replicas": "2"}, extra_listeners=["SSL"])
+    cluster._assign_ports()
+    ports = [port for node in cluster.nodes.values() for port in (node.port, node.controller_port, *node.extra_ports.values())]
+    used = [port for port in ports if port is not None]
+    assert len(used) == len(set(used)) == 4 + 3 + 4
+    assert all(port in FREE_PORTS for port in used)
+    first, fourth = (cluster._server_properties(cluster.nodes[node_id]) for node_id in (1, 4))
+    assert first["process.roles"] == "broker,controller"
+    assert fourth["process.roles"] == "broker"
+    assert first["controller.quorum.voters"] == fourth["controller.quorum.voters"]
+    assert first["controller.quorum.voters"].count("@127.0.0.1:") == 3
+    assert first["min.insync.replicas"] == "2"
+    assert "SSL://127.0.0.1:" in first["advertised.listeners"]
+    assert "CONTROLLER" not in first["advertised.listeners"]
+
+
+def test_topics_need_a_running_broker(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="start it before creating topics"):
+        LocalKafka(tmp_path).create_topic("orders")

@@ -1,0 +1,100 @@
+"""The README's one command: the program behind it end to end, and the shell around it where it fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.local_kafka import LocalKafka
+from jobs.quickstart_flights import report_lines
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_every_flight_arrives_and_nothing_is_left_running(tmp_path: Path) -> None:
+    done = _quickstart("--work-dir", str(tmp_path / "kafka"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the broker's end offsets add up to 336,776 new rows" in done.stdout
+    assert done.stdout.rstrip().endswith("nothing started here runs on")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_topic_that_exists_on_the_users_broker_is_left_alone(broker: LocalKafka) -> None:
+    broker.create_topic("taken")
+    done = _quickstart("--bootstrap-servers", broker.bootstrap_servers, "--topic", "taken")
+    assert done.returncode == 1
+    message = f"error: Topic taken exists already at {broker.bootstrap_servers}: choose another with --topic.\n"
+    assert done.stderr.endswith(message)
+
+
+def test_the_report_shows_each_partition_and_the_sums() -> None:
+    counters = {"batch-send-total": 4, "byte-total": 500, "uncompressed-byte-total": 1500}
+    offsets = {"t": {str(p): {"first": 0, "last": 9, "rows": 10, "bytes": 50} for p in (0, 2, 10)}}
+    report = {"rows": 30, "bytes": 150, "tasks": 2, "slowest_task_seconds": 1.5, "counters": counters, "offsets": offsets}
+    lines = list(report_lines(report, 4.0))
+    assert [line.split()[0] for line in lines[1:4]] == ["t-0", "t-2", "t-10"]
+    assert lines[4].split() == ["all", "30", "150"]
+    assert "3.0 times smaller" in lines[5]
+    assert lines[6].startswith("20 rows/s")
+
+
+@pytest.mark.parametrize(
+    ("java", "message"),
+    [
+        (None, "Java does not run as 'java'"),
+        ("echo 'openjdk version \"11.0.1\"' >&2", "Java 11 at 'java' is too old"),
+        ("echo 'java version \"1.8.0_1\"' >&2", "Java 1 at 'java' is too old"),
+    ],
+)
+def test_the_shell_asks_for_java_before_it_makes_an_environment(tmp_path: Path, java: str | None, message: str) -> None:
+    if java is not None:
+        (tmp_path / "java").write_text(f"#!/bin/sh\n{java}\n")
+        (tmp_path / "java").chmod(0o755)
+    done = _shell("require_java", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_shell_says_which_pythons_it_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    done = _shell("make_environment .venv spark", tmp_path, PYTHON="python2.7")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: No Python 3.11 or newer with its venv module was found as python2.7")
+
+
+def _shell(command: str, path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a function of environment.sh with only `path` and the basic tools, which are linked there."""
+    tools = path / "tools"
+    tools.mkdir()
+    for tool in ("bash", "sed", "head", "cat", "rm", "cksum"):
+        found = next(Path(d) / tool for d in ("/bin", "/usr/bin") if (Path(d) / tool).exists())
+        (tools / tool).symlink_to(found)
+    return subprocess.run(
+        [str(tools / "bash"), "-c", f". {ROOT}/jobs/environment.sh; {command}"],
+        env={"PATH": f"{path}:{tools}", **environment},
+        cwd=path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def _quickstart(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "jobs.quickstart_flights", *arguments],
+        cwd=ROOT,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )

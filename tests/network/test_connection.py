@@ -1,0 +1,159 @@
+"""network/connection.py: frames out and in, in pieces of any size, from brokers that err."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kafka_sink.errors import UnsupportedVersionError
+from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.headers import RequestHeader
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
+from spark_kafka_sink.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from spark_kafka_sink.protocol.primitives import Buffer
+from tests.fakes.fake_selector import framed
+from tests.fakes.network_config import metadata, topic
+
+INIT = InitProducerIdRequest(transaction_timeout_ms=1000)
+METADATA = MetadataRequest(topics=None)
+
+
+def header(correlation_id: int, api_key: ApiKey = ApiKey.INIT_PRODUCER_ID, version: int = 5) -> RequestHeader:
+    return RequestHeader(api_key, version, correlation_id, None)
+
+
+def init_response(correlation_id: int, producer_id: int = 7) -> bytes:
+    return framed(header(correlation_id), InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
+
+
+def test_a_request_is_framed_with_its_header() -> None:
+    frame = b"".join(Connection("me").send(INIT, 0))
+    assert frame.hex() == "00000012" + "001600000000000000026d65" + "ffff000003e8"
+
+
+def test_correlation_ids_count_up() -> None:
+    connection = Connection("me")
+    ids = [struct.unpack_from(">i", b"".join(connection.send(INIT, 5)), 8)[0] for _ in range(3)]
+    assert ids == [0, 1, 2]
+
+
+def test_the_frame_counts_opaque_buffers_and_holds_them_by_reference() -> None:
+    records: list[Buffer] = [memoryview(b"12345"), memoryview(b"678")]
+    data = PartitionProduceData(index=0, records=records)
+    request = ProduceRequest(acks=1, timeout_ms=1, topic_data=(TopicProduceData(name="t", partition_data=(data,)),))
+    frame = Connection("me").send(request, 12)
+    (size,) = struct.unpack(">i", bytes(frame[0][:4]))
+    assert size == sum(map(len, frame)) - 4
+    assert all(any(buffer is record for buffer in frame) for record in records)
+
+
+def test_a_request_that_cannot_be_encoded_leaves_no_trace() -> None:
+    connection = Connection("me")
+    with pytest.raises(UnsupportedVersionError):
+        connection.send(INIT, 6)
+    connection.send(INIT, 5)
+    (response,) = connection.receive_data(init_response(0))
+    assert response.correlation_id == 0
+
+
+@given(cuts=st.lists(st.integers(0, 400), max_size=12))
+def test_responses_are_read_in_order_whatever_the_pieces(cuts: list[int]) -> None:
+    connection = Connection("me")
+    connection.send(INIT, 5)
+    connection.send(METADATA, 12)
+    connection.send(INIT, 0)
+    answer = metadata(topic("orders", [0, 1]))
+    data = (
+        init_response(0, 1)
+        + framed(header(1, ApiKey.METADATA, 12), answer)
+        + framed(header(2, ApiKey.INIT_PRODUCER_ID, 0), InitProducerIdResponse(producer_id=2))
+    )
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    responses = [
+        response for start, end in itertools.pairwise(edges) for response in connection.receive_data(memoryview(data)[start:end])
+    ]
+    assert [response.correlation_id for response in responses] == [0, 1, 2]
+    assert [response.version for response in responses] == [5, 12, 0]
+    assert responses[1].message == answer
+    assert connection.error is None
+
+
+@given(data=st.binary(max_size=200), sends=st.integers(0, 3), size=st.integers(1, 64))
+def test_random_bytes_never_raise_and_stop_at_the_first_violation(data: bytes, sends: int, size: int) -> None:
+    connection = Connection("me", max_response_bytes=100)
+    for _ in range(sends):
+        connection.send(INIT, 5)
+    for start in range(0, len(data), size):
+        connection.receive_data(data[start : start + size])
+    if connection.error is not None:
+        error = connection.error
+        assert connection.receive_data(init_response(0)) == []
+        assert connection.error is error
+
+
+@given(position=st.integers(0, 1000), bit=st.integers(0, 7))
+def test_one_flipped_bit_never_raises(position: int, bit: int) -> None:
+    connection = Connection("me")
+    connection.send(METADATA, 12)
+    data = bytearray(framed(header(0, ApiKey.METADATA, 12), metadata(topic("orders", [0, 1]))))
+    data[position % len(data)] ^= 1 << bit
+    assert len(connection.receive_data(data)) <= 1
+
+
+def test_a_response_that_is_too_large_is_refused_by_its_size_alone() -> None:
+    connection = Connection("me", max_response_bytes=1000)
+    connection.send(INIT, 5)
+    assert connection.receive_data(struct.pack(">i", 1001)) == []
+    assert connection.error is not None
+    assert "1,001 bytes" in connection.error.message
+
+
+def test_a_negative_size_is_refused() -> None:
+    connection = Connection("me")
+    connection.receive_data(b"\xff\xff\xff\xff")
+    assert connection.error is not None
+
+
+def test_the_alert_of_a_tls_listener_is_explained() -> None:
+    connection = Connection("me")
+    connection.send(INIT, 5)
+    connection.receive_data(bytes.fromhex("15030300020246"))
+    assert "is this a Kafka listener with the security protocol of this client?" in str(connection.error)
+
+
+def test_an_answer_to_another_request_is_refused() -> None:
+    connection = Connection("me")
+    connection.send(INIT, 5)
+    assert connection.receive_data(init_response(1)) == []
+    assert "answered request 1, but the oldest that waits is 0" in str(connection.error)
+
+
+def test_an_answer_that_nobody_waits_for_is_refused() -> None:
+    connection = Connection("me")
+    connection.send(INIT, 5, expect_response=False)
+    assert connection.receive_data(init_response(0)) == []
+    assert "no request waits" in str(connection.error)
+
+
+def test_an_answer_with_bytes_left_over_is_refused() -> None:
+    connection = Connection("me")
+    connection.send(INIT, 5)
+    data = bytearray(init_response(0) + b"\0")
+    data[3] += 1
+    assert connection.receive_data(data) == []
+    assert "1 bytes are left" in str(connection.error)
+
+
+def test_answers_before_a_violation_count() -> None:
+    connection = Connection("me")
+    connection.send(INIT, 5)
+    connection.send(INIT, 5)
+    responses = connection.receive_data(init_response(0) + init_response(9))
+    assert [response.correlation_id for response in responses] == [0]
+    assert connection.error is not None

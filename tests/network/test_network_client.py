@@ -1,0 +1,806 @@
+"""network/network_client.py over a fake Selector: the scenarios of Kafka's NetworkClientTest."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaError, ProducerClosedError, UnsupportedVersionError
+from spark_kafka_sink.network import network_client
+from spark_kafka_sink.network.connection_states import FOREVER_MS, Resolver
+from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest
+from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
+from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.network.network_client import NetworkClient
+from spark_kafka_sink.network.selector import ChannelState
+from spark_kafka_sink.network.transport import Address
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
+from spark_kafka_sink.protocol.schema import Message
+from tests.fakes.clock import ManualClock
+from tests.fakes.fake_selector import FakeSelector, Sent
+from tests.fakes.network_config import api_versions, metadata, network_config, topic
+
+INIT = InitProducerIdRequest(transaction_timeout_ms=1000)
+INIT_RESPONSE = InitProducerIdResponse(producer_id=7, producer_epoch=0)
+PRODUCE = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=())
+
+
+class Net:
+    """A NetworkClient with brokers 0 and 1, which answer handshakes and metadata; the test answers all else."""
+
+    def __init__(self, config: ProducerConfig | None = None, **options: object) -> None:
+        self.clock = ManualClock()
+        self.config = config or network_config(**options)
+        self.metadata = Metadata(self.config, self.clock, random=Random(0))
+        self.selector = FakeSelector(self.clock)
+        self.names: Resolver = lambda host, port: [Address(2, (host, port))]
+        self.client = NetworkClient(
+            self.config,
+            self.metadata,
+            self.clock,
+            selector=self.selector,
+            resolve_host=self.resolve,
+            random=Random(0),
+        )
+        self.ranges: dict[ApiKey, tuple[int, int]] = {}
+        self.cluster: MetadataResponse | None = metadata(topic("orders", [0, 1]))
+        self.selector.answer = self.answer
+        self.responses: list[ClientResponse] = []  # in the order of the callbacks
+
+    def resolve(self, host: str, port: int) -> Sequence[Address]:
+        return self.names(host, port)
+
+    def answer(self, sent: Sent) -> Message | None:
+        if isinstance(sent.message, ApiVersionsRequest):
+            return api_versions(self.ranges)
+        if isinstance(sent.message, MetadataRequest):
+            return self.cluster
+        return None
+
+    def poll(self, times: int = 1, timeout_ms: int = 10) -> list[ClientResponse]:
+        return [response for _ in range(times) for response in self.client.poll(timeout_ms, self.clock.now_ms())]
+
+    def ready(self, node_id: int) -> bool:
+        return self.client.ready(node_id, self.clock.now_ms())
+
+    def connect(self, *node_ids: int) -> None:
+        """Until metadata is known and all these nodes are ready."""
+        for _ in range(30):
+            missing = [node_id for node_id in node_ids if not self.ready(node_id)]
+            if not missing and not self.metadata.cluster().is_bootstrap:
+                return
+            self.poll()
+        raise AssertionError(f"{node_ids} are not ready")
+
+    def request(self, node_id: int = 0, message: Any = INIT, **fields: Any) -> ClientRequest:
+        values: dict[str, Any] = {"expect_response": True, "request_timeout_ms": 1000, "callback": self.responses.append}
+        return ClientRequest(node_id, message, self.clock.now_ms(), **(values | fields))
+
+    def send(self, node_id: int = 0, message: Any = INIT, **fields: Any) -> Sent:
+        self.client.send(self.request(node_id, message, **fields), self.clock.now_ms())
+        return self.selector.sent[-1]
+
+
+@pytest.fixture
+def net() -> Net:
+    return Net()
+
+
+# ---- requests and responses ------------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_answered(net: Net) -> None:
+    net.connect(0)
+    sent = net.send()
+    assert net.client.in_flight_request_count(0) == 1
+    assert net.poll() == []
+    net.selector.respond(sent, INIT_RESPONSE)
+    (response,) = net.poll()
+    assert response.message == INIT_RESPONSE
+    assert response.was_successful
+    assert response.version == 5
+    assert response.received_ms == net.clock.now_ms()
+    assert net.responses == [response]
+    assert net.client.in_flight_request_count() == 0
+
+
+def test_sending_to_a_node_that_is_not_ready_is_a_mistake(net: Net) -> None:
+    with pytest.raises(RuntimeError, match="node 0, which is not ready"):
+        net.send()
+
+
+def test_an_unknown_node_is_never_ready(net: Net) -> None:
+    net.connect()
+    assert not net.ready(99)
+    assert all(node_id != 99 for node_id, _ in net.selector.attempts)
+
+
+def test_responses_call_back_in_the_order_of_the_requests(net: Net) -> None:
+    net.connect(0)
+    sent = []
+    for _ in range(3):
+        sent.append(net.send())
+        net.poll()
+    assert [one.header.correlation_id for one in sent] == sorted(one.header.correlation_id for one in sent)
+    for number, one in enumerate(sent):
+        net.selector.respond(one, InitProducerIdResponse(producer_id=number))
+    net.poll()
+    assert [response.message.producer_id for response in net.responses] == [0, 1, 2]
+
+
+def test_no_more_than_the_maximum_are_in_flight() -> None:
+    net = Net(max_in_flight_requests_per_connection=2)
+    net.connect(0)
+    first = net.send()
+    assert not net.client.is_ready(0, net.clock.now_ms())  # one is written at a time
+    net.poll()
+    net.send()
+    net.poll()
+    assert not net.ready(0)
+    net.selector.respond(first, INIT_RESPONSE)
+    net.poll()
+    assert net.ready(0)
+
+
+def test_a_request_without_a_response_is_complete_when_it_is_written(net: Net) -> None:
+    net.connect(0)
+    net.selector.holds_sends = True
+    net.send(message=ProduceRequest(acks=0, timeout_ms=1, topic_data=()), expect_response=False)
+    assert net.poll() == []
+    net.selector.holds_sends = False
+    (response,) = net.poll()
+    assert response.message is None
+    assert response.was_successful
+    assert net.client.in_flight_request_count() == 0
+
+
+def test_a_callback_that_raises_keeps_no_other_from_running(net: Net) -> None:
+    def fail(_: ClientResponse) -> None:
+        raise ValueError("a bug")
+
+    net.connect(0)
+    net.send(callback=fail)
+    net.poll()
+    net.send()
+    net.poll()
+    for sent in net.selector.sent_of(ApiKey.INIT_PRODUCER_ID):
+        net.selector.respond(sent, INIT_RESPONSE)
+    with pytest.raises(ValueError, match="a bug"):
+        net.poll()
+    assert len(net.responses) == 1
+
+
+def test_a_request_may_have_no_callback(net: Net) -> None:
+    net.connect(0)
+    net.selector.respond(net.send(callback=None), INIT_RESPONSE)
+    assert len(net.poll()) == 1
+
+
+# ---- versions --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_common_version_is_sent(net: Net) -> None:
+    net.ranges = {ApiKey.PRODUCE: (0, 9)}
+    net.connect(0)
+    assert net.send(message=PRODUCE).header.api_version == 9
+
+
+def test_a_request_is_never_sent_in_a_newer_version_than_it_allows(net: Net) -> None:
+    net.connect(0)
+    assert net.send(message=PRODUCE, max_version=12).header.api_version == 12
+
+
+def test_no_version_in_common_is_called_back_without_sending(net: Net) -> None:
+    net.ranges = {ApiKey.INIT_PRODUCER_ID: (0, -1)}
+    net.connect(0)
+    net.client.send(net.request(), net.clock.now_ms())
+    assert net.selector.sent_of(ApiKey.INIT_PRODUCER_ID) == []
+    (response,) = net.poll()
+    assert isinstance(response.error, UnsupportedVersionError)
+    assert not response.disconnected
+    assert net.responses == [response]
+    assert net.ready(0)
+
+
+def test_a_field_that_the_version_cannot_carry_is_called_back_without_sending(net: Net) -> None:
+    net.ranges = {ApiKey.INIT_PRODUCER_ID: (0, 2)}
+    net.connect(0)
+    request = net.request(message=InitProducerIdRequest(transaction_timeout_ms=1, producer_id=5))
+    net.client.send(request, net.clock.now_ms())
+    (response,) = net.poll()
+    assert "cannot carry producer_id=5" in str(response.error)
+    assert net.client.in_flight_request_count() == 0
+
+
+def test_a_broker_too_old_for_our_metadata_is_a_fatal_error(net: Net) -> None:
+    net.ranges = {ApiKey.METADATA: (0, 3)}
+    net.poll(6)
+    with pytest.raises(UnsupportedVersionError, match="METADATA"):
+        net.metadata.await_update(net.metadata.update_version(), 10)
+
+
+def test_a_broker_that_refuses_our_api_versions_is_asked_in_version_0(net: Net) -> None:
+    def answer(sent: Sent) -> Message | None:
+        if isinstance(sent.message, ApiVersionsRequest) and sent.header.api_version > 0:
+            return ApiVersionsResponse(error_code=35)
+        return net.answer(sent)
+
+    net.selector.answer = answer
+    net.connect(0)
+    assert [sent.header.api_version for sent in net.selector.sent_of(ApiKey.API_VERSIONS)][:2] == [4, 0]
+
+
+def test_api_versions_are_known_while_the_connection_is_ready(net: Net) -> None:
+    net.connect(0)
+    versions = net.client.api_versions(0)
+    assert versions is not None
+    assert versions.latest_usable_version(ApiKey.PRODUCE) == 13
+    net.selector.lose(0)
+    net.poll()
+    assert net.client.api_versions(0) is None
+
+
+# ---- lost connections --------------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_connection_cancels_everything_in_flight_in_order(net: Net) -> None:
+    net.connect(0)
+    for timeout_ms in (1000, 1001):
+        net.send(request_timeout_ms=timeout_ms)
+        net.poll()
+    net.selector.lose(0)
+    responses = net.poll()
+    assert [response.request.request_timeout_ms for response in responses] == [1000, 1001]
+    assert all(response.disconnected and not response.timed_out and response.message is None for response in responses)
+    assert net.client.connection_failed(0)
+    assert not net.ready(0)
+
+
+def test_an_answer_that_arrives_with_the_end_of_the_connection_counts(net: Net) -> None:
+    net.connect(0)
+    first = net.send()
+    net.poll()
+    net.send()
+    net.selector.respond(first, INIT_RESPONSE)
+    net.selector.lose(0)
+    responses = net.poll()
+    assert [response.disconnected for response in responses] == [False, True]
+
+
+def test_a_lost_connection_asks_for_metadata(net: Net) -> None:
+    net.connect(0, 1)
+    before = len(net.selector.sent_of(ApiKey.METADATA))
+    net.selector.lose(0)
+    net.poll(times=20)
+    assert len(net.selector.sent_of(ApiKey.METADATA)) > before
+
+
+def test_bytes_that_are_no_response_end_the_connection(net: Net) -> None:
+    net.connect(0)
+    net.send()
+    net.selector.deliver(0, b"\x7f\xff\xff\xff")
+    (response,) = net.poll()
+    assert response.disconnected
+    assert "2,147,483,647 bytes" in (net.metadata.last_connection_error() or "")
+
+
+def test_disconnect_cancels_what_is_in_flight_with_the_next_poll(net: Net) -> None:
+    net.connect(0)
+    net.send()
+    net.poll()
+    net.client.disconnect(0, net.clock.now_ms())
+    assert net.selector.closed[-1] == 0
+    assert net.client.in_flight_request_count(0) == 0
+    assert net.responses == []
+    (response,) = net.poll()
+    assert response.disconnected
+    net.client.disconnect(0, net.clock.now_ms())  # again: nothing to do
+    assert net.poll() == []
+    assert net.client.connection_delay_ms(0, net.clock.now_ms()) <= 60
+
+
+def test_closing_a_node_throws_its_requests_away(net: Net) -> None:
+    net.connect(0)
+    net.send()
+    net.poll()
+    net.client.close(0)
+    assert net.poll() == []
+    assert net.responses == []
+    assert not net.client.is_ready(0, net.clock.now_ms())
+    assert net.client.in_flight_request_count() == 0
+    net.connect(0)
+
+
+def test_closing_a_node_that_is_connecting(net: Net) -> None:
+    net.connect()
+    net.selector.holds_connects = True
+    net.ready(1)
+    net.client.close(1)
+    net.selector.holds_connects = False
+    net.connect(1)
+
+
+def test_a_lost_metadata_request_is_repeated_after_back_off(net: Net) -> None:
+    net.cluster = None
+    net.poll(3)
+    (sent,) = net.selector.sent_of(ApiKey.METADATA)
+    net.selector.lose(sent.node_id)
+    assert net.poll() == []  # internal requests are nobody's business
+    net.cluster = metadata()
+    net.connect()
+
+
+def test_a_connection_that_ends_during_its_handshake_is_tried_again(net: Net, caplog: pytest.LogCaptureFixture) -> None:
+    net.connect()
+    net.selector.answer = lambda _: None
+    net.ready(1)
+    net.poll(2)
+    net.selector.lose(1, "the broker closed the connection")
+    net.poll()
+    assert net.client.connection_failed(1)
+    assert "does this listener speak PLAINTEXT?" in caplog.text
+    net.selector.answer = net.answer
+    net.connect(1)
+
+
+def test_a_connection_that_was_made_and_lost_in_the_same_moment_is_lost(net: Net) -> None:
+    net.connect()
+    net.ready(1)
+    net.selector.lose(1)
+    net.poll()
+    assert net.client.connection_failed(1)
+    net.connect(1)
+
+
+def test_a_broker_that_refuses_the_handshake_is_disconnected(net: Net) -> None:
+    net.connect()
+    net.selector.answer = lambda _: ApiVersionsResponse(error_code=42)
+    net.ready(1)
+    net.poll(3)
+    assert net.client.connection_failed(1)
+    assert "KAFKA_INVALID_REQUEST" in (net.metadata.last_connection_error() or "")
+
+
+def test_a_refusal_that_comes_with_the_end_of_the_connection_is_one_failure(net: Net) -> None:
+    net.connect()
+    net.selector.answer = lambda _: ApiVersionsResponse(error_code=42)
+    net.ready(1)
+    net.poll(2)
+    net.selector.lose(1)
+    net.poll()
+    assert 40 <= net.client.connection_delay_ms(1, net.clock.now_ms()) <= 60  # the back-off after a first failure
+    assert "KAFKA_INVALID_REQUEST" in (net.metadata.last_connection_error() or "")
+
+
+def test_refused_authentication_reaches_whoever_waits(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> Handshake:
+        yield HandshakeRequest(ApiVersionsRequest(), 0)
+        raise AuthenticationError("user unknown")
+
+    monkeypatch.setattr(network_client, "handshake", refused)
+    net.poll(4)
+    (node_id, _) = net.selector.attempts[0]
+    assert isinstance(net.client.authentication_error(node_id), AuthenticationError)
+    with pytest.raises(AuthenticationError, match="user unknown"):
+        net.metadata.await_update(net.metadata.update_version(), 10)
+
+
+# ---- time-outs -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_takes_too_long_ends_the_connection_and_all_in_flight(net: Net) -> None:
+    net.connect(0)
+    net.send(request_timeout_ms=1000)
+    net.poll()
+    net.clock.advance(500)
+    net.send(request_timeout_ms=10_000)
+    net.poll()
+    net.clock.advance(400)
+    assert net.poll() == []
+    net.clock.advance(200)
+    responses = net.poll()
+    assert [(response.disconnected, response.timed_out) for response in responses] == [(True, True)] * 2
+    assert net.selector.closed[-1] == 0
+    assert "request.timeout.ms" in (net.metadata.last_connection_error() or "")
+
+
+def test_a_handshake_that_is_never_answered_times_out() -> None:
+    net = Net(request_timeout_ms=5000, delivery_timeout_ms=20_000)
+    net.connect()
+    net.selector.answer = lambda _: None
+    net.ready(1)
+    net.poll(2)
+    net.clock.advance(5001)
+    net.poll()
+    assert net.client.connection_failed(1)
+
+
+def test_a_connection_that_takes_too_long_is_given_up_and_tried_again(net: Net, caplog: pytest.LogCaptureFixture) -> None:
+    net.connect()
+    net.selector.holds_connects = True
+    net.ready(1)
+    timeout_ms = net.client.connection_delay_ms(1, net.clock.now_ms())
+    assert 8000 <= timeout_ms <= 12_000
+    net.clock.advance(timeout_ms)
+    net.poll(timeout_ms=0)
+    assert not net.client.connection_failed(1)
+    net.clock.advance(1)
+    net.poll(timeout_ms=0)
+    assert net.client.connection_failed(1)
+    assert "socket.connection.setup.timeout.ms" in caplog.text
+    net.selector.holds_connects = False
+    net.connect(1)
+
+
+def test_a_poll_waits_no_longer_than_it_is_told(net: Net) -> None:
+    net.connect(0)
+    net.poll(timeout_ms=123)
+    assert net.selector.poll_timeouts_ms[-1] == 123
+    net.poll(timeout_ms=FOREVER_MS)
+    assert net.selector.poll_timeouts_ms[-1] <= net.config.request_timeout_ms
+
+
+# ---- throttling ----------------------------------------------------------------------------------------------------------------
+
+
+def throttled(net: Net) -> None:
+    net.connect(0)
+    net.selector.respond(net.send(message=PRODUCE), ProduceResponse(responses=(), throttle_time_ms=500))
+    net.poll(timeout_ms=0)
+
+
+def test_a_throttled_connection_is_left_alone_for_that_time(net: Net) -> None:
+    throttled(net)
+    assert not net.ready(0)
+    assert net.client.throttle_delay_ms(0, net.clock.now_ms()) == 500
+    assert net.client.poll_delay_ms(0, net.clock.now_ms()) == 500
+    assert net.client.least_loaded_node(net.clock.now_ms()) != 0
+    net.clock.advance(499)
+    assert not net.ready(0)
+    net.clock.advance(1)
+    assert net.ready(0)
+
+
+def test_an_old_broker_throttles_by_itself(net: Net) -> None:
+    net.ranges = {ApiKey.PRODUCE: (3, 5)}
+    throttled(net)
+    assert net.ready(0)
+
+
+def test_time_throttled_does_not_count_for_request_time_outs(net: Net) -> None:
+    net.connect(0)
+    first = net.send(message=PRODUCE)
+    net.poll()
+    net.send(message=PRODUCE, request_timeout_ms=1000)
+    net.selector.respond(first, ProduceResponse(responses=(), throttle_time_ms=500))
+    net.poll(timeout_ms=0)
+    net.clock.advance(1400)
+    assert net.poll(timeout_ms=0) == []
+    net.clock.advance(200)
+    assert net.poll(timeout_ms=0)[0].timed_out
+
+
+# ---- metadata ------------------------------------------------------------------------------------------------------------------
+
+
+def test_metadata_is_fetched_by_poll_alone(net: Net) -> None:
+    net.metadata.add_topic("orders", net.clock.now_ms())
+    net.poll(5)
+    assert net.metadata.cluster().partition_count("orders") == 2
+    (sent,) = net.selector.sent_of(ApiKey.METADATA)
+    assert sent.node_id < 0
+    assert isinstance(sent.message, MetadataRequest)
+    assert [name.name for name in sent.message.topics or ()] == ["orders"]
+    assert sent.message.allow_auto_topic_creation
+
+
+def test_while_metadata_is_due_no_node_is_ready(net: Net) -> None:
+    net.connect(0)
+    net.metadata.add_topic("new", net.clock.now_ms())
+    assert not net.client.is_ready(0, net.clock.now_ms())
+    net.poll()
+    assert net.ready(0)
+
+
+def test_one_metadata_request_at_a_time(net: Net) -> None:
+    net.connect(0)
+    net.cluster = None
+    before = len(net.selector.sent_of(ApiKey.METADATA))
+    net.metadata.add_topic("a", net.clock.now_ms())
+    net.poll(2)
+    net.metadata.add_topic("b", net.clock.now_ms())
+    net.poll(3)
+    assert len(net.selector.sent_of(ApiKey.METADATA)) == before + 1
+    net.selector.respond(net.selector.sent[-1], metadata(topic("a", [0])))
+    net.cluster = metadata(topic("b", [0]))
+    net.poll()
+    net.clock.advance(200)
+    net.poll(2)
+    assert net.metadata.cluster().partition_count("b") == 1
+    assert net.metadata.cluster().partition_count("a") == 1
+
+
+def test_an_answer_without_brokers_is_not_believed(net: Net) -> None:
+    net.cluster = metadata(nodes=0)
+    net.poll(5)
+    assert net.metadata.cluster().is_bootstrap
+    net.cluster = metadata()
+    net.connect()
+
+
+def test_metadata_before_version_9_has_no_reliable_epochs(net: Net) -> None:
+    net.ranges = {ApiKey.METADATA: (0, 8)}
+    net.cluster = metadata(topic("orders", [0, 1], epoch=5))
+    net.metadata.add_topic("orders", net.clock.now_ms())
+    net.connect()
+    assert [info.leader_epoch for info in net.metadata.cluster().partitions_for("orders")] == [None, None]
+
+
+def test_topics_with_problems_are_warned_of(net: Net, caplog: pytest.LogCaptureFixture) -> None:
+    net.cluster = metadata(topic("orders", [], error_code=29))
+    net.metadata.add_topic("orders", net.clock.now_ms())
+    net.poll(5)
+    assert "'orders': 'TOPIC_AUTHORIZATION_FAILED (29)'" in caplog.text
+
+
+# ---- which node ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_node_with_the_fewest_requests_in_flight_is_least_loaded(net: Net) -> None:
+    net.connect(0, 1)
+    net.send(0)
+    net.poll()
+    assert net.client.least_loaded_node(net.clock.now_ms()) == 1
+    net.send(1)
+    net.poll()
+    net.send(1)
+    net.poll()
+    assert net.client.least_loaded_node(net.clock.now_ms()) == 0
+
+
+def test_a_connected_node_is_preferred_then_one_that_is_being_connected(net: Net) -> None:
+    net.connect()
+    net.selector.holds_connects = True
+    net.ready(1)
+    assert net.client.least_loaded_node(net.clock.now_ms()) == 1
+    net.selector.holds_connects = False
+    net.connect(0)
+    net.client.disconnect(1, net.clock.now_ms())
+    assert net.client.least_loaded_node(net.clock.now_ms()) == 0
+
+
+def test_among_unconnected_nodes_the_one_tried_longest_ago_comes_first(net: Net) -> None:
+    net.connect(0, 1)
+    net.selector.lose(0)
+    net.selector.lose(1)
+    net.poll()
+    net.clock.advance(2000)
+    net.selector.refused = {9010: "refused"}
+    net.ready(0)
+    net.poll(timeout_ms=0)
+    net.clock.advance(2000)
+    assert net.client.least_loaded_node(net.clock.now_ms()) == 1
+
+
+def test_no_node_while_all_are_backing_off(net: Net) -> None:
+    net.connect(0, 1)
+    net.client.disconnect(0, net.clock.now_ms())
+    net.client.disconnect(1, net.clock.now_ms())
+    assert net.client.least_loaded_node(net.clock.now_ms()) is None
+
+
+# ---- unreachable brokers -------------------------------------------------------------------------------------------------------
+
+
+def test_one_warning_per_attempt_names_the_address_and_the_error(net: Net, caplog: pytest.LogCaptureFixture) -> None:
+    net.selector.refused = {9001: "[Errno 111] Connection refused", 9002: "[Errno 111] Connection refused"}
+    with caplog.at_level(logging.WARNING):
+        net.poll(200)
+    warnings = [record.getMessage() for record in caplog.records]
+    assert "! connection to node -1 (boot1:9001) could not be established: [Errno 111] Connection refused" in warnings
+    assert 0 <= len(net.selector.attempts) - len(warnings) <= 1  # the last attempt may still be under way
+    assert len(warnings) < 20  # in 2 seconds, with back-offs that double
+    assert "boot1:9001: [Errno 111] Connection refused" in (net.metadata.last_connection_error() or "")
+    net.selector.refused = {}
+    net.clock.advance(2000)  # longer than any back-off by now
+    net.connect()
+    assert net.metadata.last_connection_error() is None
+
+
+def test_after_a_failed_connection_metadata_backs_off_before_the_next_server_is_tried(net: Net) -> None:
+    net.selector.refused = {9001: "refused", 9002: "refused"}
+    net.poll(2)
+    assert len(net.selector.attempts) == 1
+    before_ms = net.clock.now_ms()
+    while len(net.selector.attempts) == 1:
+        net.poll()
+    assert 80 <= net.clock.now_ms() - before_ms <= 130
+
+
+def test_one_server_is_tried_at_a_time(net: Net) -> None:
+    net.selector.holds_connects = True
+    net.poll(50)
+    assert len(net.selector.attempts) == 1
+
+
+def test_unreachable_bootstrap_servers_are_no_new_version_of_metadata(net: Net) -> None:
+    net.selector.refused = {9001: "refused", 9002: "refused"}
+    version = net.metadata.update_version()
+    net.poll(3000)
+    assert net.metadata.update_version() == version
+
+
+def test_a_name_that_does_not_resolve_is_an_unreachable_broker(net: Net, caplog: pytest.LogCaptureFixture) -> None:
+    def unknown(host: str, port: int) -> Sequence[Address]:
+        raise OSError(f"[Errno -2] {host}:{port}: Name or service not known")
+
+    known, net.names = net.names, unknown
+    net.poll(4)
+    assert "Name or service not known" in caplog.text
+    assert "Name or service not known" in (net.metadata.last_connection_error() or "")
+    assert net.selector.attempts == []
+    net.names = known
+    net.connect(0)
+
+
+def test_every_address_of_a_broker_is_tried(net: Net) -> None:
+    net.connect()
+    net.names = lambda host, port: [Address(2, (f"{host}-a", 1)), Address(2, (f"{host}-b", port))]
+    net.selector.refused = {1: "refused"}
+    net.connect(1)
+    tried = [address.socket_address[0] for node_id, address in net.selector.attempts if node_id == 1]
+    assert tried == ["broker1-a", "broker1-b"]
+
+
+def test_a_broker_that_moved_is_found_at_its_new_address(net: Net) -> None:
+    net.connect(1)
+    net.selector.lose(1)
+    net.poll()
+    moved = metadata()
+    net.cluster = MetadataResponse(
+        brokers=tuple(type(broker)(node_id=broker.node_id, host="new", port=9999) for broker in moved.brokers), cluster_id="c"
+    )
+    net.metadata.request_update("test")
+    net.clock.advance(2000)
+    net.poll(3)
+    net.connect(1)
+    assert net.selector.attempts[-1] == (1, Address(2, ("new", 9999)))
+
+
+def test_reconnecting_waits_for_back_off(net: Net) -> None:
+    net.connect(1)
+    net.selector.lose(1)
+    net.poll()
+    attempts = len([node_id for node_id, _ in net.selector.attempts if node_id == 1])
+    assert not net.ready(1)
+    assert 0 < net.client.connection_delay_ms(1, net.clock.now_ms()) <= 60
+    assert len([node_id for node_id, _ in net.selector.attempts if node_id == 1]) == attempts
+    net.clock.advance(60)
+    net.ready(1)
+    assert len([node_id for node_id, _ in net.selector.attempts if node_id == 1]) == attempts + 1
+
+
+# ---- starting again from bootstrap.servers -------------------------------------------------------------------------------------
+
+
+def cluster_is_gone(net: Net) -> None:
+    net.connect(0, 1)
+    net.selector.refused = {9010: "refused", 9011: "refused"}
+    net.selector.lose(0)
+    net.selector.lose(1)
+    for node_id, _ in list(net.selector.attempts):
+        if node_id < 0:
+            net.selector.lose(node_id)
+    net.poll()
+
+
+def test_when_no_known_broker_can_be_reached_the_bootstrap_servers_are_asked_again() -> None:
+    net = Net()
+    cluster_is_gone(net)
+    net.cluster = metadata(nodes=1)
+    net.selector.refused = {9010: "refused", 9011: "refused"}
+    for _ in range(3000):  # until both brokers happen to be backing off when metadata is due
+        net.poll()
+        if net.selector.attempts[-1][0] < 0:
+            break
+    assert net.selector.attempts[-1][0] < 0
+
+
+def test_without_rebootstrap_the_known_brokers_are_tried_for_ever() -> None:
+    net = Net(metadata_recovery_strategy="none")
+    cluster_is_gone(net)
+    before = len(net.selector.attempts)
+    net.poll(100)
+    assert len(net.selector.attempts) > before
+    assert all(node_id >= 0 for node_id, _ in net.selector.attempts[before:])
+
+
+def test_metadata_that_fails_for_too_long_makes_the_client_start_again() -> None:
+    net = Net(metadata_recovery_rebootstrap_trigger_ms=60_000)
+    net.connect(0, 1)
+    sent = net.send(0, request_timeout_ms=1_000_000)
+    net.poll()
+    net.cluster = None
+    net.metadata.request_update("test")
+    net.clock.advance(200)
+    net.poll(2)
+    assert net.client.in_flight_request_count(sent.node_id) >= 1
+    for _ in range(70):
+        net.clock.advance(1000)
+        net.poll()
+        if net.metadata.cluster().is_bootstrap:
+            break
+    assert net.metadata.cluster().is_bootstrap
+    assert [response.disconnected for response in net.responses] == [True]
+    net.cluster = metadata()
+    net.connect(0)
+
+
+def test_a_broker_can_ask_to_start_again(net: Net) -> None:
+    net.connect(0, 1)
+    net.cluster = metadata(error_code=129)
+    net.metadata.request_update("test")
+    net.clock.advance(200)
+    net.poll(3)
+    assert net.metadata.cluster().is_bootstrap
+    assert {0, 1} <= set(net.selector.closed)
+    net.cluster = metadata()
+    net.connect(0)
+
+
+# ---- life --------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_client_does_nothing_more(net: Net) -> None:
+    net.connect(0)
+    net.send()
+    net.client.close()
+    net.client.close()
+    assert net.selector.is_closed
+    with pytest.raises(ProducerClosedError):
+        net.poll()
+    with pytest.raises(ProducerClosedError):
+        net.client.send(net.request(), net.clock.now_ms())
+    with pytest.raises(KafkaError):
+        net.metadata.await_update(net.metadata.update_version(), 10)
+    assert net.responses == []
+
+
+def test_wakeup_reaches_the_selector(net: Net) -> None:
+    net.client.wakeup()
+    assert net.selector.wakeups == 1
+
+
+def test_only_plaintext_is_supported() -> None:
+    config = dataclasses.replace(network_config(), security_protocol="SSL")
+    with pytest.raises(ConfigError, match="SSL is not supported by this version, which speaks PLAINTEXT only"):
+        Net(config)
+
+
+def test_bootstrap_servers_can_be_resolved_to_canonical_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    def canonical(host: str, port: int) -> list[tuple[str, int]]:
+        if host == "boot2":
+            raise OSError("unknown")
+        return [("a.example", port), ("b.example", port)]
+
+    monkeypatch.setattr(network_client, "canonical_servers", canonical)
+    net = Net(client_dns_lookup="resolve_canonical_bootstrap_servers_only")
+    assert [node.host for node in net.metadata.cluster().nodes] == ["a.example", "b.example", "boot2"]
+
+
+def test_an_idle_connection_that_expired_is_no_connection_error(net: Net) -> None:
+    net.connect(0)
+    net.selector.lose(0, "idle", ChannelState.EXPIRED)
+    net.poll()
+    assert net.metadata.last_connection_error() is None
+    net.connect(0)

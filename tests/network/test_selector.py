@@ -1,0 +1,445 @@
+"""network/selector.py and transport.py over real sockets on 127.0.0.1: the scenarios of Kafka's SelectorTest."""
+
+from __future__ import annotations
+
+import errno
+import random
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import pytest
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.network import transport as transports
+from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.selector import ChannelState, Selector
+from spark_kafka_sink.network.transport import Address, PlaintextTransport, resolve
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.headers import RequestHeader
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.primitives import Buffer
+from tests.fakes.clock import ManualClock
+from tests.fakes.fake_selector import framed
+
+INIT = InitProducerIdRequest(transaction_timeout_ms=1)
+MAX_IDLE_MS = 60_000
+WAIT_SECONDS = 10
+
+
+class Server:
+    """A listener whose connections the test reads and writes itself."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(WAIT_SECONDS)
+        self.address = Address(socket.AF_INET, self.listener.getsockname())
+        self.accepted: list[socket.socket] = []
+
+    def accept(self) -> socket.socket:
+        connection, _ = self.listener.accept()
+        connection.settimeout(WAIT_SECONDS)
+        self.accepted.append(connection)
+        return connection
+
+    def close(self) -> None:
+        self.listener.close()
+        for connection in self.accepted:
+            connection.close()
+
+
+def receive(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        chunk = connection.recv(size - len(data))
+        assert chunk, "the client closed the connection"
+        data += chunk
+    return data
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def selector(clock: ManualClock) -> Iterator[Selector]:
+    selector = Selector(clock, connections_max_idle_ms=MAX_IDLE_MS, open_transport=PlaintextTransport)
+    yield selector
+    selector.close()
+
+
+def poll_until(selector: Selector, condition: Callable[[], bool], polls: int = 200) -> None:
+    for _ in range(polls):
+        selector.poll(100)
+        if condition():
+            return
+    raise AssertionError("it did not happen")
+
+
+def connect(selector: Selector, server: Server, node_id: int = 1) -> tuple[Connection, socket.socket]:
+    connection = Connection("test")
+    selector.connect(node_id, server.address, connection)
+    peer = server.accept()
+    poll_until(selector, lambda: node_id in selector.connected)
+    assert selector.is_channel_ready(node_id)
+    return connection, peer
+
+
+def answer(correlation_id: int, producer_id: int = 7) -> bytes:
+    header = RequestHeader(ApiKey.INIT_PRODUCER_ID, 5, correlation_id, None)
+    return framed(header, InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
+
+
+def reset(connection: socket.socket) -> None:
+    """Close with RST instead of FIN."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+# ---- sending and receiving ---------------------------------------------------------------------------------------------------
+
+
+def test_a_request_goes_out_and_its_answer_comes_back(selector: Selector, server: Server) -> None:
+    connection, peer = connect(selector, server)
+    frame = connection.send(INIT, 5)
+    selector.send(1, frame)
+    poll_until(selector, lambda: selector.completed_sends == [1])
+    assert receive(peer, sum(map(len, frame))) == b"".join(frame)
+    peer.sendall(answer(0))
+    poll_until(selector, lambda: bool(selector.completed_receives))
+    ((node_id, response),) = selector.completed_receives
+    assert (node_id, response.correlation_id) == (1, 0)
+    selector.poll(0)
+    assert not selector.completed_receives  # results are those of one poll
+
+
+def test_many_answers_in_many_pieces(selector: Selector, server: Server) -> None:
+    connection, peer = connect(selector, server)
+    count = 200
+    for _ in range(count):
+        connection.send(INIT, 5)
+    data = b"".join(answer(number, number) for number in range(count))
+    received: list[int] = []
+    generator = random.Random(1)
+    start = 0
+    while start < len(data):
+        end = start + generator.randint(1, 700)
+        peer.sendall(data[start:end])
+        start = end
+        selector.poll(10)
+        received += [response.correlation_id for _, response in selector.completed_receives]
+    while len(received) < count:
+        selector.poll(100)
+        received += [response.correlation_id for _, response in selector.completed_receives]
+    assert received == list(range(count))
+
+
+def test_a_request_larger_than_the_socket_buffers_is_written_in_parts(selector: Selector, server: Server) -> None:
+    _, peer = connect(selector, server)
+    frame: list[Buffer] = [bytes([index % 251]) * 64_000 for index in range(500)]  # 32 MB
+    expected = b"".join(frame)
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(receive(peer, len(expected))))
+    reader.start()
+    selector.send(1, frame)
+    poll_until(selector, lambda: selector.completed_sends == [1], polls=10_000)
+    reader.join(WAIT_SECONDS)
+    assert received == [expected]
+
+
+def test_more_buffers_than_the_kernel_takes_at_once(selector: Selector, server: Server) -> None:
+    _, peer = connect(selector, server)
+    frame: list[Buffer] = [*(b"%08d" % index for index in range(5000)), b"", memoryview(b"end")]
+    expected = b"".join(frame)
+    selector.send(1, frame)
+    poll_until(selector, lambda: selector.completed_sends == [1])
+    assert receive(peer, len(expected)) == expected
+
+
+class DripTransport(PlaintextTransport):
+    """Writes a few bytes at a time, and now and then nothing."""
+
+    generator = random.Random(7)
+
+    def send(self, buffers: Sequence[Buffer]) -> int:
+        size = self.generator.choice([0, 1, 3, 10, 100])
+        return super().send([b"".join(buffers)[:size]]) if size else 0
+
+
+def test_partial_writes_continue_where_they_stopped(server: Server, clock: ManualClock) -> None:
+    selector = Selector(clock, connections_max_idle_ms=-1, open_transport=DripTransport)
+    _, peer = connect(selector, server)
+    frame: list[Buffer] = [bytes([index]) * (index % 7) for index in range(200)]
+    expected = b"".join(frame)
+    selector.send(1, frame)
+    poll_until(selector, lambda: selector.completed_sends == [1], polls=2000)
+    assert receive(peer, len(expected)) == expected
+    selector.close()
+
+
+def test_a_second_request_waits_for_the_first_to_be_written(selector: Selector, server: Server) -> None:
+    connect(selector, server)
+    selector.send(1, [b"x" * 50_000_000])
+    with pytest.raises(RuntimeError, match="still being sent another request"):
+        selector.send(1, [b"y"])
+
+
+def test_several_connections_at_once(selector: Selector, server: Server) -> None:
+    peers = {node_id: connect(selector, server, node_id) for node_id in range(5)}
+    for node_id, (connection, _) in peers.items():
+        selector.send(node_id, connection.send(INIT, 5))
+    sent: set[int] = set()
+    received: dict[int, object] = {}
+    for node_id, (_, peer) in peers.items():
+        peer.sendall(answer(0, node_id))
+    while len(sent) < 5 or len(received) < 5:
+        selector.poll(1000)
+        sent |= set(selector.completed_sends)
+        received |= {node_id: response.message for node_id, response in selector.completed_receives}
+    assert received == {node_id: InitProducerIdResponse(producer_id=node_id, producer_epoch=0) for node_id in range(5)}
+
+
+# ---- connections that fail -----------------------------------------------------------------------------------------------------
+
+
+def test_a_refused_connection_is_reported_with_the_systems_words(selector: Selector) -> None:
+    selector.connect(1, Address(socket.AF_INET, ("127.0.0.1", closed_port())), Connection("test"))
+    poll_until(selector, lambda: 1 in selector.disconnected)
+    assert selector.disconnected[1].state is ChannelState.NOT_CONNECTED
+    assert "Connection refused" in selector.disconnected[1].reason
+    assert not selector.is_channel_ready(1)
+
+
+def test_an_address_that_cannot_be_used_raises_at_once(selector: Selector) -> None:
+    with pytest.raises(OSError, match="Errno"):
+        selector.connect(1, Address(socket.AF_INET, ("255.255.255.255", 1)), Connection("test"))
+    selector.poll(0)
+    assert not selector.disconnected
+
+
+def test_connecting_twice_is_a_mistake(selector: Selector, server: Server) -> None:
+    connect(selector, server)
+    with pytest.raises(RuntimeError, match="node 1 has a connection already"):
+        selector.connect(1, server.address, Connection("test"))
+
+
+def test_a_broker_that_closes_is_reported(selector: Selector, server: Server) -> None:
+    _, peer = connect(selector, server)
+    peer.close()
+    poll_until(selector, lambda: 1 in selector.disconnected)
+    assert selector.disconnected[1] == (ChannelState.READY, "the broker closed the connection")
+    selector.connect(1, server.address, Connection("test"))  # and can be connected again
+
+
+def test_answers_that_came_before_the_end_are_delivered_with_it(selector: Selector, server: Server) -> None:
+    connection, peer = connect(selector, server)
+    for _ in range(3):
+        connection.send(INIT, 5)
+    peer.sendall(answer(0) + answer(1) + answer(2)[:9])
+    peer.close()
+    received = []
+    for _ in range(100):
+        selector.poll(100)
+        received += [response.correlation_id for _, response in selector.completed_receives]
+        if selector.disconnected:
+            break
+    assert received == [0, 1]
+    assert 1 in selector.disconnected
+
+
+class BrokenPipeTransport(PlaintextTransport):
+    def send(self, buffers: Sequence[Buffer]) -> int:
+        raise OSError(errno.EPIPE, f"cannot write {len(buffers)} buffers")
+
+
+def test_answers_that_came_before_a_write_failed_are_delivered(server: Server, clock: ManualClock) -> None:
+    opened: list[BrokenPipeTransport] = []
+
+    def open_transport(address: Address) -> BrokenPipeTransport:
+        opened.append(BrokenPipeTransport(address))
+        return opened[-1]
+
+    selector = Selector(clock, connections_max_idle_ms=-1, open_transport=open_transport)
+    connection, peer = connect(selector, server)
+    connection.send(INIT, 5)
+    peer.sendall(answer(0))
+    assert select.select(opened, [], [], WAIT_SECONDS)[0]  # they are here before the write fails
+    selector.send(1, [b"x"])
+    selector.poll(1000)
+    assert [response.correlation_id for _, response in selector.completed_receives] == [0]
+    assert selector.disconnected[1].state is ChannelState.READY
+    selector.close()
+
+
+def test_a_reset_connection_is_reported(selector: Selector, server: Server) -> None:
+    _, peer = connect(selector, server)
+    reset(peer)
+    poll_until(selector, lambda: 1 in selector.disconnected)
+    assert "reset" in selector.disconnected[1].reason.lower()
+
+
+def test_bytes_that_are_no_response_end_the_connection(selector: Selector, server: Server) -> None:
+    _, peer = connect(selector, server)
+    peer.sendall(b"\x7f\xff\xff\xff")
+    poll_until(selector, lambda: 1 in selector.disconnected)
+    assert "2,147,483,647 bytes" in selector.disconnected[1].reason
+    assert peer.recv(1) == b""
+
+
+def test_closing_a_connection_reports_nothing_and_lets_go_of_its_buffers(selector: Selector, server: Server) -> None:
+    _, peer = connect(selector, server)
+    memory = bytearray(50_000_000)
+    selector.send(1, [memoryview(memory)])
+    selector.poll(0)
+    assert not selector.completed_sends
+    selector.close(1)
+    memory.extend(b"!")  # raises BufferError while anybody holds a view
+    selector.poll(0)
+    assert not selector.disconnected
+    while peer.recv(1 << 20):
+        continue
+    selector.close(1)  # again: nothing to do
+
+
+# ---- waiting -------------------------------------------------------------------------------------------------------------------
+
+
+def test_wakeup_ends_a_poll_that_waits(selector: Selector) -> None:
+    def wake() -> None:
+        for _ in range(100_000):  # more than its socket can hold
+            selector.wakeup()
+
+    thread = threading.Thread(target=wake)
+    thread.start()
+    selector.poll(WAIT_SECONDS * 1000)
+    thread.join(WAIT_SECONDS)
+
+
+def test_wakeup_before_a_poll_keeps_it_from_waiting(selector: Selector) -> None:
+    clock = Clock()
+    selector.wakeup()
+    before_ms = clock.now_ms()
+    selector.poll(WAIT_SECONDS * 1000)
+    assert clock.now_ms() - before_ms < WAIT_SECONDS * 1000
+    selector.poll(0)
+
+
+def test_wakeup_after_close_is_harmless(selector: Selector) -> None:
+    selector.close()
+    selector.wakeup()
+
+
+def test_a_poll_with_something_written_does_not_wait(selector: Selector, server: Server) -> None:
+    connect(selector, server)
+    selector.send(1, [b"x"])
+    before_ms = Clock().now_ms()
+    selector.poll(WAIT_SECONDS * 1000)
+    assert selector.completed_sends == [1]
+    assert Clock().now_ms() - before_ms < WAIT_SECONDS * 1000
+
+
+# ---- idle connections ----------------------------------------------------------------------------------------------------------
+
+
+def test_idle_connections_are_closed_oldest_first_one_per_poll(selector: Selector, server: Server, clock: ManualClock) -> None:
+    connections = {}
+    for node_id in (1, 2, 3):
+        connections[node_id] = connect(selector, server, node_id)[0]
+        clock.advance(1000)
+    selector.send(1, connections[1].send(INIT, 5))  # 1 is the youngest now
+    poll_until(selector, lambda: selector.completed_sends == [1])
+    clock.advance(MAX_IDLE_MS - 1000)
+    expired = []
+    for _ in range(3):
+        selector.poll(0)
+        expired += [(node_id, lost.state) for node_id, lost in selector.disconnected.items()]
+    assert expired == [(2, ChannelState.EXPIRED)]  # 3 is idle for exactly as long as it may be
+    clock.advance(1)
+    selector.poll(0)
+    assert list(selector.disconnected) == [3]
+    selector.poll(0)
+    assert selector.is_channel_ready(1)
+
+
+def test_reading_keeps_a_connection_alive(selector: Selector, server: Server, clock: ManualClock) -> None:
+    connection, peer = connect(selector, server)
+    connection.send(INIT, 5)
+    clock.advance(MAX_IDLE_MS)
+    peer.sendall(answer(0))
+    poll_until(selector, lambda: bool(selector.completed_receives))
+    clock.advance(MAX_IDLE_MS)
+    selector.poll(0)
+    assert selector.is_channel_ready(1)
+
+
+def test_idle_connections_can_be_kept_for_ever(server: Server, clock: ManualClock) -> None:
+    selector = Selector(clock, connections_max_idle_ms=-1, open_transport=PlaintextTransport)
+    connect(selector, server)
+    clock.advance(10**9)
+    selector.poll(0)
+    assert selector.is_channel_ready(1)
+    selector.close()
+
+
+# ---- transport -----------------------------------------------------------------------------------------------------------------
+
+
+def test_sockets_are_set_up_as_configured(server: Server) -> None:
+    transport = PlaintextTransport(server.address, send_buffer_bytes=20_000, receive_buffer_bytes=30_000)
+    with socket.socket(fileno=socket.dup(transport.fileno())) as view:
+        assert view.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert view.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert view.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) in (20_000, 40_000)  # Linux doubles
+        assert view.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) in (30_000, 60_000)
+    transport.close()
+
+
+def test_buffer_sizes_of_minus_one_are_the_systems() -> None:
+    address = Address(socket.AF_INET, ("127.0.0.1", 1))
+    with socket.socket() as untouched:
+        usual = untouched.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    transport = PlaintextTransport(address, send_buffer_bytes=-1, receive_buffer_bytes=-1)
+    with socket.socket(fileno=socket.dup(transport.fileno())) as view:
+        assert view.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == usual
+    transport.close()
+
+
+def test_a_name_resolves_to_every_address_once() -> None:
+    addresses = resolve("127.0.0.1", 9092)
+    assert addresses == [Address(socket.AF_INET, ("127.0.0.1", 9092))]
+    assert str(addresses[0]) == "127.0.0.1:9092"
+
+
+def test_canonical_names_are_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Address(socket.AF_INET, ("10.0.0.1", 9)), Address(socket.AF_INET, ("10.0.0.2", 9))]
+    monkeypatch.setattr(transports, "resolve", lambda *_: found)
+    monkeypatch.setattr(socket, "getnameinfo", lambda *_: ("same.example", "9"))
+    assert transports.canonical_servers("alias.example", 9) == [("same.example", 9)]
+
+
+def test_a_text_that_cannot_be_a_name_is_an_os_error() -> None:
+    with pytest.raises(OSError, match="is not a host name"):
+        resolve("x" * 70 + ".example", 9092)
+
+
+def test_a_selector_opens_transports_as_it_is_told(server: Server, clock: ManualClock) -> None:
+    selector = Selector(clock, connections_max_idle_ms=-1, open_transport=partial(PlaintextTransport, send_buffer_bytes=8192))
+    connect(selector, server)
+    selector.close()

@@ -1,0 +1,145 @@
+"""Brokers for Stage that keep logs and judge sequences as Kafka's leaders do, and misbehave when a test says so.
+
+Requests of one node are carried out in the order they were sent, as on one connection. No sockets and no threads: the test
+calls `answer` between the Sender's rounds. Batches are read from what DecodingClient decoded when they were sent.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from spark_kafka_sink.network.in_flight_requests import ClientRequest
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from tests.producer.harness import Sent, Stage, metadata_response, partition_answer
+from tests.records.reference import DecodedBatch
+
+DUPLICATES_REMEMBERED = 5
+
+
+class Fate(Enum):
+    """What becomes of the oldest request of a node."""
+
+    ANSWER = "carried out and answered"
+    REFUSE_BUSY = "refused: NOT_ENOUGH_REPLICAS"
+    REFUSE_CORRUPT = "refused: CORRUPT_MESSAGE"
+    APPEND_THEN_TIME_OUT = "carried out, answered with REQUEST_TIMED_OUT"
+    APPEND_THEN_TOO_FEW = "carried out, answered with NOT_ENOUGH_REPLICAS_AFTER_APPEND"
+    DISCONNECT_BEFORE = "the connection breaks before any of its requests is carried out"
+    DISCONNECT_AFTER_ONE = "the oldest request is carried out, then the connection breaks"
+    DISCONNECT_AFTER_ALL = "all requests are carried out, then the connection breaks"
+    REFUSE_FOR_GOOD = "refused: INVALID_RECORD"  # not retriable: rows are lost, and the caller is told
+
+
+REFUSALS = {
+    Fate.REFUSE_BUSY: Errors.NOT_ENOUGH_REPLICAS,
+    Fate.REFUSE_CORRUPT: Errors.CORRUPT_MESSAGE,
+    Fate.REFUSE_FOR_GOOD: Errors.INVALID_RECORD,
+}
+AFTER_APPEND = {
+    Fate.APPEND_THEN_TIME_OUT: Errors.REQUEST_TIMED_OUT,
+    Fate.APPEND_THEN_TOO_FEW: Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+}
+
+
+@dataclass
+class ProducerEntry:
+    epoch: int
+    batches: deque[tuple[int, int, int]]  # (first sequence, last sequence, base offset), newest last
+
+
+@dataclass
+class Log:
+    values: list[bytes | None] = field(default_factory=list)
+    producers: dict[int, ProducerEntry] = field(default_factory=dict)
+
+    def append(self, batch: DecodedBatch) -> tuple[ErrorCode, int]:
+        """The answer's error and base offset, as a leader gives them (ProducerAppendInfo)."""
+        if batch.producer_id < 0:
+            return Errors.NONE, self._write(batch)
+        last_sequence = (batch.base_sequence + len(batch.records) - 1) & 0x7FFFFFFF
+        entry = self.producers.get(batch.producer_id)
+        if entry is not None:
+            if batch.producer_epoch < entry.epoch:
+                return Errors.INVALID_PRODUCER_EPOCH, -1
+            if batch.producer_epoch > entry.epoch:
+                if batch.base_sequence != 0:
+                    return Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+                entry = None
+            else:
+                for first, last, offset in entry.batches:
+                    if (first, last) == (batch.base_sequence, last_sequence):
+                        return Errors.NONE, offset
+                if batch.base_sequence != (entry.batches[-1][1] + 1) & 0x7FFFFFFF:
+                    return Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        if entry is None:
+            entry = self.producers[batch.producer_id] = ProducerEntry(batch.producer_epoch, deque(maxlen=DUPLICATES_REMEMBERED))
+        offset = self._write(batch)
+        entry.batches.append((batch.base_sequence, last_sequence, offset))
+        return Errors.NONE, offset
+
+    def _write(self, batch: DecodedBatch) -> int:
+        self.values += [record.value for record in batch.records]
+        return len(self.values) - len(batch.records)
+
+
+class SimulatedBrokers:
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.logs: dict[TopicPartition, Log] = defaultdict(Log)
+        self.leaders = {topic: list(leaders) for topic, leaders in stage.leaders.items()}
+        self.appends_without_answer = 0  # each may be written twice by a producer that is not idempotent
+        self._epoch = 0
+        self._next_producer_id = 1
+
+    def move_leader(self, topic: str, partition: int, node: int) -> None:
+        """The old leader refuses from here on; the producer learns of the new one when it asks next."""
+        self.leaders[topic][partition] = node
+        self._epoch += 1
+        self.stage.client.prepare_metadata_update(metadata_response(self.leaders, epoch=self._epoch))
+
+    def answer(self, node: int, fate: Fate = Fate.ANSWER) -> None:
+        """Settle the oldest request of a node; nothing happens if there is none."""
+        requests = [request for request in self.stage.in_flight if request.node_id == node]
+        if not requests:
+            return
+        if fate in (Fate.DISCONNECT_BEFORE, Fate.DISCONNECT_AFTER_ONE, Fate.DISCONNECT_AFTER_ALL):
+            carried_out = {Fate.DISCONNECT_BEFORE: 0, Fate.DISCONNECT_AFTER_ONE: 1}.get(fate, len(requests))
+            for request in requests[:carried_out]:
+                self._answer_to(request, Fate.ANSWER)
+                self.appends_without_answer += 1
+            self.stage.client.disconnect(node, self.stage.now_ms)
+        else:
+            self.stage.client.respond(self._answer_to(requests[0], fate), request=requests[0])
+
+    def answer_all(self) -> None:
+        for request in self.stage.in_flight:
+            self.answer(request.node_id)
+
+    def _answer_to(self, request: ClientRequest, fate: Fate) -> ProduceResponse | InitProducerIdResponse:
+        if isinstance(request.message, InitProducerIdRequest):
+            self._next_producer_id += 1
+            return InitProducerIdResponse(producer_id=self._next_producer_id, producer_epoch=0)
+        answers: dict[str, list[PartitionProduceResponse]] = {}
+        for sent in self.stage.sent:
+            if sent.request is request:
+                answers.setdefault(sent.topic_partition.topic, []).append(self._judge(sent, request.node_id, fate))
+        return ProduceResponse(
+            responses=tuple(TopicProduceResponse(name=name, partition_responses=tuple(each)) for name, each in answers.items())
+        )
+
+    def _judge(self, sent: Sent, node: int, fate: Fate) -> PartitionProduceResponse:
+        topic, partition = sent.topic_partition
+        if self.leaders[topic][partition] != node:
+            return partition_answer(partition, Errors.NOT_LEADER_OR_FOLLOWER)
+        if fate in REFUSALS:
+            return partition_answer(partition, REFUSALS[fate])
+        error, offset = self.logs[sent.topic_partition].append(sent.batch)
+        if not error and fate in AFTER_APPEND:
+            self.appends_without_answer += 1
+            error = AFTER_APPEND[fate]
+        return partition_answer(partition, error, base_offset=offset)
