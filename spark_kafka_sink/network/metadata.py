@@ -302,7 +302,7 @@ class Metadata:
                 self._last_successful_refresh_ms = now_ms
             self._replace_cluster_locked(response, now_ms, is_partial_update, has_reliable_leader_epochs)
             self._new_topics.difference_update(topic.name for topic in response.topics if topic.name is not None)
-
+            self._changed.notify_all()
 
     # ---- reading an answer ---------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 Hands out blocks of one size, so that a batch grows block by block and 300 partitions with few rows each do not exhaust
 the pool. Memory goes to callers in the order they asked, so a large request cannot starve behind small ones. Knows
 nothing of batches or partitions: RecordAccumulator asks, and gives back when a batch is done.
-Invariant, whenever the lock is free: blocks free + blocks never made + blocks handed out == total blocks.
+Invariant, whenever the lock is free: blocks free + never made + handed out == total blocks + blocks overdrawn.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class BufferPool:
         self._free: list[bytearray] = []  # made once and given back; the last one back is the first out (still in cache)
         self._unmade = self.total_blocks  # made when first needed, so that a small write stays small
         self._waiters: deque[threading.Condition] = deque()  # oldest first; the head takes what it needs, the rest wait
+        self._overdrawn = 0  # blocks out there beyond the total
         self._closed = False
         self.wait_time_ms = 0  # total time callers have waited, for metrics
         self.exhausted_count = 0  # waits that ran out of time, for metrics
@@ -87,10 +88,22 @@ class BufferPool:
             self._waiters.remove(turn)
             self._wake_next_locked()  # whatever is left, or was not taken, belongs to the next in line
 
+    def overdraw(self, block_count: int) -> list[bytearray]:
+        """Blocks beyond the total, at once: for the Sender, which must not wait for memory that only it can give back.
+
+        What it asks for is held by gathered records already and so bounded by them; the same number of blocks given back later
+        is let go.
+        """
+        with self._lock:
+            self._overdrawn += block_count
+        return [bytearray(self.block_size) for _ in range(block_count)]
+
     def deallocate(self, blocks: list[bytearray]) -> None:
         """Give blocks back and empty the list. The caller vouches that no request in flight refers to them."""
         with self._lock:
-            self._free.extend(blocks)
+            let_go = min(self._overdrawn, len(blocks))
+            self._overdrawn -= let_go
+            self._free.extend(blocks[let_go:])
             blocks.clear()
             self._wake_next_locked()
 

@@ -45,6 +45,8 @@ class RecordsOwner(Protocol):
 
     def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None: ...
 
+    def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None: ...
+
 
 @dataclass(slots=True)
 class Part:
@@ -123,6 +125,14 @@ class Delivery:
             error = _at_row(own[index], part.topic_partition, int(part.rows[index - part.first_delta]))
         with self._condition:
             self.failed += part.row_count
+            if self.error is None:
+                self.error = error
+            self._settle_locked()
+
+    def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
+        """Fail rows that never came into a batch."""
+        with self._condition:
+            self.failed += len(rows)
             if self.error is None:
                 self.error = error
             self._settle_locked()

@@ -35,8 +35,21 @@ from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer.buffer_pool import BufferPool
 from spark_kafka_sink.producer.delivery import Delivery
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
+from spark_kafka_sink.producer.producer_record import ProducerRecord
 from spark_kafka_sink.producer.record_accumulator import RecordAccumulator
+from spark_kafka_sink.producer.record_gatherer import (
+    Callback,
+    GatheredRecord,
+    GatheredRecords,
+    RecordFuture,
+    RecordGatherer,
+    checked_headers,
+    columns_of,
+    failed_record,
+    single_record_bound,
+)
 from spark_kafka_sink.producer.sender import Sender
+from spark_kafka_sink.producer.serializers import find_serializer, serialize
 from spark_kafka_sink.producer.transaction_manager import TransactionManager
 from spark_kafka_sink.records.columns import NULL_LENGTH, RecordColumns, record_columns
 from spark_kafka_sink.records.murmur2 import partition_for_keys
@@ -62,7 +75,10 @@ class KafkaProducer:
     """
 
     def __init__(self, config: Mapping[str, object], *, clock: Clock | None = None) -> None:
-        parsed = ProducerConfig.from_mapping(config)
+        plain = dict(config)
+        self._serialize_key = find_serializer("key.serializer", plain.pop("key.serializer", None))
+        self._serialize_value = find_serializer("value.serializer", plain.pop("value.serializer", None))
+        parsed = ProducerConfig.from_mapping(plain)
         self.client_id = parsed.client_id or f"producer-{next(_client_numbers)}"
         self._config = replace(parsed, client_id=self.client_id)
         self._clock = clock or Clock()
@@ -71,11 +87,20 @@ class KafkaProducer:
         self._pool = BufferPool(self._config.buffer_memory, self._config.batch_size, self._clock)
         self._accumulator = RecordAccumulator(self._config, self._pool, self._clock, self._transactions, Random())
         self._metadata = Metadata(self._config, self._clock)
+        self._gatherer = RecordGatherer(
+            self._config.batch_size, self._config.linger_ms, self._config.max_block_ms, self._encode_gathered, self._clock
+        )
         client = NetworkClient(self._config, self._metadata, self._clock)
         self._sender = Sender(
-            self._config, client, self._metadata, self._accumulator, self._transactions, self._metrics, self._clock
+            self._config,
+            client,
+            self._metadata,
+            self._accumulator,
+            self._transactions,
+            self._metrics,
+            self._clock,
+            self._gatherer,
         )
-        self._client = client
         # A daemon: an interpreter that ends without close() must not hang on a broker.
         self._thread = threading.Thread(
             target=self._sender.run, name=f"kafka-producer-network-thread | {self.client_id}", daemon=True
@@ -134,8 +159,80 @@ class KafkaProducer:
             self._check_sizes(chunk)
         clusters = [self._await_partitions(chunk) for chunk in chunks]
         for chunk, cluster in zip(chunks, clusters, strict=True):
+            self._gatherer.encode_topic(chunk.topic)  # what was sent singly before goes first
             self._append(chunk, cluster, delivery)
         return delivery
+
+    def send(self, record: ProducerRecord, callback: Callback | None = None) -> RecordFuture:
+        """Queue one record; it is sent together with others, at the latest after linger.ms.
+
+        Args:
+            record: what, and where to.
+            callback: called once, with (RecordMetadata, None) or (None, error), on the Sender's thread, in order per partition.
+                It must not wait for this producer: what it would wait for is done by its own thread. What it raises is logged.
+
+        Returns:
+            A future; `.result()` makes the call synchronous.
+
+        Blocks for metadata of a topic not seen before and while buffer memory is exhausted, each time at most `max.block.ms`.
+
+        Raises:
+            SerializationError: key, value or headers are not what the serializers take.
+            ValueError: a negative partition.
+            ProducerClosedError: the producer is closed.
+            Everything else that speaks against the record (no metadata in time, too large, no memory in time) comes with the
+            future and the callback, as in Java.
+        """
+        self._check_usable()
+        gathered = self._gathered(record, callback)
+        size = single_record_bound(gathered)
+        try:
+            cluster = self._metadata.cluster()
+            count = cluster.partition_count(record.topic)
+            if count is None or gathered.partition >= count:
+                cluster = self._await_metadata(record.topic, gathered.partition, self._config.max_block_ms)
+            self._check_size(size, f"a record for topic {record.topic}")
+        except KafkaError as error:
+            return failed_record(record.topic, gathered, error, self._clock)
+        return self._gatherer.add(record.topic, gathered, size, cluster, self._sender.wakeup)
+
+    def _gathered(self, record: ProducerRecord, callback: Callback | None) -> GatheredRecord:
+        partition = NO_PARTITION if record.partition is None else record.partition
+        if record.partition is not None and record.partition < 0:
+            raise ValueError(f"Invalid partition: {partition}. Partition number should always be non-negative or null.")
+        return GatheredRecord(
+            serialize(self._serialize_key, record.key, "key"),
+            serialize(self._serialize_value, record.value, "value"),
+            partition,
+            checked_headers(record.headers) if record.headers else (),
+            self._clock.wall_ms() if record.timestamp is None else record.timestamp,
+            callback,
+        )
+
+    def _encode_gathered(self, chunk: GatheredRecords, may_wait: bool) -> None:
+        """Queue a chunk of records that were sent singly. Whatever goes wrong is told to the records."""
+        self._metadata.add_topic(chunk.topic, self._clock.now_ms())  # keeps a topic in use from being forgotten
+        rows = np.arange(len(chunk.records), dtype=np.int32)
+        try:
+            columns = columns_of(chunk.records)
+            explicit = np.array([record.partition for record in chunk.records], np.int32)
+            partitions = self._partitions(chunk.topic, columns, explicit, chunk.cluster)
+        except (KafkaError, pa.ArrowException, OverflowError, MemoryError) as error:
+            chunk.abandon_all(error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error}"))
+            return
+        try:
+            self._accumulator.append(
+                chunk.topic,
+                columns,
+                partitions,
+                rows,
+                chunk,
+                self._sender.wakeup,
+                may_wait=may_wait,
+                created_ms=chunk.created_ms,
+            )
+        except KafkaError as error:
+            logger.debug("! records for %s: %s", chunk.topic, error)  # append has told those that it concerns
 
     def _append(self, chunk: _TopicChunk, cluster: Cluster, delivery: Delivery) -> None:
         ends = np.cumsum(base_sizes(chunk.columns))
@@ -174,12 +271,14 @@ class KafkaProducer:
     def _check_sizes(self, chunk: _TopicChunk) -> None:
         bounds = size_upper_bounds(chunk.columns)
         row = int(bounds.argmax())
-        size = int(bounds[row])
+        self._check_size(int(bounds[row]), f"row {chunk.rows[row]} of this chunk, topic {chunk.topic}")
+
+    def _check_size(self, size: int, where: str) -> None:
         for option, limit in (("max.request.size", self._config.max_request_size), ("buffer.memory", self._config.buffer_memory)):
             if size > limit:
                 raise RecordTooLargeError(
-                    f"row {chunk.rows[row]} of this chunk, topic {chunk.topic}: the record is {size} bytes when serialized, which"
-                    f" exceeds {option}={limit}; raise {option}"
+                    f"{where}: the record is {size} bytes when serialized, which exceeds"
+                    f" {option}={limit}; raise {option}"
                     + ("" if option == "buffer.memory" else " and the topic's max.message.bytes")
                 )
 
@@ -249,7 +348,10 @@ class KafkaProducer:
         Raises:
             KafkaTimeoutError: rows are left unsettled after that time.
         """
+        if threading.current_thread() is self._thread:
+            raise KafkaError("flush() in a callback would wait for its own thread (KIP-1118)", condition="KAFKA_ILLEGAL_STATE")
         limit_ms = timeout_ms if timeout_ms is not None else self._settle_limit_ms()
+        self._gatherer.encode_all()
         if not self._accumulator.flush(limit_ms, self._sender.wakeup):
             raise KafkaTimeoutError(
                 f"flush: rows are neither acknowledged nor failed after {limit_ms} ms", condition="KAFKA_FLUSH_TIMEOUT"
@@ -262,16 +364,19 @@ class KafkaProducer:
         """Refuse new rows, wait until what is queued is settled, end the Sender thread and close all connections.
 
         Blocks at most `timeout_ms` (by default as long as batches may take) and a few seconds more: when the time is over, and
-        at once with 0, what is not settled yet fails. Called by the Sender itself, from a callback, it does not wait.
+        at once with 0, what is not settled yet fails. Called by the Sender itself, from a callback, it ends at once.
         Calling it again does nothing more.
         """
         limit_ms = timeout_ms if timeout_ms is not None else self._settle_limit_ms()
+        self._gatherer.close()
+        if threading.current_thread() is self._thread:
+            self._sender.force_close()
+            return
         if limit_ms > 0:
+            self._gatherer.encode_all()
             self._sender.initiate_close()
         else:
             self._sender.force_close()
-        if threading.current_thread() is self._thread:
-            return
         self._thread.join(limit_ms / 1000)
         if self._thread.is_alive():
             logger.warning("closing %s forcefully: rows were left after %d ms", self.client_id, limit_ms)

@@ -124,6 +124,9 @@ class RecordAccumulator:
         rows: npt.NDArray[np.int32],
         owner: RecordsOwner,
         wake_sender: Callable[[], None],
+        *,
+        may_wait: bool = True,
+        created_ms: int | None = None,
     ) -> None:
         """Put a slice's rows into their partitions' batches, filling batch after batch.
 
@@ -132,21 +135,29 @@ class RecordAccumulator:
         Args:
             columns: one slice, a few MiB at most unless a single row is larger; at least one row.
             partitions: int32[n], where each row goes.
-            rows: int32[n], where each row stood in the caller's chunk, for error texts.
-            owner: hears of every part; rows that are in a part when this raises are settled through it, the others are not.
+            rows: int32[n], where each row stood in the caller's chunk.
+            owner: hears what becomes of every row, also of those that find no place because this raises.
+            may_wait: false on the Sender's thread: memory is then overdrawn.
+            created_ms: since when the rows wait; now, if not given.
 
         Raises:
-            KafkaTimeoutError: no memory within max.block.ms. Rows laid out before stay and are sent.
+            KafkaTimeoutError: no memory within max.block.ms. Rows that had found a place stay and are sent.
             ProducerClosedError: the producer was closed meanwhile.
         """
         sorted_slice = SortedSlice(columns, partitions, rows)
-        layout = SliceLayout(self, topic, sorted_slice, owner)
-        while not layout.done:
-            reservations = layout.reserve()
-            if reservations:
-                self._fill(sorted_slice, reservations, wake_sender)
-            else:
-                self._wait_for_memory(layout, wake_sender)
+        layout = SliceLayout(self, topic, sorted_slice, owner, created_ms)
+        try:
+            while not layout.done:
+                reservations = layout.reserve()
+                if reservations:
+                    self._fill(sorted_slice, reservations, wake_sender)
+                elif may_wait:
+                    self._wait_for_memory(layout, wake_sender)
+                else:
+                    layout.overdraw_memory()
+        except KafkaError as error:
+            owner.abandon(layout.rows_without_place(), error)
+            raise
 
     def _wait_for_memory(self, layout: SliceLayout, wake_sender: Callable[[], None]) -> None:
         """The pool is empty: have everything sent that is queued, and wait for what comes back."""
@@ -208,13 +219,15 @@ class RecordAccumulator:
             limit = max(limit, min(estimated, MAX_RAW_BATCH_BYTES))
         return max(1, min(limit, self.pool.total_memory))
 
-    def new_batch(self, queue: PartitionQueue, base_timestamp: int, raw_limit: int) -> ProducerBatch:
+    def new_batch(
+        self, queue: PartitionQueue, base_timestamp: int, raw_limit: int, created_ms: int | None = None
+    ) -> ProducerBatch:
         """A batch for the tail of a queue, whose lock the caller holds."""
         with self._lock:
             self._newest_flush_id += 1
             batch = ProducerBatch(
                 queue.topic_partition,
-                self._clock.now_ms(),
+                self._clock.now_ms() if created_ms is None else created_ms,
                 raw_limit,
                 base_timestamp,
                 self._newest_flush_id,
@@ -283,13 +296,17 @@ class RecordAccumulator:
 
     # SENDING: Sender thread
 
+    def wants_all_at_once(self) -> bool:
+        """Whether nothing lingers: somebody waits for memory, flushes, or closes."""
+        return self._starving_callers > 0 or self._closed or self._flushes_in_progress > 0
+
     def ready(self, cluster: Cluster, now_ms: int) -> ReadyCheckResult:
         """Which nodes have a batch to send: full, lingered, or wanted at once (no memory left, flush, close).
 
         Minus partitions that back off or are muted. Also tells for how long nothing more will become ready by itself.
         """
         result = ReadyCheckResult()
-        all_at_once = self._starving_callers > 0 or self._closed or self._flushes_in_progress > 0
+        all_at_once = self.wants_all_at_once()
         for queue in self._queues:
             if queue.batches:
                 self._check_ready(queue, cluster, now_ms, all_at_once, result)

@@ -21,6 +21,7 @@ from spark_kafka_sink.network.network_client import ClientRequest, ClientRespons
 from spark_kafka_sink.producer.producer_batch import FinalState, ProducerBatch
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.record_accumulator import NEVER_MS, RecordAccumulator
+from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.retry import Attempt, Decision, decide
 from spark_kafka_sink.producer.transaction_manager import State, TransactionManager
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -74,6 +75,7 @@ class Sender:
         transaction_manager: TransactionManager | None,
         metrics: ProducerMetrics,
         clock: Clock,
+        gatherer: RecordGatherer | None = None,
     ) -> None:
         self._config = config
         self._client = client
@@ -82,6 +84,7 @@ class Sender:
         self._transactions = transaction_manager
         self._metrics = metrics
         self._clock = clock
+        self._gatherer = gatherer
         self._guarantee_message_order = config.max_in_flight_requests_per_connection == 1
         self._in_flight: dict[TopicPartition, list[ProducerBatch]] = {}  # oldest first; done ones stay until their answer comes
         self._producer_id_requested = False
@@ -123,6 +126,9 @@ class Sender:
                 batch.in_flight = False
             self._in_flight.clear()
             self._abort_batches(error)
+            if self._gatherer is not None:
+                self._gatherer.close()
+                self._gatherer.abort(error)
 
     def initiate_close(self) -> None:
         """Refuse new rows, settle what is there, then end."""
@@ -164,12 +170,15 @@ class Sender:
     def _send_producer_data(self, now_ms: int) -> int:
         """Drain and send what is ready, expire what is late; returns for how long the Sender may sleep."""
         cluster = self._metadata.cluster()
+        gathering_ms = MAX_POLL_MS
+        if self._gatherer is not None:
+            gathering_ms = self._gatherer.encode_lingered(now_ms, self._accumulator.wants_all_at_once())
         result = self._accumulator.ready(cluster, now_ms)
         if result.unknown_leader_topics:
             for topic in result.unknown_leader_topics:
                 self._metadata.add_topic(topic, now_ms)
             self._metadata.request_update("no leader known for a partition of " + ", ".join(sorted(result.unknown_leader_topics)))
-        timeout_ms = min(MAX_POLL_MS, result.next_ready_check_delay_ms)
+        timeout_ms = min(MAX_POLL_MS, gathering_ms, result.next_ready_check_delay_ms)
         self._expire(now_ms)  # before draining: what is late must not go into a request
 
         nodes = []

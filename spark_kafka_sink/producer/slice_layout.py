@@ -97,7 +97,7 @@ class BatchSource(Protocol):
 
     def check_open(self) -> None: ...
 
-    def new_batch(self, queue: PartitionQueue, base_timestamp: int, raw_limit: int) -> ProducerBatch: ...
+    def new_batch(self, queue: PartitionQueue, base_timestamp: int, raw_limit: int, created_ms: int | None) -> ProducerBatch: ...
 
 
 @dataclass(slots=True)
@@ -120,11 +120,14 @@ class SliceLayout:
     batch, the runs that do not fit, and those whose batch was drained or filled by somebody else meanwhile.
     """
 
-    def __init__(self, accumulator: BatchSource, topic: str, rows: SortedSlice, owner: RecordsOwner) -> None:
+    def __init__(
+        self, accumulator: BatchSource, topic: str, rows: SortedSlice, owner: RecordsOwner, created_ms: int | None = None
+    ) -> None:
         self._accumulator = accumulator
         self._pool = accumulator.pool
         self._rows = rows
         self._owner = owner
+        self._created_ms = created_ms  # None: when the batch is made
         self._queues = accumulator.queues_for(topic, rows.run_partitions)
         self._ends: list[int] = rows.run_ends.tolist()
         self._raw_limit = accumulator.raw_limit(topic)
@@ -136,6 +139,12 @@ class SliceLayout:
     @property
     def done(self) -> bool:
         return self._row >= self._rows.rows
+
+    def rows_without_place(self) -> npt.NDArray[np.int32]:
+        return self._rows.original_rows[self._row :]
+
+    def overdraw_memory(self) -> None:
+        self._granted = self._pool.overdraw(self._wanted_blocks)
 
     def wait_for_memory(self, max_block_ms: int) -> None:
         self._granted = self._pool.allocate(self._wanted_blocks, max_block_ms)
@@ -245,7 +254,7 @@ class SliceLayout:
                 self._accumulator.check_open()
                 tail = queue.open_batch()
                 if tail is place.batch and (tail is None or (tail.record_count, tail.record_bytes) == (place.count, place.used)):
-                    batch = tail or self._accumulator.new_batch(queue, rows.timestamp_at(lo), self._raw_limit)
+                    batch = tail or self._accumulator.new_batch(queue, rows.timestamp_at(lo), self._raw_limit, self._created_ms)
                     position = batch.reserve(part, blocks, place.max_timestamp)
                     batch.closed = place.fills
                     blocks = []

@@ -15,7 +15,7 @@ import logging
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, increment_sequence
-from spark_kafka_sink.producer.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch, SequenceNumbers
+from spark_kafka_sink.producer.sequence_numbers import NO_LAST_ACKED_SEQUENCE, NO_PRODUCER, ProducerIdAndEpoch, SequenceNumbers
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -115,6 +115,10 @@ class TransactionManager:
             return bool(entry.in_flight) and entry.in_flight[0] is not first
         if entry.in_flight and entry.producer != self.producer:
             return True  # a new epoch's batch 0 must not overtake batches of the old epoch
+        if entry.in_flight and entry.last_acked_sequence == NO_LAST_ACKED_SEQUENCE:
+            # A broker that does not know the producer takes any first sequence. Were batch 0 refused and batch 1 accepted, batch
+            # 0 would be out of order for ever: so the second goes when the first is acknowledged, once per partition and epoch.
+            return True
         return first.topic_partition in self._unresolved
 
     def assign_sequence(self, batch: ProducerBatch) -> None:

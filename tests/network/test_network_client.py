@@ -375,7 +375,7 @@ def test_a_refusal_that_comes_with_the_end_of_the_connection_is_one_failure(net:
     net.connect()
     net.selector.answer = lambda _: ApiVersionsResponse(error_code=42)
     net.ready(1)
-    net.poll(2)
+    net.poll()
     net.selector.lose(1)
     net.poll()
     assert 40 <= net.client.connection_delay_ms(1, net.clock.now_ms()) <= 60  # the back-off after a first failure
@@ -629,8 +629,9 @@ def test_after_a_failed_connection_metadata_backs_off_before_the_next_server_is_
 
 def test_one_server_is_tried_at_a_time(net: Net) -> None:
     net.selector.holds_connects = True
-    net.poll(50)
+    net.poll(50, timeout_ms=10_000)
     assert len(net.selector.attempts) == 1
+    assert max(net.selector.poll_timeouts_ms) <= net.config.reconnect_backoff_ms  # to look at its set-up time-out in time
 
 
 def test_unreachable_bootstrap_servers_are_no_new_version_of_metadata(net: Net) -> None:

@@ -56,6 +56,7 @@ class ProducerEntry:
 class Log:
     values: list[bytes | None] = field(default_factory=list)
     producers: dict[int, ProducerEntry] = field(default_factory=dict)
+    insists_on_sequence_0: bool = False  # of a producer it does not know; Kafka's leaders take any first sequence
 
     def append(self, batch: DecodedBatch) -> tuple[ErrorCode, int]:
         """The answer's error and base offset, as a leader gives them (ProducerAppendInfo)."""
@@ -76,6 +77,8 @@ class Log:
                         return Errors.NONE, offset
                 if batch.base_sequence != (entry.batches[-1][1] + 1) & 0x7FFFFFFF:
                     return Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        elif self.insists_on_sequence_0 and batch.base_sequence != 0:
+            return Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
         if entry is None:
             entry = self.producers[batch.producer_id] = ProducerEntry(batch.producer_epoch, deque(maxlen=DUPLICATES_REMEMBERED))
         offset = self._write(batch)
@@ -88,9 +91,9 @@ class Log:
 
 
 class SimulatedBrokers:
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, *, insist_on_sequence_0: bool = False) -> None:
         self.stage = stage
-        self.logs: dict[TopicPartition, Log] = defaultdict(Log)
+        self.logs: dict[TopicPartition, Log] = defaultdict(lambda: Log(insists_on_sequence_0=insist_on_sequence_0))
         self.leaders = {topic: list(leaders) for topic, leaders in stage.leaders.items()}
         self.appends_without_answer = 0  # each may be written twice by a producer that is not idempotent
         self._epoch = 0

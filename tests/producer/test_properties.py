@@ -57,8 +57,8 @@ class Move:
 Step = Append | Round | Answer | Move
 
 row_sizes = st.one_of(st.integers(0, 40), st.integers(0, 700), st.integers(1000, 3000))
-appends = st.builds(Append, st.lists(st.tuples(st.integers(0, PARTITIONS - 1), row_sizes), min_size=1, max_size=25))
-rounds = st.builds(Round, st.sampled_from([0, 1, 5, 60, 300]))
+appends = st.builds(Append, st.lists(st.tuples(st.integers(0, PARTITIONS - 1), row_sizes), min_size=1, max_size=12))
+rounds = st.builds(Round, st.sampled_from([0, 1, 5, 100, 150, 300]))
 moves = st.builds(Move, st.integers(0, PARTITIONS - 1), st.integers(0, NODES - 1))
 
 
@@ -67,8 +67,14 @@ def answers(*fates: Fate) -> st.SearchStrategy[Answer]:
 
 
 PASSING = [fate for fate in Fate if fate is not Fate.REFUSE_FOR_GOOD]
-passing_scripts = st.lists(st.one_of(appends, rounds, rounds, answers(*PASSING), answers(Fate.ANSWER), moves), max_size=40)
-harsh_scripts = st.lists(st.one_of(appends, rounds, rounds, answers(*Fate), answers(Fate.ANSWER), moves), max_size=40)
+
+
+def scripts(*fates: Fate) -> st.SearchStrategy[list[Step]]:
+    """Long ones: trouble needs several batches in flight."""
+    step = st.one_of(appends, appends, rounds, rounds, answers(*fates), answers(*fates), answers(Fate.ANSWER), moves)
+    return st.lists(step, min_size=25, max_size=50)
+
+
 
 options = st.fixed_dictionaries(
     {
@@ -86,8 +92,8 @@ class Play:
     """Runs a script and remembers what was written."""
 
     def __init__(self, **options: Any) -> None:
-        self.stage = Stage(leaders={TOPIC: [number % NODES for number in range(PARTITIONS)]}, has_producer_id=False, **options)
-        self.brokers = SimulatedBrokers(self.stage)
+        self.stage = Stage(leaders={TOPIC: [number % NODES for number in range(PARTITIONS)]}, **options)
+        self.brokers = SimulatedBrokers(self.stage, insist_on_sequence_0=True)
         self.deliveries: list[tuple[Delivery, dict[int, list[bytes]]]] = []
         self.written: dict[int, list[bytes]] = defaultdict(list)
         self._next_row = 0
@@ -116,6 +122,7 @@ class Play:
             self.written[partition].append(value)
         delivery = self.stage.append(*values, partition=[partition for partition, _ in rows])
         self.deliveries.append((delivery, of_partition))
+        self.stage.run()
 
     def _wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
         """A caller waits for memory: meanwhile the Sender works and the brokers behave."""
@@ -133,7 +140,7 @@ class Play:
         self.brokers.answer_all()
 
     def _finish(self) -> None:
-        for _ in range(2000):
+        for _ in range(500):
             if not self.stage.accumulator.has_incomplete() and not self.stage.in_flight:
                 break
             self._good_round()
@@ -172,7 +179,7 @@ def first_occurrences(log: Sequence[bytes | None]) -> list[bytes | None]:
 
 
 @few
-@given(options, passing_scripts)
+@given(options, scripts(*PASSING))
 def test_an_idempotent_producer_writes_every_row_once_and_in_order(options: dict[str, Any], script: list[Step]) -> None:
     play = Play(enable_idempotence=True, delivery_timeout_ms=2**31 - 1, max_block_ms=10_000_000, **options)
     play.run(script)
@@ -184,7 +191,7 @@ def test_an_idempotent_producer_writes_every_row_once_and_in_order(options: dict
 
 
 @few
-@given(options, passing_scripts)
+@given(options, scripts(*PASSING))
 def test_with_one_request_in_flight_rows_are_written_at_least_once_and_in_order(options: dict[str, Any], script: list[Step]) -> None:
     options["max_in_flight_requests_per_connection"] = 1
     play = Play(acks="1", delivery_timeout_ms=2**31 - 1, max_block_ms=10_000_000, **options)
@@ -198,7 +205,7 @@ def test_with_one_request_in_flight_rows_are_written_at_least_once_and_in_order(
 
 
 @few
-@given(options, harsh_scripts, st.booleans())
+@given(options, scripts(*Fate), st.booleans())
 def test_rows_that_cannot_be_written_fail_and_the_others_are_written_in_order(
     options: dict[str, Any], script: list[Step], idempotent: bool
 ) -> None:

@@ -1,0 +1,335 @@
+"""Records that were sent one by one, gathered into columns: from there on they are rows like any others.
+
+`send` only appends to a list. A topic's list becomes a chunk of columns when it holds a batch's worth of bytes, on the thread of
+the caller who filled it; when linger.ms is over, on the Sender's; or at flush and close. Knows how to gather and how to tell
+each record its fate; KafkaProducer knows how to encode a chunk.
+Law: chunks of a topic are encoded one at a time in the order they were begun, so records keep their order.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
+from spark_kafka_sink.network.cluster import Cluster
+from spark_kafka_sink.producer.delivery import UNKNOWN_OFFSET, Part
+from spark_kafka_sink.producer.producer_record import RecordMetadata
+from spark_kafka_sink.producer.serializers import SerializationError
+from spark_kafka_sink.records.columns import RecordColumns, record_columns
+from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE, MAX_RECORD_OVERHEAD
+
+logger = logging.getLogger(__name__)
+
+Callback = Callable[[RecordMetadata | None, KafkaError | None], None]
+
+MIN_CHUNK_BYTES = 64 * 1024  # a chunk costs some 0.2 ms however small it is
+_PENDING = -2  # in a column of offsets: neither acknowledged nor failed
+_FAILED = -3
+NEVER_MS = 2**62
+
+
+class GatheredRecord(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    partition: int  # NO_PARTITION where the record does not say
+    headers: Sequence[tuple[str, bytes | None]]
+    timestamp: int
+    callback: Callback | None
+
+
+class RecordFuture:
+    """What became of one record: a place in its chunk, so that a million of them cost little."""
+
+    __slots__ = ("_chunk", "_index")
+
+    def __init__(self, chunk: GatheredRecords, index: int) -> None:
+        self._chunk = chunk
+        self._index = index
+
+    def done(self) -> bool:
+        return self._chunk.is_settled(self._index)
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Where the record is. Blocks until that is known, at most `timeout` seconds.
+
+        Raises the record's error; KafkaTimeoutError when the time is over and nothing is known yet.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self._chunk.metadata_of(self._index)
+
+    def exception(self, timeout: float | None = None) -> KafkaError | None:
+        """The record's error, or None once it is written. Blocks as `result` does."""
+        self._chunk.await_settled(self._index, timeout)
+        return self._chunk.error_of(self._index)
+
+
+class GatheredRecords:
+    """A chunk in the making, then the owner of its rows: the Sender reports to it, futures ask it."""
+
+    def __init__(self, topic: str, created_ms: int, cluster: Cluster, clock: Clock) -> None:
+        self.topic = topic
+        self.created_ms = created_ms  # linger.ms and delivery.timeout.ms count from the first record
+        self.cluster = cluster  # in which the topic is known
+        self.records: list[GatheredRecord] = []
+        self.size_bytes = 0
+        self._clock = clock
+        self._settled = threading.Condition()  # guards the columns below; notified whenever some row is settled
+        self._offsets: npt.NDArray[np.int64] | None = None  # _PENDING, _FAILED, or what RecordMetadata says; None: all pending
+        self._partitions = np.zeros(0, np.int32)
+        self._append_times = np.zeros(0, np.int64)
+        self._errors: dict[int, KafkaError] = {}
+
+    def add(self, record: GatheredRecord, size_bytes: int) -> RecordFuture:
+        self.records.append(record)
+        self.size_bytes += size_bytes
+        return RecordFuture(self, len(self.records) - 1)
+
+    def seal(self) -> None:
+        """No record is added from here on."""
+        count = len(self.records)
+        with self._settled:
+            self._partitions = np.full(count, -1, np.int32)
+            self._append_times = np.full(count, -1, np.int64)
+            self._offsets = np.full(count, _PENDING, np.int64)
+
+    # OUTCOMES: Sender thread, or a caller whose chunk could not be queued
+
+    def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
+        rows = part.rows
+        first = base_offset + part.first_delta
+        with self._settled:
+            assert self._offsets is not None
+            self._offsets[rows] = UNKNOWN_OFFSET if base_offset == UNKNOWN_OFFSET else np.arange(first, first + len(rows))
+            self._partitions[rows] = part.topic_partition.partition
+            self._append_times[rows] = log_append_time_ms
+            self._settled.notify_all()
+        self._call_back(rows)
+
+    def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
+        at = {int(part.rows[index - part.first_delta]): each for index, each in record_errors.items() if _lies_in(part, index)}
+        others = error
+        if record_errors:
+            others = KafkaError(
+                f"{part.topic_partition}: the record itself is good, but it was part of a batch with invalid records",
+                condition="KAFKA_BATCH_HAS_INVALID_RECORDS",
+            )
+        self._fail_rows(part.rows, dict.fromkeys(part.rows.tolist(), others) | at)
+
+    def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
+        self._fail_rows(rows, dict.fromkeys(rows.tolist(), error))
+
+    def abandon_all(self, error: KafkaError) -> None:
+        self.abandon(np.arange(len(self.records), dtype=np.int32), error)
+
+    def _fail_rows(self, rows: npt.NDArray[np.int32], errors: dict[int, KafkaError]) -> None:
+        with self._settled:
+            assert self._offsets is not None
+            self._offsets[rows] = _FAILED
+            self._errors.update(errors)
+            self._settled.notify_all()
+        self._call_back(rows)
+
+    def _call_back(self, rows: npt.NDArray[np.int32]) -> None:
+        for row in rows.tolist():
+            callback = self.records[row].callback
+            if callback is None:
+                continue
+            error = self._errors.get(row)
+            try:
+                callback(None if error else self.metadata_of(row), error)
+            except Exception:
+                logger.exception("! the callback of a record for %s raised", self.topic)
+
+    # ANSWERS: any thread
+
+    def is_settled(self, row: int) -> bool:
+        return self._offsets is not None and self._offsets[row] != _PENDING
+
+    def await_settled(self, row: int, timeout_s: float | None) -> None:
+        deadline_ms = None if timeout_s is None else self._clock.now_ms() + int(timeout_s * 1000)
+        with self._settled:
+            while not self.is_settled(row):
+                remaining_ms = 3_600_000 if deadline_ms is None else deadline_ms - self._clock.now_ms()
+                if remaining_ms <= 0:
+                    raise KafkaTimeoutError(f"a record for {self.topic} is not acknowledged after {timeout_s} s")
+                self._clock.wait(self._settled, remaining_ms)
+
+    def error_of(self, row: int) -> KafkaError | None:
+        return self._errors.get(row)
+
+    def metadata_of(self, row: int) -> RecordMetadata:
+        assert self._offsets is not None
+        record = self.records[row]
+        append_time = int(self._append_times[row])
+        return RecordMetadata(
+            self.topic,
+            int(self._partitions[row]),
+            int(self._offsets[row]),
+            record.timestamp if append_time < 0 else append_time,
+            -1 if record.key is None else len(record.key),
+            -1 if record.value is None else len(record.value),
+        )
+
+
+def _lies_in(part: Part, index: int) -> bool:
+    return 0 <= index - part.first_delta < part.row_count
+
+
+def failed_record(topic: str, record: GatheredRecord, error: KafkaError, clock: Clock) -> RecordFuture:
+    """The future of a record that could not even be gathered; its callback has been called."""
+    chunk = GatheredRecords(topic, 0, Cluster(), clock)
+    future = chunk.add(record, 0)
+    chunk.seal()
+    chunk.abandon_all(error)
+    return future
+
+
+class _TopicRecords:
+    def __init__(self) -> None:
+        self.encoding = (
+            threading.Lock()
+        )  # held while a chunk is encoded; taken before the next, never by a Sender that would wait
+        self.lock = threading.Lock()  # guards the chunk below and adding to it
+        self.chunk: GatheredRecords | None = None
+
+
+class RecordGatherer:
+    """Args:
+    chunk_bytes: how much makes a chunk.
+    linger_ms: how long a chunk that is not full waits for more records.
+    max_block_ms: how long a caller waits for another's chunk to be encoded.
+    encode: queues a sealed chunk, whose records it settles if it fails; with false it must not wait for memory.
+    """
+
+    def __init__(
+        self,
+        chunk_bytes: int,
+        linger_ms: int,
+        max_block_ms: int,
+        encode: Callable[[GatheredRecords, bool], None],
+        clock: Clock,
+    ) -> None:
+        self._chunk_bytes = max(chunk_bytes, MIN_CHUNK_BYTES)
+        self._linger_ms = linger_ms
+        self._max_block_ms = max_block_ms
+        self._encode = encode
+        self._clock = clock
+        self._topics: dict[str, _TopicRecords] = {}  # grows only
+        self._closed = False
+
+    def add(
+        self, topic: str, record: GatheredRecord, size_bytes: int, cluster: Cluster, wake_sender: Callable[[], None]
+    ) -> RecordFuture:
+        """Take a record. Encodes the chunk if it is full, which blocks while memory is exhausted; errors go to the records."""
+        records = self._topics.get(topic) or self._topics.setdefault(topic, _TopicRecords())
+        with records.lock:
+            if self._closed:
+                raise ProducerClosedError("Cannot send: the producer is closed or being closed")
+            chunk = records.chunk
+            if chunk is None:
+                chunk = records.chunk = GatheredRecords(topic, self._clock.now_ms(), cluster, self._clock)
+            chunk.cluster = cluster
+            future = chunk.add(record, size_bytes)
+            is_first, is_full = len(chunk.records) == 1, chunk.size_bytes >= self._chunk_bytes
+        if is_full:
+            self._encode_topic(records, may_wait=True)
+        elif is_first:
+            wake_sender()  # so that it counts the linger
+        return future
+
+    def encode_all(self) -> None:
+        """Queue whatever is gathered, for flush and close. Blocks as `add` does."""
+        for records in list(self._topics.values()):
+            self._encode_topic(records, may_wait=True)
+
+    def encode_topic(self, topic: str) -> None:
+        """Queue what is gathered for a topic, so that what comes by other ways follows it."""
+        records = self._topics.get(topic)
+        if records is not None:
+            self._encode_topic(records, may_wait=True)
+
+    def encode_lingered(self, now_ms: int, at_once: bool) -> int:
+        """Sender: queue what has waited for linger.ms; returns how long nothing more will be due. Never waits."""
+        delay_ms = NEVER_MS
+        for records in list(self._topics.values()):
+            chunk = records.chunk
+            if chunk is None:
+                continue
+            remaining_ms = 0 if at_once else chunk.created_ms + self._linger_ms - now_ms
+            if remaining_ms > 0:
+                delay_ms = min(delay_ms, remaining_ms)
+            else:
+                self._encode_topic(records, may_wait=False)
+        return delay_ms
+
+    def close(self) -> None:
+        """Refuse further records."""
+        self._closed = True
+        for records in list(self._topics.values()):
+            with records.lock:  # whoever was adding has added
+                continue
+
+    def abort(self, error: KafkaError) -> None:
+        """Fail what is gathered and not queued yet."""
+        for records in list(self._topics.values()):
+            chunk = self._take(records)
+            if chunk is not None:
+                chunk.abandon_all(error)
+
+    def _encode_topic(self, records: _TopicRecords, may_wait: bool) -> None:
+        if not records.encoding.acquire(timeout=self._max_block_ms / 1000 if may_wait else 0):
+            return  # another thread is at it; it is the one that waits for memory, and what we brought comes with the next chunk
+        try:
+            chunk = self._take(records)
+            if chunk is not None:
+                self._encode(chunk, may_wait)
+        finally:
+            records.encoding.release()
+
+    def _take(self, records: _TopicRecords) -> GatheredRecords | None:
+        with records.lock:
+            chunk, records.chunk = records.chunk, None
+        if chunk is not None:
+            chunk.seal()
+        return chunk
+
+
+# FROM RECORDS TO COLUMNS
+
+_HEADERS = pa.map_(pa.string(), pa.binary())
+
+
+def columns_of(records: Sequence[GatheredRecord]) -> RecordColumns:
+    keys, values, _, headers, timestamps, _ = zip(*records, strict=True)
+    return record_columns(
+        pa.array(values, pa.binary()),
+        pa.array(keys, pa.binary()) if any(key is not None for key in keys) else None,
+        pa.array(headers, _HEADERS) if any(headers) else None,
+        np.array(timestamps, np.int64),
+    )
+
+
+def checked_headers(headers: Sequence[tuple[str, bytes | None]]) -> Sequence[tuple[str, bytes | None]]:
+    """The headers, if they are what a record can have. Raises SerializationError."""
+    for name, value in headers:
+        if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
+            raise SerializationError(
+                f"a header must be a str and bytes or None, not {type(name).__name__} and {type(value).__name__}"
+            )
+    return headers
+
+
+def single_record_bound(record: GatheredRecord) -> int:
+    """Bytes of a batch that holds only this record, at most: what Kafka compares with max.request.size."""
+    size = BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
+    return size + sum(10 + len(name.encode()) + len(value or b"") for name, value in record.headers)

@@ -1,0 +1,95 @@
+"""From what an application has to the bytes that Kafka stores: one function per type, found by name."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from spark_kafka_sink.errors import ConfigError, KafkaError
+
+Serializer = Callable[[Any], bytes | None]
+
+
+class SerializationError(KafkaError):
+    condition = "KAFKA_SERIALIZATION_FAILED"
+
+
+def _bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else bytes(memoryview(value))
+
+
+def _string(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError(f"expected str, not {type(value).__name__}")
+    return value.encode("utf-8")
+
+
+def _packed(layout: str) -> Serializer:
+    return struct.Struct(layout).pack
+
+
+BUILT_IN: dict[str, Serializer] = {
+    "bytes": _bytes,
+    "string": _string,
+    "short": _packed(">h"),
+    "integer": _packed(">i"),
+    "long": _packed(">q"),
+    "float": _packed(">f"),
+    "double": _packed(">d"),
+}
+_JAVA = {  # org.apache.kafka.common.serialization.…
+    "ByteArraySerializer": "bytes",
+    "BytesSerializer": "bytes",
+    "StringSerializer": "string",
+    "ShortSerializer": "short",
+    "IntegerSerializer": "integer",
+    "LongSerializer": "long",
+    "FloatSerializer": "float",
+    "DoubleSerializer": "double",
+}
+_JAVA_PACKAGE = "org.apache.kafka.common.serialization."
+
+
+def find_serializer(option: str, wanted: object) -> Serializer:
+    """The serializer that `key.serializer` or `value.serializer` names.
+
+    Args:
+        option: for the error text.
+        wanted: a callable; "bytes", "string", "short", "integer", "long", "float", "double" (Kafka's formats, big-endian); the
+            Java class of one of these; or a dotted name of a callable. None: bytes as they are, str as UTF-8.
+    """
+    if wanted is None:
+        return _bytes_or_string
+    if callable(wanted):
+        return wanted
+    name = str(wanted)
+    name = _JAVA.get(name.removeprefix(_JAVA_PACKAGE), name)
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    module, _, attribute = name.rpartition(".")
+    try:
+        found = getattr(import_module(module), attribute) if module else None
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{option}={name} cannot be loaded: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"{option}={name} is none of {', '.join(BUILT_IN)} and not the dotted name of a callable")
+    return found  # type: ignore[no-any-return]
+
+
+def _bytes_or_string(value: Any) -> bytes:
+    return value.encode("utf-8") if isinstance(value, str) else _bytes(value)
+
+
+def serialize(serializer: Serializer, value: Any, what: str) -> bytes | None:
+    """`value` as bytes; None stays None and is not handed to the serializer. Raises SerializationError, naming `what`."""
+    if value is None:
+        return None
+    try:
+        data = serializer(value)
+    except Exception as error:
+        raise SerializationError(f"{what} of type {type(value).__name__} cannot be serialized: {error}") from error
+    if data is not None and not isinstance(data, bytes):
+        raise SerializationError(f"{what}: the serializer returned {type(data).__name__}, not bytes")
+    return data
