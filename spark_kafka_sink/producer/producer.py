@@ -57,7 +57,7 @@ from spark_kafka_sink.records.record_batch import base_sizes, size_upper_bounds
 
 logger = logging.getLogger(__name__)
 
-SLICE_BYTES = 4 * 1024 * 1024  # what is encoded at a time: bounds the scratch memory, and stays in the cache's reach
+SLICE_BYTES = 2 * 1024 * 1024  # what is encoded at a time: bounds the scratch memory; twice as much takes a fifth longer
 CLOSE_MARGIN_MS = 5_000  # for the Sender to end after its last batch is settled
 
 _client_numbers = itertools.count(1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +21,10 @@ from spark_kafka_sink.producer.partition_queue import PartitionQueue
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.record_batch import EncodedRecords, base_sizes, encode_records, encode_selected, record_sizes
+
+ONE_BYTE_DELTAS = 64  # offset deltas below this take one byte as a zigzag varint
+TWO_BYTE_DELTAS = 8192  # and below this at most two
+_DELTAS = np.arange(TWO_BYTE_DELTAS)
 
 
 class SortedSlice:
@@ -48,9 +53,18 @@ class SortedSlice:
         self.sizes = np.zeros(self.rows, np.int32)  # encoded bytes
         # No record is smaller than its body with one-byte deltas and a one-byte length: bounds the search for a cut.
         self.least_ends = np.cumsum(base + 3)
+        self.one_timestamp = isinstance(columns.timestamps, int)  # then no timestamp delta differs from 0 in a new batch
 
     def timestamp_at(self, row: int) -> int:
         return int(self.timestamps[row])
+
+    @cached_property
+    def new_batch_ends(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Sums of sizes in a new batch, a 0 in front: with offset deltas of one byte, and of two. For `one_timestamp`."""
+        sums = np.zeros((2, self.rows + 1), np.int64)
+        for row, delta in zip(sums, (0, ONE_BYTE_DELTAS), strict=True):
+            np.cumsum(record_sizes(self._base_sizes, np.full(self.rows, delta), 0), out=row[1:])
+        return sums[0], sums[1]
 
     def measure(self, lo: int, hi: int) -> None:
         """Write the exact sizes of rows lo..hi, whose deltas have been written."""
@@ -204,10 +218,36 @@ class SliceLayout:
             if found is not None:
                 return found
             self._close(queue, batch)
-        found = self._measure(None, 0, 0, rows.timestamp_at(lo), end)
+        one_timestamp = rows.one_timestamp
+        found = self._start_of_new_batch(end) if one_timestamp else self._measure(None, 0, 0, rows.timestamp_at(lo), end)
         if found is not None:
             return found
         return _Place(None, 0, 0, lo + 1, int(rows.sizes[lo]), rows.timestamp_at(lo), fills=True)
+
+    def _start_of_new_batch(self, end: int) -> _Place | None:
+        """As _measure, for a new batch whose rows share a timestamp: two look-ups in sums that the whole slice has in common.
+
+        Small batches are cut by the hundred from a slice; this takes a fifth of the time of measuring each anew.
+        """
+        rows, lo, room = self._rows, self._row, self._raw_limit
+        near, far = rows.new_batch_ends
+        turn = min(lo + ONE_BYTE_DELTAS, end)
+        size = int(near[turn] - near[lo])
+        if size > room:
+            hi = int(near.searchsorted(near[lo] + room, side="right")) - 1
+            size = int(near[hi] - near[lo])
+        else:
+            hi = min(int(far.searchsorted(far[turn] + room - size, side="right")) - 1, lo + TWO_BYTE_DELTAS, end)
+            size += int(far[hi] - far[turn])
+        if hi == lo:
+            return None
+        turn = min(turn, hi)
+        rows.offset_deltas[lo:hi] = _DELTAS[: hi - lo]
+        rows.timestamp_deltas[lo:hi] = 0
+        rows.sizes[lo:turn] = near[lo + 1 : turn + 1] - near[lo:turn]
+        rows.sizes[turn:hi] = far[turn + 1 : hi + 1] - far[turn:hi]
+        is_full = (hi < end and hi < lo + TWO_BYTE_DELTAS) or size >= room
+        return _Place(None, 0, 0, hi, size, rows.timestamp_at(lo), fills=is_full)
 
     def _measure(self, batch: ProducerBatch | None, count: int, used: int, base_timestamp: int, end: int) -> _Place | None:
         rows, lo = self._rows, self._row
