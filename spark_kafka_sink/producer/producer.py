@@ -178,7 +178,7 @@ class KafkaProducer:
 
         Raises:
             SerializationError: key, value or headers are not what the serializers take.
-            ValueError: a negative partition.
+            ValueError: a negative partition or timestamp.
             ProducerClosedError: the producer is closed.
             Everything else that speaks against the record (no metadata in time, too large, no memory in time) comes with the
             future and the callback, as in Java.
@@ -200,6 +200,8 @@ class KafkaProducer:
         partition = NO_PARTITION if record.partition is None else record.partition
         if record.partition is not None and record.partition < 0:
             raise ValueError(f"Invalid partition: {partition}. Partition number should always be non-negative or null.")
+        if record.timestamp is not None and not 0 <= record.timestamp < 2**63:
+            raise ValueError(f"Invalid timestamp: {record.timestamp}. Timestamp should always be non-negative or null.")
         return GatheredRecord(
             serialize(self._serialize_key, record.key, "key"),
             serialize(self._serialize_value, record.value, "value"),
@@ -209,7 +211,7 @@ class KafkaProducer:
             callback,
         )
 
-    def _encode_gathered(self, chunk: GatheredRecords, may_wait: bool) -> None:
+    def _encode_gathered(self, chunk: GatheredRecords, max_block_ms: int | None) -> None:
         """Queue a chunk of records that were sent singly. Whatever goes wrong is told to the records."""
         self._metadata.add_topic(chunk.topic, self._clock.now_ms())  # keeps a topic in use from being forgotten
         rows = np.arange(len(chunk.records), dtype=np.int32)
@@ -228,10 +230,10 @@ class KafkaProducer:
                 rows,
                 chunk,
                 self._sender.wakeup,
-                may_wait=may_wait,
+                max_block_ms=max_block_ms,
                 created_ms=chunk.created_ms,
             )
-        except KafkaError as error:
+        except (KafkaError, MemoryError) as error:
             logger.debug("! records for %s: %s", chunk.topic, error)  # append has told those that it concerns
 
     def _append(self, chunk: _TopicChunk, cluster: Cluster, delivery: Delivery) -> None:
@@ -242,7 +244,15 @@ class KafkaProducer:
             stop = max(start + 1, int(np.searchsorted(ends, before + SLICE_BYTES, side="right")))
             columns = chunk.columns.slice(start, stop)
             partitions = self._partitions(chunk.topic, columns, chunk.explicit[start:stop], cluster)
-            self._accumulator.append(chunk.topic, columns, partitions, chunk.rows[start:stop], delivery, self._sender.wakeup)
+            self._accumulator.append(
+                chunk.topic,
+                columns,
+                partitions,
+                chunk.rows[start:stop],
+                delivery,
+                self._sender.wakeup,
+                max_block_ms=self._config.max_block_ms,
+            )
             start = stop
 
     def _partitions(
@@ -351,7 +361,7 @@ class KafkaProducer:
         if threading.current_thread() is self._thread:
             raise KafkaError("flush() in a callback would wait for its own thread (KIP-1118)", condition="KAFKA_ILLEGAL_STATE")
         limit_ms = timeout_ms if timeout_ms is not None else self._settle_limit_ms()
-        self._gatherer.encode_all()
+        self._gatherer.encode_all(min(limit_ms, self._config.max_block_ms))
         if not self._accumulator.flush(limit_ms, self._sender.wakeup):
             raise KafkaTimeoutError(
                 f"flush: rows are neither acknowledged nor failed after {limit_ms} ms", condition="KAFKA_FLUSH_TIMEOUT"
@@ -373,7 +383,7 @@ class KafkaProducer:
             self._sender.force_close()
             return
         if limit_ms > 0:
-            self._gatherer.encode_all()
+            self._gatherer.encode_all(min(limit_ms, self._config.max_block_ms))
             self._sender.initiate_close()
         else:
             self._sender.force_close()

@@ -125,47 +125,49 @@ class RecordAccumulator:
         owner: RecordsOwner,
         wake_sender: Callable[[], None],
         *,
-        may_wait: bool = True,
+        max_block_ms: int | None,
         created_ms: int | None = None,
     ) -> None:
         """Put a slice's rows into their partitions' batches, filling batch after batch.
 
-        Blocks while the pool is empty, each time at most max.block.ms. `wake_sender` is called when there is something to send.
+        Blocks while the pool is empty, each time at most `max_block_ms`. `wake_sender` is called when there is something to send.
 
         Args:
             columns: one slice, a few MiB at most unless a single row is larger; at least one row.
             partitions: int32[n], where each row goes.
             rows: int32[n], where each row stood in the caller's chunk.
             owner: hears what becomes of every row, also of those that find no place because this raises.
-            may_wait: false on the Sender's thread: memory is then overdrawn.
+            max_block_ms: how long each wait for memory may be; None on the Sender's thread: memory is then overdrawn.
             created_ms: since when the rows wait; now, if not given.
 
         Raises:
-            KafkaTimeoutError: no memory within max.block.ms. Rows that had found a place stay and are sent.
+            KafkaTimeoutError: no memory within `max_block_ms`. Rows that had found a place stay and are sent.
             ProducerClosedError: the producer was closed meanwhile.
         """
-        sorted_slice = SortedSlice(columns, partitions, rows)
-        layout = SliceLayout(self, topic, sorted_slice, owner, created_ms)
+        layout: SliceLayout | None = None
         try:
+            sorted_slice = SortedSlice(columns, partitions, rows)
+            layout = SliceLayout(self, topic, sorted_slice, owner, created_ms)
             while not layout.done:
                 reservations = layout.reserve()
                 if reservations:
                     self._fill(sorted_slice, reservations, wake_sender)
-                elif may_wait:
-                    self._wait_for_memory(layout, wake_sender)
+                elif max_block_ms is not None:
+                    self._wait_for_memory(layout, max_block_ms, wake_sender)
                 else:
                     layout.overdraw_memory()
-        except KafkaError as error:
-            owner.abandon(layout.rows_without_place(), error)
+        except BaseException as error:
+            told = error if isinstance(error, KafkaError) else KafkaError(f"rows for {topic} cannot be encoded: {error!r}")
+            owner.abandon(rows if layout is None else layout.rows_without_place(), told)
             raise
 
-    def _wait_for_memory(self, layout: SliceLayout, wake_sender: Callable[[], None]) -> None:
+    def _wait_for_memory(self, layout: SliceLayout, max_block_ms: int, wake_sender: Callable[[], None]) -> None:
         """The pool is empty: have everything sent that is queued, and wait for what comes back."""
         with self._lock:
             self._starving_callers += 1  # first, so that the Sender sees it when it wakes
         try:
             wake_sender()
-            layout.wait_for_memory(self._config.max_block_ms)
+            layout.wait_for_memory(max_block_ms)
         finally:
             with self._lock:
                 self._starving_callers -= 1
@@ -357,7 +359,7 @@ class RecordAccumulator:
             if len(by_partition) < (cluster.partition_count(topic) or NEVER_MS):
                 queues.sticky.update_load([], [], all_counted=True)  # a partition never written to would never be drawn
                 continue
-            led = [queue for queue in list(by_partition.values()) if cluster.leader_for(queue.topic_partition) is not None]
+            led = [by_partition[partition] for partition in self._available(topic, cluster)]  # only what may be drawn
             lengths = [len(queue.batches) for queue in led]
             queues.sticky.update_load(lengths, [queue.topic_partition.partition for queue in led], len(led) == len(by_partition))
 

@@ -208,7 +208,7 @@ class RecordGatherer:
     chunk_bytes: how much makes a chunk.
     linger_ms: how long a chunk that is not full waits for more records.
     max_block_ms: how long a caller waits for another's chunk to be encoded.
-    encode: queues a sealed chunk, whose records it settles if it fails; with false it must not wait for memory.
+    encode: queues a sealed chunk, whose records it settles if it fails; waits so long for memory, with None not at all.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class RecordGatherer:
         chunk_bytes: int,
         linger_ms: int,
         max_block_ms: int,
-        encode: Callable[[GatheredRecords, bool], None],
+        encode: Callable[[GatheredRecords, int | None], None],
         clock: Clock,
     ) -> None:
         self._chunk_bytes = max(chunk_bytes, MIN_CHUNK_BYTES)
@@ -242,21 +242,21 @@ class RecordGatherer:
             future = chunk.add(record, size_bytes)
             is_first, is_full = len(chunk.records) == 1, chunk.size_bytes >= self._chunk_bytes
         if is_full:
-            self._encode_topic(records, may_wait=True)
+            self._encode_topic(records, self._max_block_ms)
         elif is_first:
             wake_sender()  # so that it counts the linger
         return future
 
-    def encode_all(self) -> None:
-        """Queue whatever is gathered, for flush and close. Blocks as `add` does."""
+    def encode_all(self, max_block_ms: int) -> None:
+        """Queue whatever is gathered, for flush and close. Blocks at most `max_block_ms` each time it needs memory."""
         for records in list(self._topics.values()):
-            self._encode_topic(records, may_wait=True)
+            self._encode_topic(records, max_block_ms)
 
     def encode_topic(self, topic: str) -> None:
         """Queue what is gathered for a topic, so that what comes by other ways follows it."""
         records = self._topics.get(topic)
         if records is not None:
-            self._encode_topic(records, may_wait=True)
+            self._encode_topic(records, self._max_block_ms)
 
     def encode_lingered(self, now_ms: int, at_once: bool) -> int:
         """Sender: queue what has waited for linger.ms; returns how long nothing more will be due. Never waits."""
@@ -268,8 +268,8 @@ class RecordGatherer:
             remaining_ms = 0 if at_once else chunk.created_ms + self._linger_ms - now_ms
             if remaining_ms > 0:
                 delay_ms = min(delay_ms, remaining_ms)
-            else:
-                self._encode_topic(records, may_wait=False)
+            elif not self._encode_topic(records, None):
+                delay_ms = min(delay_ms, max(1, self._linger_ms))  # somebody is at it, and may not take what came last
         return delay_ms
 
     def close(self) -> None:
@@ -286,13 +286,15 @@ class RecordGatherer:
             if chunk is not None:
                 chunk.abandon_all(error)
 
-    def _encode_topic(self, records: _TopicRecords, may_wait: bool) -> None:
-        if not records.encoding.acquire(timeout=self._max_block_ms / 1000 if may_wait else 0):
-            return  # another thread is at it; it is the one that waits for memory, and what we brought comes with the next chunk
+    def _encode_topic(self, records: _TopicRecords, max_block_ms: int | None) -> bool:
+        """Queue a topic's chunk. False if another thread is queueing the one before, and time ran out for waiting."""
+        if not records.encoding.acquire(timeout=0 if max_block_ms is None else max_block_ms / 1000):
+            return False
         try:
             chunk = self._take(records)
             if chunk is not None:
-                self._encode(chunk, may_wait)
+                self._encode(chunk, max_block_ms)
+            return True
         finally:
             records.encoding.release()
 

@@ -160,6 +160,8 @@ class Sender:
             if self._accumulator.has_incomplete():
                 self._abort_batches(transactions.fatal_error)
             self._expire(now_ms)  # collects what a caller was still writing into
+            if self._gatherer is not None:
+                self._gatherer.abort(transactions.fatal_error)
             return False
         transactions.maybe_resolve()
         transactions.maybe_bump_epoch()

@@ -222,6 +222,8 @@ class SliceLayout:
         found = self._start_of_new_batch(end) if one_timestamp else self._measure(None, 0, 0, rows.timestamp_at(lo), end)
         if found is not None:
             return found
+        rows.offset_deltas[lo] = rows.timestamp_deltas[lo] = 0
+        rows.measure(lo, lo + 1)
         return _Place(None, 0, 0, lo + 1, int(rows.sizes[lo]), rows.timestamp_at(lo), fills=True)
 
     def _start_of_new_batch(self, end: int) -> _Place | None:
