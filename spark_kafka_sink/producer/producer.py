@@ -38,6 +38,7 @@ from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_record import ProducerRecord
 from spark_kafka_sink.producer.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.record_gatherer import (
+    RECORD_OVERHEAD,
     Callback,
     GatheredRecord,
     GatheredRecords,
@@ -46,10 +47,10 @@ from spark_kafka_sink.producer.record_gatherer import (
     checked_headers,
     columns_of,
     failed_record,
-    single_record_bound,
+    headers_bound,
 )
 from spark_kafka_sink.producer.sender import Sender
-from spark_kafka_sink.producer.serializers import find_serializer, serialize
+from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, serialize
 from spark_kafka_sink.producer.transaction_manager import TransactionManager
 from spark_kafka_sink.records.columns import NULL_LENGTH, RecordColumns, record_columns
 from spark_kafka_sink.records.murmur2 import partition_for_keys
@@ -87,6 +88,7 @@ class KafkaProducer:
         self._pool = BufferPool(self._config.buffer_memory, self._config.batch_size, self._clock)
         self._accumulator = RecordAccumulator(self._config, self._pool, self._clock, self._transactions, Random())
         self._metadata = Metadata(self._config, self._clock)
+        self._largest_record = min(self._config.max_request_size, self._config.buffer_memory)
         self._gatherer = RecordGatherer(
             self._config.batch_size, self._config.linger_ms, self._config.max_block_ms, self._encode_gathered, self._clock
         )
@@ -184,32 +186,33 @@ class KafkaProducer:
             future and the callback, as in Java.
         """
         self._check_usable()
-        gathered = self._gathered(record, callback)
-        size = single_record_bound(gathered)
-        try:
-            cluster = self._metadata.cluster()
-            count = cluster.partition_count(record.topic)
-            if count is None or gathered.partition >= count:
-                cluster = self._await_metadata(record.topic, gathered.partition, self._config.max_block_ms)
-            self._check_size(size, f"a record for topic {record.topic}")
-        except KafkaError as error:
-            return failed_record(record.topic, gathered, error, self._clock)
-        return self._gatherer.add(record.topic, gathered, size, cluster, self._sender.wakeup)
-
-    def _gathered(self, record: ProducerRecord, callback: Callback | None) -> GatheredRecord:
-        partition = NO_PARTITION if record.partition is None else record.partition
-        if record.partition is not None and record.partition < 0:
+        key, value, partition, headers = record.key, record.value, record.partition, record.headers
+        if type(key) is not bytes or self._serialize_key is not as_bytes:
+            key = serialize(self._serialize_key, key, "key")
+        if type(value) is not bytes or self._serialize_value is not as_bytes:
+            value = serialize(self._serialize_value, value, "value")
+        if partition is None:
+            partition = NO_PARTITION
+        elif partition < 0:
             raise ValueError(f"Invalid partition: {partition}. Partition number should always be non-negative or null.")
-        if record.timestamp is not None and not 0 <= record.timestamp < 2**63:
-            raise ValueError(f"Invalid timestamp: {record.timestamp}. Timestamp should always be non-negative or null.")
-        return GatheredRecord(
-            serialize(self._serialize_key, record.key, "key"),
-            serialize(self._serialize_value, record.value, "value"),
-            partition,
-            checked_headers(record.headers) if record.headers else (),
-            self._clock.wall_ms() if record.timestamp is None else record.timestamp,
-            callback,
-        )
+        timestamp = record.timestamp
+        if timestamp is None:
+            timestamp = self._clock.wall_ms()
+        elif not 0 <= timestamp < 2**63:
+            raise ValueError(f"Invalid timestamp: {timestamp}. Timestamp should always be non-negative or null.")
+        size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
+        if headers:
+            size += headers_bound(checked_headers(headers))
+        gathered = GatheredRecord(key, value, partition, headers, timestamp, callback)
+        cluster = self._metadata.cluster()
+        count = cluster.partition_count(record.topic)
+        if count is None or partition >= count or size > self._largest_record:
+            try:
+                cluster = self._await_metadata(record.topic, partition, self._config.max_block_ms)
+                self._check_size(size, f"a record for topic {record.topic}")
+            except KafkaError as error:
+                return failed_record(record.topic, gathered, error, self._clock)
+        return self._gatherer.add(record.topic, gathered, size, cluster, self._sender.wakeup)
 
     def _encode_gathered(self, chunk: GatheredRecords, max_block_ms: int | None) -> None:
         """Queue a chunk of records that were sent singly. Whatever goes wrong is told to the records."""

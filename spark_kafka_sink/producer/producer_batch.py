@@ -252,6 +252,7 @@ class ProducerBatch:
                 child.parts.append(Part(part.owner, part.topic_partition, lo - start, rows, own, int(own.sum())))
         if self.has_sequence:
             child.set_producer_state(self.producer_id, self.producer_epoch, increment_sequence(self.base_sequence, start))
+            child.sequence_has_been_reset = self.sequence_has_been_reset
         return child
 
     @property

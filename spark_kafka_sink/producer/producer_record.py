@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ProducerRecord:
-    """A record for `KafkaProducer.send`.
+    """A record for `KafkaProducer.send`. Not to be changed once sent; not frozen, because that doubles the time to make one.
 
     Args:
         topic: where it goes.
@@ -27,8 +27,7 @@ class ProducerRecord:
     timestamp: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RecordMetadata:
+class RecordMetadata(NamedTuple):
     """Where a record is. `offset` is -1 if the broker did not say (acks=0); `timestamp` is the broker's own where the topic
     keeps that (LogAppendTime), else the record's. Sizes are those of the serialized key and value, -1 for null."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 Callback = Callable[[RecordMetadata | None, KafkaError | None], None]
 
-MIN_CHUNK_BYTES = 64 * 1024  # a chunk costs some 0.2 ms however small it is
+MIN_CHUNK_BYTES = 256 * 1024  # a chunk costs some 0.2 ms however small it is
 _PENDING = -2  # in a column of offsets: neither acknowledged nor failed
 _FAILED = -3
 NEVER_MS = 2**62
@@ -88,6 +88,7 @@ class GatheredRecords:
         self._partitions = np.zeros(0, np.int32)
         self._append_times = np.zeros(0, np.int64)
         self._errors: dict[int, KafkaError] = {}
+        self._has_callbacks = False
 
     def add(self, record: GatheredRecord, size_bytes: int) -> RecordFuture:
         self.records.append(record)
@@ -101,6 +102,7 @@ class GatheredRecords:
             self._partitions = np.full(count, -1, np.int32)
             self._append_times = np.full(count, -1, np.int64)
             self._offsets = np.full(count, _PENDING, np.int64)
+            self._has_callbacks = any(record.callback is not None for record in self.records)
 
     # OUTCOMES: Sender thread, or a caller whose chunk could not be queued
 
@@ -140,15 +142,32 @@ class GatheredRecords:
         self._call_back(rows)
 
     def _call_back(self, rows: npt.NDArray[np.int32]) -> None:
-        for row in rows.tolist():
+        if not self._has_callbacks:
+            return
+        metadata = self._metadata_of_rows(rows)
+        for row, each in zip(rows.tolist(), metadata, strict=True):
             callback = self.records[row].callback
             if callback is None:
                 continue
-            error = self._errors.get(row)
+            error = self._errors.get(row) if self._errors else None
             try:
-                callback(None if error else self.metadata_of(row), error)
+                callback(None if error else each, error)
             except Exception:
                 logger.exception("! the callback of a record for %s raised", self.topic)
+
+    def _metadata_of_rows(self, rows: npt.NDArray[np.int32]) -> Iterator[RecordMetadata]:
+        assert self._offsets is not None
+        partitions, offsets, times = (column[rows].tolist() for column in (self._partitions, self._offsets, self._append_times))
+        for row, partition, offset, append_time in zip(rows.tolist(), partitions, offsets, times, strict=True):
+            record = self.records[row]
+            yield RecordMetadata(
+                self.topic,
+                partition,
+                offset,
+                record.timestamp if append_time < 0 else append_time,
+                -1 if record.key is None else len(record.key),
+                -1 if record.value is None else len(record.value),
+            )
 
     # ANSWERS: any thread
 
@@ -168,17 +187,7 @@ class GatheredRecords:
         return self._errors.get(row)
 
     def metadata_of(self, row: int) -> RecordMetadata:
-        assert self._offsets is not None
-        record = self.records[row]
-        append_time = int(self._append_times[row])
-        return RecordMetadata(
-            self.topic,
-            int(self._partitions[row]),
-            int(self._offsets[row]),
-            record.timestamp if append_time < 0 else append_time,
-            -1 if record.key is None else len(record.key),
-            -1 if record.value is None else len(record.value),
-        )
+        return next(self._metadata_of_rows(np.array([row], np.int32)))
 
 
 def _lies_in(part: Part, index: int) -> bool:
@@ -331,7 +340,9 @@ def checked_headers(headers: Sequence[tuple[str, bytes | None]]) -> Sequence[tup
     return headers
 
 
-def single_record_bound(record: GatheredRecord) -> int:
-    """Bytes of a batch that holds only this record, at most: what Kafka compares with max.request.size."""
-    size = BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
-    return size + sum(10 + len(name.encode()) + len(value or b"") for name, value in record.headers)
+RECORD_OVERHEAD = BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD
+
+
+def headers_bound(headers: Sequence[tuple[str, bytes | None]]) -> int:
+    """Bytes that headers take in a record, at most: each length is a varint of up to five."""
+    return sum(10 + len(name.encode()) + len(value or b"") for name, value in headers)

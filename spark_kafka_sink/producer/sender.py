@@ -220,12 +220,11 @@ class Sender:
     def _expire(self, now_ms: int) -> None:
         """Fail what delivery.timeout.ms has caught up with, in queues and in flight."""
         for batch in self._accumulator.expired_batches(now_ms) + self._expired_in_flight(now_ms):
-            was_sent = batch.in_retry or batch.in_flight
             self._fail(
                 batch, batch.poison or self._expiry_error(batch, now_ms), outcome_known=False, final_state=FinalState.ABORTED
             )
-            if self._transactions is not None and was_sent and batch.has_sequence:
-                self._transactions.mark_unresolved(batch)
+            if self._transactions is not None and batch.has_sequence:
+                self._transactions.mark_unresolved(batch)  # a number was given up, whether it was used or not
 
     def _expired_in_flight(self, now_ms: int) -> list[ProducerBatch]:
         limit_ms = self._config.delivery_timeout_ms

@@ -61,7 +61,7 @@ def find_serializer(option: str, wanted: object) -> Serializer:
             Java class of one of these; or a dotted name of a callable. None: bytes as they are, str as UTF-8.
     """
     if wanted is None:
-        return _bytes_or_string
+        return as_bytes
     if callable(wanted):
         return wanted
     name = str(wanted)
@@ -78,7 +78,8 @@ def find_serializer(option: str, wanted: object) -> Serializer:
     return found  # type: ignore[no-any-return]
 
 
-def _bytes_or_string(value: Any) -> bytes:
+def as_bytes(value: Any) -> bytes:
+    """Without a serializer: bytes as they are, str as UTF-8."""
     return value.encode("utf-8") if isinstance(value, str) else _bytes(value)
 
 
