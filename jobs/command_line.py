@@ -8,13 +8,14 @@ a command line can be seen by every user of the machine.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -31,6 +32,8 @@ DEFAULT_VALUE = "to_json(struct(*))"
 DOTLESS_KAFKA_KEYS = {"acks", "retries"}
 
 LOGGING = Path(__file__).resolve().parent.parent / "conf" / "log4j2.properties"
+
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # These repeat, with a stack trace each, what the exception says that reaches the job.
 LOGGERS_THAT_REPEAT_FAILURES = (
@@ -227,12 +230,27 @@ def start_spark(name: str, *, verbose: bool) -> SparkSession:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:       # started by python -m, not by spark-submit
         _prepare_environment()
     on_terminal = str(sys.stderr.isatty()).lower()
-    spark = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", on_terminal).getOrCreate()
+    with _signals_held():
+        spark = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", on_terminal).getOrCreate()
+    signal.signal(signal.SIGINT, _interrupt)           # PySpark's own calls the JVM in the middle of another call
     if not verbose:
         _quieten(spark)
-    signal.signal(signal.SIGINT, _interrupt)           # after PySpark's, which calls the JVM in the middle of another call
     spark.dataSource.register(KafkaDataSource)         # --py-files are not searched for data sources
     return spark
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Put Ctrl-C and its like off until the JVM listens: PySpark leaves one that it was starting behind, running for ever."""
+    held: list[int] = []
+    handlers = {number: signal.signal(number, lambda number, _frame: held.append(number)) for number in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in held:
+            signal.raise_signal(number)
 
 
 def _interrupt(_number: int, _frame: object) -> NoReturn:

@@ -94,8 +94,6 @@ def _run(arguments: argparse.Namespace) -> int:
         say("input", f"{ROWS:,} flights of 2013, {flights.stat().st_size / 1e6:.1f} MB of CSV in {flights}")
         started = time.monotonic()
         report = _write(flights, target, verbose=arguments.verbose)
-        if report is None:
-            return 1
         for line in report_lines(report, time.monotonic() - started):
             say("", line)
         _check(target, rows_before)
@@ -203,8 +201,8 @@ def _extract(archive: Path, csv: Path) -> Path:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def _write(flights: Path, target: Target, *, verbose: bool) -> dict[str, Any] | None:
-    """Run the batch job; its report of the commit, or None when it failed and has said why."""
+def _write(flights: Path, target: Target, *, verbose: bool) -> dict[str, Any]:
+    """Run the batch job; its report of the commit. When it fails, it has said why, and this program ends with its exit code."""
     command = ["--input", str(flights), "--input-option", "nullValue=NA", "--key", KEY]
     command += ["--topic", target.topic, "--bootstrap-servers", target.bootstrap_servers]
     for file in filter(None, [CONF / "sink.properties", target.config]):
@@ -213,8 +211,9 @@ def _write(flights: Path, target: Target, *, verbose: bool) -> dict[str, Any] | 
     say("write", shlex.join(["python", "-m", "jobs.batch_to_kafka", *command]))
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.jsonl"
-        if batch_to_kafka.main([*command, "--option", f"reportPath={report}"]) != 0:
-            return None
+        code = batch_to_kafka.main([*command, "--option", f"reportPath={report}"])
+        if code != 0:
+            sys.exit(code)
         answer: dict[str, Any] = json.loads(report.read_text(encoding="utf-8").splitlines()[-1])
         return answer
 

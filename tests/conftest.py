@@ -115,3 +115,15 @@ def spark(spark_kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     session.dataSource.register(KafkaDataSource)
     yield session
     session.stop()
+    _end_jvm()
+
+
+def _end_jvm() -> None:
+    """PySpark leaves its JVM to live as long as Python; ended here, no thread of it writes below pytest's last line."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # the end of its input ends the JVM
+    gateway.proc.wait(timeout=30)

@@ -13,11 +13,10 @@ where it asks to (flush, Delivery.result, close).
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from types import TracebackType
 
@@ -61,8 +60,6 @@ logger = logging.getLogger(__name__)
 SLICE_BYTES = 2 * 1024 * 1024  # what is encoded at a time: bounds the scratch memory; twice as much takes a fifth longer
 CLOSE_MARGIN_MS = 5_000  # for the Sender to end after its last batch is settled
 
-_client_numbers = itertools.count(1)
-
 
 class KafkaProducer:
     """A producer and its Sender thread. Any thread may use it; it never imports Spark.
@@ -79,9 +76,8 @@ class KafkaProducer:
         plain = dict(config)
         self._serialize_key = find_serializer("key.serializer", plain.pop("key.serializer", None))
         self._serialize_value = find_serializer("value.serializer", plain.pop("value.serializer", None))
-        parsed = ProducerConfig.from_mapping(plain)
-        self.client_id = parsed.client_id or f"producer-{next(_client_numbers)}"
-        self._config = replace(parsed, client_id=self.client_id)
+        self._config = ProducerConfig.from_mapping(plain)
+        self.client_id = self._config.client_id
         self._clock = clock or Clock()
         self._metrics = ProducerMetrics()
         self._transactions = TransactionManager() if self._config.enable_idempotence else None

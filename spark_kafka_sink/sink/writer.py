@@ -96,25 +96,29 @@ class PendingDeliveries:
         return merge_ranges(self._written)
 
 
-def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join small neighbours to GATHERED_BYTES; empty ones are dropped. Work per partition is done once for what is joined."""
+def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Small neighbours, up to GATHERED_BYTES, and large batches alone, so that joining never copies much; no empty ones.
+
+    Work per partition is done once for what is joined.
+    """
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
+        if waiting and size + batch.nbytes > GATHERED_BYTES:
+            yield waiting
+            waiting, size = [], 0
         if batch.num_rows:
             waiting.append(batch)
             size += batch.nbytes
-        if size >= GATHERED_BYTES:
-            yield _joined(waiting)
-            waiting, size = [], 0
     if waiting:
-        yield _joined(waiting)
+        yield waiting
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    columns = [pa.concat_arrays(parts) for parts in zip(*(batch.columns for batch in batches), strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
 
 
 def write_batches(
@@ -124,9 +128,9 @@ def write_batches(
     started = time.monotonic()
     deliveries = PendingDeliveries()
     rows = 0
-    for batch in gather(batches):
-        rows += batch.num_rows
-        deliveries.add(producer.send_columns(**mapping.columns(batch)))
+    for gathered in gather(batches):
+        rows += sum(batch.num_rows for batch in gathered)
+        deliveries.add(producer.send_columns(**mapping.columns(_joined(gathered))))
     producer.flush()
     deliveries.settle_all()
     if not rows == deliveries.sent == deliveries.acknowledged:

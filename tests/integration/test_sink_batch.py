@@ -200,6 +200,19 @@ def test_a_value_of_one_megabyte_arrives(spark: SparkSession, broker: LocalKafka
     assert sorted(record.value for record in read_topic(name) if record.value) == [str(i).encode() * 1_000_000 for i in range(3)]
 
 
+def test_rows_larger_than_a_batch_keep_their_offsets(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    """A batch of one row once carried its row's place in the chunk: readers skipped rows, and brokers do not check it."""
+    name = topic()
+    df = spark.range(500, numPartitions=1).selectExpr("concat(id, repeat('x', 100)) value")
+    save(df, broker, name, kafka__batch__size="100")
+    for client in ("confluent-kafka", "kafka-python"):
+        records = read_topic(name, client=client)
+        assert [record.offset for record in records] == list(range(500))
+        assert values(records) == [f"{i}{'x' * 100}" for i in range(500)]
+
+
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_every_codec_is_readable_by_a_foreign_client(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, codec: str

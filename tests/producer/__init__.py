@@ -1,0 +1,92 @@
+"""Tests of the producer, and where the scenarios of Apache Kafka's own unit tests are found here.
+
+harness.py puts parts together (Accumulation: pool and accumulator; Stage: a Sender on a ManualClock and a MockClient);
+simulated_brokers.py keeps logs and judges sequences for test_properties.py; test_kafka_producer.py runs over sockets against
+FakeBroker. A claim is ported, not Java's way per record: rows are columns here, memory is blocks, a handle counts a whole call.
+
+BufferPoolTest → test_buffer_pool.py
+    testSimple → test_blocks_are_counted_out_and_back, test_a_block_given_back_is_handed_out_again
+    testCantAllocateMoreMemoryThanWeHave → test_more_than_the_whole_pool_is_refused_at_once
+    testDelayedAllocation → test_a_waiter_gets_memory_that_is_given_back
+    testBufferExhausted…, testBlockTimeout → test_time_runs_out_after_max_block_ms_and_the_error_says_what_to_do
+    testCleanupMemoryAvailabilityWaiterOn… → test_a_waiter_whose_time_runs_out_leaves_no_trace, …_is_interrupted_…, …_gives_up_…
+    testStressfulSituation → test_ten_threads_that_take_and_give_back_lose_nothing
+    testLargeAvailableMemory → test_a_pool_of_more_than_two_gibibytes_counts_right…
+    outOfMemoryOnAllocation → test_when_memory_cannot_be_had_from_the_system_nothing_is_taken
+    testCloseAllocations, testCloseNotifyWaiters → section CLOSING
+    testCleanupMemoryAvailabilityOnMetricsException  not applicable: counters cannot raise
+
+RecordAccumulatorTest → test_record_accumulator.py, test_slice_layout.py
+    testFull, testAppendLarge…, testLinger → sections FULL, LINGER AND DELAYS
+    testDrainBatches, testPartialDrain, testDrainWithANodeThatDoesntHostAnyPartitions, testMutedPartitions → section DRAIN
+    testNextReadyCheckDelay → test_the_next_check_is_due_when_the_first_batch_has_lingered, …_without_leader_…
+    testRetryBackoff, testExponentialRetryBackoff(LeaderChange), testReadyAndDrainWhenABatchIsBeingRetried → section RETRY
+    testFlush, testAwaitFlushComplete, testAbortIncompleteBatches → section FLUSH, CLOSE, ABORT
+    testExpiredBatchSingle(MaxValue), testExpiredBatches, testSoonToExpire…, testExpiredBatchesRetry → section EXPIRY
+    testSplitAndReenqueue, testSplitBatchOffAccumulator, testSplitFrequency, …PreventInfiniteRecursion → section SPLITTING
+    testUniformBuiltInPartitioner, testAdaptive…, testBuiltInPartitionerFractionalBatches → section STICKY PARTITIONS,
+        test_partitioner.py
+    testStressfulSituation → test_five_callers_at_a_time_lose_nothing_and_keep_their_order
+    testHasRoomForAllowsOversizedFirstRecord… → test_a_row_larger_than_batch_size_is_a_batch_of_its_own…,
+        test_oversized_rows_in_a_row_…
+    testProduceRequestResultAwaitAllDependents → test_flush_waits_for_the_pieces_of_a_batch
+    testIdempotenceWithOldMagic, …OldMessageFormat…  not applicable: only format v2 is written
+    testStickyBatches → not applicable: a slice is assigned before it is appended, there is no second try
+    testAbortUnsentBatches, testRecordsDrainedWhenTransactionCompleting → not yet: transactions
+
+SenderTest → test_sender.py (sections in the order of the file)
+    testSimple, testNodeNotReady, testDoNotPollWhenNoRequestSent, testMetadataTopicExpiry → ONE REQUEST, WAITING AND POLLING
+    testQuotaMetrics, testSenderMetricsTemplates → test_counters_tell_what_was_sent, test_a_throttled_node_gets_nothing…
+    testRetries, testCanRetryWithoutIdempotence, testSenderShouldRetryWithBackoff…, testDefault/CustomErrorMessage → RETRIES
+    testRecordErrorPropagatedToApplication → test_the_row_that_the_broker_blames_is_named; test_delivery.py,
+        test_record_gatherer.py
+    testProducerBatchRetriesWhenPartitionLeaderChanges, testWhenProduceResponse…LeaderShipChangeError… → KIP-951
+    testSendInOrder, testWhenFirstBatchExpireNoSendSecondBatchIfGuaranteeOrder → ORDER WITH ONE REQUEST IN FLIGHT
+    testInflightBatchesExpire…, testExpiredBatchDoesNot(Retry|Split…), testResetNextBatchExpiry,
+        testExpiredBatchesInMultiplePartitions,
+    testNoDoubleDeallocation, testNoBufferReuseWhenBatchExpires, testAppendInExpiryCallback → EXPIRY
+    testInitProducerId…, testClusterAuthorizationExceptionInInitProducerIdRequest → PRODUCER ID
+    testIdempotenceWithMultipleInflights…, testCorrectHandlingOfOutOfOrderResponses…, testCorrectHandlingOfDuplicateSequenceError,
+    testSequenceNumberIncrement → SEQUENCES: SEVERAL IN FLIGHT
+    testEpochBumpOn…, testBumpEpoch…, testRetryWhenProducerIdChanges, testResetOfProducerState…,
+        testBatchesDrainedWithOldProducerId…,
+    …WhereFirstFailsFatally…, testShouldRaiseOutOfOrderSequenceExceptionToUser… → EPOCH BUMPS
+    test…UnknownProducer… → UNKNOWN_PRODUCER_ID
+    testExpiryOf…, testUnresolvedSequencesAreNotFatal (the idempotent half) → UNRESOLVED SEQUENCES
+    testClusterAuthorizationExceptionInProduceRequest, testCancelInFlightRequestAfterFatalError, testUnsupported… → FATAL ERRORS
+    testIdempotentSplitBatchAndSend, testTooLargeBatchesAreSafelyRemoved → LARGE BATCHES
+    test(Force)CloseWithProducerIdReset, testSenderShouldCloseWhenTransactionManagerInErrorState → THE END
+    testMessageFormatDownConversion, testDownConversionForMismatchedMagicValues → not applicable: only format v2 is written
+    testNodeLatencyStats → not yet: partitioner.availability.timeout.ms
+    everything with Transaction in its name, testReceiveFailedBatchTwice…, testInvalidTxnState…, testAbortableError… → not yet:
+        transactions
+
+TransactionManagerTest → test_transaction_manager.py, test_sequence_numbers.py, test_retry.py
+    testDefaultSequenceNumber, testSequenceNumberOverflow, testProducerIdReset → test_sequence_numbers.py
+    testBumpEpochAndResetSequenceNumbers…, testBatchFailureAfterProducerReset, testBatchCompletedAfterProducerReset,
+    testDuplicateSequenceAfterProducerReset, testHealthyPartitionRetriesDuringEpochBump, testFailedInflightBatchAfterEpochBump,
+    testEpochBumpAfterLastInflightBatchFails, testNoProducerIdResetAfterLastInFlightBatchSucceeds,
+    testBumpEpochAfterTimeoutWithoutPendingInflightRequests, testNoFailedBatchHandlingWhenTxnManagerIsInFatalError,
+    testFailIfNotReadyForSend…IdempotentProducer… → test_transaction_manager.py, test_sender.py, test_kafka_producer.py
+    test(Background|Foreground)…StateTransition… → test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing
+    the other 120 → not yet: transactions
+
+ProducerBatchTest → test_producer_batch.py        all; testBatchExpiration(AfterReenqueue) under TIME, testSplitPreserves…
+        under SPLITTING
+BuiltInPartitionerTest → test_partitioner.py      all; rack and leaderless partitions in test_record_accumulator.py
+FutureRecordMetadataTest → test_record_gatherer.py, test_delivery.py
+KafkaProducerTest → test_kafka_producer.py
+    metadata (missing topic, out of range, refresh, invalid topic, waiting while closing), flush, close, headers, null topics,
+        negative
+    partitions, size checks, authorization, callbacks, client ids → ported
+    configuration conflicts, unused keys, linger against delivery time-out → tests/test_config.py
+    serializers → test_serializers.py
+    JMX, telemetry, socket buffer sizes → not applicable
+    interceptors, configurable partitioner classes, transactions → not yet
+KafkaProducerMetricsTest, ProducerInterceptorsTest   not yet (time totals, interceptors)
+ProducerMetadataTest → tests/network
+
+Beyond Java: test_properties.py (any rows, faults, moving leaders and concurrent writers: each row once, in order, memory whole),
+reservations of concurrent callers, wake-ups that must not be lost, and the first batch of a partition that a broker does not
+        know.
+"""

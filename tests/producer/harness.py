@@ -23,6 +23,13 @@ from spark_kafka_sink.producer.delivery import Delivery, RecordsOwner
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.record_accumulator import RecordAccumulator, Sequencer
+from spark_kafka_sink.producer.record_gatherer import (
+    GatheredRecord,
+    GatheredRecords,
+    RecordFuture,
+    RecordGatherer,
+    columns_of,
+)
 from spark_kafka_sink.producer.sender import Sender
 from spark_kafka_sink.producer.slice_layout import Reservation, SliceLayout, SortedSlice
 from spark_kafka_sink.producer.transaction_manager import TransactionManager
@@ -38,6 +45,7 @@ from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -103,14 +111,20 @@ def metadata_response(
     )
 
 
-def partition_answer(partition: int = 0, error: ErrorCode = Errors.NONE, base_offset: int = 0, **more: Any) -> PartitionProduceResponse:
-    return PartitionProduceResponse(
-        index=partition, error_code=error.number, base_offset=-1 if error else base_offset, **more
-    )
+def partition_answer(
+    partition: int = 0, error: ErrorCode = Errors.NONE, base_offset: int = 0, **more: Any
+) -> PartitionProduceResponse:
+    return PartitionProduceResponse(index=partition, error_code=error.number, base_offset=-1 if error else base_offset, **more)
 
 
 def produce_response(*answers: PartitionProduceResponse, topic: str = TOPIC, **more: Any) -> ProduceResponse:
     return ProduceResponse(responses=(TopicProduceResponse(name=topic, partition_responses=answers),), **more)
+
+
+def _all_good(topic: TopicProduceData) -> TopicProduceResponse:
+    return TopicProduceResponse(
+        name=topic.name, partition_responses=tuple(partition_answer(data.index) for data in topic.partition_data)
+    )
 
 
 class Sent(NamedTuple):
@@ -119,6 +133,7 @@ class Sent(NamedTuple):
     request: ClientRequest
     topic_partition: TopicPartition
     batch: DecodedBatch
+    size_bytes: int
 
     @property
     def values(self) -> list[bytes | None]:
@@ -140,8 +155,9 @@ class DecodingClient(MockClient):
         if isinstance(request.message, ProduceRequest):
             for topic in request.message.topic_data:
                 for data in topic.partition_data:
-                    decoded = decode_batch(b"".join(data.records))
-                    self.batches.append(Sent(request, TopicPartition(topic.name, data.index), decoded))
+                    encoded = b"".join(data.records)
+                    where = TopicPartition(topic.name, data.index)
+                    self.batches.append(Sent(request, where, decode_batch(encoded), len(encoded)))
         super().send(request, now_ms)
 
 
@@ -156,6 +172,7 @@ class Accumulation:
         self.pool = BufferPool(self.config.buffer_memory, self.config.batch_size, self.clock)
         self.accumulator = RecordAccumulator(self.config, self.pool, self.clock, sequencer, Random(seed))
         self.wakeups = 0
+        self.on_wake: Callable[[], object] = lambda: None
 
     @property
     def now_ms(self) -> int:
@@ -173,11 +190,14 @@ class Accumulation:
         delivery = Delivery(len(values), self.clock)
         partitions = np.broadcast_to(np.asarray(partition, np.int32), len(values)).copy()
         rows = np.arange(len(values), dtype=np.int32)
-        self.accumulator.append(topic, columns(values, **more), partitions, rows, owner or delivery, self.wake)
+        self.accumulator.append(
+            topic, columns(values, **more), partitions, rows, owner or delivery, self.wake, max_block_ms=self.config.max_block_ms
+        )
         return delivery
 
     def wake(self) -> None:
         self.wakeups += 1
+        self.on_wake()
 
     def ready(self, where: Cluster) -> set[int]:
         return self.accumulator.ready(where, self.now_ms).ready_nodes
@@ -236,18 +256,26 @@ class Stage(Accumulation):
     ) -> None:
         idempotent = bool(options.get("enable_idempotence", False))
         self.transactions = TransactionManager() if idempotent else None
-        super().__init__(sequencer=self.transactions, seed=seed, **options)
+        super().__init__(sequencer=self.transactions, seed=seed, clock=None, **options)
         self.leaders = dict(leaders or {TOPIC: (0,)})
         self.metadata = Metadata(self.config, self.clock, random=Random(seed))
-        self.client = DecodingClient(
-            self.clock, self.metadata, max_in_flight=self.config.max_in_flight_requests_per_connection
-        )
+        self.client = DecodingClient(self.clock, self.metadata, max_in_flight=self.config.max_in_flight_requests_per_connection)
         for topic in self.leaders:
             self.metadata.add_topic(topic, self.now_ms)
         self.client.update_metadata(metadata_response(self.leaders))
         self.metrics = ProducerMetrics()
+        self.gatherer = RecordGatherer(
+            self.config.batch_size, self.config.linger_ms, self.config.max_block_ms, self._append_gathered, self.clock
+        )
         self.sender = Sender(
-            self.config, self.client, self.metadata, self.accumulator, self.transactions, self.metrics, self.clock
+            self.config,
+            self.client,
+            self.metadata,
+            self.accumulator,
+            self.transactions,
+            self.metrics,
+            self.clock,
+            self.gatherer,
         )
         if idempotent and has_producer_id:
             self.receive_producer_id()
@@ -264,6 +292,39 @@ class Stage(Accumulation):
         )
         self.run()
         assert self.txn.producer == (producer_id, epoch)
+
+    def gather(self, value: bytes, *, topic: str = TOPIC) -> RecordFuture:
+        """A single record for partition 0."""
+        record = GatheredRecord(None, value, 0, (), 0, None)
+        return self.gatherer.add(topic, record, len(value), self.metadata.cluster(), self.wake)
+
+    def _append_gathered(self, chunk: GatheredRecords, max_block_ms: int | None) -> None:
+        count = len(chunk.records)
+        self.accumulator.append(
+            chunk.topic,
+            columns_of(chunk.records),
+            np.zeros(count, np.int32),
+            np.arange(count, dtype=np.int32),
+            chunk,
+            self.wake,
+            max_block_ms=max_block_ms,
+            created_ms=chunk.created_ms,
+        )
+
+    def introduce(self) -> None:
+        """Have a row acknowledged in every partition: before that each has one batch in flight at most. Sequences go on at 1."""
+        for topic, leaders in self.leaders.items():
+            for partition in range(len(leaders)):
+                self.append(b"introduction", partition=partition, topic=topic)
+        self.run()
+        for request in self.in_flight:
+            assert isinstance(request.message, ProduceRequest)
+            topics = [_all_good(topic) for topic in request.message.topic_data]
+            self.client.respond(ProduceResponse(responses=tuple(topics)), request=request)
+        self.run()
+        assert not self.accumulator.has_incomplete()
+        self.client.batches.clear()
+        self.client.sent.clear()
 
     def run(self, rounds: int = 1) -> None:
         for _ in range(rounds):
@@ -282,7 +343,9 @@ class Stage(Accumulation):
         self.run()
         return delivery
 
-    def respond(self, *answers: PartitionProduceResponse, request: ClientRequest | None = None, topic: str = TOPIC, **more: Any) -> None:
+    def respond(
+        self, *answers: PartitionProduceResponse, request: ClientRequest | None = None, topic: str = TOPIC, **more: Any
+    ) -> None:
         """Answer the oldest request, or the one given, and run a round that handles the answer (and may send)."""
         self.client.respond(produce_response(*answers, topic=topic, **more), request=request)
         self.run()

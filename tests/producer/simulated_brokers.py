@@ -56,7 +56,6 @@ class ProducerEntry:
 class Log:
     values: list[bytes | None] = field(default_factory=list)
     producers: dict[int, ProducerEntry] = field(default_factory=dict)
-    insists_on_sequence_0: bool = False  # of a producer it does not know; Kafka's leaders take any first sequence
 
     def append(self, batch: DecodedBatch) -> tuple[ErrorCode, int]:
         """The answer's error and base offset, as a leader gives them (ProducerAppendInfo)."""
@@ -77,9 +76,7 @@ class Log:
                         return Errors.NONE, offset
                 if batch.base_sequence != (entry.batches[-1][1] + 1) & 0x7FFFFFFF:
                     return Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
-        elif self.insists_on_sequence_0 and batch.base_sequence != 0:
-            return Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
-        if entry is None:
+        if entry is None:  # a producer that it does not know may begin anywhere
             entry = self.producers[batch.producer_id] = ProducerEntry(batch.producer_epoch, deque(maxlen=DUPLICATES_REMEMBERED))
         offset = self._write(batch)
         entry.batches.append((batch.base_sequence, last_sequence, offset))
@@ -91,9 +88,10 @@ class Log:
 
 
 class SimulatedBrokers:
-    def __init__(self, stage: Stage, *, insist_on_sequence_0: bool = False) -> None:
+    def __init__(self, stage: Stage, *, max_message_bytes: int = 1_048_588) -> None:
         self.stage = stage
-        self.logs: dict[TopicPartition, Log] = defaultdict(lambda: Log(insists_on_sequence_0=insist_on_sequence_0))
+        self.max_message_bytes = max_message_bytes
+        self.logs: dict[TopicPartition, Log] = defaultdict(Log)
         self.leaders = {topic: list(leaders) for topic, leaders in stage.leaders.items()}
         self.appends_without_answer = 0  # each may be written twice by a producer that is not idempotent
         self._epoch = 0
@@ -118,6 +116,8 @@ class SimulatedBrokers:
             self.stage.client.disconnect(node, self.stage.now_ms)
         else:
             self.stage.client.respond(self._answer_to(requests[0], fate), request=requests[0])
+        # Heard at once: a real client cannot send into a slot that an answer has freed before it has handled the answer.
+        self.stage.client.poll(0, self.stage.now_ms)
 
     def answer_all(self) -> None:
         for request in self.stage.in_flight:
@@ -141,6 +141,8 @@ class SimulatedBrokers:
             return partition_answer(partition, Errors.NOT_LEADER_OR_FOLLOWER)
         if fate in REFUSALS:
             return partition_answer(partition, REFUSALS[fate])
+        if sent.size_bytes > self.max_message_bytes:
+            return partition_answer(partition, Errors.MESSAGE_TOO_LARGE)
         error, offset = self.logs[sent.topic_partition].append(sent.batch)
         if not error and fate in AFTER_APPEND:
             self.appends_without_answer += 1

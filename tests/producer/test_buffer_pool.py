@@ -17,7 +17,7 @@ from spark_kafka_sink.producer.buffer_pool import MAX_BLOCK_SIZE, MIN_BLOCK_SIZE
 from tests.fakes.clock import ManualClock
 
 BLOCK = 1024
-WAIT_S = 30
+WAIT_S = 10
 
 
 def pool_of(blocks: int, clock: Clock | None = None) -> BufferPool:
@@ -34,7 +34,8 @@ class WaitingClock(ManualClock):
     def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
         del timeout_ms
         self.waits.release()
-        return condition.wait(WAIT_S)
+        assert condition.wait(WAIT_S), "nobody woke this waiter"
+        return True
 
     def await_waiter(self) -> None:
         """Until one more thread waits. It holds the pool's lock until then, so the next caller finds it in the queue."""

@@ -15,9 +15,7 @@ from tests.fakes.clock import ManualClock
 from tests.producer.harness import tp
 
 
-def part(
-    owner: Delivery, rows: list[int], *, first_delta: int = 0, where: TopicPartition | None = None, size: int = 10
-) -> Part:
+def part(owner: Delivery, rows: list[int], *, first_delta: int = 0, where: TopicPartition | None = None, size: int = 10) -> Part:
     sizes = np.full(len(rows), size, np.int32)
     return Part(owner, where or tp(), first_delta, np.array(rows, np.int32), sizes, size * len(rows))
 

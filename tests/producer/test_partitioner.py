@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -32,7 +33,7 @@ def sticky(filled: Open | None = None, *, seed: int = 1, batch_size: int = BATCH
 def stays(chosen: npt.NDArray[np.int32]) -> list[int]:
     """Rows per stay."""
     starts = [0, *(np.flatnonzero(np.diff(chosen)) + 1).tolist(), len(chosen)]
-    return [stop - start for start, stop in zip(starts, starts[1:], strict=False)]
+    return [stop - start for start, stop in pairwise(starts)]
 
 
 # ---- STICKY
@@ -65,14 +66,14 @@ def test_every_partition_gets_its_share() -> None:
 
 def test_a_partition_whose_batch_is_partly_filled_keeps_the_rows_until_the_next_one_is_full() -> None:
     """KIP-794: switching in the middle of a batch would leave two small ones."""
-    filled = Open({partition: 400 for partition in range(1000)})
+    filled = Open(dict.fromkeys(range(1000), 400))
     chosen = sticky(filled).assign(sizes(*[100] * 160), range(1000))
     assert set(stays(chosen)) == {16}
 
 
 def test_a_stay_is_never_longer_than_two_batches_nor_shorter_than_one() -> None:
     for level, expected in ((1, 20), (999, 11), (1000, 10), (7000, 10)):
-        chosen = sticky(Open({partition: level for partition in range(1000)})).assign(sizes(*[100] * 200), range(1000))
+        chosen = sticky(Open(dict.fromkeys(range(1000), level))).assign(sizes(*[100] * 200), range(1000))
         assert stays(chosen)[0] == expected
 
 
@@ -140,7 +141,7 @@ def test_only_one_partition_left_gets_everything() -> None:
 def test_rows_take_turns_over_all_calls() -> None:
     partitioner = RoundRobinPartitioner()
     chosen = np.concatenate([partitioner.assign(rows, [0, 1, 2]) for rows in (2, 5, 0, 4)]).tolist()
-    assert all(later == (earlier + 1) % 3 for earlier, later in zip(chosen, chosen[1:], strict=False))
+    assert all(later == (earlier + 1) % 3 for earlier, later in pairwise(chosen))
 
 
 def test_turns_go_over_the_partitions_that_are_available() -> None:

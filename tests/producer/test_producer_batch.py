@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import KafkaError
@@ -17,6 +18,7 @@ from spark_kafka_sink.producer.producer_batch import (
     ProducerBatch,
     increment_sequence,
 )
+from spark_kafka_sink.records.columns import record_columns
 from spark_kafka_sink.records.record_batch import base_sizes, encode_records
 from tests.fakes.clock import ManualClock
 from tests.producer.harness import columns, config, tp
@@ -230,6 +232,109 @@ def test_a_batch_may_wrap_in_its_middle() -> None:
     batch.set_producer_state(1, 0, MAX_SEQUENCE - 3)
     assert batch.last_sequence == 5
     assert decode_batch(wire(batch)).base_sequence == MAX_SEQUENCE - 3
+
+
+# ---- SPLITTING
+
+
+def test_children_hold_the_parents_records_in_order() -> None:
+    batch = batch_of()
+    fill(batch, b"a" * 100, b"b" * 100)
+    fill(batch, b"c" * 100)
+    batch.finish(NO_COMPRESSION)
+    children = batch.split(120)
+    for child in children:
+        child.finish(NO_COMPRESSION)
+    assert [values_of(child) for child in children] == [[b"a" * 100], [b"b" * 100], [b"c" * 100]]
+    assert batch.final_state is FinalState.SPLIT
+
+
+def test_splitting_keeps_keys_headers_timestamps_and_nulls() -> None:
+    headers = pa.array([[("h", b"1"), ("h", None)], [], [("x", b"")]], pa.map_(pa.string(), pa.binary()))
+    cols = record_columns(
+        pa.array([b"v", None, b""], pa.binary()),
+        pa.array([None, b"k", b""], pa.binary()),
+        headers,
+        pa.array([5_000, 9_000_000_000, 3_000], pa.int64()),
+    )
+    deltas = np.array([0, 9_000_000_000 - 5_000, -2_000])
+    encoded = encode_records(cols, base_sizes(cols), np.arange(3), deltas)
+    batch = ProducerBatch(tp(), 1000, 10_000, base_timestamp=5_000, flush_id=1, block_size=BLOCK)
+    sizes = np.diff(encoded.offsets).astype(np.int32)
+    part = Part(Delivery(3, ManualClock()), tp(), 0, np.arange(3, dtype=np.int32), sizes, len(encoded.data))
+    batch.write(batch.reserve(part, [bytearray(BLOCK)], 9_000_000_000), encoded.data)
+    batch.finish(NO_COMPRESSION)
+    whole = decode_batch(wire(batch)).records
+    children = batch.split(1)
+    for child in children:
+        child.finish(NO_COMPRESSION)
+    decoded = [decode_batch(wire(child)) for child in children]
+    assert [record for each in decoded for record in each.records] == whole
+    assert [(each.base_timestamp, each.max_timestamp) for each in decoded] == [
+        (stamp, stamp) for stamp in (5_000, 9_000_000_000, 3_000)
+    ]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_compressed_batches_are_split_too(codec: str) -> None:
+    batch = batch_of()
+    values = [b"%03d" % row + bytes(50) for row in range(60)]
+    fill(batch, *values)
+    compression = Compression(codec, None)
+    batch.finish(compression)
+    children = batch.split(1000)
+    for child in children:
+        child.finish(compression)
+    assert [value for child in children for value in values_of(child)] == values
+    assert all(child.record_bytes <= 1000 for child in children)
+    assert {child.codec for child in children} == {codec}
+
+
+def test_children_carry_the_parents_numbers_on() -> None:
+    batch = batch_of()
+    fill(batch, *[b"x" * 30] * 7)
+    batch.finish(NO_COMPRESSION)
+    batch.set_producer_state(7, 3, MAX_SEQUENCE - 1)
+    children = batch.split(90)
+    assert [child.record_count for child in children] == [2, 2, 2, 1]
+    assert [(child.producer_id, child.producer_epoch, child.base_sequence) for child in children] == [
+        (7, 3, MAX_SEQUENCE - 1),
+        (7, 3, 0),
+        (7, 3, 2),
+        (7, 3, 4),
+    ]
+
+
+def test_children_without_a_numbered_parent_have_no_numbers() -> None:
+    batch = batch_of()
+    fill(batch, b"a", b"b")
+    batch.finish(NO_COMPRESSION)
+    assert [child.has_sequence for child in batch.split(1)] == [False, False]
+
+
+def test_children_are_as_old_as_their_parent_and_not_tried_yet() -> None:
+    batch = batch_of(created_ms=1234)
+    fill(batch, b"a", b"b")
+    batch.finish(NO_COMPRESSION)
+    batch.reenqueued(2000)
+    for child in batch.split(1):
+        assert (child.created_ms, child.flush_id, child.attempts, child.closed) == (1234, 1, 0, True)
+
+
+def test_owners_hear_of_the_children() -> None:
+    batch = batch_of()
+    first, second = fill(batch, b"a", b"b", b"c"), fill(batch, b"d", b"e")
+    batch.finish(NO_COMPRESSION)
+    one, two, three = batch.split(20)  # a b | c d | e
+    assert [child.record_count for child in (one, two, three)] == [2, 2, 1]
+    one.complete(10, -1)
+    assert (first.acknowledged, second.acknowledged) == (2, 0)
+    two.fail(KafkaError("refused"), {1: KafkaError("row d")})
+    three.complete(20, -1)
+    assert (first.acknowledged, first.failed) == (2, 1)
+    assert (second.acknowledged, second.failed) == (1, 1)
+    assert "row 0 of this chunk" in str(second.error)  # d is the second call's first row
+    assert first.offsets[tp()].last == 11
 
 
 # ---- TIME

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError, RecordTooLargeError
+from spark_kafka_sink.network.cluster import Cluster, Node
 from spark_kafka_sink.producer import producer_batch, slice_layout
 from spark_kafka_sink.producer.delivery import Delivery
 from spark_kafka_sink.producer.producer_batch import FinalState, ProducerBatch
@@ -85,6 +87,15 @@ def test_a_row_larger_than_batch_size_is_a_batch_of_its_own_and_ready_at_once(co
     assert drained == [[b"before"], [large]]
     stage.clock.advance(10_000)
     assert payload(stage.drain_one(ONE_NODE)) == [b"behind"]
+
+
+@pytest.mark.parametrize("timestamps", [7, [7, 5, 9, 7]], ids=["one timestamp", "several"])
+def test_oversized_rows_in_a_row_each_begin_at_offset_delta_0(timestamps: object) -> None:
+    """One kept the offset delta that it would have had behind the row before it: a batch that brokers refuse."""
+    stage = Accumulation(batch_size=BATCH, linger_ms=0)
+    large = [bytes([row]) * 3000 for row in range(4)]
+    stage.append(*large, timestamps=timestamps)
+    assert [payload(stage.drain_one(ONE_NODE)) for _ in large] == [[value] for value in large]
 
 
 def test_a_row_larger_than_the_pool_is_refused_and_nothing_is_kept() -> None:
@@ -190,9 +201,7 @@ def test_partitions_take_turns_when_the_request_is_too_small_for_all() -> None:
     for _ in range(3):
         for partition in range(4):
             stage.append(bytes(900), partition=partition)
-    turns = [
-        [batch.topic_partition.partition for batch in stage.drain(ONE_NODE, 0, max_size=2100)[0]] for _ in range(6)
-    ]
+    turns = [[batch.topic_partition.partition for batch in stage.drain(ONE_NODE, 0, max_size=2100)[0]] for _ in range(6)]
     assert turns == [[0, 1], [2, 3]] * 3
 
 
@@ -374,7 +383,9 @@ def test_memory_that_compression_saves_comes_back_at_once() -> None:
     held = stage.pool.total_memory - stage.pool.available_memory
     first = next(iter(stage.accumulator.queues_for(TOPIC, [0])[0].batches))
     assert first.codec == "gzip"
-    assert held == (len(first.blocks) + len(stage.accumulator.queues_for(TOPIC, [0])[0].batches[-1].blocks)) * stage.pool.block_size
+    assert (
+        held == (len(first.blocks) + len(stage.accumulator.queues_for(TOPIC, [0])[0].batches[-1].blocks)) * stage.pool.block_size
+    )
     while stage.accumulator.has_undrained():
         stage.give_back(stage.drain_one(ONE_NODE))
     assert stage.is_whole
@@ -386,7 +397,7 @@ def test_waiting_for_memory_makes_everything_ready_at_once() -> None:
     stage.append(VALUE, partition=0)
     stage.append(VALUE, partition=1)
     seen: list[set[int]] = []
-    stage.wake = lambda: seen.append(stage.ready(ONE_NODE))
+    stage.on_wake = lambda: seen.append(stage.ready(ONE_NODE))
     with pytest.raises(KafkaTimeoutError, match="KAFKA_BUFFER_EXHAUSTED"):
         stage.append(VALUE, partition=2)
     # The Sender was once woken before the caller stood in line, found nobody waiting, and slept on for linger.ms.
@@ -552,6 +563,120 @@ def test_a_retried_batch_takes_no_more_rows_and_does_not_linger() -> None:
     assert stage.ready(ONE_NODE) == {0}
     assert payload(stage.drain_one(ONE_NODE)) == [b"1"]
     assert stage.ready(ONE_NODE) == set()
+
+
+# ---- SPLITTING
+
+
+def split(stage: Accumulation, batch: ProducerBatch) -> list[ProducerBatch]:
+    """As the Sender does."""
+    children = stage.accumulator.split_and_reenqueue(batch)
+    for child in reversed(children):
+        stage.accumulator.insert(child)
+    return children
+
+
+def test_a_split_batch_is_sent_in_pieces_before_newer_rows() -> None:
+    stage = Accumulation(batch_size=16 * BATCH)
+    stage.append(*[b"%d" % row + bytes(1000) for row in range(8)])
+    big = stage.drain_one(ONE_NODE)
+    newer = stage.append(b"newer")
+    split(stage, big)
+    pieces = [stage.drain_one(ONE_NODE) for _ in range(3)]
+    assert [[value[:1] for value in payload(piece) if value] for piece in pieces[:2]] == [
+        [b"0", b"1", b"2", b"3"],
+        [b"4", b"5", b"6", b"7"],
+    ]
+    assert payload(pieces[2]) == [b"newer"]
+    for piece in pieces:
+        stage.give_back(piece)
+    assert newer.acknowledged == 1
+    assert stage.is_whole
+
+
+def test_splitting_a_batch_gives_the_pools_memory_back_and_no_other() -> None:
+    """The children's memory is their own: given to the pool it would hand out blocks of the wrong size."""
+    stage = Accumulation(batch_size=16 * BATCH, buffer_memory=64 * BATCH)
+    stage.append(*[bytes(1000)] * 8)
+    split(stage, stage.drain_one(ONE_NODE))
+    assert stage.is_whole
+    for _ in range(2):
+        stage.give_back(stage.drain_one(ONE_NODE))
+    assert stage.is_whole
+    assert {len(block) for block in stage.pool.allocate(stage.pool.total_blocks, 0)} == {stage.pool.block_size}
+
+
+def test_flush_waits_for_the_pieces_of_a_batch() -> None:
+    stage = Accumulation(batch_size=16 * BATCH)
+    stage.append(bytes(1000), bytes(1000))
+    split(stage, stage.drain_one(ONE_NODE))
+
+    def send() -> None:
+        stage.give_back(stage.drain_one(ONE_NODE))
+
+    assert stage.accumulator.flush(10, send) is False
+    assert stage.accumulator.flush(10, send) is True
+
+
+def test_splitting_ends_at_single_records() -> None:
+    """Each split halves at least, wherever the broker's limit lies (KAFKA-8350)."""
+    stage = Accumulation(batch_size=64 * BATCH)
+    stage.append(*[bytes(700)] * 40)
+    todo, singles = [stage.drain_one(ONE_NODE)], 0
+    while todo:
+        batch = todo.pop()
+        if batch.record_count > 1:
+            children = stage.accumulator.split_and_reenqueue(batch)
+            assert len(children) > 1
+            for child in children:
+                stage.accumulator.finish(child)
+            todo += children
+        else:
+            singles += 1
+            stage.give_back(batch)
+    assert singles == 40
+    assert stage.is_whole
+
+
+def test_batches_are_rarely_too_large_though_compressibility_varies() -> None:
+    """The estimated ratio follows worse ones at once and better ones slowly: fewer than one batch in ten is split."""
+    random = Random(4)
+    stage = Accumulation(batch_size=BATCH, compression_type="gzip", linger_ms=0, buffer_memory=4_000_000)
+    batches = too_large = 0
+    for _ in range(60):
+        good, bad = random.random(), 100
+        rows = [bytes(bad) if random.random() < good else random.randbytes(bad) for _ in range(100)]
+        stage.append(*rows)
+        while stage.accumulator.has_undrained():
+            batch = stage.drain_one(ONE_NODE)
+            batches += 1
+            if batch.size_in_bytes > BATCH:
+                too_large += 1
+                split(stage, batch)
+            else:
+                stage.give_back(batch)
+    assert batches > 200
+    assert too_large < batches / 10
+    assert stage.is_whole
+
+
+def test_after_a_split_the_topics_ratio_starts_at_1_again() -> None:
+    stage = Accumulation(batch_size=BATCH, compression_type="gzip", linger_ms=0)
+    for _ in range(60):
+        stage.append(*[bytes(200)] * 10)
+        for batch in stage.drain(ONE_NODE, 0)[0]:
+            stage.give_back(batch)
+    learned = stage.accumulator.raw_limit(TOPIC)
+    assert learned > BATCH
+    stage.append(bytes(200), bytes(200))
+    while stage.accumulator.has_undrained():
+        batch = stage.drain_one(ONE_NODE)
+        if batch.record_count > 1 and not batch.is_split:
+            split(stage, batch)
+            assert stage.accumulator.raw_limit(TOPIC) < learned
+            assert stage.accumulator.raw_limit(TOPIC) <= BATCH
+        else:
+            stage.give_back(batch)
 
 
 # ---- EXPIRY
@@ -750,7 +875,7 @@ def test_rows_without_a_key_stay_with_one_partition_for_a_batch() -> None:
     chosen = assign(stage, 1000)
     switches = [index for index in range(1, 1000) if chosen[index] != chosen[index - 1]]
     assert set(chosen) == {0, 1, 2, 3}
-    assert all(later - earlier >= 10 for earlier, later in zip(switches, switches[1:], strict=False))
+    assert all(later - earlier >= 10 for earlier, later in pairwise(switches))
 
 
 def test_only_the_rows_asked_for_are_assigned() -> None:
@@ -805,6 +930,40 @@ def test_a_partition_never_written_to_is_drawn_too() -> None:
     assign(stage, 1)
     stage.ready(ONE_NODE)
     assert set(assign(stage, 2000, size=2 * BATCH)) == {0, 1, 2, 3}
+
+
+RACKS = Cluster(
+    nodes=[Node(0, "127.0.0.1", 9092, "here"), Node(1, "127.0.0.1", 9093, "there")],
+    topics=cluster({TOPIC: (0, 0, 1, 1)}).topics,
+)
+
+
+def test_rack_aware_rows_stay_in_their_rack() -> None:
+    stage = Accumulation(batch_size=BATCH, partitioner_rack_aware=True, client_rack="here")
+    assert set(assign(stage, 500, RACKS)) == {0, 1}
+
+
+def test_rack_aware_rows_go_anywhere_when_their_rack_leads_nothing() -> None:
+    stage = Accumulation(batch_size=BATCH, partitioner_rack_aware=True, client_rack="elsewhere")
+    assert set(assign(stage, 500, RACKS)) == {0, 1, 2, 3}
+
+
+def test_rack_aware_rows_stay_in_their_rack_when_its_queues_are_the_longer_ones() -> None:
+    """KIP-1123: queue lengths choose among the partitions of the rack, not among all."""
+    stage = Accumulation(batch_size=BATCH, partitioner_rack_aware=True, client_rack="here")
+    for partition, length in enumerate((6, 3, 1, 1)):
+        for _ in range(length):
+            stage.append(bytes(900), partition=partition)
+    assign(stage, 1, RACKS)
+    stage.ready(RACKS)
+    drawn = Counter(assign(stage, 700, RACKS, size=2 * BATCH))
+    assert set(drawn) == {0, 1}
+    assert drawn[1] > 2 * drawn[0]
+
+
+def test_round_robin_takes_turns_whatever_the_sizes() -> None:
+    stage = Accumulation(partitioner_class="org.apache.kafka.clients.producer.RoundRobinPartitioner")
+    assert sorted(assign(stage, 8, cluster({TOPIC: (0, None, 0, 1)}), size=100_000)) == [0, 0, 0, 2, 2, 2, 3, 3]
 
 
 # ---- ALL AT ONCE

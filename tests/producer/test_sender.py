@@ -6,6 +6,9 @@ in flight after it, and an answer given between two rounds is handled in the pol
 
 from __future__ import annotations
 
+from dataclasses import replace
+from uuid import uuid4
+
 import pytest
 
 from spark_kafka_sink.errors import (
@@ -27,6 +30,8 @@ from spark_kafka_sink.protocol.messages.produce import (
     LeaderIdAndEpoch,
     NodeEndpoint,
     ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
 )
 from tests.producer.harness import (
     PRODUCER_ID,
@@ -53,6 +58,13 @@ def identities(stage: Stage) -> list[tuple[int, int, int]]:
 
 def idempotent(**options: object) -> Stage:
     return Stage(enable_idempotence=True, **options)  # type: ignore[arg-type]
+
+
+def known(**options: object) -> Stage:
+    """An idempotent one whose partitions the brokers know: sequences go on at 1."""
+    stage = idempotent(**options)
+    stage.introduce()
+    return stage
 
 
 # ---- ONE REQUEST
@@ -115,18 +127,10 @@ def test_a_partition_that_the_answer_does_not_mention_fails() -> None:
 
 
 def test_an_answer_by_topic_id_is_matched_to_its_topic() -> None:
-    from uuid import uuid4
-
-    from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
-    from spark_kafka_sink.protocol.messages.produce import ProduceResponse, TopicProduceResponse
-
     stage = Stage()
     topic_id = uuid4()
-    known = metadata_response(stage.leaders)
-    with_id = MetadataResponse(
-        brokers=known.brokers,
-        topics=tuple(type(topic)(name=topic.name, topic_id=topic_id, partitions=topic.partitions) for topic in known.topics),
-    )
+    plain = metadata_response(stage.leaders)
+    with_id = replace(plain, topics=tuple(replace(topic, topic_id=topic_id) for topic in plain.topics))
     stage.client.update_metadata(with_id)
     delivery = stage.send(b"a")
     (request,) = stage.in_flight
@@ -250,7 +254,7 @@ def test_no_more_requests_than_allowed_are_in_flight_to_a_node() -> None:
 
 def test_while_a_partition_waits_for_its_answer_the_sender_does_not_spin() -> None:
     """Its node is ready, its batch is not: a poll of 0 ms would burn a processor until the answer comes."""
-    stage = idempotent(batch_size=1)
+    stage = known(batch_size=1)
     stage.send(b"1")
     stage.send(b"2")
     first, second = stage.in_flight
@@ -529,7 +533,11 @@ def test_a_batch_in_flight_expires_and_its_rows_fail_at_once() -> None:
 def test_memory_of_a_batch_that_expired_in_flight_is_not_used_again_before_its_answer() -> None:
     """KAFKA-19012: rows of another topic went out under the expired batch's request."""
     stage = Stage(
-        leaders={TOPIC: (0,), "other": (1,)}, request_timeout_ms=2000, delivery_timeout_ms=2000, batch_size=1024, buffer_memory=2048
+        leaders={TOPIC: (0,), "other": (1,)},
+        request_timeout_ms=2000,
+        delivery_timeout_ms=2000,
+        batch_size=1024,
+        buffer_memory=2048,
     )
     stage.send(b"first" + bytes(900))
     (request,) = stage.in_flight
@@ -548,9 +556,7 @@ def test_memory_of_a_batch_that_expired_in_flight_is_not_used_again_before_its_a
 
 @pytest.mark.parametrize("ending", ["success", "error", "disconnect"])
 @pytest.mark.parametrize("is_idempotent", [False, True])
-def test_the_late_answer_of_an_expired_batch_frees_its_memory_and_changes_nothing_else(
-    ending: str, is_idempotent: bool
-) -> None:
+def test_the_late_answer_of_an_expired_batch_frees_its_memory_and_changes_nothing_else(ending: str, is_idempotent: bool) -> None:
     stage = Stage(request_timeout_ms=1500, delivery_timeout_ms=1500, enable_idempotence=is_idempotent)
     delivery = stage.send(b"a")
     stage.clock.advance(1500)
@@ -762,10 +768,10 @@ def test_a_broker_that_gives_no_ids_fails_what_waits() -> None:
 
 @pytest.mark.parametrize("is_idempotent", [False, True])
 def test_with_one_request_in_flight_the_id_request_does_not_block_the_rows(is_idempotent: bool) -> None:
-    stage = Stage(
-        enable_idempotence=is_idempotent, has_producer_id=False, max_in_flight_requests_per_connection=1
-    )
-    stage.client.prepare_response(InitProducerIdResponse(producer_id=1, producer_epoch=0), matcher=_asks_for_id) if is_idempotent else None
+    stage = Stage(enable_idempotence=is_idempotent, has_producer_id=False, max_in_flight_requests_per_connection=1)
+    stage.client.prepare_response(
+        InitProducerIdResponse(producer_id=1, producer_epoch=0), matcher=_asks_for_id
+    ) if is_idempotent else None
     delivery = stage.append(b"a")
     stage.run(3)
     stage.succeed()
@@ -780,12 +786,12 @@ def _asks_for_id(request: ClientRequest) -> bool:
 
 
 def test_sequences_count_records_per_partition() -> None:
-    stage = idempotent(leaders={TOPIC: (0, 0)})
+    stage = known(leaders={TOPIC: (0, 0)})
     stage.send(b"a", b"b", partition=0)
     stage.send(b"c", partition=1)
     stage.send(b"d", b"e", b"f", partition=0)
     stage.send(b"g", partition=0)
-    assert [(sent.topic_partition.partition, sent.batch.base_sequence) for sent in stage.sent] == [(0, 0), (1, 0), (0, 2), (0, 5)]
+    assert [(sent.topic_partition.partition, sent.batch.base_sequence) for sent in stage.sent] == [(0, 1), (1, 1), (0, 3), (0, 6)]
     assert {(sent.batch.producer_id, sent.batch.producer_epoch) for sent in stage.sent} == {(PRODUCER_ID, 0)}
 
 
@@ -796,14 +802,14 @@ def test_without_idempotence_batches_carry_no_identity() -> None:
 
 
 def test_several_batches_of_a_partition_are_in_flight_at_a_time() -> None:
-    stage = idempotent()
+    stage = known()
     deliveries = [stage.send(b"%d" % row) for row in range(3)]
     assert len(stage.in_flight) == 3
     entry = stage.txn.sequences[tp()]
-    assert (entry.next_sequence, entry.last_acked_sequence) == (3, -1)
+    assert (entry.next_sequence, entry.last_acked_sequence) == (4, 0)
     for offset in range(3):
         stage.succeed(offset)
-        assert entry.last_acked_sequence == offset
+        assert entry.last_acked_sequence == 1 + offset
         assert deliveries[offset].acknowledged == 1
     assert entry.last_acked_offset == 2
     assert entry.in_flight == []
@@ -812,7 +818,7 @@ def test_several_batches_of_a_partition_are_in_flight_at_a_time() -> None:
 
 def test_after_a_failure_batches_in_flight_are_retried_one_at_a_time_and_in_order() -> None:
     """Only the lowest sequence may go: the broker would refuse the others. A new batch waits behind them."""
-    stage = idempotent()
+    stage = known()
     deliveries = [stage.send(b"%d" % row) for row in range(3)]
     requests = stage.in_flight
     stage.refuse(Errors.LEADER_NOT_AVAILABLE, request=requests[0])
@@ -826,11 +832,11 @@ def test_after_a_failure_batches_in_flight_are_retried_one_at_a_time_and_in_orde
     for row in (1, 2):
         stage.run()
         assert stage.sent[-1].values == [b"%d" % row]
-        assert stage.sent[-1].batch.base_sequence == row
+        assert stage.sent[-1].batch.base_sequence == 1 + row
         if row == 1:
             stage.succeed(row)
     stage.run()  # with the last retry in flight, new batches may go again
-    assert identities(stage)[-1] == (PRODUCER_ID, 0, 3)
+    assert identities(stage)[-1] == (PRODUCER_ID, 0, 4)
     stage.succeed(2)
     stage.succeed(3)
     assert [delivery.acknowledged for delivery in deliveries] == [1, 1, 1, 1]
@@ -839,7 +845,7 @@ def test_after_a_failure_batches_in_flight_are_retried_one_at_a_time_and_in_orde
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (2, 0, 1)])
 def test_whatever_the_order_of_the_answers_batches_are_retried_in_sequence_order(order: tuple[int, ...]) -> None:
-    stage = idempotent()
+    stage = known()
     for row in range(3):
         stage.send(b"%d" % row)
     requests = stage.in_flight
@@ -848,32 +854,32 @@ def test_whatever_the_order_of_the_answers_batches_are_retried_in_sequence_order
     for row in range(3):
         stage.back_off()
         stage.run(2)
-        assert stage.sent[-1].identity == (PRODUCER_ID, 0, row)
+        assert stage.sent[-1].identity == (PRODUCER_ID, 0, 1 + row)
         stage.succeed(row)
     assert len(stage.sent) == 6
 
 
 def test_a_later_batch_may_succeed_while_an_earlier_one_is_retried() -> None:
     """The first landed although its answer was an error; its retry is then a duplicate."""
-    stage = idempotent()
+    stage = known()
     first, second = stage.send(b"1"), stage.send(b"2")
     requests = stage.in_flight
     stage.refuse(Errors.REQUEST_TIMED_OUT, request=requests[0])
     stage.succeed(1, request=requests[1])
     assert (first.done(), second.acknowledged) == (False, 1)
-    assert stage.txn.sequences[tp()].last_acked_sequence == 1
+    assert stage.txn.sequences[tp()].last_acked_sequence == 2
     stage.back_off()
     stage.run()
-    assert stage.sent[-1].identity == (PRODUCER_ID, 0, 0)
+    assert stage.sent[-1].identity == (PRODUCER_ID, 0, 1)
     stage.refuse(Errors.DUPLICATE_SEQUENCE_NUMBER)
     assert first.result(0).offsets[tp()].first == -1
-    assert stage.txn.sequences[tp()].last_acked_sequence == 1  # does not go back
+    assert stage.txn.sequences[tp()].last_acked_sequence == 2  # does not go back
     assert stage.is_whole
 
 
 def test_a_batch_behind_the_last_acknowledged_one_still_is_the_first_in_flight() -> None:
     """It was sorted behind the batches drained after it: each of the two then waited for the other until both expired."""
-    stage = idempotent()
+    stage = known()
     stage.send(b"1")
     stage.send(b"2")
     requests = stage.in_flight
@@ -907,7 +913,7 @@ def test_a_duplicate_is_a_success_whose_offset_is_unknown() -> None:
 
 def test_answers_that_come_out_of_order_acknowledge_the_right_rows() -> None:
     """A connection lost and made anew can have the second request answered before the first one's retry."""
-    stage = idempotent()
+    stage = known()
     first, second = stage.send(b"1"), stage.send(b"2")
     requests = stage.in_flight
     stage.refuse(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=requests[1])
@@ -915,15 +921,14 @@ def test_answers_that_come_out_of_order_acknowledge_the_right_rows() -> None:
     stage.refuse(Errors.NOT_LEADER_OR_FOLLOWER, request=requests[0])
     stage.back_off()
     stage.run()
-    assert stage.sent[-1].identity == (PRODUCER_ID, 0, 0)
+    assert stage.sent[-1].identity == (PRODUCER_ID, 0, 1)
     stage.succeed(10)
     stage.run()
-    assert stage.sent[-1].identity == (PRODUCER_ID, 0, 1)
+    assert stage.sent[-1].identity == (PRODUCER_ID, 0, 2)
     stage.succeed(11)
     assert (first.offsets[tp()].first, second.offsets[tp()].first) == (10, 11)
 
 
-@pytest.mark.xfail(strict=True, reason="B12: a broker without state accepts the second batch first; the first then is refused for ever")
 def test_the_first_batch_of_a_partition_is_not_overtaken_by_the_second() -> None:
     """A broker that does not know the producer takes any first sequence: after the first batch was refused it took the second,
     and the first could never follow.
@@ -941,11 +946,23 @@ def test_the_first_batch_of_a_partition_is_not_overtaken_by_the_second() -> None
     assert (first.acknowledged, second.acknowledged) == (1, 1)
 
 
+def test_until_the_brokers_know_the_producer_a_partition_has_one_batch_in_flight() -> None:
+    stage = idempotent(leaders={TOPIC: (0, 0)}, batch_size=1)
+    stage.append(b"1", b"2", partition=0)
+    stage.append(b"3", partition=1)
+    stage.run(3)
+    assert values(stage) == [[b"1"], [b"3"]]
+    stage.respond(partition_answer(0), partition_answer(1))
+    stage.append(b"4", partition=0)
+    stage.run(3)
+    assert values(stage) == [[b"1"], [b"3"], [b"2"], [b"4"]]
+
+
 # ---- EPOCH BUMPS
 
 
 def test_after_a_fatal_failure_of_the_first_batch_those_behind_it_are_numbered_anew() -> None:
-    stage = idempotent()
+    stage = known()
     first, second = stage.send(b"1"), stage.send(b"2")
     requests = stage.in_flight
     stage.refuse(Errors.INVALID_RECORD, request=requests[0])
@@ -1158,7 +1175,7 @@ def test_rows_that_expire_without_having_been_sent_leave_no_gap() -> None:
 
 
 def test_an_expired_batch_leaves_no_gap_if_a_later_one_succeeds() -> None:
-    stage = idempotent(request_timeout_ms=1000, delivery_timeout_ms=1000)
+    stage = known(request_timeout_ms=1000, delivery_timeout_ms=1000)
     first = stage.send(b"1")
     stage.clock.advance(600)
     second = stage.send(b"2")
@@ -1175,11 +1192,11 @@ def test_an_expired_batch_leaves_no_gap_if_a_later_one_succeeds() -> None:
     assert second.acknowledged == 1
     stage.run()
     assert not stage.txn.has_unresolved(tp())
-    assert identities(stage)[-1] == (PRODUCER_ID, 0, 2)
+    assert identities(stage)[-1] == (PRODUCER_ID, 0, 3)
 
 
 def test_an_expired_batch_and_a_refused_one_behind_it_start_a_new_epoch() -> None:
-    stage = idempotent(request_timeout_ms=1000, delivery_timeout_ms=1000)
+    stage = known(request_timeout_ms=1000, delivery_timeout_ms=1000)
     stage.send(b"1")
     stage.clock.advance(600)
     second = stage.send(b"2")
@@ -1302,10 +1319,10 @@ def test_an_id_that_arrives_after_a_fatal_error_changes_nothing() -> None:
     stage.run()
     assert stage.txn.state is State.INITIALIZING
     stage.refuse(Errors.PRODUCER_FENCED, request=second, partition=1)
-    assert stage.txn.state is State.FATAL_ERROR
     stage.client.respond(InitProducerIdResponse(producer_id=9, producer_epoch=0))
     stage.run()
-    assert stage.txn.state is State.FATAL_ERROR
+    assert stage.txn.state.value == "fatal error"
+    assert not stage.txn.has_producer_id
 
 
 # ---- LARGE BATCHES
@@ -1318,6 +1335,80 @@ def test_a_single_record_that_the_broker_finds_too_large_fails() -> None:
     assert "KAFKA_MESSAGE_TOO_LARGE" in str(delivery.error)
     assert stage.is_whole
     assert not stage.accumulator.has_incomplete()
+
+
+@pytest.mark.parametrize("is_idempotent", [False, True])
+def test_a_batch_that_the_broker_finds_too_large_is_sent_in_pieces(is_idempotent: bool) -> None:
+    stage = Stage(enable_idempotence=is_idempotent)
+    if is_idempotent:
+        stage.introduce()
+    delivery = stage.send(b"a" * 100, b"b" * 100, b"c" * 100, b"d" * 100)
+    stage.refuse(Errors.MESSAGE_TOO_LARGE)
+    for offset in (10, 12):
+        stage.run()  # at once, without back-off
+        stage.succeed(offset)
+    assert values(stage)[1:] == [[b"a" * 100, b"b" * 100], [b"c" * 100, b"d" * 100]]
+    assert (delivery.result(0).offsets[tp()].first, delivery.offsets[tp()].last, delivery.offsets[tp()].rows) == (10, 13, 4)
+    assert stage.metrics.batch_split_total == 1
+    assert stage.is_whole
+    stage.send(b"next")
+    if is_idempotent:
+        assert [sent.batch.base_sequence for sent in stage.sent] == [1, 1, 3, 5]
+        assert {sent.batch.producer_epoch for sent in stage.sent} == {0}
+
+
+def test_a_split_does_not_use_up_a_retry() -> None:
+    stage = Stage(retries=0)
+    delivery = stage.send(b"a", b"b")
+    stage.refuse(Errors.MESSAGE_TOO_LARGE)
+    for _ in range(2):
+        stage.run()
+        stage.succeed()
+    assert delivery.result(0).acknowledged == 2
+
+
+def test_a_piece_that_still_is_too_large_is_split_again_and_a_single_record_fails() -> None:
+    stage = known()
+    delivery = stage.send(b"a", b"b", b"c")
+    while stage.in_flight:
+        stage.refuse(Errors.MESSAGE_TOO_LARGE)
+        stage.run()
+    assert delivery.failed == 3
+    assert "KAFKA_MESSAGE_TOO_LARGE" in str(delivery.error)
+    assert stage.is_whole
+    assert not stage.accumulator.has_incomplete()
+
+
+def test_batches_behind_a_split_one_wait_for_its_pieces() -> None:
+    stage = known()
+    stage.send(b"1", b"2")
+    stage.send(b"3")
+    first, second = stage.in_flight
+    stage.refuse(Errors.MESSAGE_TOO_LARGE, request=first)
+    stage.refuse(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, request=second)
+    for row in range(3):
+        stage.back_off()
+        stage.run()
+        assert len(stage.in_flight) == 1
+        stage.succeed(row)
+    assert [(sent.values, sent.batch.base_sequence) for sent in stage.sent[2:]] == [([b"1"], 1), ([b"2"], 2), ([b"3"], 3)]
+    assert stage.is_whole
+
+
+def test_pieces_that_expire_before_they_are_sent_leave_a_gap_that_a_new_epoch_closes() -> None:
+    """Their numbers were given to their parent: the rows after them were out of order until they expired as well."""
+    stage = Stage(enable_idempotence=True, request_timeout_ms=1000, delivery_timeout_ms=1000)
+    stage.introduce()
+    stage.send(b"1", b"2")
+    (request,) = stage.in_flight
+    stage.client.respond(produce_response(partition_answer(0, Errors.MESSAGE_TOO_LARGE)), request=request)
+    stage.client.poll(0, stage.now_ms)
+    stage.client.back_off(0, 1000)
+    stage.clock.advance(1000)
+    stage.run(2)
+    stage.send(b"3")
+    assert stage.sent[-1].values == [b"3"]
+    assert stage.sent[-1].identity == (PRODUCER_ID, 1, 0)
 
 
 # ---- THE END
@@ -1401,7 +1492,9 @@ def test_a_sender_that_breaks_fails_every_row_and_says_why() -> None:
     stage.client.poll = breaks  # type: ignore[method-assign,assignment]
     run_thread(stage)
     assert isinstance(stage.sender.failure, ZeroDivisionError)
-    assert str(delivery.error).startswith("[KAFKA_INTERNAL_ERROR] The producer's sender thread failed: ZeroDivisionError('a bug')")
+    assert str(delivery.error).startswith(
+        "[KAFKA_INTERNAL_ERROR] The producer's sender thread failed: ZeroDivisionError('a bug')"
+    )
     with pytest.raises(ProducerClosedError):
         stage.append(b"b")
 
@@ -1413,11 +1506,74 @@ def test_rows_fail_even_if_the_connections_cannot_be_closed() -> None:
     def breaks(*_: object) -> None:
         raise OSError("bad file descriptor")
 
-    stage.client.close = breaks  # type: ignore[method-assign]
+    stage.client.close = breaks  # type: ignore[method-assign,assignment]
     stage.sender.force_close()
     with pytest.raises(OSError, match="bad file"):
         run_thread(stage)
     assert delivery.failed == 1
+
+
+# ---- SINGLE RECORDS
+
+
+def test_the_sender_sleeps_no_longer_than_gathered_records_linger() -> None:
+    stage = Stage(linger_ms=500)
+    stage.gather(b"a")
+    stage.clock.advance(100)
+    stage.run()
+    assert stage.client.poll_timeouts_ms[-1] == 400
+
+
+def test_gathered_records_that_have_lingered_are_sent_at_once_and_linger_no_second_time() -> None:
+    stage = Stage(linger_ms=500)
+    futures = [stage.gather(b"a"), stage.gather(b"b")]
+    stage.clock.advance(500)
+    stage.run()
+    assert values(stage) == [[b"a", b"b"]]
+    stage.succeed(7)
+    assert [future.result(0).offset for future in futures] == [7, 8]
+    assert stage.is_whole
+
+
+def test_gathered_records_expire_counted_from_their_send() -> None:
+    stage = Stage(leaders={TOPIC: (None,)}, linger_ms=500, request_timeout_ms=500, delivery_timeout_ms=1000)
+    future = stage.gather(b"a")
+    stage.clock.advance(500)
+    stage.run()
+    assert not future.done()
+    stage.clock.advance(500)
+    stage.run()
+    assert future.exception(0).condition == "KAFKA_DELIVERY_TIMEOUT"  # type: ignore[union-attr]
+
+
+def test_the_sender_never_waits_for_memory_that_only_it_can_give_back() -> None:
+    stage = Stage(linger_ms=500, batch_size=1024, buffer_memory=1024)
+    stage.send(bytes(900))
+    future = stage.gather(bytes(900))
+    stage.clock.advance(500)
+    stage.run(2)
+    assert len(stage.in_flight) == 2
+    stage.succeed(0)
+    stage.succeed(1)
+    assert future.result(0).offset == 1
+    assert stage.is_whole  # what was overdrawn is let go
+
+
+def test_gathered_records_fail_with_a_fatal_error() -> None:
+    stage = idempotent(linger_ms=60_000)
+    future = stage.gather(b"a")
+    error = KafkaError("fatal")
+    stage.txn.become_fatal(error)
+    stage.run()
+    assert future.exception(0) is error
+
+
+def test_gathered_records_fail_when_the_sender_ends() -> None:
+    stage = Stage(linger_ms=60_000)
+    future = stage.gather(b"a")
+    stage.sender.force_close()
+    run_thread(stage)
+    assert isinstance(future.exception(0), ProducerClosedError)
 
 
 # ---- METRICS

@@ -1,0 +1,123 @@
+"""Brokers that die in the middle of a write and come back: every row is there once, and in order."""
+
+from __future__ import annotations
+
+import itertools
+import resource
+import threading
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from jobs.local_kafka import LocalKafka
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.producer.delivery import Delivery
+from tests.integration.reading import READERS
+
+ROWS_PER_CALL = 5_000
+PARTITIONS = 6
+
+
+class SteadyWriter:
+    """Writes numbered rows with 50 different keys until it is told to stop, on a thread of its own."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        options = {"bootstrap.servers": bootstrap_servers, "request.timeout.ms": "5000", "delivery.timeout.ms": "90000"}
+        self.producer = KafkaProducer(options)
+        self.deliveries: list[Delivery] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self._thread.start()
+
+    def _write(self) -> None:
+        for call in itertools.count():
+            if self._stop.wait(0.02):  # the pace of the rows, not a way to wait for something
+                return
+            numbers = np.arange(call * ROWS_PER_CALL, (call + 1) * ROWS_PER_CALL)
+            keys = pa.array((numbers % 50).astype(str), pa.string())
+            self.deliveries.append(self.producer.send_columns("t", key=keys, value=pa.array(numbers.astype(str), pa.string())))
+
+    def rows_acknowledged(self) -> int:
+        return sum(delivery.acknowledged for delivery in list(self.deliveries))
+
+    def await_rows(self, rows: int) -> None:
+        """Until so many more rows are acknowledged."""
+        target = self.rows_acknowledged() + rows
+        while self.rows_acknowledged() < target:
+            assert self._thread.is_alive(), "the writer failed"
+            for delivery in self.deliveries[-1:]:
+                delivery.result(120_000)
+            self._stop.wait(0.01)
+
+    def finish(self) -> int:
+        self._stop.set()
+        self._thread.join()
+        self.producer.close()
+        for delivery in self.deliveries:
+            delivery.result(0)
+        return len(self.deliveries) * ROWS_PER_CALL
+
+
+def assert_each_row_once_and_in_order(bootstrap_servers: str, rows: int) -> None:
+    records = READERS["confluent-kafka"](bootstrap_servers, "t", timeout_s=120)
+    counts = Counter(int(record.value or b"-1") for record in records)
+    assert len(records) == rows
+    assert counts.keys() == set(range(rows))
+    for partition in range(PARTITIONS):
+        numbers = [int(record.value or b"-1") for record in records if record.partition == partition]
+        assert numbers == sorted(numbers)
+
+
+@pytest.mark.usefixtures("kafka_jars")
+def test_a_broker_killed_and_restarted_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    with LocalKafka(tmp_path) as cluster:
+        cluster.create_topic("t", PARTITIONS)
+        writer = SteadyWriter(cluster.bootstrap_servers)
+        writer.await_rows(100_000)
+        cluster.kill(1)
+        cluster.restart(1)
+        writer.await_rows(100_000)
+        assert_each_row_once_and_in_order(cluster.bootstrap_servers, writer.finish())
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("kafka_jars")
+def test_a_cluster_whose_brokers_die_one_after_the_other_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    with LocalKafka(tmp_path, brokers=3) as cluster:
+        cluster.create_topic("t", PARTITIONS, {"min.insync.replicas": "2"})
+        writer = SteadyWriter(cluster.bootstrap_servers)
+        for node in (1, 2, 3):
+            writer.await_rows(100_000)
+            cluster.kill(node)
+            writer.await_rows(50_000)  # the others go on without it
+            cluster.restart(node)
+        writer.await_rows(100_000)
+        assert_each_row_once_and_in_order(cluster.bootstrap_servers, writer.finish())
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_fifty_million_rows_take_no_more_memory_than_the_first_million(broker: LocalKafka) -> None:
+    """Memory of this process: the producer's buffer.memory of 32 MiB, one chunk, scratch for a slice; nothing that grows."""
+    broker.create_topic("fifty-million", PARTITIONS, {"retention.bytes": "50000000", "segment.bytes": "20000000"})
+    keys = pa.array([b"%08d" % number for number in range(20_000)], pa.binary())
+    values = pa.array([b"%0100d" % number for number in range(20_000)], pa.binary())
+    acknowledged = 0
+    peak_after_a_million_kb = 0
+    with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": "262144", "linger.ms": "20"}) as producer:
+        for call in range(2_500):
+            delivery = producer.send_columns("fifty-million", key=keys, value=values)
+            if call % 50 == 49:
+                acknowledged += 50 * delivery.result(120_000).acknowledged
+            if call == 100:
+                peak_after_a_million_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        metrics = producer.metrics()
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"50,000,000 rows; peak resident {peak_kb // 1024} MiB, after two million {peak_after_a_million_kb // 1024} MiB")
+    assert acknowledged == 50_000_000
+    assert metrics["record-send-total"] == 50_000_000
+    assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
+    assert peak_kb - peak_after_a_million_kb < 32 * 1024

@@ -1,0 +1,578 @@
+"""KafkaProducer over real sockets against FakeBroker: what the caller sees.
+
+Everything below the caller's side is tested without sockets elsewhere; here it is the whole thing once, and what belongs to
+KafkaProducer alone: columns and topics, checks, metadata, flush, close, single records.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import (
+    BrokerError,
+    ConfigError,
+    InvalidRecordError,
+    KafkaError,
+    KafkaTimeoutError,
+    ProducerClosedError,
+    RecordTooLargeError,
+    SchemaError,
+)
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
+from spark_kafka_sink.producer.serializers import SerializationError
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.records.murmur2 import partition_for_keys
+from tests.fakes.fake_broker import FakeBroker
+from tests.producer.harness import tp
+
+WAIT_MS = 30_000
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker(nodes=2, topics={"orders": 4, "single": 1, "other": 2}) as cluster:
+        yield cluster
+        assert cluster.violations == []
+
+
+def producer_of(broker: FakeBroker, **options: Any) -> KafkaProducer:
+    given = {"bootstrap_servers": broker.bootstrap_servers, "retry_backoff_ms": 10, "metadata_max_age_ms": 60_000} | options
+    return KafkaProducer({name.replace("_", "."): value for name, value in given.items()})
+
+
+@pytest.fixture
+def producer(broker: FakeBroker) -> Iterator[KafkaProducer]:
+    with producer_of(broker) as made:
+        yield made
+
+
+def binary(*values: bytes | None) -> pa.Array:
+    return pa.array(values, pa.binary())
+
+
+# ---- COLUMNS
+
+
+def test_rows_arrive_and_the_handle_tells_where(broker: FakeBroker, producer: KafkaProducer) -> None:
+    delivery = producer.send_columns("single", value=binary(b"a", None, b"c"), key=binary(b"k", b"k", None))
+    found = delivery.result(WAIT_MS).offsets[tp(0, "single")]
+    assert (found.first, found.last, found.rows) == (0, 2, 3)
+    assert [(record.key, record.value) for record in broker.records("single")] == [(b"k", b"a"), (b"k", None), (None, b"c")]
+
+
+def test_explicit_partitions_come_first_then_keys_then_the_sticky_one(broker: FakeBroker, producer: KafkaProducer) -> None:
+    keys = [b"key%d" % number for number in range(100)]
+    producer.send_columns(
+        "orders",
+        value=binary(*[b"%d" % number for number in range(100)]),
+        key=pa.array([key if number % 2 else None for number, key in enumerate(keys)], pa.binary()),
+        partition=pa.array([3 if number % 10 == 0 else None for number in range(100)], pa.int32()),
+    ).result(WAIT_MS)
+    by_key = partition_for_keys(pa.array(keys, pa.binary()), 4)
+    landed = {int(record.value or b""): partition for partition in range(4) for record in broker.records("orders", partition)}
+    assert len(landed) == 100
+    for number in range(100):
+        if number % 10 == 0:
+            assert landed[number] == 3
+        elif number % 2:
+            assert landed[number] == by_key[number]
+    assert len({landed[number] for number in range(100) if number % 2 == 0 and number % 10}) == 1  # one batch's worth: one stay
+
+
+def test_keys_can_be_ignored(broker: FakeBroker) -> None:
+    with producer_of(broker, partitioner_ignore_keys=True) as producer:
+        delivery = producer.send_columns("orders", value=binary(*[b"v"] * 50), key=binary(*[b"k%d" % n for n in range(50)]))
+        assert len(delivery.result(WAIT_MS).offsets) == 1
+
+
+def test_a_topic_column_sends_each_row_to_its_topic_in_order(broker: FakeBroker, producer: KafkaProducer) -> None:
+    topics = pa.array(["single", "other", "single", "other", "single"])
+    producer.send_columns(topics, value=binary(b"0", b"1", b"2", b"3", b"4"), partition=pa.array([0] * 5, pa.int32())).result(
+        WAIT_MS
+    )
+    assert broker.values("single") == [b"0", b"2", b"4"]
+    assert broker.values("other", 0) == [b"1", b"3"]
+
+
+def test_a_dictionary_of_topics_may_name_some_that_no_row_uses(broker: FakeBroker, producer: KafkaProducer) -> None:
+    topics = pa.array(["single", "gone"]).dictionary_encode()[:1]
+    producer.send_columns(topics, value=binary(b"a")).result(WAIT_MS)
+    assert broker.values("single") == [b"a"]
+
+
+def test_a_thousand_rows_keep_their_order_per_partition(broker: FakeBroker) -> None:
+    rng = np.random.default_rng(5)
+    partitions = rng.integers(0, 4, 3000).astype(np.int32)
+    values = [b"%06d" % number + bytes(int(size)) for number, size in enumerate(rng.integers(0, 300, 3000))]
+    with producer_of(broker, batch_size=2000, buffer_memory=64_000, compression_type="lz4") as producer:
+        for start in range(0, 3000, 500):
+            producer.send_columns(
+                "orders", value=binary(*values[start : start + 500]), partition=pa.array(partitions[start : start + 500])
+            )
+        producer.flush(WAIT_MS)
+    for partition in range(4):
+        assert broker.values("orders", partition) == [
+            value for value, where in zip(values, partitions, strict=True) if where == partition
+        ]
+
+
+def test_headers_and_timestamps_arrive(broker: FakeBroker, producer: KafkaProducer) -> None:
+    headers = pa.array([[{"key": "h", "value": b"1"}], None], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+    producer.send_columns(
+        "single", value=binary(b"a", b"b"), headers=headers, timestamp=pa.array([1_600_000_000_000, None], pa.int64())
+    ).result(WAIT_MS)
+    first, second = broker.records("single")
+    assert (first.headers, first.timestamp) == ((("h", b"1"),), 1_600_000_000_000)
+    assert second.headers == ()
+    assert second.timestamp > 1_700_000_000_000  # now
+
+
+def test_string_columns_are_utf8(broker: FakeBroker, producer: KafkaProducer) -> None:
+    producer.send_columns("single", value=pa.array(["ä"]), key=pa.array(["k"])).result(WAIT_MS)
+    assert broker.values("single") == ["ä".encode()]
+
+
+def test_no_rows_are_no_trouble(producer: KafkaProducer) -> None:
+    assert producer.send_columns("no such topic", value=binary()).result(0).rows == 0
+
+
+def test_all_values_may_be_null(broker: FakeBroker, producer: KafkaProducer) -> None:
+    producer.send_columns("single", value=None, key=binary(b"k")).result(WAIT_MS)
+    assert broker.values("single") == [None]
+
+
+# ---- CHECKS: NOTHING IS QUEUED WHEN THEY RAISE
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_partition_column_of_another_length_is_refused(broker: FakeBroker, producer: KafkaProducer, rows: int) -> None:
+    """The rows beyond a shorter one were lost silently."""
+    with pytest.raises(SchemaError, match=f"column partition has {rows} rows where 2 are expected"):
+        producer.send_columns("single", value=binary(b"a", b"b"), partition=pa.array([0] * rows, pa.int32()))
+    producer.flush(WAIT_MS)
+    assert broker.values("single") == []
+
+
+@pytest.mark.parametrize("column", ["key", "timestamp", "headers"])
+def test_any_column_of_another_length_is_refused(producer: KafkaProducer, column: str) -> None:
+    types = {
+        "key": pa.binary(),
+        "timestamp": pa.int64(),
+        "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    }
+    columns: dict[str, Any] = {column: pa.nulls(1, types[column])}
+    with pytest.raises(SchemaError, match=f"column {column} has 1 rows where 2 are expected"):
+        producer.send_columns("single", value=binary(b"a", b"b"), **columns)
+
+
+def test_a_topic_column_of_another_length_is_refused(producer: KafkaProducer) -> None:
+    with pytest.raises(SchemaError):
+        producer.send_columns(pa.array(["single"] * 3), value=binary(b"a", b"b"))
+
+
+def test_a_null_topic_is_refused(producer: KafkaProducer) -> None:
+    with pytest.raises(InvalidRecordError, match=r"^\[KAFKA_NULL_TOPIC_IN_DATA\] row 1 of this chunk"):
+        producer.send_columns(pa.array(["single", None]), value=binary(b"a", b"b"))
+
+
+def test_a_negative_partition_is_refused(producer: KafkaProducer) -> None:
+    with pytest.raises(InvalidRecordError, match="Invalid partition: -1"):
+        producer.send_columns("single", value=binary(b"a"), partition=pa.array([-1], pa.int32()))
+
+
+def test_without_any_column_there_is_no_telling_how_many_rows_there_are(producer: KafkaProducer) -> None:
+    with pytest.raises(InvalidRecordError, match="at least one column"):
+        producer.send_columns("single", value=None)
+
+
+@pytest.mark.parametrize(("option", "limit"), [("max.request.size", 1000), ("buffer.memory", 20_000)])
+def test_a_row_that_is_too_large_names_itself_and_the_limit(broker: FakeBroker, option: str, limit: int) -> None:
+    with producer_of(broker, **{option: limit}) as producer:
+        with pytest.raises(RecordTooLargeError, match=rf"row 1 of this chunk, topic single: .* exceeds {option}={limit}"):
+            producer.send_columns("single", value=binary(b"a", bytes(limit), b"b"))
+        producer.flush(WAIT_MS)
+    assert broker.values("single") == []
+
+
+# ---- METADATA
+
+
+def test_a_topic_that_does_not_exist_is_waited_for_no_longer_than_max_block_ms(broker: FakeBroker) -> None:
+    with producer_of(broker, max_block_ms=150) as producer, pytest.raises(KafkaTimeoutError) as raised:
+        producer.send_columns("gone", value=binary(b"a"))
+    assert str(raised.value).startswith("[KAFKA_UNKNOWN_TOPIC] Topic gone not present in metadata after 150 ms.")
+
+
+def test_a_topic_that_is_created_meanwhile_is_found(broker: FakeBroker, producer: KafkaProducer) -> None:
+    def create_when_asked_for() -> None:
+        broker.wait_until(lambda: any("late" in str(request.message) for request in broker.requests_of(ApiKey.METADATA)))
+        broker.add_topic("late", 1)
+
+    asked = threading.Thread(target=create_when_asked_for, daemon=True)
+    asked.start()
+    producer.send_columns("late", value=binary(b"a")).result(WAIT_MS)
+    asked.join(WAIT_S)
+    assert broker.values("late") == [b"a"]
+
+
+def test_a_partition_out_of_range_names_the_range(broker: FakeBroker) -> None:
+    with producer_of(broker, max_block_ms=150) as producer, pytest.raises(InvalidRecordError) as raised:
+        producer.send_columns("orders", value=binary(b"a"), partition=pa.array([4], pa.int32()))
+    assert str(raised.value).startswith("[KAFKA_UNKNOWN_PARTITION] Partition 4 of topic orders with partition count 4")
+
+
+def test_an_unauthorized_topic_is_told_at_once(broker: FakeBroker, producer: KafkaProducer) -> None:
+    broker.topics["orders"].error = Errors.TOPIC_AUTHORIZATION_FAILED
+    with pytest.raises(BrokerError, match="KAFKA_TOPIC_AUTHORIZATION_FAILED"):
+        producer.send_columns("orders", value=binary(b"a"))
+
+
+def test_when_no_broker_answers_the_error_says_so() -> None:
+    with FakeBroker() as gone:
+        servers = gone.bootstrap_servers
+    with (
+        KafkaProducer({"bootstrap.servers": servers, "max.block.ms": 200}) as producer,
+        pytest.raises(KafkaTimeoutError, match=r"^\[KAFKA_BROKER_UNREACHABLE\] .*127\.0\.0\.1"),
+    ):
+        producer.send_columns("orders", value=binary(b"a"))
+
+
+def test_partitions_can_be_asked_for(producer: KafkaProducer) -> None:
+    assert [(info.partition, info.leader) for info in producer.partitions_for("orders")] == [(0, 0), (1, 1), (2, 0), (3, 1)]
+
+
+def test_closing_ends_a_wait_for_metadata(broker: FakeBroker) -> None:
+    producer = producer_of(broker)
+    errors: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            producer.send_columns("gone", value=binary(b"a"))
+        except KafkaError as error:
+            errors.append(error)
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    broker.wait_until(lambda: any("gone" in str(request.message) for request in broker.requests_of(ApiKey.METADATA)))
+    producer.close()
+    writer.join(WAIT_S)
+    assert [type(error) for error in errors] == [ProducerClosedError]
+
+
+# ---- TROUBLE
+
+
+def test_errors_that_pass_are_not_seen_by_the_caller(broker: FakeBroker, producer: KafkaProducer) -> None:
+    broker.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS, times=2)
+    broker.drop_next(ApiKey.PRODUCE, after_append=True)
+    producer.send_columns("single", value=binary(b"a", b"b")).result(WAIT_MS)
+    producer.send_columns("single", value=binary(b"c")).result(WAIT_MS)
+    assert broker.values("single") == [b"a", b"b", b"c"]
+
+
+def test_a_moving_leader_is_followed(broker: FakeBroker, producer: KafkaProducer) -> None:
+    producer.send_columns("single", value=binary(b"a")).result(WAIT_MS)
+    broker.move_leader("single", 0, 1)
+    producer.send_columns("single", value=binary(b"b")).result(WAIT_MS)
+    assert broker.values("single") == [b"a", b"b"]
+
+
+def test_a_refused_batch_raises_from_the_handle(broker: FakeBroker, producer: KafkaProducer) -> None:
+    broker.fail_next(ApiKey.PRODUCE, Errors.INVALID_RECORD)
+    delivery = producer.send_columns("single", value=binary(b"a"))
+    with pytest.raises(BrokerError, match="KAFKA_INVALID_RECORD"):
+        delivery.result(WAIT_MS)
+    producer.send_columns("single", value=binary(b"b")).result(WAIT_MS)
+    assert broker.values("single") == [b"b"]
+
+
+def test_a_fatal_error_is_raised_by_later_calls_too(broker: FakeBroker, producer: KafkaProducer) -> None:
+    broker.fail_next(ApiKey.PRODUCE, Errors.CLUSTER_AUTHORIZATION_FAILED)
+    delivery = producer.send_columns("single", value=binary(b"a"))
+    with pytest.raises(BrokerError, match="IDEMPOTENT_WRITE"):
+        delivery.result(WAIT_MS)
+    with pytest.raises(BrokerError, match="IDEMPOTENT_WRITE"):
+        producer.send_columns("single", value=binary(b"b"))
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_every_acks_writes(broker: FakeBroker, acks: str) -> None:
+    with producer_of(broker, acks=acks, enable_idempotence=False) as producer:
+        delivery = producer.send_columns("single", value=binary(b"a"))
+        producer.flush(WAIT_MS)
+    assert delivery.acknowledged == 1
+    assert broker.values("single") == [b"a"]
+
+
+# ---- FLUSH AND CLOSE
+
+
+def test_flush_does_not_wait_for_linger(broker: FakeBroker) -> None:
+    with producer_of(broker, linger_ms=600_000, delivery_timeout_ms=700_000) as producer:
+        delivery = producer.send_columns("single", value=binary(b"a"))
+        assert not delivery.done()
+        producer.flush(WAIT_MS)
+        assert delivery.acknowledged == 1
+
+
+def test_flush_gives_up_after_its_time(broker: FakeBroker) -> None:
+    producer = producer_of(broker)
+    release = broker.hold_next(ApiKey.PRODUCE)
+    delivery = producer.send_columns("single", value=binary(b"a"))
+    with pytest.raises(KafkaTimeoutError, match=r"^\[KAFKA_FLUSH_TIMEOUT\]"):
+        producer.flush(50)
+    release.set()
+    producer.close()
+    assert delivery.acknowledged == 1
+
+
+def test_flush_does_not_raise_for_rows_that_failed(broker: FakeBroker, producer: KafkaProducer) -> None:
+    broker.fail_next(ApiKey.PRODUCE, Errors.INVALID_RECORD)
+    delivery = producer.send_columns("single", value=binary(b"a"))
+    producer.flush(WAIT_MS)
+    assert delivery.failed == 1
+
+
+def test_close_sends_what_is_queued_and_may_be_called_again(broker: FakeBroker) -> None:
+    producer = producer_of(broker, linger_ms=600_000, delivery_timeout_ms=700_000)
+    delivery = producer.send_columns("single", value=binary(b"a"))
+    producer.close()
+    producer.close()
+    assert delivery.result(0).acknowledged == 1
+    assert broker.values("single") == [b"a"]
+
+
+def test_close_without_time_fails_what_is_left(broker: FakeBroker) -> None:
+    producer = producer_of(broker)
+    release = broker.hold_next(ApiKey.PRODUCE)
+    delivery = producer.send_columns("single", value=binary(b"a"))
+    broker.wait_until(lambda: len(broker.requests_of(ApiKey.PRODUCE)) == 1)
+    producer.close(0)
+    release.set()
+    with pytest.raises(ProducerClosedError, match="it may have been written"):
+        delivery.result(0)
+
+
+def test_close_with_some_time_ends_when_it_is_over(broker: FakeBroker) -> None:
+    producer = producer_of(broker)
+    release = broker.hold_next(ApiKey.PRODUCE)
+    delivery = producer.send_columns("single", value=binary(b"a"))
+    producer.close(50)
+    release.set()
+    assert isinstance(delivery.error, ProducerClosedError)
+
+
+def test_the_sender_thread_ends_with_the_producer(broker: FakeBroker) -> None:
+    producer = producer_of(broker, client_id="ends")
+    assert [thread.daemon for thread in threading.enumerate() if thread.name.endswith("| ends")] == [True]
+    producer.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.endswith("| ends")]
+
+
+def test_a_closed_producer_refuses_everything(broker: FakeBroker) -> None:
+    producer = producer_of(broker)
+    producer.close()
+    with pytest.raises(ProducerClosedError):
+        producer.send_columns("single", value=binary(b"a"))
+    with pytest.raises(ProducerClosedError):
+        producer.send(ProducerRecord("single", b"a"))
+    with pytest.raises(ProducerClosedError):
+        producer.partitions_for("single")
+
+
+def test_a_with_block_closes(broker: FakeBroker) -> None:
+    with producer_of(broker) as producer:
+        delivery = producer.send_columns("single", value=binary(b"a"))
+    assert delivery.acknowledged == 1
+
+
+def test_a_wrong_configuration_starts_nothing() -> None:
+    before = threading.active_count()
+    with pytest.raises(ConfigError):
+        KafkaProducer({"bootstrap.servers": "127.0.0.1:1", "batch.size": "many", "acks": "some"})
+    assert threading.active_count() == before
+
+
+# ---- METRICS AND NAMES
+
+
+def test_metrics_have_kafkas_names(producer: KafkaProducer) -> None:
+    producer.send_columns("single", value=binary(b"a", b"b")).result(WAIT_MS)
+    metrics = producer.metrics()
+    assert metrics["record-send-total"] == 2
+    assert metrics["buffer-total-bytes"] == metrics["buffer-available-bytes"] == 33_554_432
+    assert metrics["waiting-threads"] == 0
+
+
+def test_brokers_see_the_client_id(broker: FakeBroker) -> None:
+    with producer_of(broker, client_id="me") as producer:
+        producer.send_columns("single", value=binary(b"a")).result(WAIT_MS)
+        assert repr(producer) == "KafkaProducer(me)"
+    assert {request.header.client_id for request in broker.requests} == {"me"}
+
+
+def test_every_producer_without_a_client_id_gets_its_own(broker: FakeBroker) -> None:
+    with producer_of(broker) as first, producer_of(broker) as second:
+        assert first.client_id != second.client_id
+        assert first.client_id.startswith("producer-")
+
+
+# ---- SINGLE RECORDS
+
+
+def test_a_single_record_arrives_with_everything(broker: FakeBroker, producer: KafkaProducer) -> None:
+    future = producer.send(
+        ProducerRecord("single", "value", key="key", headers=[("h", b"1"), ("h", None)], timestamp=1_600_000_000_000)
+    )
+    producer.flush(WAIT_MS)
+    assert future.result(0) == RecordMetadata("single", 0, 0, 1_600_000_000_000, 3, 5)
+    (record,) = broker.records("single")
+    assert (record.key, record.value, record.timestamp) == (b"key", b"value", 1_600_000_000_000)
+    assert record.headers == (("h", b"1"), ("h", None))
+
+
+def test_single_records_are_sent_after_linger_without_flush(broker: FakeBroker) -> None:
+    with producer_of(broker, linger_ms=20) as producer:
+        assert producer.send(ProducerRecord("single", b"a")).result(WAIT_S).offset == 0
+
+
+def test_many_single_records_keep_their_order_and_share_batches(broker: FakeBroker) -> None:
+    heard: list[int] = []
+
+    def hear(found: RecordMetadata | None, error: KafkaError | None) -> None:
+        heard.append(-1 if found is None or error is not None else found.offset)
+
+    with producer_of(broker, linger_ms=50) as producer:
+        futures = [producer.send(ProducerRecord("single", b"%05d" % number), hear) for number in range(2000)]
+        producer.flush(WAIT_MS)
+        assert [future.result(0).offset for future in futures] == list(range(2000))
+    assert broker.values("single") == [b"%05d" % number for number in range(2000)]
+    assert heard == list(range(2000))
+    assert len(broker.batches("single")) < 50
+
+
+def test_single_records_and_columns_keep_their_common_order(broker: FakeBroker) -> None:
+    with producer_of(broker, linger_ms=100) as producer:
+        producer.send(ProducerRecord("single", b"1"))
+        producer.send_columns("single", value=binary(b"2", b"3"))
+        producer.send(ProducerRecord("single", b"4"))
+        producer.send_columns("single", value=binary(b"5"))
+        producer.flush(WAIT_MS)
+    assert broker.values("single") == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_close_sends_single_records_that_still_linger(broker: FakeBroker) -> None:
+    producer = producer_of(broker, linger_ms=600_000, delivery_timeout_ms=700_000)
+    future = producer.send(ProducerRecord("single", b"a"))
+    producer.close()
+    assert future.result(0).offset == 0
+
+
+def test_a_forced_close_fails_single_records_that_still_linger(broker: FakeBroker) -> None:
+    producer = producer_of(broker, linger_ms=600_000, delivery_timeout_ms=700_000)
+    future = producer.send(ProducerRecord("single", b"a"))
+    producer.close(0)
+    assert isinstance(future.exception(WAIT_S), ProducerClosedError)
+
+
+def test_a_fatal_error_fails_single_records_that_still_linger(broker: FakeBroker) -> None:
+    with producer_of(broker, linger_ms=600_000, delivery_timeout_ms=700_000) as producer:
+        future = producer.send(ProducerRecord("other", b"a"))
+        broker.fail_next(ApiKey.PRODUCE, Errors.CLUSTER_AUTHORIZATION_FAILED)
+        delivery = producer.send_columns("single", value=binary(*[bytes(20_000)] * 2))
+        with pytest.raises(BrokerError):
+            delivery.result(WAIT_MS)
+        assert isinstance(future.exception(2.0), BrokerError)
+
+
+@pytest.mark.parametrize("timestamp", [-5, 2**63])
+def test_a_bad_timestamp_is_refused_at_send_and_harms_no_other_record(broker: FakeBroker, timestamp: int) -> None:
+    with producer_of(broker, linger_ms=100) as producer:
+        good = producer.send(ProducerRecord("single", b"good"))
+        with pytest.raises(ValueError, match="Invalid timestamp"):
+            producer.send(ProducerRecord("single", b"bad", timestamp=timestamp))
+        producer.flush(WAIT_MS)
+        assert good.result(0).offset == 0
+
+
+def test_what_speaks_against_a_record_comes_with_its_future_and_callback(broker: FakeBroker) -> None:
+    heard: list[KafkaError | None] = []
+    with producer_of(broker, max_block_ms=100, max_request_size=1000) as producer:
+        unknown = producer.send(ProducerRecord("gone", b"a"), lambda _, error: heard.append(error))
+        large = producer.send(ProducerRecord("single", bytes(1000)), lambda _, error: heard.append(error))
+        nowhere = producer.send(ProducerRecord("single", b"a", partition=7), lambda _, error: heard.append(error))
+    conditions = ["KAFKA_UNKNOWN_TOPIC", "KAFKA_RECORD_TOO_LARGE", "KAFKA_UNKNOWN_PARTITION"]
+    assert [each.exception(0).condition for each in (unknown, large, nowhere)] == conditions  # type: ignore[union-attr]
+    assert [error and error.condition for error in heard] == conditions
+
+
+def test_a_negative_partition_of_a_single_record_is_refused(producer: KafkaProducer) -> None:
+    with pytest.raises(ValueError, match="Invalid partition: -1"):
+        producer.send(ProducerRecord("single", b"a", partition=-1))
+
+
+def test_what_cannot_be_serialized_is_refused(broker: FakeBroker) -> None:
+    with producer_of(broker, value_serializer="long") as producer, pytest.raises(SerializationError, match="value of type str"):
+        producer.send(ProducerRecord("single", "one"))
+
+
+def test_a_record_refused_by_the_broker_raises_from_its_future(broker: FakeBroker, producer: KafkaProducer) -> None:
+    broker.fail_next(ApiKey.PRODUCE, Errors.INVALID_RECORD)
+    future = producer.send(ProducerRecord("single", b"a"))
+    producer.flush(WAIT_MS)
+    with pytest.raises(BrokerError, match="KAFKA_INVALID_RECORD"):
+        future.result(0)
+
+
+def test_a_callback_may_send_more(broker: FakeBroker) -> None:
+    futures: list[Any] = []
+    done = threading.Event()
+    with producer_of(broker) as producer:
+
+        def again(found: RecordMetadata | None, error: KafkaError | None) -> None:
+            del found, error
+            futures.append(producer.send(ProducerRecord("single", b"second")))
+            done.set()
+
+        producer.send(ProducerRecord("single", b"first"), again)
+        assert done.wait(WAIT_S)
+        assert futures[0].result(WAIT_S).offset == 1
+
+
+def test_a_callback_may_not_flush(broker: FakeBroker) -> None:
+    """KIP-1118: it would wait for its own thread."""
+    errors: list[str] = []
+    with producer_of(broker) as producer:
+
+        def flush(*_: object) -> None:
+            try:
+                producer.flush()
+            except KafkaError as error:
+                errors.append(error.condition)
+
+        producer.send(ProducerRecord("single", b"a"), flush)
+        producer.flush(WAIT_MS)
+    assert errors == ["KAFKA_ILLEGAL_STATE"]
+
+
+def test_a_callback_may_close(broker: FakeBroker) -> None:
+    producer = producer_of(broker)
+    closed = threading.Event()
+
+    def close(*_: object) -> None:
+        producer.close()
+        closed.set()
+
+    producer.send(ProducerRecord("single", b"a"), close)
+    assert closed.wait(WAIT_S)
+    producer.close()
+    assert broker.values("single") == [b"a"]

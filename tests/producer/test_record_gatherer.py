@@ -1,0 +1,396 @@
+"""RecordGatherer: records one by one become chunks of columns, and each record hears its own fate."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
+from spark_kafka_sink.network.cluster import Cluster
+from spark_kafka_sink.producer.delivery import Part
+from spark_kafka_sink.producer.producer_record import RecordMetadata
+from spark_kafka_sink.producer.record_gatherer import (
+    MIN_CHUNK_BYTES,
+    NEVER_MS,
+    RECORD_OVERHEAD,
+    GatheredRecord,
+    GatheredRecords,
+    RecordFuture,
+    RecordGatherer,
+    checked_headers,
+    columns_of,
+    failed_record,
+    headers_bound,
+)
+from spark_kafka_sink.producer.serializers import SerializationError
+from spark_kafka_sink.records.record_batch import size_upper_bounds
+from tests.fakes.clock import ManualClock
+from tests.producer.harness import TOPIC, tp
+
+
+def record(value: bytes | None = b"v", callback: Any = None, **more: Any) -> GatheredRecord:
+    found: dict[str, Any] = {"key": None, "partition": -1, "headers": (), "timestamp": 1234} | more
+    return GatheredRecord(value=value, callback=callback, **found)
+
+
+MAX_BLOCK_MS = 30_000
+
+
+class Gathering:
+    """A gatherer whose chunks end up in a list."""
+
+    def __init__(self, linger_ms: int = 100, encode: Callable[[GatheredRecords, int | None], None] | None = None) -> None:
+        self.clock = ManualClock()
+        self.chunks: list[tuple[GatheredRecords, int | None]] = []
+        self.wakeups = 0
+        self.gatherer = RecordGatherer(1, linger_ms, MAX_BLOCK_MS, encode or self.take, self.clock)
+
+    def take(self, chunk: GatheredRecords, max_block_ms: int | None) -> None:
+        self.chunks.append((chunk, max_block_ms))
+
+    def wake(self) -> None:
+        self.wakeups += 1
+
+    def add(self, value: bytes = b"v", topic: str = TOPIC, size: int = 100, **more: Any) -> RecordFuture:
+        return self.gatherer.add(topic, record(value, **more), size, Cluster(), self.wake)
+
+    @property
+    def values(self) -> list[list[bytes | None]]:
+        return [[each.value for each in chunk.records] for chunk, _ in self.chunks]
+
+
+def part_of(chunk: GatheredRecords, rows: list[int], *, first_delta: int = 0, partition: int = 0) -> Part:
+    return Part(chunk, tp(partition), first_delta, np.array(rows, np.int32), np.full(len(rows), 10, np.int32), 10 * len(rows))
+
+
+def chunk_of(*records: GatheredRecord, clock: ManualClock | None = None) -> tuple[GatheredRecords, list[RecordFuture]]:
+    chunk = GatheredRecords(TOPIC, 0, Cluster(), clock or ManualClock())
+    futures = [chunk.add(each, 10) for each in records]
+    chunk.seal()
+    return chunk, futures
+
+
+# ---- WHEN A CHUNK IS MADE
+
+
+def test_records_wait_until_there_is_a_batchs_worth() -> None:
+    gathering = Gathering()
+    gathering.add(b"1", size=MIN_CHUNK_BYTES - 1)
+    assert gathering.chunks == []
+    gathering.add(b"2", size=1)
+    assert gathering.values == [[b"1", b"2"]]
+    assert gathering.chunks[0][1] == MAX_BLOCK_MS  # the caller who filled it may wait for memory
+
+
+def test_the_sender_is_told_of_the_first_record_so_that_it_counts_the_linger() -> None:
+    gathering = Gathering()
+    gathering.add()
+    gathering.add()
+    assert gathering.wakeups == 1
+
+
+def test_records_that_have_lingered_are_taken_by_the_sender_which_does_not_wait() -> None:
+    gathering = Gathering(linger_ms=100)
+    gathering.add(b"1")
+    gathering.clock.advance(60)
+    gathering.add(b"2")
+    assert gathering.gatherer.encode_lingered(gathering.clock.now_ms(), at_once=False) == 40
+    gathering.clock.advance(40)
+    assert gathering.gatherer.encode_lingered(gathering.clock.now_ms(), at_once=False) == NEVER_MS
+    assert gathering.values == [[b"1", b"2"]]
+    assert gathering.chunks[0][1] is None
+
+
+def test_nobody_lingers_while_everything_is_wanted_at_once() -> None:
+    gathering = Gathering(linger_ms=60_000)
+    gathering.add(b"1")
+    gathering.gatherer.encode_lingered(gathering.clock.now_ms(), at_once=True)
+    assert gathering.values == [[b"1"]]
+
+
+def test_the_next_linger_is_that_of_the_oldest_topic() -> None:
+    gathering = Gathering(linger_ms=100)
+    gathering.add(topic="a")
+    gathering.clock.advance(30)
+    gathering.add(topic="b")
+    assert gathering.gatherer.encode_lingered(gathering.clock.now_ms(), at_once=False) == 70
+
+
+def test_flush_waits_no_longer_than_asked() -> None:
+    gathering = Gathering()
+    gathering.add(b"1")
+    gathering.gatherer.encode_all(7)
+    assert gathering.chunks[0][1] == 7
+
+
+def test_flush_takes_every_topic() -> None:
+    gathering = Gathering()
+    gathering.add(b"1", topic="a")
+    gathering.add(b"2", topic="b")
+    gathering.gatherer.encode_all(MAX_BLOCK_MS)
+    assert gathering.values == [[b"1"], [b"2"]]
+    gathering.gatherer.encode_all(MAX_BLOCK_MS)
+    assert len(gathering.chunks) == 2
+
+
+def test_one_topic_may_be_taken_alone() -> None:
+    gathering = Gathering()
+    gathering.add(b"1", topic="a")
+    gathering.add(b"2", topic="b")
+    gathering.gatherer.encode_topic("b")
+    gathering.gatherer.encode_topic("never heard of")
+    assert gathering.values == [[b"2"]]
+
+
+def test_a_chunk_remembers_since_when_its_first_record_waits() -> None:
+    gathering = Gathering()
+    started = gathering.clock.now_ms()
+    gathering.add()
+    gathering.clock.advance(50)
+    gathering.add()
+    gathering.gatherer.encode_all(MAX_BLOCK_MS)
+    assert gathering.chunks[0][0].created_ms == started
+
+
+def test_a_chunk_that_lingered_while_an_older_one_is_encoded_is_looked_at_again_soon() -> None:
+    """The older one's caller wakes the Sender before it is done: the Sender then slept on, up to a minute."""
+    delays: list[int] = []
+
+    def encode(chunk: GatheredRecords, max_block_ms: int | None) -> None:
+        del max_block_ms
+        if chunk.records[0].value == b"1":
+            gathering.add(b"2")
+            gathering.clock.advance(100)
+            sender = threading.Thread(
+                target=lambda: delays.append(gathering.gatherer.encode_lingered(gathering.clock.now_ms(), at_once=False))
+            )
+            sender.start()
+            sender.join(30)
+
+    gathering = Gathering(linger_ms=100, encode=encode)
+    gathering.add(b"1")
+    gathering.gatherer.encode_all(MAX_BLOCK_MS)
+    assert len(delays) == 1
+    assert delays[0] <= 100
+
+
+def test_chunks_of_a_topic_are_encoded_one_at_a_time_and_in_their_order() -> None:
+    """A caller that waits for memory with the older chunk must not be overtaken by one with the younger."""
+    order: list[bytes | None] = []
+    first_is_encoding, go_on = threading.Event(), threading.Event()
+
+    def encode(chunk: GatheredRecords, max_block_ms: int | None) -> None:
+        del max_block_ms
+        if chunk.records[0].value == b"1":
+            first_is_encoding.set()
+            assert go_on.wait(30)
+        order.append(chunk.records[0].value)
+
+    gathering = Gathering(encode=encode)
+    gathering.add(b"1")
+    slow = threading.Thread(target=gathering.gatherer.encode_all, args=[MAX_BLOCK_MS], daemon=True)
+    slow.start()
+    assert first_is_encoding.wait(30)
+    gathering.add(b"2")
+    fast = threading.Thread(target=gathering.gatherer.encode_all, args=[MAX_BLOCK_MS], daemon=True)
+    fast.start()
+    assert order == []
+    go_on.set()
+    for thread in (slow, fast):
+        thread.join(30)
+    assert order == [b"1", b"2"]
+
+
+def test_many_callers_lose_no_record_and_keep_their_own_order() -> None:
+    gathering = Gathering()
+
+    def work(caller: int) -> None:
+        for number in range(300):
+            gathering.add(b"%d:%03d" % (caller, number), size=2000)
+
+    threads = [threading.Thread(target=work, args=[caller], daemon=True) for caller in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    gathering.gatherer.encode_all(MAX_BLOCK_MS)
+    seen = [value for values in gathering.values for value in values]
+    assert len(seen) == 1200
+    for caller in range(4):
+        own = [value for value in seen if value is not None and value.startswith(b"%d:" % caller)]
+        assert own == sorted(own)
+        assert len(own) == 300
+
+
+# ---- CLOSE
+
+
+def test_a_closed_gatherer_takes_no_records_and_keeps_what_it_has() -> None:
+    gathering = Gathering()
+    gathering.add(b"1")
+    gathering.gatherer.close()
+    with pytest.raises(ProducerClosedError):
+        gathering.add(b"2")
+    gathering.gatherer.encode_all(MAX_BLOCK_MS)
+    assert gathering.values == [[b"1"]]
+
+
+def test_abort_fails_what_is_gathered() -> None:
+    gathering = Gathering()
+    future = gathering.add(b"1")
+    error = ProducerClosedError("closed forcefully")
+    gathering.gatherer.abort(error)
+    gathering.gatherer.abort(error)
+    assert future.exception(0) is error
+    assert gathering.chunks == []
+
+
+# ---- FATES
+
+
+def test_a_future_tells_where_its_record_is() -> None:
+    chunk, (first, second) = chunk_of(record(b"abc", key=b"k"), record(None))
+    assert not first.done()
+    chunk.acknowledge(part_of(chunk, [0], first_delta=4, partition=2), 100, -1)
+    assert first.done()
+    assert not second.done()
+    assert first.result(0) == RecordMetadata(TOPIC, 2, 104, 1234, serialized_key_size=1, serialized_value_size=3)
+    chunk.acknowledge(part_of(chunk, [1]), 7, -1)
+    assert second.result(0) == RecordMetadata(TOPIC, 0, 7, 1234, serialized_key_size=-1, serialized_value_size=-1)
+
+
+def test_a_log_append_time_takes_the_place_of_the_records_timestamp() -> None:
+    chunk, (future,) = chunk_of(record())
+    chunk.acknowledge(part_of(chunk, [0]), 7, 999)
+    assert future.result(0).timestamp == 999
+
+
+def test_an_offset_that_the_broker_did_not_tell_is_minus_one() -> None:
+    chunk, futures = chunk_of(record(), record())
+    chunk.acknowledge(part_of(chunk, [0, 1], first_delta=3), -1, -1)
+    assert [future.result(0).offset for future in futures] == [-1, -1]
+
+
+def test_rows_of_a_part_may_stand_in_any_order() -> None:
+    chunk, futures = chunk_of(*[record() for _ in range(4)])
+    chunk.acknowledge(part_of(chunk, [3, 1]), 50, -1)
+    chunk.acknowledge(part_of(chunk, [0, 2], partition=1), 70, -1)
+    assert [future.result(0).offset for future in futures] == [70, 51, 71, 50]
+
+
+def test_a_future_raises_its_records_error() -> None:
+    chunk, (future,) = chunk_of(record())
+    error = KafkaError("refused")
+    chunk.fail(part_of(chunk, [0]), error, {})
+    assert future.done()
+    assert future.exception(0) is error
+    with pytest.raises(KafkaError, match="refused"):
+        future.result(0)
+
+
+def test_only_the_record_to_blame_gets_the_blame() -> None:
+    """KIP-467: the others are told that they may be sent again."""
+    chunk, (good, bad) = chunk_of(record(), record())
+    blamed = KafkaError("no key on a compacted topic", condition="KAFKA_INVALID_RECORD")
+    chunk.fail(part_of(chunk, [0, 1], first_delta=5), KafkaError("batch refused"), {6: blamed})
+    assert bad.exception(0) is blamed
+    assert good.exception(0).condition == "KAFKA_BATCH_HAS_INVALID_RECORDS"  # type: ignore[union-attr]
+
+
+def test_a_future_waits_no_longer_than_asked() -> None:
+    clock = ManualClock()
+    _, (future,) = chunk_of(record(), clock=clock)
+    before = clock.now_ms()
+    with pytest.raises(KafkaTimeoutError, match=r"not acknowledged after 0.25 s"):
+        future.result(0.25)
+    assert clock.now_ms() - before == 250
+
+
+def test_a_future_of_a_chunk_that_is_still_gathered_is_not_done() -> None:
+    gathering = Gathering()
+    future = gathering.add()
+    assert not future.done()
+    with pytest.raises(KafkaTimeoutError):
+        future.result(0)
+
+
+def test_callbacks_hear_metadata_or_error_once_and_in_order() -> None:
+    heard: list[tuple[int, int | None, str | None]] = []
+
+    def callback(number: int) -> Any:
+        return lambda found, error: heard.append((number, found and found.offset, error and error.message))
+
+    chunk, _ = chunk_of(*[record(callback=callback(number)) for number in range(3)], record())
+    chunk.acknowledge(part_of(chunk, [0, 1]), 10, -1)
+    chunk.fail(part_of(chunk, [2, 3]), KafkaError("refused"), {})
+    assert heard == [(0, 10, None), (1, 11, None), (2, None, "refused")]
+
+
+def test_a_callback_that_raises_does_not_keep_the_others_from_being_called(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[int] = []
+
+    def breaks(*_: object) -> None:
+        raise ZeroDivisionError("the application's bug")
+
+    chunk, _ = chunk_of(record(callback=breaks), record(callback=lambda *_: heard.append(1)))
+    chunk.acknowledge(part_of(chunk, [0, 1]), 10, -1)
+    assert heard == [1]
+    assert "the callback of a record for orders raised" in caplog.text
+
+
+def test_a_record_that_could_not_be_gathered_has_a_future_and_a_callback_all_the_same() -> None:
+    heard: list[KafkaError] = []
+    error = KafkaError("unknown topic")
+    future = failed_record(TOPIC, record(callback=lambda _, found: heard.append(found)), error, ManualClock())
+    assert future.exception(0) is error
+    assert heard == [error]
+
+
+# ---- COLUMNS
+
+
+def test_records_become_columns_row_by_row() -> None:
+    found = columns_of(
+        [
+            record(b"1", key=b"k", timestamp=5, headers=[("h", b"x"), ("h", None)]),
+            record(None, key=None, timestamp=7),
+        ]
+    )
+    assert found.value is not None
+    assert found.value.to_pylist() == [b"1", None]
+    assert found.key is not None
+    assert found.key.to_pylist() == [b"k", None]
+    assert np.asarray(found.timestamps).tolist() == [5, 7]
+    assert found.headers is not None
+
+
+def test_columns_that_nobody_uses_are_left_out() -> None:
+    found = columns_of([record(b"1"), record(b"2")])
+    assert found.key is None
+    assert found.headers is None
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        record(b""),
+        record(None),
+        record(bytes(100_000), key=bytes(300)),
+        record(b"v", headers=[("name", b"value"), ("ä", None), ("", b"")]),
+    ],
+)
+def test_what_send_lets_pass_is_not_refused_later(each: GatheredRecord) -> None:
+    """Then the caller is gone. The bound is that of columns, but for lengths, whose varints are part of the overhead."""
+    bound = RECORD_OVERHEAD + len(each.key or b"") + len(each.value or b"") + headers_bound(each.headers)
+    exact = int(size_upper_bounds(columns_of([each]))[0])
+    assert exact - 2 * 5 - 1 <= bound
+
+
+@pytest.mark.parametrize("headers", [[(b"name", b"value")], [("name", "value")], [(None, b"value")]])
+def test_headers_of_other_types_are_refused_at_send(headers: Any) -> None:
+    with pytest.raises(SerializationError, match=r"^\[KAFKA_SERIALIZATION_FAILED\] a header must be"):
+        checked_headers(headers)

@@ -1,0 +1,66 @@
+"""Serializers: from values to Kafka's bytes, by the names that Kafka's users know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.errors import ConfigError
+from spark_kafka_sink.producer.serializers import SerializationError, find_serializer, serialize
+
+OPTION = "value.serializer"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("string", "ä", "ä".encode()),
+        ("bytes", b"\0\xff", b"\0\xff"),
+        ("bytes", bytearray(b"ab"), b"ab"),
+        ("short", -2, b"\xff\xfe"),
+        ("integer", 1, b"\0\0\0\1"),
+        ("long", 2**40, b"\0\0\1\0\0\0\0\0"),
+        ("float", 1.0, b"\x3f\x80\0\0"),
+        ("double", 1.0, b"\x3f\xf0\0\0\0\0\0\0"),
+        ("org.apache.kafka.common.serialization.StringSerializer", "x", b"x"),
+        ("org.apache.kafka.common.serialization.ByteArraySerializer", b"x", b"x"),
+        ("org.apache.kafka.common.serialization.LongSerializer", 1, b"\0\0\0\0\0\0\0\1"),
+        (None, "text", b"text"),
+        (None, b"bytes", b"bytes"),
+        ("os.fsencode", "path", b"path"),
+    ],
+)
+def test_values_become_kafkas_bytes(name: str | None, value: Any, expected: bytes | None) -> None:
+    assert serialize(find_serializer(OPTION, name), value, "value") == expected
+
+
+def test_none_is_null_and_no_serializer_sees_it() -> None:
+    def refuse(_: object) -> bytes:
+        raise AssertionError("called")
+
+    assert serialize(refuse, None, "key") is None
+
+
+def test_a_callable_is_a_serializer() -> None:
+    assert serialize(find_serializer(OPTION, lambda number: b"%d" % number), 5, "value") == b"5"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("string", b"bytes"), ("integer", 2**31), ("long", "1"), ("bytes", 5.0), (None, 5.0), ("short", 1.5)],
+)
+def test_a_value_of_the_wrong_type_is_refused_and_named(name: str | None, value: Any) -> None:
+    with pytest.raises(SerializationError, match=f"value of type {type(value).__name__} cannot be serialized"):
+        serialize(find_serializer(OPTION, name), value, "value")
+
+
+def test_a_serializer_that_returns_no_bytes_is_refused() -> None:
+    with pytest.raises(SerializationError, match="the serializer returned str, not bytes"):
+        serialize(lambda _: "text", 1, "key")  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize("name", ["nothing", "no.such.module", "os.path.no_such_function", "os.path.sep"])
+def test_a_serializer_that_cannot_be_found_is_a_configuration_error(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"value.serializer={name}"):
+        find_serializer(OPTION, name)
