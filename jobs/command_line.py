@@ -249,8 +249,8 @@ def _signals_held() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in held:
-            signal.raise_signal(number)
+        for late in held:
+            signal.raise_signal(late)
 
 
 def _interrupt(_number: int, _frame: object) -> NoReturn:

@@ -37,6 +37,8 @@ __all__ = ["ClientRequest", "ClientResponse", "NetworkClient"]
 
 log = logging.getLogger(__name__)
 
+WARN_EVERY_MS = 30_000  # per node, of connections that cannot be established
+
 
 class NetworkClient:
     """
@@ -84,6 +86,7 @@ class NetworkClient:
         self._handshake_requests: dict[int, HandshakeRequest] = {}  # their next request, until it can be sent
         self._api_versions: dict[int, NodeApiVersions] = {}
         self._aborted: list[ClientResponse] = []  # for the next poll: never sent, or cancelled by disconnect()
+        self._warned_ms: dict[int, int] = {}  # when a failure to connect was last told aloud; repeated attempts are many
         self._is_closed = False
         if config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only":
             metadata.bootstrap([server for host, port in config.bootstrap_servers for server in _canonical(host, port)])
@@ -315,7 +318,11 @@ class NetworkClient:
         address = self._states.address_text(node_id)
         reason = disconnect.reason
         if disconnect.state is ChannelState.NOT_CONNECTED:
-            log.warning("! connection to node %d (%s) could not be established: %s", node_id, address, reason)
+            is_news = now_ms - self._warned_ms.get(node_id, -WARN_EVERY_MS) >= WARN_EVERY_MS
+            level = logging.WARNING if is_news else logging.DEBUG
+            log.log(level, "! connection to node %d (%s) could not be established: %s", node_id, address, reason)
+            if is_news:
+                self._warned_ms[node_id] = now_ms
         elif disconnect.state is ChannelState.READY and self._states.is_preparing_connection(node_id):
             reason += " (before it was ready; does this listener speak PLAINTEXT?)"
             log.warning("! connection to node %d (%s) was lost: %s", node_id, address, reason)

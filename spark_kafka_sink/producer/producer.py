@@ -198,7 +198,8 @@ class KafkaProducer:
             raise ValueError(f"Invalid timestamp: {timestamp}. Timestamp should always be non-negative or null.")
         size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
         if headers:
-            size += headers_bound(checked_headers(headers))
+            headers = tuple(checked_headers(headers))
+            size += headers_bound(headers)
         gathered = GatheredRecord(key, value, partition, headers, timestamp, callback)
         cluster = self._metadata.cluster()
         count = cluster.partition_count(record.topic)
@@ -446,6 +447,10 @@ def _explicit_partitions(partition: pa.Array | None, rows: int) -> npt.NDArray[n
         raise InvalidRecordError(
             f"Invalid partition: {lowest}. Partition number should always be non-negative or null.",
             condition="KAFKA_INVALID_PARTITION",
+        )
+    if pc.max(partition).as_py() > 2**31 - 1:
+        raise InvalidRecordError(
+            f"Invalid partition: {pc.max(partition).as_py()} is no int32", condition="KAFKA_INVALID_PARTITION"
         )
     explicit: npt.NDArray[np.int32] = partition.cast(pa.int32()).fill_null(NO_PARTITION).to_numpy(zero_copy_only=False)
     return explicit

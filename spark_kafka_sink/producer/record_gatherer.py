@@ -205,9 +205,9 @@ def failed_record(topic: str, record: GatheredRecord, error: KafkaError, clock: 
 
 class _TopicRecords:
     def __init__(self) -> None:
-        self.encoding = (
-            threading.Lock()
-        )  # held while a chunk is encoded; taken before the next, never by a Sender that would wait
+        # Held while a chunk is encoded; the Sender takes it only if it is free. Reentrant: a callback that is told of a failure
+        # meanwhile, on the same thread, may send again.
+        self.encoding = threading.RLock()
         self.lock = threading.Lock()  # guards the chunk below and adding to it
         self.chunk: GatheredRecords | None = None
 
@@ -262,10 +262,13 @@ class RecordGatherer:
             self._encode_topic(records, max_block_ms)
 
     def encode_topic(self, topic: str) -> None:
-        """Queue what is gathered for a topic, so that what comes by other ways follows it."""
+        """Queue what is gathered for a topic, so that what comes by other ways follows it. Raises KafkaTimeoutError."""
         records = self._topics.get(topic)
-        if records is not None:
-            self._encode_topic(records, self._max_block_ms)
+        if records is not None and not self._encode_topic(records, self._max_block_ms):
+            raise KafkaTimeoutError(
+                f"records sent to {topic} before still wait for buffer memory after max.block.ms={self._max_block_ms}",
+                condition="KAFKA_BUFFER_EXHAUSTED",
+            )
 
     def encode_lingered(self, now_ms: int, at_once: bool) -> int:
         """Sender: queue what has waited for linger.ms; returns how long nothing more will be due. Never waits."""

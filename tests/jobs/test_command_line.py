@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,19 @@ def test_both_jobs_take_the_same_arguments() -> None:
     names = {action.dest for action in shared._actions}
     for module in (batch_to_kafka, stream_to_kafka):
         assert names <= {action.dest for action in module.build_parser()._actions}
+
+
+def test_ctrl_c_is_put_off_until_spark_has_started() -> None:
+    """An interrupt in the middle of PySpark's start once left a JVM behind that nothing would ever end."""
+    handler = signal.getsignal(signal.SIGINT)
+    started = []
+
+    def start() -> None:
+        with command_line._signals_held():
+            signal.raise_signal(signal.SIGINT)
+            started.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert started
+    assert signal.getsignal(signal.SIGINT) is handler

@@ -279,7 +279,7 @@ def test_rows_of_a_part_may_stand_in_any_order() -> None:
     chunk, futures = chunk_of(*[record() for _ in range(4)])
     chunk.acknowledge(part_of(chunk, [3, 1]), 50, -1)
     chunk.acknowledge(part_of(chunk, [0, 2], partition=1), 70, -1)
-    assert [future.result(0).offset for future in futures] == [70, 51, 71, 50]
+    assert [(future.result(0).partition, future.result(0).offset) for future in futures] == [(1, 70), (0, 51), (1, 71), (0, 50)]
 
 
 def test_a_future_raises_its_records_error() -> None:

@@ -29,6 +29,7 @@ from spark_kafka_sink.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
+    PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
@@ -904,7 +905,8 @@ def test_a_duplicate_is_a_success_whose_offset_is_unknown() -> None:
     stage.disconnect()
     stage.back_off()
     stage.run()
-    stage.refuse(Errors.DUPLICATE_SEQUENCE_NUMBER)
+    duplicate = PartitionProduceResponse(index=0, error_code=Errors.DUPLICATE_SEQUENCE_NUMBER.number, base_offset=99)
+    stage.respond(duplicate)  # whatever offset comes with the error is not to be trusted
     assert delivery.result(0).acknowledged == 2
     assert delivery.offsets[tp()] == OffsetRange(-1, -1, 2, delivery.offsets[tp()].bytes)
     stage.send(b"c")
