@@ -6,10 +6,14 @@ codec, and is the second opinion. Every read is bounded by `timeout_s` and fails
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from jobs.java import find_java
 
 
 @dataclass(frozen=True)
@@ -132,3 +136,23 @@ READERS: dict[str, Callable[..., list[ReadRecord]]] = {
     "confluent-kafka": read_with_confluent,
     "kafka-python": read_with_kafka_python,
 }
+
+
+def read_values_with_console_consumer(jars: Path, bootstrap_servers: str, topic: str, records: int) -> list[str]:
+    """The values of so many records, as Kafka's own console consumer prints them; fewer if there are not so many."""
+    main_class = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+    logging = f"-Dlog4j2.configurationFile={Path(__file__).resolve().parents[2] / 'conf' / 'kafka-tools-log4j2.properties'}"
+    command = [
+        str(find_java()),
+        logging,
+        "-cp",
+        f"{jars}/*",
+        main_class,
+        "--bootstrap-server",
+        bootstrap_servers,
+        "--topic",
+        topic,
+    ]
+    command += ["--from-beginning", "--max-messages", str(records), "--timeout-ms", "30000"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False)
+    return answer.stdout.splitlines()

@@ -14,7 +14,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
-from tests.integration.reading import ReadRecord
+from tests.integration.reading import ReadRecord, read_values_with_console_consumer
 from tests.integration.writing import save
 
 Topic = Callable[..., str]
@@ -213,9 +213,9 @@ def test_rows_larger_than_a_batch_keep_their_offsets(
         assert values(records) == [f"{i}{'x' * 100}" for i in range(500)]
 
 
-@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_is_readable_by_a_foreign_client(
-    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, codec: str
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_codec_is_readable_by_java_and_two_other_clients(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, kafka_jars: Path, codec: str
 ) -> None:
     name = topic(2)
     save(
@@ -224,7 +224,22 @@ def test_every_codec_is_readable_by_a_foreign_client(
         name,
         kafka__compression__type=codec,
     )
-    assert Counter(values(read_topic(name))) == Counter(f"value-{i}" for i in range(20_000))
+    written = Counter(f"value-{i}" for i in range(20_000))
+    assert Counter(values(read_topic(name))) == written
+    assert Counter(values(read_topic(name, client="kafka-python"))) == written
+    assert Counter(read_values_with_console_consumer(kafka_jars, broker.bootstrap_servers, name, 20_000)) == written
+
+
+def test_a_topic_of_300_partitions_gets_each_row_once_and_each_key_in_one_place(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    name = topic(300)
+    df = spark.range(60_000, numPartitions=2).selectExpr("cast(id % 5000 as string) key", "cast(id as string) value")
+    save(df, broker, name)
+    records = read_topic(name)
+    assert Counter(values(records)) == Counter(map(str, range(60_000)))
+    assert len({(record.key, record.partition) for record in records}) == 5_000
+    assert len({record.partition for record in records}) == 300
 
 
 def test_a_timestamp_column_is_written_when_asked_for(
