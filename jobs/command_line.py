@@ -70,7 +70,7 @@ def pair(text: str) -> tuple[str, str]:
     """name=value"""
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise argparse.ArgumentTypeError("not NAME=VALUE")       # without the text: it may be a secret
+        raise argparse.ArgumentTypeError("not NAME=VALUE")  # without the text: it may be a secret
     return name.strip(), value
 
 
@@ -154,7 +154,7 @@ def _unescape_one(match: re.Match[str]) -> str:
     if escaped[0] != "u":
         return _ESCAPES.get(escaped, escaped)
     if not re.fullmatch(r"u[0-9A-Fa-f]{4}", escaped):
-        raise ValueError("a \\u escape needs four hexadecimal digits.")       # without the text: it may be a secret
+        raise ValueError("a \\u escape needs four hexadecimal digits.")  # without the text: it may be a secret
     return chr(int(escaped[1:], 16))
 
 
@@ -227,15 +227,15 @@ def start_spark(name: str, *, verbose: bool) -> SparkSession:
 
     from spark_kafka_sink.sink.datasource import KafkaDataSource
 
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:       # started by python -m, not by spark-submit
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # started by python -m, not by spark-submit
         _prepare_environment()
     on_terminal = str(sys.stderr.isatty()).lower()
     with _signals_held():
         spark = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", on_terminal).getOrCreate()
-    signal.signal(signal.SIGINT, _interrupt)           # PySpark's own calls the JVM in the middle of another call
+    signal.signal(signal.SIGINT, _interrupt)  # PySpark's own calls the JVM in the middle of another call
     if not verbose:
         _quieten(spark)
-    spark.dataSource.register(KafkaDataSource)         # --py-files are not searched for data sources
+    spark.dataSource.register(KafkaDataSource)  # --py-files are not searched for data sources
     return spark
 
 
@@ -254,7 +254,7 @@ def _signals_held() -> Iterator[None]:
 
 
 def _interrupt(_number: int, _frame: object) -> NoReturn:
-    logging.disable(logging.CRITICAL)                  # py4j logs the stack of whatever call was waiting
+    logging.disable(logging.CRITICAL)  # py4j logs the stack of whatever call was waiting
     raise KeyboardInterrupt
 
 
@@ -268,7 +268,7 @@ def _prepare_environment() -> None:
 
 def _quieten(spark: SparkSession) -> None:
     spark.sparkContext.setLogLevel("WARN")
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)       # PySpark's, with a stack trace in JSON
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # PySpark's, with a stack trace in JSON
     log4j = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
     for logger in LOGGERS_THAT_REPEAT_FAILURES:
         log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)

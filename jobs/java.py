@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-MINIMUM_JAVA = 17                      # Spark 4 and Kafka 4 brokers both ask for it
+MINIMUM_JAVA = 17  # Spark 4 and Kafka 4 brokers both ask for it
 VERSION_TIMEOUT_S = 30
 
 _REMEDY = f"install a JDK or JRE {MINIMUM_JAVA} or newer, or point JAVA_HOME at one"
@@ -59,4 +59,4 @@ def _major_version(java: Path) -> int:
     if answer.returncode != 0 or match is None:
         raise JobError(f"{java} does not run (`java -version` ended with {answer.returncode}): {_REMEDY}.")
     major, minor = match.groups()
-    return int(minor) if major == "1" and minor else int(major)      # Java 8 and older call themselves 1.8
+    return int(minor) if major == "1" and minor else int(major)  # Java 8 and older call themselves 1.8

@@ -25,7 +25,7 @@ from pathlib import Path
 from jobs.java import JobError, find_java
 
 DEFAULT_KAFKA_VERSION = "4.3.1"
-LOG4J_BINDING_VERSION = "2.25.4"       # joins Kafka's slf4j 1.7 with the log4j-core that brokers since 4.0 bring along
+LOG4J_BINDING_VERSION = "2.25.4"  # joins Kafka's slf4j 1.7 with the log4j-core that brokers since 4.0 bring along
 FETCH_TIMEOUT_S = 900
 MINIMUM_FREE_BYTES = 500 * 1024 * 1024
 

@@ -34,7 +34,7 @@ def answers(address: tuple[str, int], timeout_s: float) -> bool:
         response = _ask(address, API_VERSIONS, 0, b"", timeout_s)
     except (OSError, EOFError):
         return False
-    return response[:2] == b"\0\0"                            # error code
+    return response[:2] == b"\0\0"  # error code
 
 
 def create_topics(address: tuple[str, int], topics: list[NewTopic], timeout_s: float) -> None:
@@ -72,7 +72,7 @@ def _ask(address: tuple[str, int], api_key: int, version: int, body: bytes, time
         (size,) = struct.unpack(">i", _receive(connection, 4))
         if not 4 <= size <= MAX_RESPONSE_BYTES:
             raise EOFError("not a Kafka broker")
-        return _receive(connection, size)[4:]                  # 4: correlation id
+        return _receive(connection, size)[4:]  # 4: correlation id
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:

@@ -103,7 +103,7 @@ class LocalKafka:
         self._format_options = tuple(format_options)
         self._start_timeout_s = start_timeout_s
         self._progress = progress
-        self._children: dict[int, subprocess.Popen[bytes]] = {}      # node id -> process; empty when loaded from a state file
+        self._children: dict[int, subprocess.Popen[bytes]] = {}  # node id -> process; empty when loaded from a state file
 
     @classmethod
     def load(cls, work_dir: Path) -> LocalKafka | None:
@@ -178,7 +178,7 @@ class LocalKafka:
         """Ask every node to end, and after `timeout_s` kill it. Returns the ids of the nodes that were up."""
         stopped = self.running()
         for node_id in stopped:
-            self._signal(self.nodes[node_id], signal.SIGCONT)        # a paused node would not hear the next one
+            self._signal(self.nodes[node_id], signal.SIGCONT)  # a paused node would not hear the next one
             self._signal(self.nodes[node_id], signal.SIGTERM)
         deadline = time.monotonic() + timeout_s
         for node_id in stopped:
@@ -263,7 +263,7 @@ class LocalKafka:
             "share.coordinator.state.topic.replication.factor": str(replicas),
             "share.coordinator.state.topic.min.isr": str(min(2, replicas)),
             "group.initial.rebalance.delay.ms": "0",
-            "log.cleaner.dedupe.buffer.size": "16777216",       # Kafka's 128 MB would be most of the heap
+            "log.cleaner.dedupe.buffer.size": "16777216",  # Kafka's 128 MB would be most of the heap
             **self._properties,
         }
 
@@ -303,7 +303,7 @@ class LocalKafka:
         """The id of an earlier start in this directory, else a new one."""
         file = self.work_dir / "cluster.id"
         if not file.exists():
-            file.write_text(base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="), encoding="ascii")
+            file.write_text(new_cluster_id(), encoding="ascii")
         return file.read_text(encoding="ascii")
 
     def _java(self, heap: str, main: str, *, quick: bool = False) -> list[str]:
@@ -358,7 +358,7 @@ class LocalKafka:
         """Send a signal to a node's process, if it is still the one that was started."""
         if self._is_alive(node):
             assert node.pid is not None
-            with contextlib.suppress(ProcessLookupError):         # it ended by itself just now
+            with contextlib.suppress(ProcessLookupError):  # it ended by itself just now
                 os.kill(node.pid, how)
 
     def _is_alive(self, node: Node) -> bool:
@@ -375,6 +375,14 @@ class LocalKafka:
         staging = self.work_dir / "state.json.new"
         staging.write_text(json.dumps(state, indent=1), encoding="utf-8")
         staging.replace(self.work_dir / "state.json")
+
+
+def new_cluster_id() -> str:
+    """22 characters of base64, as Kafka makes them: never with a dash in front, which its tools would take for an option."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
 
 
 def _wait_until(condition: Callable[[], bool], deadline: float) -> bool:
@@ -418,7 +426,7 @@ def _process_start(pid: int) -> str:
             fields = proc.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             return ""
-        return "" if fields[0] == "Z" else fields[19]         # field 22 of proc(5): start time, in ticks since boot
+        return "" if fields[0] == "Z" else fields[19]  # field 22 of proc(5): start time, in ticks since boot
     return _ps(pid, "lstart=")
 
 
@@ -438,7 +446,7 @@ def _ps(pid: int, column: str) -> str:
 
 
 def _write_properties(file: Path, properties: Mapping[str, str]) -> None:
-    file.touch(mode=0o600)                                    # may hold passwords of listeners
+    file.touch(mode=0o600)  # may hold passwords of listeners
     file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), encoding="utf-8")
 
 

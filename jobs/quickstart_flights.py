@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _end_in_order)
     signal.signal(signal.SIGHUP, _end_in_order)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")           # Spark listens on this machine only
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Spark listens on this machine only
     try:
         return _run(arguments)
     except JobError as error:
@@ -115,7 +115,7 @@ def say(step: str, text: str) -> None:
 @contextlib.contextmanager
 def _target(arguments: argparse.Namespace) -> Iterator[tuple[Target, int]]:
     """The topic to write to, and how many rows it holds already; what is started for it is stopped at the end."""
-    jars = fetch_kafka(DEFAULT_KAFKA_VERSION, progress=_progress)      # for the tools; the broker may be another version
+    jars = fetch_kafka(DEFAULT_KAFKA_VERSION, progress=_progress)  # for the tools; the broker may be another version
     if arguments.bootstrap_servers:
         target = Target(arguments.bootstrap_servers, arguments.topic, jars, arguments.config)
         say("broker", f"yours, at {target.bootstrap_servers}")

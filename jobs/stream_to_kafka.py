@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 try:
     from jobs import command_line
-except ImportError:                     # spark-submit puts this folder on the path, not its parent
+except ImportError:  # spark-submit puts this folder on the path, not its parent
     import command_line  # type: ignore[import-not-found,no-redef]
 
 if TYPE_CHECKING:

@@ -77,7 +77,7 @@ def test_spark_submit_runs_a_job_with_the_package_as_a_zip(
     job = tmp_path / "batch_to_kafka.py"
     job.write_bytes((ROOT / "jobs" / "batch_to_kafka.py").read_bytes())
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[1]"]
-    command += [ "--py-files", f"{package},{ROOT / 'jobs' / 'command_line.py'}", str(job)]
+    command += ["--py-files", f"{package},{ROOT / 'jobs' / 'command_line.py'}", str(job)]
     command += ["--input", str(csv), "--topic", name, "--value", "name", "--bootstrap-servers", broker.bootstrap_servers]
     done = _run(command, tmp_path)
     assert done.returncode == 0, done.stderr

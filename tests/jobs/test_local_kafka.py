@@ -10,7 +10,7 @@ import pytest
 
 from jobs.java import JobError
 from jobs.kafka_wire import NewTopic, answers
-from jobs.local_kafka import FREE_PORTS, HOST, LocalKafka, main, parse_pair, parse_topic
+from jobs.local_kafka import FREE_PORTS, HOST, LocalKafka, main, new_cluster_id, parse_pair, parse_topic
 
 
 def test_topics_are_named_with_partitions_and_configuration() -> None:
@@ -90,3 +90,9 @@ def test_three_brokers_vote_and_know_one_another(tmp_path: Path) -> None:
 def test_topics_need_a_running_broker(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="start it before creating topics"):
         LocalKafka(tmp_path).create_topic("orders")
+
+
+def test_a_cluster_id_never_looks_like_an_option() -> None:
+    ids = [new_cluster_id() for _ in range(2_000)]
+    assert not any(each.startswith("-") for each in ids)
+    assert len(set(ids)) == 2_000

@@ -108,7 +108,7 @@ def test_stop_spares_a_process_that_only_inherited_the_number(tmp_path: Path) ->
         pass
     cluster.nodes[1].pid, cluster.nodes[1].started = os.getpid(), "0"
     cluster._save()
-    assert main(["--work-dir", str(tmp_path), "stop"]) == 0          # and this process is still here to say so
+    assert main(["--work-dir", str(tmp_path), "stop"]) == 0  # and this process is still here to say so
 
 
 def test_kafka_tools_find_the_offsets(broker: LocalKafka, kafka_jars: Path, topic: Callable[..., str]) -> None:
