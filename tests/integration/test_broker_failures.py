@@ -121,7 +121,7 @@ def test_fifty_million_rows_take_no_more_memory_than_the_first_two_million(broke
         metrics = producer.metrics()
     peak_mb = peak_resident_mb(os.getpid())
     print(
-        f"peak resident over 50,000,000 rows {peak_mb:.0f} MiB; {at_first_mb:.0f} before, {after_two_million_mb:.0f} after 2 million"
+        f"50,000,000 rows: peak {peak_mb:.0f} MiB resident; {at_first_mb:.0f} before, {after_two_million_mb:.0f} after 2 million"
     )
     assert acknowledged == 50_000_000
     assert metrics["record-send-total"] == 50_000_000
