@@ -6,6 +6,7 @@ Threads
 
 Where each class lives
     KafkaProducer       any caller thread
+    RecordGatherer      add: callers; a chunk is encoded by the caller who fills it, or by the Sender when it has lingered
     RecordAccumulator   append: callers; ready, drain, expire, reenqueue: Sender
     BufferPool          allocate: callers; deallocate: both
     ProducerBatch       filled by callers under its queue's lock and its reservations, afterwards Sender only
@@ -17,7 +18,9 @@ Lock order: a thread that holds one of these takes only locks further down.
     1. PartitionQueue.lock        one per topic-partition: its deque, and the counters of the batch at its tail
     2. RecordAccumulator._lock    the set of incomplete batches, flushes in progress
     3. BufferPool._lock           free blocks, waiters
-    4. Delivery._condition        acknowledged rows, first error
+    4. Delivery._condition        acknowledged rows, first error (GatheredRecords._settled for single records)
+Before them all: a topic's `encoding` in record_gatherer.py, the one lock that is held while memory is waited for (at most
+max.block.ms; the Sender only tries it), and its `lock`, which guards the chunk in the making and is held for an append to a list.
 Metadata's lock is never taken while one of these is held. Nothing waits while holding a PartitionQueue's lock, and nobody
 waits for memory while holding a reservation: a batch with a reservation is not drained, so its memory would never come back.
 """
