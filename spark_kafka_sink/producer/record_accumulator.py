@@ -62,6 +62,14 @@ class ReadyCheckResult:
     unknown_leader_topics: set[str] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class NodeWait:
+    """Since when batches wait for a node that does not take them: for partitioner.availability.timeout.ms (KIP-794)."""
+
+    ready_ms: int  # when batches were last ready for it
+    taken_ms: int  # when it last took some
+
+
 class Sequencer(Protocol):
     """What draining needs of TransactionManager."""
 
@@ -98,6 +106,7 @@ class RecordAccumulator:
         self._ratios = CompressionRatioEstimator()
         self._topics: dict[str, TopicQueues] = {}
         self._queues: list[PartitionQueue] = []  # all of them in the order they were made; grows only
+        self._node_waits: dict[int, NodeWait] = {}  # Sender only, and only with partitioner.availability.timeout.ms
         self._drain_after: dict[int, int] = {}  # Sender only: node -> index into _queues of the partition drained last
         self._closed = False
         self._lock = threading.Lock()  # guards the five below, and the making of queues
@@ -360,8 +369,21 @@ class RecordAccumulator:
                 queues.sticky.update_load([], [], all_counted=True)  # a partition never written to would never be drawn
                 continue
             led = [by_partition[partition] for partition in self._available(topic, cluster)]  # only what may be drawn
+            led = [queue for queue in led if not self._is_slow(cluster.leader_for(queue.topic_partition))] or led
             lengths = [len(queue.batches) for queue in led]
             queues.sticky.update_load(lengths, [queue.topic_partition.partition for queue in led], len(led) == len(by_partition))
+
+    def node_looked_at(self, node: int, now_ms: int, takes_batches: bool) -> None:
+        """The Sender found batches ready for a node, which takes them now or does not."""
+        if self._config.partitioner_availability_timeout_ms > 0:
+            wait = self._node_waits.setdefault(node, NodeWait(now_ms, now_ms))
+            wait.ready_ms = now_ms
+            if takes_batches:
+                wait.taken_ms = now_ms
+
+    def _is_slow(self, node: int | None) -> bool:
+        wait = self._node_waits.get(node) if node is not None else None
+        return wait is not None and wait.ready_ms - wait.taken_ms > self._config.partitioner_availability_timeout_ms
 
     def drain(self, cluster: Cluster, nodes: Iterable[int], max_size: int, now_ms: int) -> dict[int, list[ProducerBatch]]:
         """Take one batch of each partition that a ready node leads, up to `max_size` bytes a node (one batch always fits)."""

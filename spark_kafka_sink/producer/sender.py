@@ -185,7 +185,9 @@ class Sender:
 
         nodes = []
         for node in result.ready_nodes:
-            if self._client.ready(node, now_ms):
+            takes_batches = self._client.ready(node, now_ms)
+            self._accumulator.node_looked_at(node, now_ms, takes_batches)
+            if takes_batches:
                 nodes.append(node)
             else:
                 timeout_ms = min(timeout_ms, self._client.poll_delay_ms(node, now_ms))

@@ -57,7 +57,7 @@ SenderTest → test_sender.py (sections in the order of the file)
     testIdempotentSplitBatchAndSend, testTooLargeBatchesAreSafelyRemoved → LARGE BATCHES
     test(Force)CloseWithProducerIdReset, testSenderShouldCloseWhenTransactionManagerInErrorState → THE END
     testMessageFormatDownConversion, testDownConversionForMismatchedMagicValues → not applicable: only format v2 is written
-    testNodeLatencyStats → not yet: partitioner.availability.timeout.ms
+    testNodeLatencyStats → test_record_accumulator: a node that takes nothing for too long gets no rows without a key
     everything with Transaction in its name, testReceiveFailedBatchTwice…, testInvalidTxnState…, testAbortableError… → not yet:
         transactions
 

@@ -961,6 +961,29 @@ def test_rack_aware_rows_stay_in_their_rack_when_its_queues_are_the_longer_ones(
     assert drawn[1] > 2 * drawn[0]
 
 
+TWO_NODES = cluster({TOPIC: (0, 0, 1, 1)})
+
+
+def drawn_with_a_slow_node(stage: Accumulation) -> set[int]:
+    """Node 1 has been ready for 300 ms without taking anything; then 500 stays are drawn."""
+    for partition in range(4):
+        stage.append(b"x", partition=partition)
+    for node in (0, 1):
+        stage.accumulator.node_looked_at(node, stage.now_ms, takes_batches=True)
+    stage.clock.advance(300)
+    stage.accumulator.node_looked_at(0, stage.now_ms, takes_batches=True)
+    stage.accumulator.node_looked_at(1, stage.now_ms, takes_batches=False)
+    assign(stage, 1, TWO_NODES)
+    stage.ready(TWO_NODES)
+    return set(assign(stage, 500, TWO_NODES, size=2 * BATCH)[1:])
+
+
+def test_a_node_that_takes_nothing_for_too_long_gets_no_rows_without_a_key() -> None:
+    assert drawn_with_a_slow_node(Accumulation(batch_size=BATCH, partitioner_availability_timeout_ms=200)) == {0, 1}
+    assert drawn_with_a_slow_node(Accumulation(batch_size=BATCH, partitioner_availability_timeout_ms=400)) == {0, 1, 2, 3}
+    assert drawn_with_a_slow_node(Accumulation(batch_size=BATCH)) == {0, 1, 2, 3}
+
+
 def test_round_robin_takes_turns_whatever_the_sizes() -> None:
     stage = Accumulation(partitioner_class="org.apache.kafka.clients.producer.RoundRobinPartitioner")
     assert sorted(assign(stage, 8, cluster({TOPIC: (0, None, 0, 1)}), size=100_000)) == [0, 0, 0, 2, 2, 2, 3, 3]
