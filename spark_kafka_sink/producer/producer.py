@@ -39,14 +39,13 @@ from spark_kafka_sink.producer.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.record_gatherer import (
     RECORD_OVERHEAD,
     Callback,
-    GatheredRecord,
     GatheredRecords,
     RecordFuture,
     RecordGatherer,
     checked_headers,
-    columns_of,
     failed_record,
     headers_bound,
+    new_gathered_record,
 )
 from spark_kafka_sink.producer.sender import Sender
 from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, serialize
@@ -84,6 +83,7 @@ class KafkaProducer:
         self._pool = BufferPool(self._config.buffer_memory, self._config.batch_size, self._clock)
         self._accumulator = RecordAccumulator(self._config, self._pool, self._clock, self._transactions, Random())
         self._metadata = Metadata(self._config, self._clock)
+        self._partition_counts: dict[str, tuple[Cluster, int]] = {}  # what send() saw last; a newer Cluster is looked at again
         self._largest_record = min(self._config.max_request_size, self._config.buffer_memory)
         self._gatherer = RecordGatherer(
             self._config.batch_size, self._config.linger_ms, self._config.max_block_ms, self._encode_gathered, self._clock
@@ -200,23 +200,24 @@ class KafkaProducer:
         if headers:
             headers = tuple(checked_headers(headers))
             size += headers_bound(headers)
-        gathered = GatheredRecord(key, value, partition, headers, timestamp, callback)
-        cluster = self._metadata.cluster()
-        count = cluster.partition_count(record.topic)
-        if count is None or partition >= count or size > self._largest_record:
+        gathered = new_gathered_record((key, value, partition, headers, timestamp, callback))
+        topic, cluster = record.topic, self._metadata.cluster()
+        seen_in, count = self._partition_counts.get(topic, _UNSEEN)
+        if seen_in is not cluster or partition >= count or size > self._largest_record:
             try:
-                cluster = self._await_metadata(record.topic, partition, self._config.max_block_ms)
-                self._check_size(size, f"a record for topic {record.topic}")
+                cluster = self._await_metadata(topic, partition, self._config.max_block_ms)
+                self._check_size(size, f"a record for topic {topic}")
             except KafkaError as error:
-                return failed_record(record.topic, gathered, error, self._clock)
-        return self._gatherer.add(record.topic, gathered, size, cluster, self._sender.wakeup)
+                return failed_record(topic, gathered, error, self._clock)
+            self._partition_counts[topic] = cluster, cluster.partition_count(topic) or 0
+        return self._gatherer.add(topic, gathered, size, cluster, self._sender.wakeup)
 
     def _encode_gathered(self, chunk: GatheredRecords, max_block_ms: int | None) -> None:
         """Queue a chunk of records that were sent singly. Whatever goes wrong is told to the records."""
         self._metadata.add_topic(chunk.topic, self._clock.now_ms())  # keeps a topic in use from being forgotten
         rows = np.arange(len(chunk.records), dtype=np.int32)
         try:
-            columns = columns_of(chunk.records)
+            columns = chunk.columns
             explicit = np.array([record.partition for record in chunk.records], np.int32)
             partitions = self._partitions(chunk.topic, columns, explicit, chunk.cluster)
         except (KafkaError, pa.ArrowException, OverflowError, MemoryError) as error:
@@ -413,6 +414,7 @@ class KafkaProducer:
         return f"KafkaProducer({self.client_id})"
 
 
+_UNSEEN = (Cluster(), 0)
 NO_PARTITION = -1  # in an int32 column: the row does not say
 
 

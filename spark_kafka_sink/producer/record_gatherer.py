@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +45,11 @@ class GatheredRecord(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]]
     timestamp: int
     callback: Callback | None
+
+
+def new_gathered_record(fields: tuple[object, ...]) -> GatheredRecord:
+    """As GatheredRecord(*fields), in a third of the time: one is made for every record sent."""
+    return tuple.__new__(GatheredRecord, fields)
 
 
 class RecordFuture:
@@ -95,6 +102,11 @@ class GatheredRecords:
         self.size_bytes += size_bytes
         return RecordFuture(self, len(self.records) - 1)
 
+    @cached_property
+    def columns(self) -> RecordColumns:
+        """The records as columns, once none is added any more."""
+        return columns_of(self.records)
+
     def seal(self) -> None:
         """No record is added from here on."""
         count = len(self.records)
@@ -115,7 +127,7 @@ class GatheredRecords:
             self._partitions[rows] = part.topic_partition.partition
             self._append_times[rows] = log_append_time_ms
             self._settled.notify_all()
-        self._call_back(rows)
+        self._call_back(rows, {})
 
     def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
         at = {int(part.rows[index - part.first_delta]): each for index, each in record_errors.items() if _lies_in(part, index)}
@@ -139,35 +151,29 @@ class GatheredRecords:
             self._offsets[rows] = _FAILED
             self._errors.update(errors)
             self._settled.notify_all()
-        self._call_back(rows)
+        self._call_back(rows, errors)
 
-    def _call_back(self, rows: npt.NDArray[np.int32]) -> None:
+    def _call_back(self, rows: npt.NDArray[np.int32], errors: Mapping[int, KafkaError]) -> None:
         if not self._has_callbacks:
             return
-        metadata = self._metadata_of_rows(rows)
-        for row, each in zip(rows.tolist(), metadata, strict=True):
+        outcomes = repeat(None) if errors else self._metadata_of_rows(rows)
+        for row, metadata in zip(rows.tolist(), outcomes, strict=False):
             callback = self.records[row].callback
             if callback is None:
                 continue
-            error = self._errors.get(row) if self._errors else None
             try:
-                callback(None if error else each, error)
+                callback(metadata, errors.get(row))
             except Exception:
                 logger.exception("! the callback of a record for %s raised", self.topic)
 
     def _metadata_of_rows(self, rows: npt.NDArray[np.int32]) -> Iterator[RecordMetadata]:
+        """For acknowledged rows: columns first, so that little is left to do for each."""
         assert self._offsets is not None
-        partitions, offsets, times = (column[rows].tolist() for column in (self._partitions, self._offsets, self._append_times))
-        for row, partition, offset, append_time in zip(rows.tolist(), partitions, offsets, times, strict=True):
-            record = self.records[row]
-            yield RecordMetadata(
-                self.topic,
-                partition,
-                offset,
-                record.timestamp if append_time < 0 else append_time,
-                -1 if record.key is None else len(record.key),
-                -1 if record.value is None else len(record.value),
-            )
+        times = self._append_times[rows]
+        times = np.where(times < 0, _rows_of(self.columns.timestamps, rows), times)
+        sizes = (_rows_of(lengths, rows).tolist() for lengths in (self.columns.key_lengths, self.columns.value_lengths))
+        fields = zip(repeat(self.topic), self._partitions[rows].tolist(), self._offsets[rows].tolist(), times.tolist(), *sizes)
+        return map(RecordMetadata._make, fields)
 
     # ANSWERS: any thread
 
@@ -188,6 +194,10 @@ class GatheredRecords:
 
     def metadata_of(self, row: int) -> RecordMetadata:
         return next(self._metadata_of_rows(np.array([row], np.int32)))
+
+
+def _rows_of(column: npt.NDArray[np.int64] | int, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    return column[rows] if isinstance(column, np.ndarray) else np.full(len(rows), column)
 
 
 def _lies_in(part: Part, index: int) -> bool:
