@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+NEVER_MS = 2**62  # a delay that does not end, or a time that does not come
+
 
 class Clock:
     """The system's clock. Tests use `tests.fakes.clock.ManualClock`, which has the same three methods."""

@@ -19,11 +19,13 @@ from spark_kafka_sink.producer.delivery import Part
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.records.compression import CODECS, compress, decompress
 from spark_kafka_sink.records.rebase import RebasedRecords, read_records
-from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE, encode_batch_header
-
-NO_SEQUENCE = -1
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
+from spark_kafka_sink.records.record_batch import (
+    BATCH_HEADER_SIZE,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    encode_batch_header,
+)
 
 
 class FinalState(enum.Enum):

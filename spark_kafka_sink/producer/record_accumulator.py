@@ -21,7 +21,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config import ROUND_ROBIN, ProducerConfig
 from spark_kafka_sink.errors import KafkaError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Cluster
@@ -37,7 +37,6 @@ from spark_kafka_sink.records.compression import CompressionRatioEstimator
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE
 
 MAX_RAW_BATCH_BYTES = 4 * 1024 * 1024  # of a batch that compresses well: a reader unpacks a batch as a whole
-NEVER_MS = 2**62
 
 
 class TopicQueues:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.delivery import UNKNOWN_OFFSET, Part
@@ -35,7 +35,6 @@ Callback = Callable[[RecordMetadata | None, KafkaError | None], None]
 MIN_CHUNK_BYTES = 256 * 1024  # a chunk costs some 0.2 ms however small it is
 _PENDING = -2  # in a column of offsets: neither acknowledged nor failed
 _FAILED = -3
-NEVER_MS = 2**62
 
 
 class GatheredRecord(NamedTuple):

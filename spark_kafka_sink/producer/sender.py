@@ -12,7 +12,7 @@ import logging
 from typing import Protocol
 from uuid import UUID
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Cluster, Node
@@ -20,7 +20,7 @@ from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
 from spark_kafka_sink.network.network_client import ClientRequest, ClientResponse
 from spark_kafka_sink.producer.producer_batch import FinalState, ProducerBatch
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.record_accumulator import NEVER_MS, RecordAccumulator
+from spark_kafka_sink.producer.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.retry import Attempt, Decision, decide
 from spark_kafka_sink.producer.transaction_manager import State, TransactionManager

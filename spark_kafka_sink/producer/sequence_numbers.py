@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 from spark_kafka_sink.producer.producer_batch import (
     MAX_SEQUENCE,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
     ProducerBatch,
     increment_sequence,
 )
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from spark_kafka_sink.records.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 NO_LAST_ACKED_SEQUENCE = -1
 NO_LAST_ACKED_OFFSET = -1

@@ -30,7 +30,7 @@ _DELTAS = np.arange(TWO_BYTE_DELTAS)
 class SortedSlice:
     """A slice of one topic's rows in partition order, and where each row is to lie.
 
-    Arrays are int64[rows] in sorted order unless said otherwise. The deltas and sizes are written by _Layout, run by run.
+    Arrays are int64[rows] in sorted order unless said otherwise. The deltas and sizes are written by SliceLayout, run by run.
     """
 
     def __init__(self, columns: RecordColumns, partitions: npt.NDArray[np.int32], rows: npt.NDArray[np.int32]) -> None:
