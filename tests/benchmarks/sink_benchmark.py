@@ -64,6 +64,10 @@ class Variant:
     options: dict[str, str] = field(default_factory=dict)
 
     @property
+    def uses_python(self) -> bool:
+        return self.format in (KafkaDataSource.name(), DiscardDataSource.name())
+
+    @property
     def uses_kafka(self) -> bool:
         return "kafka" in self.format
 
@@ -138,16 +142,18 @@ class Bench:
             for variant in VARIANTS:
                 self.reset_worker_peaks()
                 usages[variant.name].append(self.run(variant, frame, codec))
-                peaks[variant.name] = max(peaks.get(variant.name, 0.0), self.worker_peak_mb())
+                if variant.uses_python:  # otherwise idle workers of the variants before would be measured
+                    peaks[variant.name] = max(peaks.get(variant.name, 0.0), self.worker_peak_mb())
         print(f"\n{rows:,} rows, key 8 B, value {value_bytes} B, {codec}, {self._partitions} partitions, medians of {repeats}")
         print(f"{'':24}{'rows/s':>12}{'ratio':>8}{'client CPU s/M':>16}{'broker CPU s/M':>16}{'worker peak MB':>16}")
         reference = statistics.median(usage.wall_s for usage in usages[REFERENCE])
         for name, measured in usages.items():
             wall = statistics.median(usage.wall_s for usage in measured)
             client = statistics.median(usage.client_cpu_s for usage in measured) / rows * 1e6
+            peak = f"{peaks[name]:.0f}" if name in peaks else "-"
             server = statistics.median(usage.broker_cpu_s for usage in measured) / rows * 1e6
             print(
-                f"{name:24}{rows / wall:>12,.0f}{reference / wall:>8.2f}{client:>16.2f}{server:>16.2f}{peaks[name]:>16.0f}",
+                f"{name:24}{rows / wall:>12,.0f}{reference / wall:>8.2f}{client:>16.2f}{server:>16.2f}{peak:>16}",
                 flush=True,
             )
 
