@@ -66,6 +66,7 @@ class Metadata:
 
         self._changed = threading.Condition()  # guards all below; notified on every update, fatal error and close
         self._cluster = Cluster()  # replaced as a whole, so that reading it needs no lock
+        self._before_bootstrap = Cluster()  # what was known when bootstrap() forgot it
         self._update_version = 0  # counts answers
         self._request_version = 0  # counts additions of topics
         self._needs_full_update = False
@@ -104,6 +105,13 @@ class Metadata:
             if info is None or (epoch is not None and info.leader_epoch != epoch):
                 return LeaderAndEpoch(None, epoch)
             return LeaderAndEpoch(self._cluster.leader_for(topic_partition), info.leader_epoch)
+
+    def last_known_leader(self, topic_partition: TopicPartition) -> Node | None:
+        """For messages: the leader; while there are bootstrap servers only, the one from before."""
+        with self._changed:
+            cluster = self._before_bootstrap if self._cluster.is_bootstrap else self._cluster
+            leader = cluster.leader_for(topic_partition)
+            return None if leader is None else cluster.node(leader)
 
     # ---- callers: topics, waiting, errors --------------------------------------------------------------------------------
 
@@ -214,6 +222,8 @@ class Metadata:
             self._bootstrap_servers = tuple(servers)
             self._needs_full_update = True
             self._update_version += 1
+            if not self._cluster.is_bootstrap:
+                self._before_bootstrap = self._cluster
             nodes = [Node(-1 - index, host, port) for index, (host, port) in enumerate(servers)]
             self._cluster = Cluster(nodes=nodes, is_bootstrap=True)
 

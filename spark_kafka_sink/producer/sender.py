@@ -243,13 +243,19 @@ class Sender:
         return min(self._accumulator.next_expiry_delay_ms(now_ms), oldest + self._config.delivery_timeout_ms - now_ms)
 
     def _expiry_error(self, batch: ProducerBatch, now_ms: int) -> KafkaError:
-        reason = batch.last_error or self._metadata.last_connection_error() or self._waiting_for(batch)
+        leader = self._metadata.last_known_leader(batch.topic_partition)
+        led_by = "" if leader is None else f", led by node {leader.id} at {leader.host}:{leader.port}"
         return KafkaTimeoutError(
-            f"Expiring {batch.record_count} record(s) for {batch.topic_partition}: {now_ms - batch.created_ms} ms"
+            f"Expiring {batch.record_count} record(s) for {batch.topic_partition}{led_by}: {now_ms - batch.created_ms} ms"
             f" have passed since batch creation, delivery.timeout.ms={self._config.delivery_timeout_ms};"
-            f" {batch.attempts} attempt(s) were answered; last trouble: {reason}",
+            f" {batch.attempts} attempt(s) were answered; last trouble: {self._trouble(batch)}",
             condition="KAFKA_DELIVERY_TIMEOUT",
         )
+
+    def _trouble(self, batch: ProducerBatch) -> str:
+        """What became of the last attempt, and why there is no connection to make the next one on."""
+        troubles = [each for each in (batch.last_error, self._metadata.last_connection_error()) if each]
+        return "; ".join(troubles) or self._waiting_for(batch)
 
     def _waiting_for(self, batch: ProducerBatch) -> str:
         leader = self._metadata.cluster().leader_for(batch.topic_partition)
