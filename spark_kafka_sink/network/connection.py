@@ -44,7 +44,7 @@ class Connection:
 
     def __init__(self, client_id: str, *, max_response_bytes: int = MAX_RESPONSE_BYTES) -> None:
         self._client_id = client_id
-        self._max_response_bytes = max_response_bytes
+        self.max_response_bytes = max_response_bytes  # may be changed; the next frame is compared with it
         self._next_correlation_id = 0
         self._pending: deque[_Pending] = deque()  # oldest first
         self._received = bytearray()  # the start of a frame that is not complete
@@ -83,9 +83,9 @@ class Connection:
         if len(self._received) < _SIZE.size:
             return None
         (size,) = _SIZE.unpack_from(self._received)
-        if not 0 <= size <= self._max_response_bytes:
+        if not 0 <= size <= self.max_response_bytes:
             raise ProtocolError(
-                f"the broker announces a response of {size:,} bytes, more than {self._max_response_bytes:,} are never expected;"
+                f"the broker announces a response of {size:,} bytes, more than {self.max_response_bytes:,} are never expected;"
                 " is this a Kafka listener with the security protocol of this client?"
             )
         end = _SIZE.size + size

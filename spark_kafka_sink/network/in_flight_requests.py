@@ -83,6 +83,11 @@ class InFlightRequests:
     def last_sent(self, node_id: int) -> InFlightRequest:
         return self._queues[node_id][-1]
 
+    def oldest(self, node_id: int) -> InFlightRequest | None:
+        """The one that the next answer belongs to."""
+        queue = self._queues.get(node_id)
+        return queue[0] if queue else None
+
     def complete_last_sent(self, node_id: int) -> InFlightRequest:
         return self._complete(node_id, deque.pop)
 

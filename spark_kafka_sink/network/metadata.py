@@ -3,7 +3,7 @@
 Callers add topics and wait; NetworkClient, on the Sender thread, asks `time_to_next_update_ms`, fetches, and hands each answer
 to `update`. Knows no connection and sends nothing. A reader takes `cluster()`, an immutable picture, without a lock.
 Laws: a partition's leader epoch never goes back unless its topic was re-created; a topic that nobody used for
-metadata.max.idle.ms is forgotten; an error is raised to one waiting caller, once.
+metadata.max.idle.ms is forgotten; an error is raised to one waiting caller, once, unless it is permanent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, NetworkError, ProducerClosedError
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Cluster, Node, PartitionInfo, Topic
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -78,7 +78,9 @@ class Metadata:
         self._topics: dict[str, int] = {}  # topic -> when it is forgotten
         self._new_topics: set[str] = set()  # no answer yet
         self._epochs: dict[TopicPartition, int] = {}  # last seen leader epochs
+        self._cluster_id: str | None = None  # of the first answer; every later one has to come from the same cluster
         self._fatal_error: KafkaError | None = None
+        self._permanent_error: KafkaError | None = None
         self._topic_errors: dict[str, ErrorCode] = {}  # unauthorized and invalid topics that no caller was told about
         self._connection_errors: dict[str, str] = {}  # host:port -> why it could not be reached, latest last
         self._is_closed = False
@@ -199,6 +201,8 @@ class Metadata:
             self.raise_error_for_topic(topic)
 
     def _raise_fatal_error_locked(self) -> None:
+        if self._permanent_error is not None:
+            raise self._permanent_error
         error, self._fatal_error = self._fatal_error, None
         if error is not None:
             raise error
@@ -271,6 +275,31 @@ class Metadata:
             self._fatal_error = error
             self._changed.notify_all()
 
+    def is_other_cluster(self, cluster_id: str | None) -> bool:
+        """Whether an answer comes from another cluster than all answers before. Brokers before 0.10.1 have no id."""
+        with self._changed:
+            return None not in (cluster_id, self._cluster_id) and cluster_id != self._cluster_id
+
+    def cluster_changed(self, cluster_id: str | None) -> None:
+        """bootstrap.servers lead to another cluster now: from here on every caller gets the error, and nothing is written.
+
+        What the other cluster would make of this producer's id and sequences is open: it may take a batch for a duplicate of
+        another producer's, and drop it. And rows acknowledged so far would lie in one cluster, all others in the other.
+        """
+        with self._changed:
+            self._permanent_error = NetworkError(
+                f"the brokers behind bootstrap.servers are of cluster {cluster_id} now, and this producer has written to cluster"
+                f" {self._cluster_id}, where the rows acknowledged so far are; it writes none to the other. Check"
+                " bootstrap.servers; if the change is meant, write all rows again with a new producer (a retried task does)",
+                condition="KAFKA_CLUSTER_CHANGED",
+            )
+            log.error("! metadata: %s", self._permanent_error)
+            self._changed.notify_all()
+
+    def permanent_error(self) -> KafkaError | None:
+        """Why this producer cannot be used any more, if so."""
+        return self._permanent_error
+
     def connection_failed(self, address: str, reason: str) -> None:
         """For last_connection_error()."""
         with self._changed:
@@ -341,7 +370,8 @@ class Metadata:
         self._epochs = {tp: epoch for tp, epoch in self._epochs.items() if self._retain_topic_locked(tp.topic, now_ms)}
         addresses = {f"{node.host}:{node.port}" for node in self._cluster.nodes}
         self._connection_errors = {key: reason for key, reason in self._connection_errors.items() if key in addresses}
-        if old.cluster_id != response.cluster_id:
+        if self._cluster_id is None and response.cluster_id is not None:
+            self._cluster_id = response.cluster_id
             log.info("= metadata: cluster id %s", response.cluster_id)
         log.debug("< metadata version %d: %r", self._update_version, self._cluster)
 

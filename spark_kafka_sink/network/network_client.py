@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaError, ProducerClosedError, UnsupportedVersionError
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.network.connection import Connection, Response
+from spark_kafka_sink.network.connection import MAX_RESPONSE_BYTES, Connection, Response
 from spark_kafka_sink.network.connection_states import ClusterConnectionStates, Resolver
 from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest, NodeApiVersions, handshake
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse, InFlightRequest, InFlightRequests
@@ -37,6 +37,7 @@ __all__ = ["ClientRequest", "ClientResponse", "NetworkClient"]
 
 log = logging.getLogger(__name__)
 
+MAX_HANDSHAKE_BYTES = 1024 * 1024  # a response, until we know that it is a broker; the largest, ApiVersions, takes about 1 KiB
 WARN_EVERY_MS = 30_000  # per node, of connections that cannot be established
 
 
@@ -173,7 +174,7 @@ class NetworkClient:
 
     def initiate_connect(self, node: Node, now_ms: int) -> None:
         self._states.connecting(node.id, now_ms, node.host, node.port)
-        connection = Connection(self._client_id)
+        connection = Connection(self._client_id, max_response_bytes=MAX_HANDSHAKE_BYTES)
         try:
             address = self._states.current_address(node.id)
             log.debug("= connecting to node %s at %s", node, address)
@@ -262,6 +263,12 @@ class NetworkClient:
 
     def _handle_completed_receives(self, responses: list[ClientResponse], now_ms: int) -> None:
         for node_id, response in self._selector.completed_receives:
+            oldest = self._in_flight.oldest(node_id)
+            if oldest is None:
+                continue  # given up for what it answered just before
+            if not oldest.is_written:  # called back now, its buffers would be given back while they are being written
+                self._give_up(responses, node_id, now_ms, "the broker answered a request that it had not been sent completely")
+                continue
             answered = self._in_flight.complete_next(node_id)
             log.debug("< node %d: %s v%d", node_id, type(response.message).__name__, response.version)
             self._maybe_throttle(node_id, answered, response, now_ms)
@@ -271,6 +278,10 @@ class NetworkClient:
                 self._updater.handle_response(response.message, response.version, now_ms)
             else:
                 self._advance_handshake(responses, node_id, response.message, now_ms)
+
+    def _give_up(self, responses: list[ClientResponse], node_id: int, now_ms: int, reason: str) -> None:
+        self._selector.close(node_id)
+        self._process_disconnection(responses, node_id, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason))
 
     def _maybe_throttle(self, node_id: int, answered: InFlightRequest, response: Response, now_ms: int) -> None:
         """The broker has answered, and reads nothing more for a while (KIP-219)."""
@@ -372,11 +383,11 @@ class NetworkClient:
             del self._handshakes[node_id]
             self._api_versions[node_id] = finished.value
             self._states.ready(node_id)
+            self._connections[node_id].max_response_bytes = MAX_RESPONSE_BYTES
             self._metadata.connection_ready(self._states.address_text(node_id))
             log.debug("= node %d is ready: %r", node_id, finished.value)
         except KafkaError as error:
-            self._selector.close(node_id)
-            self._process_disconnection(responses, node_id, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, str(error)))
+            self._give_up(responses, node_id, now_ms, str(error))
             if isinstance(error, AuthenticationError):
                 log.error("! node %d (%s) refused us: %s", node_id, self._states.address_text(node_id), error)
                 self._states.authentication_failed(node_id, now_ms, error)

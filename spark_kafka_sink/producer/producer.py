@@ -276,8 +276,11 @@ class KafkaProducer:
 
     def _check_usable(self) -> None:
         self._accumulator.check_open()
-        if self._transactions is not None and self._transactions.fatal_error is not None:
-            raise self._transactions.fatal_error
+        fatal_error = None if self._transactions is None else self._transactions.fatal_error
+        if fatal_error is None:
+            fatal_error = self._metadata.permanent_error()
+        if fatal_error is not None:
+            raise fatal_error
 
     def _check_sizes(self, chunk: _TopicChunk) -> None:
         bounds = size_upper_bounds(chunk.columns)

@@ -148,26 +148,34 @@ class Sender:
 
     def run_once(self) -> None:
         now_ms = self._clock.now_ms()
-        if self._transactions is not None and not self._prepare_producer(self._transactions, now_ms):
+        fatal_error = self._fatal_error()
+        if fatal_error is not None:
+            self._fail_everything(fatal_error, now_ms)
             self._client.poll(self._config.retry_backoff_ms, now_ms)
             return
+        if self._transactions is not None:
+            self._prepare_producer(self._transactions, now_ms)
         timeout_ms = self._send_producer_data(now_ms)
         self._client.poll(timeout_ms, now_ms)
 
-    def _prepare_producer(self, transactions: TransactionManager, now_ms: int) -> bool:
-        """Advance the producer's identity; false when nothing can ever be sent again."""
-        if transactions.fatal_error is not None:
-            if self._accumulator.has_incomplete():
-                self._abort_batches(transactions.fatal_error)
-            self._expire(now_ms)  # collects what a caller was still writing into
-            if self._gatherer is not None:
-                self._gatherer.abort(transactions.fatal_error)
-            return False
+    def _fatal_error(self) -> KafkaError | None:
+        """Why nothing can ever be sent again, if so."""
+        error = None if self._transactions is None else self._transactions.fatal_error
+        return error or self._metadata.permanent_error()
+
+    def _fail_everything(self, error: KafkaError, now_ms: int) -> None:
+        if self._accumulator.has_incomplete():
+            self._abort_batches(error)
+        self._expire(now_ms)  # collects what a caller was still writing into
+        if self._gatherer is not None:
+            self._gatherer.abort(error)
+
+    def _prepare_producer(self, transactions: TransactionManager, now_ms: int) -> None:
+        """Advance the producer's identity."""
         transactions.maybe_resolve()
         transactions.maybe_bump_epoch()
         if transactions.needs_producer_id and not self._producer_id_requested and now_ms >= self._producer_id_retry_at_ms:
             self._request_producer_id(transactions, now_ms)
-        return True
 
     def _send_producer_data(self, now_ms: int) -> int:
         """Drain and send what is ready, expire what is late; returns for how long the Sender may sleep."""

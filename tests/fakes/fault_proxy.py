@@ -21,7 +21,7 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -343,9 +343,12 @@ class ProxiedKafka(LocalKafka):
 
     LISTENER = "PROXIED"
 
-    def __init__(self, work_dir: Path, *, brokers: int = 1, **options: Any) -> None:
+    def __init__(
+        self, work_dir: Path, *, brokers: int = 1, proxies: Mapping[int, FaultProxy] | None = None, **options: Any
+    ) -> None:
+        """`proxies` of another cluster lead to this one from its start on."""
         super().__init__(work_dir, brokers=brokers, extra_listeners=(self.LISTENER,), **options)
-        self.proxies = {node_id: FaultProxy(seed=node_id) for node_id in range(1, brokers + 1)}
+        self.proxies = proxies or {node_id: FaultProxy(seed=node_id) for node_id in range(1, brokers + 1)}
 
     @property
     def proxy(self) -> FaultProxy:

@@ -368,6 +368,32 @@ def test_a_request_time_out_ends_the_connection_and_the_next_attempt_succeeds(
     assert_each_row_once_in_order(kafka, topic, rows.count)
 
 
+# ---- another cluster behind the same address --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("idempotence", ["true", "false"])
+def test_another_cluster_behind_the_same_address_is_told_and_gets_no_row(
+    kafka_jars: Path,  # noqa: ARG001 - fetched first
+    tmp_path: Path,
+    idempotence: str,
+) -> None:
+    with ProxiedKafka(tmp_path / "one") as one:
+        one.create_topic("t", PARTITIONS)
+        with Rows(one, "t", **{"enable.idempotence": idempotence}) as rows:
+            rows.write().result(WAIT_MS)
+            with ProxiedKafka(tmp_path / "two", proxies=one.proxies) as two:
+                two.create_topic("t", PARTITIONS)
+                one.proxy.drop_connections()
+                begun = time.monotonic()
+                with pytest.raises(KafkaError) as raised:
+                    rows.write().result(WAIT_MS)
+                took = time.monotonic() - begun
+                assert sum(map(len, read_numbers(two, "t").values())) == 0
+        assert "[KAFKA_CLUSTER_CHANGED]" in str(raised.value)
+        assert took < 10
+        assert_each_row_once_in_order(one, "t", ROWS_PER_CALL)
+
+
 # ---- memory -------------------------------------------------------------------------------------------------------------------
 
 

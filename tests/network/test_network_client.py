@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaError, ProducerClosedError, UnsupportedVersionError
+from spark_kafka_sink.errors import (
+    AuthenticationError,
+    ConfigError,
+    KafkaError,
+    NetworkError,
+    ProducerClosedError,
+    UnsupportedVersionError,
+)
 from spark_kafka_sink.network import network_client
 from spark_kafka_sink.network.connection_states import FOREVER_MS, Resolver
 from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest
@@ -275,6 +282,38 @@ def test_an_answer_that_arrives_with_the_end_of_the_connection_counts(net: Net) 
     net.selector.lose(0)
     responses = net.poll()
     assert [response.disconnected for response in responses] == [False, True]
+
+
+def test_an_answer_to_a_request_that_is_still_being_written_ends_the_connection(net: Net) -> None:
+    """Correlation ids are easily guessed. Called back at once, the request's buffers went back to the pool, and the rest of it
+    was written from memory that belonged to other rows by then; the completed write then found no request and ended the Sender.
+    """
+    net.connect(0)
+    net.selector.holds_sends = True
+    sent = net.send(0)
+    net.selector.respond(sent, INIT_RESPONSE)
+    (response,) = net.poll()
+    assert response.disconnected
+    assert net.selector.closed == [0]
+    assert net.client.connection_failed(0)
+    net.selector.holds_sends = False
+    net.connect(0)
+
+
+def test_until_a_connection_is_ready_only_small_answers_are_taken(net: Net) -> None:
+    """What listens there may be no broker at all."""
+    net.selector.answer = lambda _: None
+    net.poll(2)
+    node_id, _ = net.selector.attempts[0]
+    net.selector.deliver(node_id, (network_client.MAX_HANDSHAKE_BYTES + 1).to_bytes(4, "big"))
+    net.poll()
+    assert "announces a response of 1,048,577 bytes" in str(net.metadata.last_connection_error())
+    net.selector.answer = net.answer
+    net.connect(0)
+    sent = net.send(0)
+    net.selector.deliver(0, (network_client.MAX_HANDSHAKE_BYTES + 1).to_bytes(4, "big"))
+    net.poll()
+    assert net.client.in_flight_request_count(sent.node_id) == 1
 
 
 def test_a_lost_connection_asks_for_metadata(net: Net) -> None:
@@ -759,6 +798,64 @@ def test_a_broker_can_ask_to_start_again(net: Net) -> None:
     assert {0, 1} <= set(net.selector.closed)
     net.cluster = metadata()
     net.connect(0)
+
+
+def ask_for_metadata(net: Net, polls: int = 6) -> None:
+    net.metadata.request_update("test", reset_backoff=True)
+    for _ in range(polls):
+        net.clock.advance(1000)
+        net.poll()
+
+
+def test_metadata_of_another_cluster_is_not_believed_and_the_bootstrap_servers_are_asked(
+    net: Net, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The address of a broker that is gone was given to a broker of another cluster: its picture must not replace ours."""
+    net.connect(0, 1)
+    asked: list[int] = []
+
+    def answer(sent: Sent) -> Message | None:
+        if not isinstance(sent.message, MetadataRequest):
+            return net.answer(sent)
+        asked.append(sent.node_id)
+        return metadata(topic("orders", [0, 1]), cluster_id="c" if sent.node_id < 0 else "other")
+
+    net.selector.answer = answer
+    with caplog.at_level(logging.WARNING):
+        ask_for_metadata(net)
+    assert asked[0] >= 0
+    assert asked[1] < 0
+    assert net.metadata.cluster().cluster_id == "c"
+    assert net.metadata.permanent_error() is None
+    assert "a broker of another cluster, other, is ignored" in caplog.text
+
+
+@pytest.mark.parametrize("strategy", ["rebootstrap", "none"])
+def test_when_the_bootstrap_servers_are_of_another_cluster_nothing_goes_on(strategy: str) -> None:
+    net = Net(metadata_recovery_strategy=strategy)
+    net.connect(0, 1)
+    net.cluster = metadata(topic("orders", [0, 1]), cluster_id="other")
+    ask_for_metadata(net)
+    error = net.metadata.permanent_error()
+    assert isinstance(error, NetworkError)
+    assert str(error).startswith("[KAFKA_CLUSTER_CHANGED] the brokers behind bootstrap.servers are of cluster other now")
+    for _ in range(2):  # not once: every caller gets it
+        with pytest.raises(NetworkError, match="has written to cluster c"):
+            net.metadata.await_update(10_000, 0)
+        with pytest.raises(NetworkError, match="KAFKA_CLUSTER_CHANGED"):
+            net.metadata.raise_error_for_topic("orders")
+    assert net.metadata.cluster().cluster_id != "other"
+
+
+def test_a_broker_that_does_not_tell_its_cluster_is_believed(net: Net) -> None:
+    net.connect(0, 1)
+    net.cluster = metadata(topic("orders", [1]), cluster_id=None)
+    ask_for_metadata(net)
+    net.cluster = metadata(topic("orders", [1]), cluster_id="c")
+    ask_for_metadata(net)
+    assert net.metadata.permanent_error() is None
+    assert net.metadata.cluster().partition_count("orders") is None  # nobody asked for it; the answers were taken over
+    assert net.metadata.cluster().cluster_id == "c"
 
 
 # ---- life --------------------------------------------------------------------------------------------------------------------

@@ -434,6 +434,18 @@ def test_canonical_names_are_listed_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert transports.canonical_servers("alias.example", 9) == [("same.example", 9)]
 
 
+@pytest.mark.parametrize("port", [-1, 0, 65_536, 99_999_999])
+def test_a_number_that_cannot_be_a_port_is_an_os_error(port: int) -> None:
+    """The system took the lower 16 bits: metadata with a wrong port led to whatever listened there."""
+    with pytest.raises(OSError, match=f"{port} is not a port"):
+        resolve("127.0.0.1", port)
+
+
+def test_an_address_is_written_as_users_write_it() -> None:
+    assert str(Address(socket.AF_INET, ("127.0.0.1", 9092))) == "127.0.0.1:9092"
+    assert str(Address(socket.AF_INET6, ("::1", 9092, 0, 0))) == "[::1]:9092"
+
+
 def test_a_text_that_cannot_be_a_name_is_an_os_error() -> None:
     with pytest.raises(OSError, match="is not a host name"):
         resolve("x" * 70 + ".example", 9092)

@@ -1259,6 +1259,23 @@ def test_a_fatal_answer_fails_everything_queued_and_in_flight(error: ErrorCode) 
     assert len(stage.sent) == 2
 
 
+@pytest.mark.parametrize("idempotence", [False, True])
+def test_another_cluster_behind_the_bootstrap_servers_fails_everything_queued_and_in_flight(idempotence: bool) -> None:
+    """Its brokers do not know our sequences; written there, the batches could be taken for duplicates of another producer's."""
+    stage = idempotent() if idempotence else Stage()
+    deliveries = [stage.send(b"1")]
+    deliveries.append(stage.append(b"2"))
+    stage.metadata.cluster_changed("other")
+    stage.run(2)
+    assert [delivery.failed for delivery in deliveries] == [1, 1]
+    assert all(delivery.error is stage.metadata.permanent_error() for delivery in deliveries)
+    stage.refuse(Errors.NETWORK_EXCEPTION)
+    stage.back_off()
+    stage.run(2)
+    assert len(stage.sent) == 1
+    assert stage.is_whole
+
+
 def test_a_fatal_answer_without_idempotence_fails_its_batch_only() -> None:
     stage = Stage()
     first = stage.send(b"1")
