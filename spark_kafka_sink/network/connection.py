@@ -46,6 +46,7 @@ class Connection:
         self._client_id = client_id
         self.max_response_bytes = max_response_bytes  # may be changed; the next frame is compared with it
         self._next_correlation_id = 0
+        self.last_correlation_id = -1  # of what was sent last; for logs
         self._pending: deque[_Pending] = deque()  # oldest first
         self._received = bytearray()  # the start of a frame that is not complete
         self.error: ProtocolError | None = None  # why this connection cannot be used any more
@@ -64,6 +65,7 @@ class Connection:
         head = b"".join(header.buffers())
         frame: list[Buffer] = [_SIZE.pack(len(head) + sum(map(len, body))) + head, *body]
         self._next_correlation_id = (correlation_id + 1) & _MAX_CORRELATION_ID
+        self.last_correlation_id = correlation_id
         if expect_response:
             self._pending.append(_Pending(correlation_id, message.API_KEY, version, message.RESPONSE))
         return frame

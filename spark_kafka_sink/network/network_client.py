@@ -28,6 +28,7 @@ from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selectab
 from spark_kafka_sink.network.transport import PlaintextTransport, canonical_servers, resolve
 from spark_kafka_sink.protocol.api_keys import API_TABLE
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_sink.protocol.messages.produce import ProduceRequest
 from spark_kafka_sink.protocol.schema import Message, Request
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ class NetworkClient:
         connection = Connection(self._client_id, max_response_bytes=MAX_HANDSHAKE_BYTES)
         try:
             address = self._states.current_address(node.id)
-            log.debug("= connecting to node %s at %s", node, address)
+            log.debug("= node %d: connecting to %s:%d at %s", node.id, node.host, node.port, address)
             self._selector.connect(node.id, address, connection)
         except OSError as error:  # the name does not resolve, or there is no route
             self._process_disconnection([], node.id, now_ms, Disconnect(ChannelState.NOT_CONNECTED, str(error)))
@@ -199,7 +200,7 @@ class NetworkClient:
             version = self._api_versions[request.node_id].latest_usable_version(request.message.API_KEY, request.max_version)
             self._transmit(request, version, now_ms, is_internal=False)
         except UnsupportedVersionError as error:
-            log.debug("! %s to node %d: %s", type(request.message).__name__, request.node_id, error)
+            log.debug("! node %d: %s is not sent: %s", request.node_id, type(request.message).__name__, error)
             version = API_TABLE[request.message.API_KEY].max_version
             self._aborted.append(ClientResponse(request, None, version, now_ms, error=error))
 
@@ -214,11 +215,12 @@ class NetworkClient:
         return ClientRequest(node_id, message, now_ms, expect_response=True, request_timeout_ms=self._request_timeout_ms)
 
     def _transmit(self, request: ClientRequest, version: int, now_ms: int, *, is_internal: bool) -> None:
-        buffers = self._connections[request.node_id].send(request.message, version, expect_response=request.expect_response)
+        connection = self._connections[request.node_id]
+        buffers = connection.send(request.message, version, expect_response=request.expect_response)
+        in_flight = InFlightRequest(request, version, is_internal, now_ms, connection.last_correlation_id)
         if log.isEnabledFor(logging.DEBUG):
-            size = sum(map(len, buffers))
-            log.debug("> node %d: %s v%d, %d bytes", request.node_id, type(request.message).__name__, version, size)
-        self._in_flight.add(InFlightRequest(request, version, is_internal, now_ms))
+            log.debug("> %s, %d bytes%s", in_flight, sum(map(len, buffers)), _partitions(request.message))
+        self._in_flight.add(in_flight)
         self._selector.send(request.node_id, buffers)
 
     # ---- the loop ------------------------------------------------------------------------------------------------------------
@@ -259,7 +261,8 @@ class NetworkClient:
             sent.is_written = True
             if not sent.request.expect_response:
                 self._in_flight.complete_last_sent(node_id)
-                responses.append(ClientResponse(sent.request, None, sent.version, now_ms))
+                log.debug("< %s is written, which is all that acks=0 asks for", sent)
+                responses.append(ClientResponse(sent.request, None, sent.version, now_ms, correlation_id=sent.correlation_id))
 
     def _handle_completed_receives(self, responses: list[ClientResponse], now_ms: int) -> None:
         for node_id, response in self._selector.completed_receives:
@@ -270,10 +273,14 @@ class NetworkClient:
                 self._give_up(responses, node_id, now_ms, "the broker answered a request that it had not been sent completely")
                 continue
             answered = self._in_flight.complete_next(node_id)
-            log.debug("< node %d: %s v%d", node_id, type(response.message).__name__, response.version)
+            log.debug("< %s is answered after %d ms", answered, now_ms - answered.sent_ms)
             self._maybe_throttle(node_id, answered, response, now_ms)
             if not answered.is_internal:
-                responses.append(ClientResponse(answered.request, response.message, response.version, now_ms))
+                responses.append(
+                    ClientResponse(
+                        answered.request, response.message, response.version, now_ms, correlation_id=answered.correlation_id
+                    )
+                )
             elif isinstance(response.message, MetadataResponse):
                 self._updater.handle_response(response.message, response.version, now_ms)
             else:
@@ -289,7 +296,7 @@ class NetworkClient:
         if throttle_ms > 0 and response.version >= API_TABLE[answered.request.message.API_KEY].throttles_from:
             self._in_flight.add_throttle_time(node_id, throttle_ms)
             self._states.throttle(node_id, now_ms + throttle_ms)
-            log.debug("= node %d throttles this client for %d ms", node_id, throttle_ms)
+            log.debug("= node %d: throttles this client for %d ms", node_id, throttle_ms)
 
     def _handle_disconnections(self, responses: list[ClientResponse], now_ms: int) -> None:
         for node_id, disconnect in self._selector.disconnected.items():
@@ -301,6 +308,7 @@ class NetworkClient:
             timeout_ms = self._states.setup_timeout_ms(node_id)
             self._selector.close(node_id)
             reason = f"no connection within {timeout_ms} ms (socket.connection.setup.timeout.ms, grows with each failure)"
+            log.debug("- node %d: %s", node_id, reason)
             self._process_disconnection(
                 responses, node_id, now_ms, Disconnect(ChannelState.NOT_CONNECTED, reason), timed_out=True
             )
@@ -309,7 +317,7 @@ class NetworkClient:
         for node_id in self._in_flight.nodes_with_timed_out_requests(now_ms):
             self._selector.close(node_id)
             reason = "no answer to a request within its time-out (request.timeout.ms)"
-            log.info("- disconnecting from node %d: %s", node_id, reason)
+            log.info("- node %d: disconnecting: %s", node_id, reason)
             self._process_disconnection(responses, node_id, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason), timed_out=True)
 
     def _handle_rebootstrap(self, responses: list[ClientResponse], now_ms: int) -> None:
@@ -331,14 +339,14 @@ class NetworkClient:
         if disconnect.state is ChannelState.NOT_CONNECTED:
             is_news = now_ms - self._warned_ms.get(node_id, -WARN_EVERY_MS) >= WARN_EVERY_MS
             level = logging.WARNING if is_news else logging.DEBUG
-            log.log(level, "! connection to node %d (%s) could not be established: %s", node_id, address, reason)
+            log.log(level, "! node %d: connection to %s could not be established: %s", node_id, address, reason)
             if is_news:
                 self._warned_ms[node_id] = now_ms
         elif disconnect.state is ChannelState.READY and self._states.is_preparing_connection(node_id):
             reason += " (before it was ready; does this listener speak PLAINTEXT?)"
-            log.warning("! connection to node %d (%s) was lost: %s", node_id, address, reason)
+            log.warning("! node %d: connection to %s was lost: %s", node_id, address, reason)
         else:
-            log.debug("= node %d (%s) disconnected: %s", node_id, address, reason)
+            log.debug("= node %d: disconnected from %s: %s", node_id, address, reason)
         if disconnect.state is not ChannelState.EXPIRED:
             self._metadata.connection_failed(address, reason)
         self._forget_connection(node_id)
@@ -352,12 +360,21 @@ class NetworkClient:
 
     def _cancel_in_flight(self, node_id: int, now_ms: int, responses: list[ClientResponse] | None, *, timed_out: bool) -> None:
         for lost in self._in_flight.clear(node_id):
-            name = type(lost.request.message).__name__
-            log.debug("! node %d: %s v%d is cancelled after %d ms", node_id, name, lost.version, now_ms - lost.sent_ms)
+            log.debug("! %s is cancelled after %d ms", lost, now_ms - lost.sent_ms)
             if isinstance(lost.request.message, MetadataRequest) and lost.is_internal:
                 self._updater.handle_failed_request(now_ms)
             elif not lost.is_internal and responses is not None:
-                responses.append(ClientResponse(lost.request, None, lost.version, now_ms, disconnected=True, timed_out=timed_out))
+                responses.append(
+                    ClientResponse(
+                        lost.request,
+                        None,
+                        lost.version,
+                        now_ms,
+                        disconnected=True,
+                        timed_out=timed_out,
+                        correlation_id=lost.correlation_id,
+                    )
+                )
 
     # ---- handshakes ------------------------------------------------------------------------------------------------------------
 
@@ -385,11 +402,11 @@ class NetworkClient:
             self._states.ready(node_id)
             self._connections[node_id].max_response_bytes = MAX_RESPONSE_BYTES
             self._metadata.connection_ready(self._states.address_text(node_id))
-            log.debug("= node %d is ready: %r", node_id, finished.value)
+            log.debug("= node %d: ready: %r", node_id, finished.value)
         except KafkaError as error:
             self._give_up(responses, node_id, now_ms, str(error))
             if isinstance(error, AuthenticationError):
-                log.error("! node %d (%s) refused us: %s", node_id, self._states.address_text(node_id), error)
+                log.error("! node %d: %s refused us: %s", node_id, self._states.address_text(node_id), error)
                 self._states.authentication_failed(node_id, now_ms, error)
                 self._metadata.fatal_error(error)
 
@@ -419,6 +436,13 @@ class NetworkClient:
     def _ensure_open(self) -> None:
         if self._is_closed:
             raise ProducerClosedError("the network client is closed")
+
+
+def _partitions(message: Request[Any]) -> str:
+    """What a Produce request writes to, for the log."""
+    if not isinstance(message, ProduceRequest):
+        return ""
+    return ": " + ", ".join(f"{topic.name}-{data.index}" for topic in message.topic_data for data in topic.partition_data)
 
 
 def _call_back(responses: list[ClientResponse]) -> list[ClientResponse]:

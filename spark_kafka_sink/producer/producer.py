@@ -393,7 +393,7 @@ class KafkaProducer:
             self._sender.force_close()
         self._thread.join(limit_ms / 1000)
         if self._thread.is_alive():
-            logger.warning("closing %s forcefully: rows were left after %d ms", self.client_id, limit_ms)
+            logger.warning("! closing %s forcefully: rows were left after %d ms", self.client_id, limit_ms)
             self._sender.force_close()
             self._thread.join(CLOSE_MARGIN_MS / 1000)
 

@@ -230,6 +230,7 @@ class Sender:
     def _expire(self, now_ms: int) -> None:
         """Fail what delivery.timeout.ms has caught up with, in queues and in flight."""
         for batch in self._accumulator.expired_batches(now_ms) + self._expired_in_flight(now_ms):
+            logger.debug("- %s: delivery.timeout.ms has run out", batch)
             self._fail(
                 batch, batch.poison or self._expiry_error(batch, now_ms), outcome_known=False, final_state=FinalState.ABORTED
             )
@@ -298,6 +299,9 @@ class Sender:
             callback=lambda response: self._handle_produce_response(response, batches, names),
             max_version=None if ids_known else LAST_PRODUCE_VERSION_BY_NAME,
         )
+        if logger.isEnabledFor(logging.DEBUG):
+            for batch in batches:
+                logger.debug("> node %d: %r", node, batch)
         self._client.send(request, now_ms)
         self._metrics.request_total += 1
         return True
@@ -314,6 +318,7 @@ class Sender:
             self._complete(
                 batch,
                 PartitionProduceResponse(index=batch.topic_partition.partition, error_code=answer.number, error_message=text),
+                response,
                 now_ms,
             )
 
@@ -355,7 +360,7 @@ class Sender:
                 error_code=Errors.UNKNOWN_SERVER_ERROR.number,
                 error_message="the response says nothing of this partition",
             )
-            self._complete(batch, answers.get(batch.topic_partition, missing), now_ms)
+            self._complete(batch, answers.get(batch.topic_partition, missing), response, now_ms)
 
     def _learn_leaders(self, message: ProduceResponse, answers: dict[TopicPartition, PartitionProduceResponse]) -> None:
         """Brokers that refuse a batch may name the new leader at once, which saves a metadata round trip (KIP-951)."""
@@ -372,10 +377,11 @@ class Sender:
 
     # FATES
 
-    def _complete(self, batch: ProducerBatch, answer: PartitionProduceResponse, now_ms: int) -> None:
+    def _complete(self, batch: ProducerBatch, answer: PartitionProduceResponse, response: ClientResponse, now_ms: int) -> None:
         error = Errors.for_code(answer.error_code)
         decision = decide(error, self._attempt(batch, answer, now_ms))
-        logger.debug("< %s: %s -> %s", batch, error, decision.value)
+        where = (response.request.node_id, batch, response.correlation_id)
+        logger.debug("< node %d: %r, correlation id %d: %s -> %s", *where, error, decision.value)
         if error:
             batch.last_error = str(error) + (f": {answer.error_message}" if answer.error_message else "")
         if batch.is_done:

@@ -371,15 +371,11 @@ def test_a_request_time_out_ends_the_connection_and_the_next_attempt_succeeds(
 # ---- another cluster behind the same address --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("idempotence", ["true", "false"])
-def test_another_cluster_behind_the_same_address_is_told_and_gets_no_row(
-    kafka_jars: Path,  # noqa: ARG001 - fetched first
-    tmp_path: Path,
-    idempotence: str,
-) -> None:
+@pytest.mark.usefixtures("kafka_jars")
+def test_another_cluster_behind_the_same_address_is_told_and_gets_no_row(tmp_path: Path) -> None:
     with ProxiedKafka(tmp_path / "one") as one:
         one.create_topic("t", PARTITIONS)
-        with Rows(one, "t", **{"enable.idempotence": idempotence}) as rows:
+        with Rows(one, "t") as rows:
             rows.write().result(WAIT_MS)
             with ProxiedKafka(tmp_path / "two", proxies=one.proxies) as two:
                 two.create_topic("t", PARTITIONS)

@@ -648,7 +648,7 @@ def test_a_warning_per_node_names_the_address_and_the_error_however_often_it_is_
     with caplog.at_level(logging.WARNING):
         net.poll(200)
     warnings = [record.getMessage() for record in caplog.records]
-    assert "! connection to node -1 (boot1:9001) could not be established: [Errno 111] Connection refused" in warnings
+    assert "! node -1: connection to boot1:9001 could not be established: [Errno 111] Connection refused" in warnings
     assert len(net.selector.attempts) > 4
     assert len(warnings) == 2  # one a node; those after it wait for half a minute
     assert "boot1:9001: [Errno 111] Connection refused" in (net.metadata.last_connection_error() or "")
