@@ -155,7 +155,7 @@ def test_leaders_that_move_between_running_brokers_lose_and_double_nothing(tmp_p
         cluster.create_topic("t", PARTITIONS, replication_factor=2)
         writer = SteadyWriter(cluster.bootstrap_servers, pause_s=0.1)
         with Admin(cluster.bootstrap_servers) as admin:
-            for _ in range(3):
+            for _ in range(2):
                 writer.await_rows(25_000)
                 before = admin.leaders()
                 admin.reassign({number: [nodes[1], 6 - sum(nodes)] for number, nodes in admin.replicas().items()})
