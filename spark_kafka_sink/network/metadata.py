@@ -287,6 +287,8 @@ class Metadata:
         another producer's, and drop it. And rows acknowledged so far would lie in one cluster, all others in the other.
         """
         with self._changed:
+            if self._permanent_error is not None:
+                return
             self._permanent_error = NetworkError(
                 f"the brokers behind bootstrap.servers are of cluster {cluster_id} now, and this producer has written to cluster"
                 f" {self._cluster_id}, where the rows acknowledged so far are; it writes none to the other. Check"
