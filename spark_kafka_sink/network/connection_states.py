@@ -95,9 +95,6 @@ class ClusterConnectionStates:
         node = self._nodes.get(node_id)
         return node is None or (node.state in _DISCONNECTED and now_ms - node.last_attempt_ms >= node.reconnect_backoff_ms)
 
-    def is_backing_off(self, node_id: int, now_ms: int) -> bool:
-        return self.is_disconnected(node_id) and not self.can_connect(node_id, now_ms)
-
     def connection_delay_ms(self, node_id: int, now_ms: int) -> int:
         """How long until trying makes sense. Once connected, events tell, so that is forever."""
         node = self._nodes.get(node_id)

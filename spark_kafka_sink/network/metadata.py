@@ -91,14 +91,6 @@ class Metadata:
     def cluster(self) -> Cluster:
         return self._cluster
 
-    def update_version(self) -> int:
-        with self._changed:
-            return self._update_version
-
-    def contains_topic(self, topic: str) -> bool:
-        with self._changed:
-            return topic in self._topics
-
     def leader_and_epoch(self, topic_partition: TopicPartition) -> LeaderAndEpoch:
         """The leader, unless a newer epoch than the leader's has been seen; then only the epoch."""
         with self._changed:
@@ -193,12 +185,6 @@ class Metadata:
             self._raise_fatal_error_locked()
             if error is not None:
                 raise error.error(f"topic {topic}")
-
-    def raise_any_error(self) -> None:
-        """Raise a fatal error, or that some topic is unauthorized or invalid; each once."""
-        with self._changed:
-            topic = next(iter(self._topic_errors), "")
-            self.raise_error_for_topic(topic)
 
     def _raise_fatal_error_locked(self) -> None:
         if self._permanent_error is not None:

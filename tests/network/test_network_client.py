@@ -233,7 +233,7 @@ def test_a_broker_too_old_for_our_metadata_is_a_fatal_error(net: Net) -> None:
     net.ranges = {ApiKey.METADATA: (0, 3)}
     net.poll(6)
     with pytest.raises(UnsupportedVersionError, match="METADATA"):
-        net.metadata.await_update(net.metadata.update_version(), 10)
+        net.metadata.await_update(net.metadata.request_update("test"), 10)
 
 
 def test_a_broker_that_refuses_our_api_versions_is_asked_in_version_0(net: Net) -> None:
@@ -431,7 +431,7 @@ def test_refused_authentication_reaches_whoever_waits(net: Net, monkeypatch: pyt
     (node_id, _) = net.selector.attempts[0]
     assert isinstance(net.client.authentication_error(node_id), AuthenticationError)
     with pytest.raises(AuthenticationError, match="user unknown"):
-        net.metadata.await_update(net.metadata.update_version(), 10)
+        net.metadata.await_update(net.metadata.request_update("test"), 10)
 
 
 # ---- time-outs -----------------------------------------------------------------------------------------------------------------
@@ -677,9 +677,9 @@ def test_one_server_is_tried_at_a_time(net: Net) -> None:
 
 def test_unreachable_bootstrap_servers_are_no_new_version_of_metadata(net: Net) -> None:
     net.selector.refused = {9001: "refused", 9002: "refused"}
-    version = net.metadata.update_version()
+    version = net.metadata.request_update("test")
     net.poll(3000)
-    assert net.metadata.update_version() == version
+    assert net.metadata.request_update("test") == version
 
 
 def test_a_name_that_does_not_resolve_is_an_unreachable_broker(net: Net, caplog: pytest.LogCaptureFixture) -> None:
@@ -872,7 +872,7 @@ def test_a_closed_client_does_nothing_more(net: Net) -> None:
     with pytest.raises(ProducerClosedError):
         net.client.send(net.request(), net.clock.now_ms())
     with pytest.raises(KafkaError):
-        net.metadata.await_update(net.metadata.update_version(), 10)
+        net.metadata.await_update(net.metadata.request_update("test"), 10)
     assert net.responses == []
 
 
