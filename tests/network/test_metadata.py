@@ -14,6 +14,7 @@ from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
+from spark_kafka_sink.protocol.primitives import ZERO_UUID
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
 from tests.fakes.network_config import metadata, network_config, topic
@@ -159,6 +160,29 @@ def test_a_re_created_topic_starts_a_new_count_of_epochs(orders: Metadata, clock
     orders.update(metadata(topic("orders", [1, 1], epoch=0, topic_id=ID_2)), clock.now_ms())
     assert orders.leader_and_epoch(TP) == LeaderAndEpoch(1, 0)
     assert orders.cluster().topic_id("orders") == ID_2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_believed"),
+    [(None, ID_1, True), (ID_1, ID_1, False), (ID_1, None, False), (None, None, False)],
+    ids=["first id", "same id", "id is told no longer", "no ids"],
+)
+def test_an_older_epoch_counts_only_with_another_topic_id(
+    meta: Metadata, clock: ManualClock, before: UUID | None, after: UUID | None, is_believed: bool
+) -> None:
+    meta.add_topic("orders", clock.now_ms())
+    meta.update(metadata(topic("orders", [0], epoch=5, topic_id=before or ZERO_UUID)), clock.now_ms())
+    meta.update(metadata(topic("orders", [1], epoch=4, topic_id=after or ZERO_UUID)), clock.now_ms())
+    assert meta.leader_and_epoch(TP) == (LeaderAndEpoch(1, 4) if is_believed else LeaderAndEpoch(0, 5))
+    assert meta.cluster().topic_id("orders") == after
+
+
+def test_a_leader_of_an_older_epoch_stays_out_though_its_node_has_come(orders: Metadata, clock: ManualClock) -> None:
+    """Two answers in the wrong order: the newer one names a leader that the older one's brokers do not list."""
+    orders.update(metadata(topic("orders", [2, 1], epoch=6, topic_id=ID_1), nodes=3), clock.now_ms())
+    orders.update(metadata(topic("orders", [1, 1], epoch=5, topic_id=ID_1), nodes=2), clock.now_ms())
+    assert orders.cluster().leader_for(TP) is None
+    assert orders.cluster().leader_epoch(TP) == 6
 
 
 def test_epochs_outlive_an_answer_that_does_not_know_the_topic(orders: Metadata, clock: ManualClock) -> None:
@@ -437,6 +461,15 @@ def test_a_hint_that_is_old_or_incomplete_is_ignored(
     before = orders.cluster()
     assert orders.update_partition_leadership({topic_partition: hint}, []) == set()
     assert orders.cluster() is before
+
+
+def test_the_last_known_leader_outlives_starting_over(orders: Metadata) -> None:
+    assert orders.last_known_leader(TP) == Node(0, "broker0", 9010)
+    orders.rebootstrap()
+    orders.rebootstrap()
+    assert orders.cluster().leader_for(TP) is None
+    assert orders.last_known_leader(TP) == Node(0, "broker0", 9010)
+    assert orders.last_known_leader(TopicPartition("other", 0)) is None
 
 
 def test_rebootstrap_starts_over(orders: Metadata, clock: ManualClock) -> None:

@@ -392,6 +392,20 @@ def test_a_connection_that_ends_during_its_handshake_is_tried_again(net: Net, ca
     net.connect(1)
 
 
+def test_a_connection_that_we_end_during_its_handshake_is_made_again(net: Net) -> None:
+    net.connect(0)
+    net.selector.answer = lambda sent: None if isinstance(sent.message, ApiVersionsRequest) else net.answer(sent)
+    net.ready(1)
+    net.poll(2)
+    assert net.client.in_flight_request_count(1) == 1
+    net.client.disconnect(1, net.clock.now_ms())
+    assert net.client.in_flight_request_count(1) == 0
+    assert net.poll(2) == []  # the handshake was nobody's request
+    net.selector.answer = net.answer
+    net.clock.advance(1000)
+    net.connect(1)
+
+
 def test_a_connection_that_was_made_and_lost_in_the_same_moment_is_lost(net: Net) -> None:
     net.connect()
     net.ready(1)
@@ -616,6 +630,31 @@ def test_a_connected_node_is_preferred_then_one_that_is_being_connected(net: Net
     net.connect(0)
     net.client.disconnect(1, net.clock.now_ms())
     assert net.client.least_loaded_node(net.clock.now_ms()) == 0
+
+
+def test_a_throttled_node_is_not_least_loaded(net: Net) -> None:
+    net.connect(0, 1)
+    net.client.disconnect(1, net.clock.now_ms())
+    sent = net.send(0)
+    net.selector.respond(sent, dataclasses.replace(INIT_RESPONSE, throttle_time_ms=100))
+    net.poll(2, timeout_ms=0)
+    assert net.client.least_loaded_node(net.clock.now_ms()) is None  # the other one is backing off
+    net.clock.advance(100)
+    assert net.client.least_loaded_node(net.clock.now_ms()) is not None
+
+
+def test_while_a_node_is_connected_and_busy_nobody_starts_again_from_bootstrap_servers() -> None:
+    """No node can be asked for metadata now, but the cluster is there: it only has to answer."""
+    net = Net(max_in_flight_requests_per_connection=1)
+    net.cluster = metadata(topic("orders", [0]), nodes=1)
+    net.connect(0)
+    net.send(0, request_timeout_ms=100_000)
+    net.metadata.request_update("test")
+    net.clock.advance(1000)
+    node, is_any_ready = net.client.find_least_loaded_node(net.clock.now_ms())
+    assert (node, is_any_ready) == (None, True)
+    net.poll(3)
+    assert not net.metadata.cluster().is_bootstrap
 
 
 def test_among_unconnected_nodes_the_one_tried_longest_ago_comes_first(net: Net) -> None:
