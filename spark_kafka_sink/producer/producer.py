@@ -40,19 +40,19 @@ from spark_kafka_sink.producer.record_gatherer import (
     RECORD_OVERHEAD,
     Callback,
     GatheredRecords,
+    RecordDetails,
     RecordFuture,
     RecordGatherer,
-    checked_headers,
+    checked_details,
     failed_record,
     headers_bound,
-    new_gathered_record,
 )
 from spark_kafka_sink.producer.sender import Sender
 from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, serialize
 from spark_kafka_sink.producer.transaction_manager import TransactionManager
 from spark_kafka_sink.records.columns import NULL_LENGTH, RecordColumns, record_columns
 from spark_kafka_sink.records.murmur2 import partition_for_keys
-from spark_kafka_sink.records.record_batch import base_sizes, size_upper_bounds
+from spark_kafka_sink.records.record_batch import size_upper_bounds
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +75,8 @@ class KafkaProducer:
         plain = dict(config)
         self._serialize_key = find_serializer("key.serializer", plain.pop("key.serializer", None))
         self._serialize_value = find_serializer("value.serializer", plain.pop("value.serializer", None))
+        self._converts_keys = self._serialize_key is not as_bytes  # else bytes are not looked at
+        self._converts_values = self._serialize_value is not as_bytes
         self._config = ProducerConfig.from_mapping(plain)
         self.client_id = self._config.client_id
         self._clock = clock or Clock()
@@ -83,12 +85,16 @@ class KafkaProducer:
         self._pool = BufferPool(self._config.buffer_memory, self._config.batch_size, self._clock)
         self._accumulator = RecordAccumulator(self._config, self._pool, self._clock, self._transactions, Random())
         self._metadata = Metadata(self._config, self._clock)
-        self._partition_counts: dict[str, tuple[Cluster, int]] = {}  # what send() saw last; a newer Cluster is looked at again
         self._largest_record = min(self._config.max_request_size, self._config.buffer_memory)
-        self._gatherer = RecordGatherer(
-            self._config.batch_size, self._config.linger_ms, self._config.max_block_ms, self._encode_gathered, self._clock
-        )
         client = NetworkClient(self._config, self._metadata, self._clock)
+        self._gatherer = RecordGatherer(
+            min(self._config.batch_size, self._largest_record),
+            self._config.linger_ms,
+            self._config.max_block_ms,
+            self._encode_gathered,
+            client.wakeup,
+            self._clock,
+        )
         self._sender = Sender(
             self._config,
             client,
@@ -181,44 +187,55 @@ class KafkaProducer:
             Everything else that speaks against the record (no metadata in time, too large, no memory in time) comes with the
             future and the callback, as in Java.
         """
-        self._check_usable()
-        key, value, partition, headers = record.key, record.value, record.partition, record.headers
-        if type(key) is not bytes or self._serialize_key is not as_bytes:
+        topic, key, value, details = record.topic, record.key, record.value, None
+        if type(key) is not bytes or self._converts_keys:
             key = serialize(self._serialize_key, key, "key")
-        if type(value) is not bytes or self._serialize_value is not as_bytes:
+        if type(value) is not bytes or self._converts_values:
             value = serialize(self._serialize_value, value, "value")
-        if partition is None:
-            partition = NO_PARTITION
-        elif partition < 0:
-            raise ValueError(f"Invalid partition: {partition}. Partition number should always be non-negative or null.")
-        timestamp = record.timestamp
-        if timestamp is None:
-            timestamp = self._clock.wall_ms()
-        elif not 0 <= timestamp < 2**63:
-            raise ValueError(f"Invalid timestamp: {timestamp}. Timestamp should always be non-negative or null.")
-        size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
-        if headers:
-            headers = tuple(checked_headers(headers))
-            size += headers_bound(headers)
-        gathered = new_gathered_record((key, value, partition, headers, timestamp, callback))
-        topic, cluster = record.topic, self._metadata.cluster()
-        seen_in, count = self._partition_counts.get(topic, _UNSEEN)
-        if seen_in is not cluster or partition >= count or size > self._largest_record:
-            try:
-                cluster = self._await_metadata(topic, partition, self._config.max_block_ms)
-                self._check_size(size, f"a record for topic {topic}")
-            except KafkaError as error:
-                return failed_record(topic, gathered, error, self._clock)
-            self._partition_counts[topic] = cluster, cluster.partition_count(topic) or 0
-        return self._gatherer.add(topic, gathered, size, cluster, self._sender.wakeup)
+        size = RECORD_OVERHEAD
+        if key is not None:
+            size += len(key)
+        if value is not None:
+            size += len(value)
+        if record.partition is not None or record.headers or record.timestamp is not None:
+            details = checked_details(record)
+            size += headers_bound(details.headers)
+        else:
+            chunk = self._gatherer.chunks.get(topic)
+            if chunk is not None and size <= self._largest_record:
+                future = chunk.add(key, value, callback, size)
+                if future is not None:
+                    if chunk.size_bytes >= self._gatherer.chunk_bytes:
+                        self._gatherer.encode_full(topic)
+                    return future
+        return self._send_checked(topic, key, value, callback, size, details)
+
+    def _send_checked(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        callback: Callback | None,
+        size: int,
+        details: RecordDetails | None,
+    ) -> RecordFuture:
+        """What `send` does for the first record of a chunk, and for one that says more than others: all checks."""
+        self._check_usable()
+        highest = NO_PARTITION if details is None or details.partition is None else details.partition
+        try:
+            cluster = self._await_metadata(topic, highest, self._config.max_block_ms)
+            self._check_size(size, f"a record for topic {topic}")
+        except KafkaError as error:
+            return failed_record(topic, callback, error, self._clock)
+        return self._gatherer.begin(topic, cluster, key, value, callback, size, details)
 
     def _encode_gathered(self, chunk: GatheredRecords, max_block_ms: int | None) -> None:
         """Queue a chunk of records that were sent singly. Whatever goes wrong is told to the records."""
         self._metadata.add_topic(chunk.topic, self._clock.now_ms())  # keeps a topic in use from being forgotten
-        rows = np.arange(len(chunk.records), dtype=np.int32)
+        rows = np.arange(len(chunk), dtype=np.int32)
         try:
-            columns = chunk.columns
-            explicit = np.array([record.partition for record in chunk.records], np.int32)
+            explicit = chunk.explicit_partitions(NO_PARTITION)
+            columns = chunk.take_columns()
             partitions = self._partitions(chunk.topic, columns, explicit, chunk.cluster)
         except (KafkaError, pa.ArrowException, OverflowError, MemoryError) as error:
             chunk.abandon_all(error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error}"))
@@ -238,7 +255,7 @@ class KafkaProducer:
             logger.debug("! records for %s: %s", chunk.topic, error)  # append has told those that it concerns
 
     def _append(self, chunk: _TopicChunk, cluster: Cluster, delivery: Delivery) -> None:
-        ends = np.cumsum(base_sizes(chunk.columns))
+        ends = np.cumsum(chunk.columns.base_sizes)
         start = 0
         while start < len(ends):
             before = int(ends[start - 1]) if start else 0
@@ -269,7 +286,7 @@ class KafkaProducer:
             np.copyto(partitions, hashed, where=has_key)
             undecided &= ~has_key
         if undecided.any():
-            self._accumulator.assign_partitions(topic, base_sizes(columns), undecided, partitions, cluster)
+            self._accumulator.assign_partitions(topic, columns.base_sizes, undecided, partitions, cluster)
         return partitions
 
     # CHECKS
@@ -414,7 +431,6 @@ class KafkaProducer:
         return f"KafkaProducer({self.client_id})"
 
 
-_UNSEEN = (Cluster(), 0)
 NO_PARTITION = -1  # in an int32 column: the row does not say
 
 

@@ -21,6 +21,9 @@ class ManualClock(Clock):
     def wall_ms(self) -> int:
         return 1_700_000_000_000 + self.now_ms()
 
+    def wall_s(self) -> float:  # type: ignore[override]
+        return self.wall_ms() / 1000
+
     def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
         """Let other threads run; when nobody notifies, the whole time-out passes at once."""
         notified = condition.wait(0.001)
