@@ -9,11 +9,15 @@ NEVER_MS = 2**62  # a delay that does not end, or a time that does not come
 
 
 class Clock:
-    """The system's clock. Tests use `tests.fakes.clock.ManualClock`, which has the same three methods."""
+    """The system's clock. Tests use `tests.fakes.clock.ManualClock`, which has the same methods."""
 
     def now_ms(self) -> int:
         """Milliseconds that never go backwards; for time-outs and ages."""
         return time.monotonic_ns() // 1_000_000
+
+    def now_ns(self) -> int:
+        """The same in nanoseconds; to measure how long something took."""
+        return time.monotonic_ns()
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC; for the timestamps of records."""
