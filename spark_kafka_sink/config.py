@@ -369,6 +369,12 @@ class ProducerConfig:
         "metadata.recovery.rebootstrap.trigger.ms", LONG, default=300_000, at_least=0,
         doc="After so long without metadata, start again from bootstrap.servers.")
 
+    # metrics
+    metrics_sample_window_ms: int = option("metrics.sample.window.ms", LONG, default=30_000, at_least=0,
+        doc="Length of a window of metrics.num.samples.")
+    metrics_num_samples: int = option("metrics.num.samples", INT, default=2, at_least=1,
+        doc="Windows over which averages, maxima and rates of metrics() are taken.")
+
     # transactions
     transactional_id: str | None = option("transactional.id", STRING, default=None, non_empty=True,
         doc="Not available in this version.")
@@ -554,9 +560,7 @@ NO_EFFECT: dict[str, str] = {
     "auto.include.jmx.reporter": _METRICS,
     "enable.metrics.push": "telemetry is not sent to brokers",
     "metric.reporters": _METRICS,
-    "metrics.num.samples": _METRICS,
-    "metrics.recording.level": _METRICS,
-    "metrics.sample.window.ms": _METRICS,
+    "metrics.recording.level": "all metrics are recorded, at any level",
     "config.providers": "values are taken as they stand",
     "security.providers": _JVM,
     "ssl.provider": _JVM,

@@ -13,12 +13,14 @@ Where each class lives
     Delivery            completed by the Sender (or by a closing caller), awaited by callers
     TransactionManager  Sender only, except for `fatal_error`, which callers read
     NetworkClient       Sender only, except for `wakeup`
+    ProducerMetrics     recorded by the Sender, failures and waits by both; read by anybody without a lock
 
 Lock order: a thread that holds one of these takes only locks further down.
     1. PartitionQueue.lock        one per topic-partition: its deque, and the counters of the batch at its tail
     2. RecordAccumulator._lock    the set of incomplete batches, flushes in progress
     3. BufferPool._lock           free blocks, waiters
     4. Delivery._condition        acknowledged rows, first error (GatheredRecords._settled for single records)
+    5. ProducerMetrics._lock      what both threads record: failures, time in flush and waiting for metadata
 Before them all: a topic's `encoding` in record_gatherer.py, the one lock that is held while memory is waited for (at most
 max.block.ms; the Sender only tries it), and its `lock`, which guards the chunk in the making and is held for an append to a list.
 Metadata's lock is never taken while one of these is held. Nothing waits while holding a PartitionQueue's lock, and nobody

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from types import TracebackType
@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError, RecordTooLargeError, SchemaError
+from spark_kafka_sink.metrics import NS_PER_MS
 from spark_kafka_sink.network.cluster import Cluster, PartitionInfo
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
@@ -80,13 +81,17 @@ class KafkaProducer:
         self._config = ProducerConfig.from_mapping(plain)
         self.client_id = self._config.client_id
         self._clock = clock or Clock()
-        self._metrics = ProducerMetrics()
+        self._metrics = ProducerMetrics(self._config, self._clock)
         self._transactions = TransactionManager() if self._config.enable_idempotence else None
         self._pool = BufferPool(self._config.buffer_memory, self._config.batch_size, self._clock)
-        self._accumulator = RecordAccumulator(self._config, self._pool, self._clock, self._transactions, Random())
+        self._metrics.watch_pool(self._pool)
+        self._accumulator = RecordAccumulator(
+            self._config, self._pool, self._clock, self._transactions, Random(), self._metrics.records_failed
+        )
         self._metadata = Metadata(self._config, self._clock)
         self._largest_record = min(self._config.max_request_size, self._config.buffer_memory)
-        client = NetworkClient(self._config, self._metadata, self._clock)
+        client = NetworkClient(self._config, self._metadata, self._clock, metrics=self._metrics.network)
+        self._metrics.gauges = self._gauges(client)
         self._gatherer = RecordGatherer(
             min(self._config.batch_size, self._largest_record),
             self._config.linger_ms,
@@ -159,9 +164,14 @@ class KafkaProducer:
         )
         delivery = Delivery(columns.rows, self._clock)
         chunks = list(_by_topic(topic, columns, _explicit_partitions(partition, columns.rows))) if columns.rows else []
-        for chunk in chunks:
-            self._check_sizes(chunk)
-        clusters = [self._await_partitions(chunk) for chunk in chunks]
+        try:
+            for chunk in chunks:
+                self._check_sizes(chunk)
+            clusters = [self._await_partitions(chunk) for chunk in chunks]
+        except KafkaError:
+            for chunk in chunks:
+                self._metrics.records_failed(chunk.topic, len(chunk.rows))
+            raise
         for chunk, cluster in zip(chunks, clusters, strict=True):
             self._gatherer.encode_topic(chunk.topic)  # what was sent singly before goes first
             self._append(chunk, cluster, delivery)
@@ -226,6 +236,7 @@ class KafkaProducer:
             cluster = self._await_metadata(topic, highest, self._config.max_block_ms)
             self._check_size(size, f"a record for topic {topic}")
         except KafkaError as error:
+            self._metrics.records_failed(topic, 1)
             return failed_record(topic, callback, error, self._clock)
         return self._gatherer.begin(topic, cluster, key, value, callback, size, details)
 
@@ -239,6 +250,7 @@ class KafkaProducer:
             partitions = self._partitions(chunk.topic, columns, explicit, chunk.cluster)
         except (KafkaError, pa.ArrowException, OverflowError, MemoryError) as error:
             chunk.abandon_all(error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error}"))
+            self._metrics.records_failed(chunk.topic, len(chunk))
             return
         try:
             self._accumulator.append(
@@ -329,12 +341,15 @@ class KafkaProducer:
             self._metadata.raise_error_for_topic(topic)
             if now_ms >= deadline_ms:
                 raise self._absent(topic, partition, count, max_block_ms)
+            asked_ns = self._clock.now_ns()
             version = self._metadata.request_update_for_topic(topic)
             self._sender.wakeup()
             try:
                 self._metadata.await_update(version, deadline_ms - now_ms)
             except KafkaTimeoutError as error:
                 raise self._absent(topic, partition, count, max_block_ms) from error
+            finally:
+                self._metrics.waited_for_metadata(asked_ns)
 
     def _absent(self, topic: str, partition: int, count: int | None, max_block_ms: int) -> KafkaError:
         if count is not None:
@@ -379,11 +394,15 @@ class KafkaProducer:
         if threading.current_thread() is self._thread:
             raise KafkaError("flush() in a callback would wait for its own thread (KIP-1118)", condition="KAFKA_ILLEGAL_STATE")
         limit_ms = timeout_ms if timeout_ms is not None else self._settle_limit_ms()
-        self._gatherer.encode_all(min(limit_ms, self._config.max_block_ms))
-        if not self._accumulator.flush(limit_ms, self._sender.wakeup):
-            raise KafkaTimeoutError(
-                f"flush: rows are neither acknowledged nor failed after {limit_ms} ms", condition="KAFKA_FLUSH_TIMEOUT"
-            )
+        started_ns = self._clock.now_ns()
+        try:
+            self._gatherer.encode_all(min(limit_ms, self._config.max_block_ms))
+            if not self._accumulator.flush(limit_ms, self._sender.wakeup):
+                raise KafkaTimeoutError(
+                    f"flush: rows are neither acknowledged nor failed after {limit_ms} ms", condition="KAFKA_FLUSH_TIMEOUT"
+                )
+        finally:
+            self._metrics.flushed(started_ns)
 
     def _settle_limit_ms(self) -> int:
         return self._config.delivery_timeout_ms + self._config.request_timeout_ms + CLOSE_MARGIN_MS
@@ -411,14 +430,39 @@ class KafkaProducer:
             self._sender.force_close()
             self._thread.join(CLOSE_MARGIN_MS / 1000)
 
-    def metrics(self) -> dict[str, int]:
-        """Counters under Kafka's metric names, as of now."""
-        return self._metrics.snapshot() | {
-            "buffer-total-bytes": self._pool.total_memory,
-            "buffer-available-bytes": self._pool.available_memory,
-            "bufferpool-wait-time-ms-total": self._pool.wait_time_ms,
-            "buffer-exhausted-total": self._pool.exhausted_count,
-            "waiting-threads": self._pool.queued(),
+    # METRICS: at any time, from any thread, without blocking; also after close()
+
+    def metrics(self, *, since_start: bool = False) -> dict[str, float]:
+        """Kafka's producer-metrics by their names, as of now; the README lists them. Times are ms unless the name says ns.
+
+        Averages, maxima and rates are of the last metrics.num.samples windows of metrics.sample.window.ms, or with
+        `since_start` of the producer's whole life; totals always are. 0 where there was nothing to take an average of.
+        Rows that flush() or a Delivery says are settled are in it; of what is just being sent, some numbers may be one
+        request ahead of others.
+        """
+        return self._metrics.snapshot(since_start=since_start)
+
+    def topic_metrics(self, *, since_start: bool = False) -> dict[str, dict[str, float]]:
+        """Kafka's producer-topic-metrics: topic -> name -> value, for topics that something was sent to. As metrics()."""
+        return self._metrics.topic_snapshots(since_start=since_start)
+
+    def node_metrics(self, *, since_start: bool = False) -> dict[int, dict[str, float]]:
+        """Kafka's producer-node-metrics: broker id -> name -> value; bootstrap servers have ids below zero. As metrics()."""
+        return self._metrics.node_snapshots(since_start=since_start)
+
+    def _gauges(self, client: NetworkClient) -> dict[str, Callable[[], float]]:
+        made_ms = self._clock.now_ms()
+
+        def metadata_age() -> float:
+            return (self._clock.now_ms() - (self._metadata.last_successful_refresh_ms() or made_ms)) / 1000
+
+        return {
+            "requests-in-flight": client.in_flight_request_count,
+            "metadata-age": metadata_age,
+            "waiting-threads": self._pool.queued,
+            "buffer-total-bytes": lambda: self._pool.total_memory,
+            "buffer-available-bytes": lambda: self._pool.available_memory,
+            "bufferpool-wait-time-ms-total": lambda: self._pool.waits.total // NS_PER_MS,
         }
 
     def __enter__(self) -> KafkaProducer:

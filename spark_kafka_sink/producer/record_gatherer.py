@@ -375,12 +375,15 @@ class RecordGatherer:
                 if chunk is not None:
                     chunk.refuse_records()
 
-    def abort(self, error: KafkaError) -> None:
-        """Fail what is gathered and not queued yet."""
+    def abort(self, error: KafkaError) -> dict[str, int]:
+        """Fail what is gathered and not queued yet; returns how many records that were, by topic."""
+        failed: dict[str, int] = {}
         for topic in list(self._topics):
             chunk = self._take(topic)
             if chunk is not None:
                 chunk.abandon_all(error)
+                failed[topic] = len(chunk)
+        return failed
 
     def _encode_topic(self, topic: str, max_block_ms: int | None) -> bool:
         """Queue a topic's chunk. False if another thread is queueing the one before, and time ran out for waiting."""

@@ -18,6 +18,9 @@ class ManualClock(Clock):
         self._now_ms += self.auto_tick_ms
         return self._now_ms
 
+    def now_ns(self) -> int:
+        return self._now_ms * 1_000_000
+
     def wall_ms(self) -> int:
         return 1_700_000_000_000 + self.now_ms()
 

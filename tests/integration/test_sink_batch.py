@@ -150,6 +150,11 @@ def test_rows_of_200_tasks_arrive_once_each(
     told = json.loads(report.read_text())
     assert (told["tasks"], told["rows"]) == (200, 10_000)
     assert sum(each["rows"] for each in told["offsets"][name].values()) == 10_000
+    counters = told["counters"]
+    assert counters["record-send-total"] == 10_000 + counters["record-retry-total"]
+    assert counters["uncompressed-byte-total"] >= told["bytes"]
+    assert 1 <= counters["records-per-request-avg"] <= 50
+    assert 0 < counters["request-latency-avg"] <= counters["request-latency-max"]
 
 
 def test_the_order_within_a_task_is_kept(spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic) -> None:

@@ -15,6 +15,7 @@ BufferPoolTest → test_buffer_pool.py
     outOfMemoryOnAllocation → test_when_memory_cannot_be_had_from_the_system_nothing_is_taken
     testCloseAllocations, testCloseNotifyWaiters → section CLOSING
     testCleanupMemoryAvailabilityOnMetricsException  not applicable: counters cannot raise
+    bufferpool-wait-…, buffer-exhausted-… → test_waits_are_measured, test_producer_metrics.py
 
 RecordAccumulatorTest → test_record_accumulator.py, test_slice_layout.py
     testFull, testAppendLarge…, testLinger → sections FULL, LINGER AND DELAYS
@@ -36,7 +37,8 @@ RecordAccumulatorTest → test_record_accumulator.py, test_slice_layout.py
 
 SenderTest → test_sender.py (sections in the order of the file)
     testSimple, testNodeNotReady, testDoNotPollWhenNoRequestSent, testMetadataTopicExpiry → ONE REQUEST, WAITING AND POLLING
-    testQuotaMetrics, testSenderMetricsTemplates → test_counters_tell_what_was_sent, test_a_throttled_node_gets_nothing…
+    testQuotaMetrics, testSenderMetricsTemplates → test_producer_metrics.py: test_throttle_times_are_of_every_response,
+        test_the_tables_name_everything…; test_a_throttled_node_gets_nothing…
     testRetries, testCanRetryWithoutIdempotence, testSenderShouldRetryWithBackoff…, testDefault/CustomErrorMessage → RETRIES
     testRecordErrorPropagatedToApplication → test_the_row_that_the_broker_blames_is_named; test_delivery.py,
         test_record_gatherer.py
@@ -83,7 +85,10 @@ KafkaProducerTest → test_kafka_producer.py
     serializers → test_serializers.py
     JMX, telemetry, socket buffer sizes → not applicable
     interceptors, configurable partitioner classes, transactions → not yet
-KafkaProducerMetricsTest, ProducerInterceptorsTest   not yet (time totals, interceptors)
+KafkaProducerMetricsTest → test_producer_metrics.py: test_flush_and_waiting_for_metadata_take_time
+    txn-…-time-ns-total → not yet: transactions; shouldRemoveMetricsOnClose → not applicable: there is no registry to leave
+SampledStat, Rate, Avg, Max (MetricsTest, RateTest …) → tests/test_metrics.py
+ProducerInterceptorsTest   not yet
 ProducerMetadataTest → tests/network
 
 Beyond Java: test_properties.py (any rows, faults, moving leaders and concurrent writers: each row once, in order, memory whole),

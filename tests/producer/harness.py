@@ -262,7 +262,7 @@ class Stage(Accumulation):
         for topic in self.leaders:
             self.metadata.add_topic(topic, self.now_ms)
         self.client.update_metadata(metadata_response(self.leaders))
-        self.metrics = ProducerMetrics()
+        self.metrics = ProducerMetrics(self.config, self.clock)
         self.gatherer = RecordGatherer(
             self.config.batch_size,
             self.config.linger_ms,
