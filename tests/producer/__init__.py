@@ -83,6 +83,13 @@ KafkaProducerTest → test_kafka_producer.py
     serializers → test_serializers.py
     JMX, telemetry, socket buffer sizes → not applicable
     interceptors, configurable partitioner classes, transactions → not yet
+AsyncProducerTest, ProducerTest of the old Scala client (last in Kafka 1.1) → test_legacy_producer.py
+    testProducerQueueSize, testAsyncSendCanCorrectlyFailWithTimeout → THE QUEUE; testProduceAfterClosed → SYNC
+    testBatchSize, testQueueTimeExpired → THE QUEUE, ASYNC; testInvalidConfiguration → OPTIONS
+    testPartitionAndCollateEvents, testInvalidPartition, testRandomPartitioner → PARTITIONS
+    testSerializeEvents, testIncompatibleEncoder, testSendNullMessage, testJavaProducer → SYNC
+    testFailedSendRetryLogic, testNoBroker, testSendWithDeadBroker, testSendToNewTopic → SYNC
+    testUpdateBrokerPartitionInfo → not applicable: metadata is KafkaProducer's
 KafkaProducerMetricsTest, ProducerInterceptorsTest   not yet (time totals, interceptors)
 ProducerMetadataTest → tests/network
 
