@@ -936,7 +936,7 @@ class LegacyProducerConfig:
     message_send_max_retries: int = option("message.send.max.retries", INT, default=3, at_least=0,
         doc="How often the partitions that failed are sent again.")
     retry_backoff_ms: int = option("retry.backoff.ms", INT, default=100, at_least=0,
-        doc="Wait before that, in which metadata is fetched anew.")
+        doc="Wait before that, in which metadata is fetched anew if a lost connection or a broker's answer puts it in doubt.")
     topic_metadata_refresh_interval_ms: int = option("topic.metadata.refresh.interval.ms", INT, default=600_000, at_least=-1,
         doc="Age at which metadata is fetched anew and messages without a key move to another partition; 0: with every dispatch; "
             "-1: only after a failure.")

@@ -181,6 +181,9 @@ class EventHandler:
     def handle(self, messages: Sequence[SerializedMessage]) -> None:
         """Send, and send again what failed, up to message.send.max.retries times with retry.backoff.ms between.
 
+        Whatever the failure was: the old client made no difference. KafkaProducer asks for new metadata by itself when a
+        connection was lost, a partition has no leader, or an answer says that the leader has moved.
+
         Blocks until all is acknowledged or given up: a try takes at most request.timeout.ms for metadata of each new topic, and
         as much again for the answers to each portion of the partition that has most of them.
 

@@ -313,7 +313,7 @@ def test_with_interval_minus_1_only_a_failure_moves_null_keys(fake: FakeBroker) 
 
 def test_only_partitions_with_a_leader_are_drawn(fake: FakeBroker) -> None:
     fake.move_leader("orders", 0, -1)
-    with Stage(fake) as stage:
+    with Stage(fake, message_send_max_retries=0) as stage:
         stage.send(keyless(0))
     assert written(fake, 1) == ["0"]
 
@@ -467,6 +467,15 @@ def test_a_retry_finds_the_new_leader(fake: FakeBroker) -> None:
     assert [request.node_id for request in fake.requests_of(ApiKey.PRODUCE)] == [0, 0, 1]
 
 
+def test_a_retry_finds_the_broker_that_took_over_from_a_dead_one(fake: FakeBroker) -> None:
+    with legacy(fake, request_timeout_ms=500) as producer:
+        producer.send(KeyedMessage("orders", "0", "a"), KeyedMessage("orders", "1", "a"))
+        fake.stop_node(0)
+        fake.move_leader("orders", 0, 1)
+        producer.send(KeyedMessage("orders", "0", "b"), KeyedMessage("orders", "1", "b"))
+    assert [written(fake, partition) for partition in (0, 1)] == [["a", "b"], ["a", "b"]]
+
+
 def test_what_was_written_but_not_confirmed_is_written_twice_and_in_order(fake: FakeBroker) -> None:
     with legacy(fake) as producer:
         fake.drop_next(ApiKey.PRODUCE, after_append=True)
@@ -528,7 +537,7 @@ def test_use_after_close_raises_and_closing_twice_does_nothing(fake: FakeBroker,
     assert fake.values("single") == []
 
 
-def test_a_forced_close_fails_a_send_that_waits(fake: FakeBroker) -> None:
+def test_a_forced_close_fails_a_send_that_waits(fake: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
     producer = legacy(fake, request_timeout_ms=20_000)
     release = fake.hold_next(ApiKey.PRODUCE)
     errors: list[KafkaError] = []
@@ -545,6 +554,7 @@ def test_a_forced_close_fails_a_send_that_waits(fake: FakeBroker) -> None:
     sending.join(WAIT_S)
     release.set()
     assert [str(error) for error in errors if "KAFKA_PRODUCER_CLOSED" in str(error)] != []
+    assert "sending it again" not in caplog.text
     assert len(fake.requests_of(ApiKey.PRODUCE)) == 1
 
 
