@@ -43,7 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark by fixture, before -m selects; then the fast tests first, the broker's next, Spark's last."""
     for item in items:
-        fixtures = set(getattr(item, "fixturenames", ()))
+        if not isinstance(item, pytest.Function):
+            continue
+        fixtures = set(item.fixturenames) - set(vars(item.module))  # a module's own `broker` is a fake
         if fixtures & BROKER_FIXTURES:
             item.add_marker("broker")
         if fixtures & SPARK_FIXTURES:
