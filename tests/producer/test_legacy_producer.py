@@ -52,7 +52,7 @@ def legacy_options(servers: str, **options: Any) -> dict[str, object]:
     given = {
         "metadata_broker_list": servers,
         "request_required_acks": -1,
-        "request_timeout_ms": 2000,
+        "request_timeout_ms": 20_000,
         "retry_backoff_ms": 10,
         "serializer_class": "kafka.serializer.StringEncoder",
         "partitioner_class": by_number,
@@ -409,7 +409,7 @@ def test_a_partition_keeps_its_order_when_its_first_portion_fails(fake: FakeBrok
 
 def test_more_than_the_memory_for_one_round_is_sent_all_the_same() -> None:
     with FakeBroker(topics={"wide": 60}) as fake:
-        with legacy(fake, request_timeout_ms=20_000) as producer:
+        with legacy(fake) as producer:
             producer.send(*[KeyedMessage("wide", str(partition), "x" * 500_000) for partition in range(60)])
         assert [len(fake.values("wide", partition)) for partition in range(60)] == [1] * 60
 
@@ -468,7 +468,7 @@ def test_a_retry_finds_the_new_leader(fake: FakeBroker) -> None:
 
 
 def test_a_retry_finds_the_broker_that_took_over_from_a_dead_one(fake: FakeBroker) -> None:
-    with legacy(fake, request_timeout_ms=500) as producer:
+    with legacy(fake, request_timeout_ms=5000) as producer:
         producer.send(KeyedMessage("orders", "0", "a"), KeyedMessage("orders", "1", "a"))
         fake.stop_node(0)
         fake.move_leader("orders", 0, 1)
@@ -485,7 +485,7 @@ def test_what_was_written_but_not_confirmed_is_written_twice_and_in_order(fake: 
 
 
 def test_a_broker_that_is_back_in_time_gets_what_it_missed(fake: FakeBroker) -> None:
-    with legacy(fake, request_timeout_ms=300, message_send_max_retries=20) as producer:
+    with legacy(fake, request_timeout_ms=5000) as producer:
         producer.send(KeyedMessage("orders", "0", "a"))
         fake.stop_node(0)
         sending = threading.Thread(target=producer.send, args=[KeyedMessage("orders", str(n), "b") for n in range(2)])
@@ -498,7 +498,7 @@ def test_a_broker_that_is_back_in_time_gets_what_it_missed(fake: FakeBroker) -> 
 
 def test_an_unknown_topic_fails_by_name_and_harms_no_other(fake: FakeBroker) -> None:
     unknown = pytest.raises(FailedToSendMessageError, match=r"1 for gone: .KAFKA_UNKNOWN_TOPIC")
-    with legacy(fake, request_timeout_ms=100, message_send_max_retries=1) as producer, unknown:
+    with legacy(fake, request_timeout_ms=1500, message_send_max_retries=0) as producer, unknown:
         producer.send(keyless(1, "gone"), keyless(2, "single"))
     assert written(fake, 0, "single") == ["2"]
 
@@ -538,7 +538,7 @@ def test_use_after_close_raises_and_closing_twice_does_nothing(fake: FakeBroker,
 
 
 def test_a_forced_close_fails_a_send_that_waits(fake: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
-    producer = legacy(fake, request_timeout_ms=20_000)
+    producer = legacy(fake)
     release = fake.hold_next(ApiKey.PRODUCE)
     errors: list[KafkaError] = []
 
@@ -791,7 +791,6 @@ def test_a_forced_close_tells_of_every_message_that_is_left(fake: FakeBroker) ->
         fake,
         lambda _, messages: given_up.extend(message.message for message in messages),
         batch_num_messages=2,
-        request_timeout_ms=20_000,
         client_id="forced",
     )
     producer.send(*[keyless(number, "single") for number in range(7)])
@@ -852,7 +851,7 @@ def test_a_real_broker_has_all_messages_in_order(
 ) -> None:
     name = topic(partitions=3)
     options = {"producer_type": mode, "compression_codec": "gzip", "partitioner_class": "kafka.producer.DefaultPartitioner"}
-    with Producer(legacy_options(broker.bootstrap_servers, request_timeout_ms=20_000, **options)) as producer:
+    with Producer(legacy_options(broker.bootstrap_servers, **options)) as producer:
         for start in range(0, 1000, 50):
             producer.send(*[KeyedMessage(name, f"key{n % 7}", str(n)) for n in range(start, start + 50)])
         producer.send(KeyedMessage(name, message="without a key"))
