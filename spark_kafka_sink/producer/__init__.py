@@ -22,7 +22,7 @@ Lock order: a thread that holds one of these takes only locks further down.
     4. Delivery._condition        acknowledged rows, first error (GatheredRecords._settled for single records)
 Before them all, in legacy_producer.py: SyncDispatch._dispatching, held for a whole dispatch. SendQueue._changed and
 EventHandler._back_off are held while nothing else is taken.
-Before the four above: a topic's `encoding` in record_gatherer.py, the one lock that is held while memory is waited for (at most
+Before the four above: a topic's `encoding` in record_gatherer.py, the only other lock held while memory is waited for (at most
 max.block.ms; the Sender only tries it), and its `lock`, which guards the chunk in the making and is held for an append to a list.
 Metadata's lock is never taken while one of these is held. Nothing waits while holding a PartitionQueue's lock, and nobody
 waits for memory while holding a reservation: a batch with a reservation is not drained, so its memory would never come back.
