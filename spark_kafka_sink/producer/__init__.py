@@ -3,6 +3,7 @@
 Threads
     caller    whoever calls KafkaProducer: maps rows to partitions, encodes, fills batches, waits for memory, metadata, flush
     Sender    one daemon thread per producer: drains batches, talks to brokers, completes, retries and expires batches
+    ProducerSendThread    legacy_producer.py with producer.type=async only: a caller like any other, fed by a queue
 
 Where each class lives
     KafkaProducer       any caller thread
@@ -21,8 +22,11 @@ Lock order: a thread that holds one of these takes only locks further down.
     3. BufferPool._lock           free blocks, waiters
     4. Delivery._condition        acknowledged rows, first error (GatheredRecords._settled for single records)
     5. ProducerMetrics._lock      what both threads record: failures, time in flush and waiting for metadata
-Before them all: a topic's `encoding` in record_gatherer.py, the one lock that is held while memory is waited for (at most
-max.block.ms; the Sender only tries it), and its `lock`, which guards the chunk in the making and is held for an append to a list.
+Before them all, in legacy_producer.py: SyncDispatch._dispatching, held for a whole dispatch. SendQueue._changed and
+EventHandler._back_off are held while nothing else is taken.
+Before the five above: a topic's `encoding` in record_gatherer.py, the only other lock held while memory is waited for (at most
+max.block.ms; the Sender only tries it), and its `chunk` lock, which guards which chunk takes records. A chunk's own lock is held
+for appends to its lists.
 Metadata's lock is never taken while one of these is held. Nothing waits while holding a PartitionQueue's lock, and nobody
 waits for memory while holding a reservation: a batch with a reservation is not drained, so its memory would never come back.
 """

@@ -72,6 +72,8 @@ class KafkaProducer:
         ConfigError: naming all problems at once. Nothing has been started then.
     """
 
+    client_id = ""  # until the configuration is read: a traceback with locals shows half-made producers too
+
     def __init__(self, config: Mapping[str, object], *, clock: Clock | None = None) -> None:
         plain = dict(config)
         self._serialize_key = find_serializer("key.serializer", plain.pop("key.serializer", None))

@@ -89,6 +89,13 @@ KafkaProducerMetricsTest → test_producer_metrics.py: test_flush_and_waiting_fo
     txn-…-time-ns-total → not yet: transactions; shouldRemoveMetricsOnClose → not applicable: there is no registry to leave
 SampledStat, Rate, Avg, Max (MetricsTest, RateTest …) → tests/test_metrics.py
 ProducerInterceptorsTest   not yet
+AsyncProducerTest, ProducerTest of the old Scala client (last in Kafka 1.1) → test_legacy_producer.py
+    testProducerQueueSize, testAsyncSendCanCorrectlyFailWithTimeout → THE QUEUE; testProduceAfterClosed → SYNC
+    testBatchSize, testQueueTimeExpired → THE QUEUE, ASYNC; testInvalidConfiguration → OPTIONS
+    testPartitionAndCollateEvents, testInvalidPartition, testRandomPartitioner → PARTITIONS
+    testSerializeEvents, testIncompatibleEncoder, testSendNullMessage, testJavaProducer → SYNC
+    testFailedSendRetryLogic, testNoBroker, testSendWithDeadBroker, testSendToNewTopic → SYNC
+    testUpdateBrokerPartitionInfo → not applicable: metadata is KafkaProducer's
 ProducerMetadataTest → tests/network
 
 Beyond Java: test_properties.py (any rows, faults, moving leaders and concurrent writers: each row once, in order, memory whole),
