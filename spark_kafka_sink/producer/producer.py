@@ -16,7 +16,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from random import Random
 from types import TracebackType
 
@@ -33,8 +34,10 @@ from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer.buffer_pool import BufferPool
 from spark_kafka_sink.producer.delivery import Delivery
+from spark_kafka_sink.producer.interceptors import InterceptedRecord, Interceptors, Watch, gathered_columns
+from spark_kafka_sink.producer.partitioner import UserPartitioner
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.producer_record import ProducerRecord
+from spark_kafka_sink.producer.producer_record import ProducerColumns, ProducerRecord
 from spark_kafka_sink.producer.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.record_gatherer import (
     RECORD_OVERHEAD,
@@ -65,6 +68,7 @@ class KafkaProducer:
 
     Args:
         config: Kafka's producer configuration by its own keys ("bootstrap.servers", "acks", …); values may be strings.
+            Serializers, partitioner.class and interceptor.classes are dotted names, or what these would name.
         clock: for tests.
 
     Raises:
@@ -86,8 +90,17 @@ class KafkaProducer:
         self._partition_counts: dict[str, tuple[Cluster, int]] = {}  # what send() saw last; a newer Cluster is looked at again
         self._largest_record = min(self._config.max_request_size, self._config.buffer_memory)
         self._gatherer = RecordGatherer(
-            self._config.batch_size, self._config.linger_ms, self._config.max_block_ms, self._encode_gathered, self._clock
+            self._config.batch_size,
+            self._config.linger_ms,
+            self._config.max_block_ms,
+            self._encode_gathered,
+            self._clock,
+            self._new_chunk,
         )
+        # A user's plug-ins, None without: loaded last, when nothing else can fail but the thread's start.
+        self._partitioner: UserPartitioner | None = None
+        self._record_partitioner: UserPartitioner | None = None  # the same, if send() is to ask it for each record as in Java
+        self._interceptors: Interceptors | None = None
         client = NetworkClient(self._config, self._metadata, self._clock)
         self._sender = Sender(
             self._config,
@@ -101,13 +114,36 @@ class KafkaProducer:
         )
         # A daemon: an interpreter that ends without close() must not hang on a broker.
         self._thread = threading.Thread(
-            target=self._sender.run, name=f"kafka-producer-network-thread | {self.client_id}", daemon=True
+            target=self._run_sender, name=f"kafka-producer-network-thread | {self.client_id}", daemon=True
         )
         try:
+            self._partitioner = UserPartitioner.of(self._config)
+            self._interceptors = Interceptors.of(self._config)
+            if self._partitioner is not None and self._partitioner.asks_per_record and not self._intercepts_gathered():
+                self._record_partitioner = self._partitioner
             self._thread.start()
-        except RuntimeError:
+        except BaseException:
             client.close()
+            self._close_plugins()
             raise
+
+    def _run_sender(self) -> None:
+        try:
+            self._sender.run()
+        finally:
+            self._close_plugins()  # here: whoever closes the producer, and however, they have heard of every row by now
+
+    def _intercepts_gathered(self) -> bool:
+        return self._interceptors is not None and self._interceptors.any_wants_gathered
+
+    def _close_plugins(self) -> None:
+        for plugin in (self._interceptors, self._partitioner):
+            if plugin is not None:
+                plugin.close()
+
+    def _new_chunk(self, topic: str, created_ms: int, cluster: Cluster, clock: Clock) -> GatheredRecords:
+        make = GatheredRecords if self._interceptors is None else self._interceptors.new_chunk
+        return make(topic, created_ms, cluster, clock)
 
     # SENDING
 
@@ -141,24 +177,38 @@ class KafkaProducer:
             KafkaTimeoutError: no metadata, or no memory, in time. Rows queued before that are sent nevertheless.
             ProducerClosedError: closed before or meanwhile.
             AuthenticationError, BrokerError: what brokers said when asked for metadata, or a fatal error of an earlier batch.
+            KafkaError (KAFKA_PARTITIONER_FAILED): partitioner.class failed; no row of this chunk has been queued then.
         """
         self._check_usable()
+        given = ProducerColumns(topic, value, key, partition, headers, timestamp)
+        if self._interceptors is not None:
+            delivery: Delivery = self._interceptors.send_columns(given, self._send_columns)
+            return delivery
+        return self._send_columns(given)
+
+    def _send_columns(self, given: ProducerColumns, watch: Watch | None = None) -> Delivery:
+        """What `send_columns` does once interceptors, who `watch`, have seen the columns."""
         columns = record_columns(
-            value,
-            key,
-            headers,
-            _or_default(timestamp, self._clock.wall_ms()),
+            given.value,
+            given.key,
+            given.headers,
+            _or_default(given.timestamp, self._clock.wall_ms()),
             self._clock.wall_ms(),
-            rows=_count(topic, value, key, partition),
+            rows=_count(given.topic, given.value, given.key, given.partition),
         )
         delivery = Delivery(columns.rows, self._clock)
-        chunks = list(_by_topic(topic, columns, _explicit_partitions(partition, columns.rows))) if columns.rows else []
+        explicit = _explicit_partitions(given.partition, columns.rows)
+        chunks = list(_by_topic(given.topic, columns, explicit)) if columns.rows else []
         for chunk in chunks:
             self._check_sizes(chunk)
         clusters = [self._await_partitions(chunk) for chunk in chunks]
+        if self._partitioner is not None:
+            chunks = [chunk.decided_by(self._partitioner, cluster) for chunk, cluster in zip(chunks, clusters, strict=True)]
+        if watch is not None:
+            watch.begin(columns)
         for chunk, cluster in zip(chunks, clusters, strict=True):
             self._gatherer.encode_topic(chunk.topic)  # what was sent singly before goes first
-            self._append(chunk, cluster, delivery)
+            self._append(chunk, cluster, delivery, watch)
         return delivery
 
     def send(self, record: ProducerRecord, callback: Callback | None = None) -> RecordFuture:
@@ -180,8 +230,11 @@ class KafkaProducer:
             ProducerClosedError: the producer is closed.
             Everything else that speaks against the record (no metadata in time, too large, no memory in time) comes with the
             future and the callback, as in Java.
+            KafkaError (KAFKA_PARTITIONER_FAILED): partitioner.class, when it takes records, failed.
         """
         self._check_usable()
+        if self._interceptors is not None and not isinstance(record, InterceptedRecord):
+            return self._interceptors.send(record, callback, self.send)
         key, value, partition, headers = record.key, record.value, record.partition, record.headers
         if type(key) is not bytes or self._serialize_key is not as_bytes:
             key = serialize(self._serialize_key, key, "key")
@@ -208,8 +261,11 @@ class KafkaProducer:
                 cluster = self._await_metadata(topic, partition, self._config.max_block_ms)
                 self._check_size(size, f"a record for topic {topic}")
             except KafkaError as error:
-                return failed_record(topic, gathered, error, self._clock)
+                return failed_record(topic, gathered, error, self._clock, self._new_chunk)
             self._partition_counts[topic] = cluster, cluster.partition_count(topic) or 0
+        if self._record_partitioner is not None and partition == NO_PARTITION:
+            partition = self._record_partitioner.decide_record(topic, record.key, key, record.value, value, cluster)
+            gathered = gathered._replace(partition=partition)
         return self._gatherer.add(topic, gathered, size, cluster, self._sender.wakeup)
 
     def _encode_gathered(self, chunk: GatheredRecords, max_block_ms: int | None) -> None:
@@ -219,9 +275,16 @@ class KafkaProducer:
         try:
             columns = chunk.columns
             explicit = np.array([record.partition for record in chunk.records], np.int32)
+            if self._interceptors is not None and self._interceptors.any_wants_gathered:
+                columns, explicit, rows = self._intercept_gathered(chunk, self._interceptors)
+                if not len(rows):
+                    return
+            if self._partitioner is not None and self._record_partitioner is None:
+                explicit = self._partitioner.decide(chunk.topic, columns, explicit, rows, chunk.cluster)
             partitions = self._partitions(chunk.topic, columns, explicit, chunk.cluster)
         except (KafkaError, pa.ArrowException, OverflowError, MemoryError) as error:
-            chunk.abandon_all(error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error}"))
+            told = error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error}")
+            chunk.abandon(rows, told)
             return
         try:
             self._accumulator.append(
@@ -237,7 +300,33 @@ class KafkaProducer:
         except (KafkaError, MemoryError) as error:
             logger.debug("! records for %s: %s", chunk.topic, error)  # append has told those that it concerns
 
-    def _append(self, chunk: _TopicChunk, cluster: Cluster, delivery: Delivery) -> None:
+    def _intercept_gathered(
+        self, chunk: GatheredRecords, interceptors: Interceptors
+    ) -> tuple[RecordColumns, npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Columns, explicit partitions and places of the records as interceptors leave them.
+
+        Checked anew: a record that has become too large, or names a partition that there is not, fails; the others go on.
+        """
+        found = interceptors.on_send_gathered(gathered_columns(chunk.topic, chunk.records))
+        now_ms = self._clock.wall_ms()
+        columns = record_columns(
+            found.value, found.key, found.headers, _or_default(found.timestamp, now_ms), now_ms, rows=len(chunk.records)
+        )
+        chunk.columns = columns  # what the records' metadata is read from
+        explicit = _explicit_partitions(found.partition, columns.rows)
+        bounds = size_upper_bounds(columns)
+        count = chunk.cluster.partition_count(chunk.topic) or 0
+        bad = (bounds > self._largest_record) | (explicit >= count)
+        for row in np.flatnonzero(bad).tolist():
+            try:
+                self._check_size(int(bounds[row]), f"a record for topic {chunk.topic}, as interceptors left it")
+                raise self._absent(chunk.topic, int(explicit[row]), count, 0)
+            except KafkaError as error:
+                chunk.abandon(np.array([row], np.int32), error)
+        good = np.flatnonzero(~bad).astype(np.int32)
+        return (columns, explicit, good) if len(good) == columns.rows else (columns.take(good), explicit[good], good)
+
+    def _append(self, chunk: _TopicChunk, cluster: Cluster, delivery: Delivery, watch: Watch | None) -> None:
         ends = np.cumsum(base_sizes(chunk.columns))
         start = 0
         while start < len(ends):
@@ -250,7 +339,7 @@ class KafkaProducer:
                 columns,
                 partitions,
                 chunk.rows[start:stop],
-                delivery,
+                delivery if watch is None else watch.owner(chunk.topic, stop - start, delivery),
                 self._sender.wakeup,
                 max_block_ms=self._config.max_block_ms,
             )
@@ -259,7 +348,8 @@ class KafkaProducer:
     def _partitions(
         self, topic: str, columns: RecordColumns, explicit: npt.NDArray[np.int32], cluster: Cluster
     ) -> npt.NDArray[np.int32]:
-        """Explicit, else by key, else sticky; with the round robin partitioner: explicit, else the next in turn."""
+        """Explicit, else by key, else sticky; with the round robin partitioner: explicit, else the next in turn; with a user's,
+        whose choices are in `explicit`: sticky where it chose none."""
         partitions = explicit.copy()
         undecided = partitions == NO_PARTITION
         by_key = not self._config.partitioner_ignore_keys and self._config.partitioner_class is None
@@ -426,6 +516,18 @@ class _TopicChunk:
     columns: RecordColumns
     explicit: npt.NDArray[np.int32]  # partition, or NO_PARTITION
     rows: npt.NDArray[np.int32]  # where each row stood in the caller's chunk
+
+    def decided_by(self, partitioner: UserPartitioner, cluster: Cluster) -> _TopicChunk:
+        """With the partitions that a user's partitioner chooses for rows that name none, slice by slice. Raises KafkaError."""
+        ends = np.cumsum(base_sizes(self.columns))
+        cuts = np.unique([0, *np.searchsorted(ends, np.arange(SLICE_BYTES, int(ends[-1]), SLICE_BYTES)), len(ends)]).tolist()
+        decided = [
+            partitioner.decide(
+                self.topic, self.columns.slice(start, stop), self.explicit[start:stop], self.rows[start:stop], cluster
+            )
+            for start, stop in pairwise(cuts)
+        ]
+        return replace(self, explicit=np.concatenate(decided))
 
 
 def _count(topic: str | pa.Array, *columns: pa.Array | None) -> int:

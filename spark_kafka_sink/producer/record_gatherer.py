@@ -203,9 +203,14 @@ def _lies_in(part: Part, index: int) -> bool:
     return 0 <= index - part.first_delta < part.row_count
 
 
-def failed_record(topic: str, record: GatheredRecord, error: KafkaError, clock: Clock) -> RecordFuture:
+NewChunk = Callable[[str, int, Cluster, Clock], GatheredRecords]
+
+
+def failed_record(
+    topic: str, record: GatheredRecord, error: KafkaError, clock: Clock, new_chunk: NewChunk = GatheredRecords
+) -> RecordFuture:
     """The future of a record that could not even be gathered; its callback has been called."""
-    chunk = GatheredRecords(topic, 0, Cluster(), clock)
+    chunk = new_chunk(topic, 0, Cluster(), clock)
     future = chunk.add(record, 0)
     chunk.seal()
     chunk.abandon_all(error)
@@ -227,6 +232,7 @@ class RecordGatherer:
     linger_ms: how long a chunk that is not full waits for more records.
     max_block_ms: how long a caller waits for another's chunk to be encoded.
     encode: queues a sealed chunk, whose records it settles if it fails; waits so long for memory, with None not at all.
+    new_chunk: makes a chunk; interceptors have chunks of their own.
     """
 
     def __init__(
@@ -236,7 +242,9 @@ class RecordGatherer:
         max_block_ms: int,
         encode: Callable[[GatheredRecords, int | None], None],
         clock: Clock,
+        new_chunk: NewChunk = GatheredRecords,
     ) -> None:
+        self._new_chunk = new_chunk
         self._chunk_bytes = max(chunk_bytes, MIN_CHUNK_BYTES)
         self._linger_ms = linger_ms
         self._max_block_ms = max_block_ms
@@ -255,7 +263,7 @@ class RecordGatherer:
                 raise ProducerClosedError("Cannot send: the producer is closed or being closed")
             chunk = records.chunk
             if chunk is None:
-                chunk = records.chunk = GatheredRecords(topic, self._clock.now_ms(), cluster, self._clock)
+                chunk = records.chunk = self._new_chunk(topic, self._clock.now_ms(), cluster, self._clock)
             chunk.cluster = cluster
             future = chunk.add(record, size_bytes)
             is_first, is_full = len(chunk.records) == 1, chunk.size_bytes >= self._chunk_bytes

@@ -82,8 +82,21 @@ KafkaProducerTest → test_kafka_producer.py
     configuration conflicts, unused keys, linger against delivery time-out → tests/test_config.py
     serializers → test_serializers.py
     JMX, telemetry, socket buffer sizes → not applicable
-    interceptors, configurable partitioner classes, transactions → not yet
-KafkaProducerMetricsTest, ProducerInterceptorsTest   not yet (time totals, interceptors)
+    testInterceptorConstructClose → test_interceptors.py: test_an_interceptor_by_name_lives_as_long_as_its_producer
+    testInterceptorConstructorConfigurationWithException… → …: test_a_failing_configure_closes_all_that_were_made
+    testInterceptorPartitionSetOnTooLargeRecord → …: test_a_record_that_is_too_large_is_told_with_the_partition_that_it_names
+    testCallbackAndInterceptorHandleError → …: test_callback_and_interceptors_hear_of_a_record_that_cannot_be_gathered
+    configurableObjectsShouldSeeGeneratedClientId → …: test_interceptors_see_the_generated_client_id; test_partitioner.py
+    testPartitionerClose → test_a_partitioner_is_closed_once_with_its_producer
+    negativePartitionShouldThrow → test_partitioner.py: test_a_partition_that_there_is_not_is_told_with_class_and_row (-1 leaves
+        the choice here)
+    onNewBatch → not applicable: deprecated since 3.3, and a slice is assigned before it is appended
+    transactions → not yet
+ProducerInterceptorsTest → test_interceptors.py
+    testOnSendChain → test_columns_pass_the_interceptors_in_their_order, …_that_fails_is_passed_over_and_the_next_gets_the_last…
+    testOnAcknowledgementChain → test_all_hear_even_when_one_raises
+    testOnAcknowledgementWithErrorChain → test_a_failure_is_told_with_what_is_known…, test_rows_that_the_broker_refuses_are_told…
+KafkaProducerMetricsTest → not yet (time totals)
 ProducerMetadataTest → tests/network
 
 Beyond Java: test_properties.py (any rows, faults, moving leaders and concurrent writers: each row once, in order, memory whole),
