@@ -23,6 +23,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -120,6 +121,19 @@ def _parse_list(value: object) -> tuple[str, ...]:
     raise InvalidValueError("Expected a comma separated list.")
 
 
+def _parse_class(value: object) -> object:
+    """A name, or outside Spark what it would name: a class, an instance, a function."""
+    if isinstance(value, bool | int | float | bytes | list | tuple):
+        raise InvalidValueError(f"Expected value to be the name of a class, but it was a {type(value).__name__}")
+    return value
+
+
+def _parse_classes(value: object) -> tuple[object, ...]:
+    if isinstance(value, str):
+        value = _parse_list(value)
+    return tuple(map(_parse_class, value if isinstance(value, list | tuple) else [value]))
+
+
 def _parse_password(value: object) -> Secret:
     if isinstance(value, Secret):
         return value
@@ -132,6 +146,8 @@ INT = Kind("int", _parse_int)
 LONG = Kind("long", _parse_long)
 DOUBLE = Kind("double", _parse_double)
 LIST = Kind("list", _parse_list)
+CLASS = Kind("class", _parse_class)
+CLASSES = Kind("list", _parse_classes)
 PASSWORD = Kind("password", _parse_password)
 
 
@@ -270,6 +286,7 @@ def _addresses(servers: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
 ROUND_ROBIN = "org.apache.kafka.clients.producer.RoundRobinPartitioner"
 DEFAULT_PARTITIONER = "org.apache.kafka.clients.producer.internals.DefaultPartitioner"
 UNIFORM_STICKY = "org.apache.kafka.clients.producer.UniformStickyPartitioner"
+KAFKAS_PARTITIONERS = (ROUND_ROBIN, DEFAULT_PARTITIONER, UNIFORM_STICKY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,8 +345,9 @@ class ProducerConfig:
         doc="zstd level.")
 
     # partitions
-    partitioner_class: str | None = option("partitioner.class", STRING, default=None,
-        doc="Java name of a partitioner of Kafka's; not set: hash of the key, sticky for records without one.")
+    partitioner_class: object = option("partitioner.class", CLASS, default=None,
+        doc="Dotted name of a partitioner written in Python (see Plug-ins), or Java name of one of Kafka's; not set: hash of the "
+            "key, sticky for records without one.")
     partitioner_ignore_keys: bool = option("partitioner.ignore.keys", BOOLEAN, default=False,
         doc="Treat every record as one without a key.")
     partitioner_adaptive_partitioning_enable: bool = option("partitioner.adaptive.partitioning.enable", BOOLEAN, default=True,
@@ -385,9 +403,9 @@ class ProducerConfig:
     transaction_two_phase_commit_enable: bool = option(
         "transaction.two.phase.commit.enable", BOOLEAN, default=False,
         doc="Not available in this version.")
-    interceptor_classes: tuple[str, ...] = option("interceptor.classes", LIST, default="",
-        convert=lambda names: tuple(filter(None, names)),
-        doc="Not available in this version.")
+    interceptor_classes: tuple[object, ...] = option("interceptor.classes", CLASSES, default="",
+        convert=lambda names: tuple(name for name in names if name not in ("", None)),
+        doc="Dotted names of interceptors written in Python, in the order in which they see the rows (see Plug-ins).")
 
     # security
     security_protocol: str = option(
@@ -490,6 +508,7 @@ class ProducerConfig:
 
     # fmt: on
     given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+    plugin_options: Mapping[str, object] = field(default_factory=dict, repr=False)  # keys that only a plug-in may know; wrapped
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> ProducerConfig:
@@ -517,13 +536,14 @@ class ProducerConfig:
             prefix: what the user wrote before each key, for the log.
         """
         given = {key: value for key, value in mapping.items() if value is not None}
-        _warn_of_keys_without_effect(given, prefix)
         rows = rows_of(cls)
         values: dict[str, Any] = {each.name: each.default for each in fields(cls)} | dict(defaults or {})
         read = _read_all(rows, given, problems)
         malformed = {row.key for attribute, row in rows.items() if row.key in given and attribute not in read}
         values |= read
         values["given"] = frozenset(given) & _PRODUCER_KEYS.keys()
+        values["plugin_options"] = _keys_for_plugins(given, prefix) if _has_plugins(values) else {}
+        _warn_of_keys_without_effect([key for key in given if key not in values["plugin_options"]], prefix)
         for keys, rule in RULES:
             if malformed.isdisjoint(keys):
                 problems.extend(rule(values))
@@ -543,7 +563,15 @@ class ProducerConfig:
         mapping["bootstrap.servers"] = [
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.bootstrap_servers
         ]
-        return {key: value for key, value in mapping.items() if value is not None}
+        return {key: value for key, value in (mapping | dict(self.plugin_options)).items() if value is not None}
+
+    def for_plugins(self) -> dict[str, object]:
+        """What a plug-in's `configure` gets: the keys that are set, as they were read, the client.id, and its own keys.
+
+        Kafka's secrets are wrapped (`reveal()`); values of keys that Kafka does not know are as the user wrote them.
+        """
+        own = {key: value.reveal() if isinstance(value, Secret) else value for key, value in self.plugin_options.items()}
+        return self.to_mapping() | {"client.id": self.client_id} | own
 
 
 _PRODUCER_KEYS: dict[str, Option] = {row.key: row for row in rows_of(ProducerConfig).values()}
@@ -592,7 +620,21 @@ NO_EFFECT: dict[str, str] = {
 }
 
 
-def _warn_of_keys_without_effect(given: Mapping[str, object], prefix: str) -> None:
+def _has_plugins(values: Mapping[str, Any]) -> bool:
+    return bool(values["interceptor_classes"]) or values["partitioner_class"] not in (None, *KAFKAS_PARTITIONERS)
+
+
+def _keys_for_plugins(given: Mapping[str, object], prefix: str) -> dict[str, object]:
+    """Unknown keys, for plug-ins read them as in Java; those that look misspelt are warned of all the same."""
+    unknown = {key: value for key, value in given.items() if key not in _PRODUCER_KEYS and key not in NO_EFFECT}
+    for key in unknown:
+        nearest = _nearest(key, [*_PRODUCER_KEYS])
+        if nearest:
+            logger.warning("Option '%s%s' is left to the plug-ins; did you mean '%s%s'?", prefix, key, prefix, nearest)
+    return unknown
+
+
+def _warn_of_keys_without_effect(given: Sequence[str], prefix: str) -> None:
     for key in given:
         if key in NO_EFFECT:
             logger.warning("Option '%s%s' has no effect: %s", prefix, key, NO_EFFECT[key])
@@ -702,6 +744,41 @@ def _removed_partitioners(values: dict[str, Any]) -> Iterator[str]:
     yield from ()
 
 
+def _plugins_are_python(values: dict[str, Any]) -> Iterator[str]:
+    """Only the form of a name is judged here: a class is loaded where it runs, which for Spark is in the tasks."""
+    partitioner = values["partitioner_class"]
+    if partitioner not in (None, *KAFKAS_PARTITIONERS):
+        yield from _name_problem("partitioner.class", partitioner, f"{_OF_KAFKA}, or write a `partition` column")
+    for interceptor in values["interceptor_classes"]:
+        yield from _name_problem("interceptor.classes", interceptor, "or remove it")
+
+
+_OF_KAFKA = f"or use one that is built in: {ROUND_ROBIN}, or none for Kafka's own choice (hash of the key)"
+_DOTTED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+_JAVAS_ROOTS = ("com", "io", "java", "javax", "kafka", "net", "org", "scala")
+
+
+def _name_problem(key: str, name: object, otherwise: str) -> Iterator[str]:
+    if not isinstance(name, str):
+        return
+    if _is_java_class(name):
+        yield (
+            f"{key}={name} is a Java class, which cannot be loaded here: write it in Python (README, Plug-ins) and name it"
+            f" package.module.Class, {otherwise}"
+        )
+    elif not _DOTTED_NAME.fullmatch(name):
+        yield f"{key}={name} is no dotted name: name a Python class package.module.Class (README, Plug-ins), {otherwise}"
+
+
+def _is_java_class(name: str) -> bool:
+    """Whether a name looks like Java's and its first part is no Python package. Imports nothing."""
+    root, last = name.partition(".")[0], name.rpartition(".")[2]
+    if root not in _JAVAS_ROOTS or not last[:1].isupper():
+        return False
+    found = find_spec(root)
+    return found is None or found.submodule_search_locations is None
+
+
 def _not_available(values: dict[str, Any]) -> Iterator[str]:
     for key, is_asked_for, remedy in NOT_AVAILABLE:
         value = values[_attribute(key)]
@@ -714,12 +791,6 @@ NOT_AVAILABLE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("security.protocol", lambda name: name != "PLAINTEXT", "connect to a PLAINTEXT listener of the brokers"),
     ("transactional.id", lambda name: name is not None, "remove it; rows are then written at least once"),
     ("transaction.two.phase.commit.enable", bool, "remove it; rows are then written at least once"),
-    ("interceptor.classes", bool, "remove it"),
-    (
-        "partitioner.class",
-        lambda name: name not in (None, ROUND_ROBIN, DEFAULT_PARTITIONER, UNIFORM_STICKY),
-        f"remove it for Kafka's own choice (hash of the key), write a `partition` column, or use {ROUND_ROBIN}",
-    ),
 )
 
 
@@ -740,6 +811,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[dict[str, Any]], Iterator[str]]], 
     (("delivery.timeout.ms", "linger.ms", "request.timeout.ms"), _delivery_outlasts_a_request),
     (("reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "retry.backoff.max.ms"), _backoff_grows),
     ((), _not_available),
+    (("partitioner.class", "interceptor.classes"), _plugins_are_python),
     (("partitioner.class",), _removed_partitioners),
     (("client.id",), _name_the_client),
 )
@@ -872,15 +944,6 @@ LEGACY_BUFFER_BYTES = 33_554_432
 _LEGACY_MIN_REFRESH_MS = 100  # metadata is not asked for more often, also where the old client would have
 _LEGACY_CODECS = ("none", "gzip", "snappy", "lz4")  # at the places of their numbers
 _LEGACY_CLIENT_ID = re.compile(r"[a-zA-Z0-9._-]*")
-
-
-def _parse_class(value: object) -> object:
-    if isinstance(value, str) or callable(value) or hasattr(value, "partition"):
-        return value
-    raise InvalidValueError(f"Expected a class name or a callable, but it was a {type(value).__name__}")
-
-
-CLASS = Kind("class", _parse_class)
 
 
 def _legacy_brokers(servers: tuple[str, ...]) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ Where each class lives
     TransactionManager  Sender only, except for `fatal_error`, which callers read
     NetworkClient       Sender only, except for `wakeup`
     ProducerMetrics     recorded by the Sender, failures and waits by both; read by anybody without a lock
+    Interceptors        sending: callers, and the Sender for single records that have lingered; outcomes: whoever settles rows
+    UserPartitioner     callers, and the Sender for single records that have lingered; both are closed by the Sender as it ends
 
 Lock order: a thread that holds one of these takes only locks further down.
     1. PartitionQueue.lock        one per topic-partition: its deque, and the counters of the batch at its tail

@@ -16,7 +16,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from random import Random
 from types import TracebackType
 
@@ -34,12 +35,15 @@ from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer.buffer_pool import BufferPool
 from spark_kafka_sink.producer.delivery import Delivery
+from spark_kafka_sink.producer.interceptors import InterceptedRecord, Interceptors, Watch, gathered_columns
+from spark_kafka_sink.producer.partitioner import UserPartitioner
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.producer_record import ProducerRecord
+from spark_kafka_sink.producer.producer_record import ProducerColumns, ProducerRecord
 from spark_kafka_sink.producer.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.record_gatherer import (
     RECORD_OVERHEAD,
     Callback,
+    GatheredPayload,
     GatheredRecords,
     RecordDetails,
     RecordFuture,
@@ -66,6 +70,7 @@ class KafkaProducer:
 
     Args:
         config: Kafka's producer configuration by its own keys ("bootstrap.servers", "acks", …); values may be strings.
+            Serializers, partitioner.class and interceptor.classes are dotted names, or what these would name.
         clock: for tests.
 
     Raises:
@@ -101,7 +106,12 @@ class KafkaProducer:
             self._encode_gathered,
             client.wakeup,
             self._clock,
+            self._new_chunk,
         )
+        # A user's plug-ins, None without: loaded last, when nothing else can fail but the thread's start.
+        self._partitioner: UserPartitioner | None = None
+        self._record_partitioner: UserPartitioner | None = None  # the same, if send() is to ask it for each record as in Java
+        self._interceptors: Interceptors | None = None
         self._sender = Sender(
             self._config,
             client,
@@ -114,13 +124,36 @@ class KafkaProducer:
         )
         # A daemon: an interpreter that ends without close() must not hang on a broker.
         self._thread = threading.Thread(
-            target=self._sender.run, name=f"kafka-producer-network-thread | {self.client_id}", daemon=True
+            target=self._run_sender, name=f"kafka-producer-network-thread | {self.client_id}", daemon=True
         )
         try:
+            self._partitioner = UserPartitioner.of(self._config)
+            self._interceptors = Interceptors.of(self._config)
+            if self._partitioner is not None and self._partitioner.asks_per_record and not self._intercepts_gathered():
+                self._record_partitioner = self._partitioner
             self._thread.start()
-        except RuntimeError:
+        except BaseException:
             client.close()
+            self._close_plugins()
             raise
+
+    def _run_sender(self) -> None:
+        try:
+            self._sender.run()
+        finally:
+            self._close_plugins()  # here: whoever closes the producer, and however, they have heard of every row by now
+
+    def _intercepts_gathered(self) -> bool:
+        return self._interceptors is not None and self._interceptors.any_wants_gathered
+
+    def _close_plugins(self) -> None:
+        for plugin in (self._interceptors, self._partitioner):
+            if plugin is not None:
+                plugin.close()
+
+    def _new_chunk(self, topic: str, cluster: Cluster, clock: Clock) -> GatheredRecords:
+        make = GatheredRecords if self._interceptors is None else self._interceptors.new_chunk
+        return make(topic, cluster, clock)
 
     # SENDING
 
@@ -154,29 +187,43 @@ class KafkaProducer:
             KafkaTimeoutError: no metadata, or no memory, in time. Rows queued before that are sent nevertheless.
             ProducerClosedError: closed before or meanwhile.
             AuthenticationError, BrokerError: what brokers said when asked for metadata, or a fatal error of an earlier batch.
+            KafkaError (KAFKA_PARTITIONER_FAILED): partitioner.class failed; no row of this chunk has been queued then.
         """
         self._check_usable()
+        given = ProducerColumns(topic, value, key, partition, headers, timestamp)
+        if self._interceptors is not None:
+            delivery: Delivery = self._interceptors.send_columns(given, self._send_columns)
+            return delivery
+        return self._send_columns(given)
+
+    def _send_columns(self, given: ProducerColumns, watch: Watch | None = None) -> Delivery:
+        """What `send_columns` does once interceptors, who `watch`, have seen the columns."""
         columns = record_columns(
-            value,
-            key,
-            headers,
-            _or_default(timestamp, self._clock.wall_ms()),
+            given.value,
+            given.key,
+            given.headers,
+            _or_default(given.timestamp, self._clock.wall_ms()),
             self._clock.wall_ms(),
-            rows=_count(topic, value, key, partition),
+            rows=_count(given.topic, given.value, given.key, given.partition),
         )
         delivery = Delivery(columns.rows, self._clock)
-        chunks = list(_by_topic(topic, columns, _explicit_partitions(partition, columns.rows))) if columns.rows else []
+        explicit = _explicit_partitions(given.partition, columns.rows)
+        chunks = list(_by_topic(given.topic, columns, explicit)) if columns.rows else []
         try:
             for chunk in chunks:
                 self._check_sizes(chunk)
             clusters = [self._await_partitions(chunk) for chunk in chunks]
+            if self._partitioner is not None:
+                chunks = [chunk.decided_by(self._partitioner, each) for chunk, each in zip(chunks, clusters, strict=True)]
         except KafkaError:
             for chunk in chunks:
                 self._metrics.records_failed(chunk.topic, len(chunk.rows))
             raise
+        if watch is not None:
+            watch.begin(columns)
         for chunk, cluster in zip(chunks, clusters, strict=True):
             self._gatherer.encode_topic(chunk.topic)  # what was sent singly before goes first
-            self._append(chunk, cluster, delivery)
+            self._append(chunk, cluster, delivery, watch)
         return delivery
 
     def send(self, record: ProducerRecord, callback: Callback | None = None) -> RecordFuture:
@@ -198,7 +245,11 @@ class KafkaProducer:
             ProducerClosedError: the producer is closed.
             Everything else that speaks against the record (no metadata in time, too large, no memory in time) comes with the
             future and the callback, as in Java.
+            KafkaError (KAFKA_PARTITIONER_FAILED): partitioner.class, when it takes records, failed.
         """
+        if self._interceptors is not None and not isinstance(record, InterceptedRecord):
+            self._check_usable()
+            return self._interceptors.send(record, callback, self.send)
         topic, key, value, details = record.topic, record.key, record.value, None
         if type(key) is not bytes or self._converts_keys:
             key = serialize(self._serialize_key, key, "key")
@@ -209,7 +260,7 @@ class KafkaProducer:
             size += len(key)
         if value is not None:
             size += len(value)
-        if record.partition is not None or record.headers or record.timestamp is not None:
+        if record.partition is not None or record.headers or record.timestamp is not None or self._record_partitioner is not None:
             details = checked_details(record)
             size += headers_bound(details.headers)
         else:
@@ -220,11 +271,11 @@ class KafkaProducer:
                     if chunk.size_bytes >= self._gatherer.chunk_bytes:
                         self._gatherer.encode_full(topic)
                     return future
-        return self._send_checked(topic, key, value, callback, size, details)
+        return self._send_checked(record, key, value, callback, size, details)
 
     def _send_checked(
         self,
-        topic: str,
+        record: ProducerRecord,
         key: bytes | None,
         value: bytes | None,
         callback: Callback | None,
@@ -233,13 +284,17 @@ class KafkaProducer:
     ) -> RecordFuture:
         """What `send` does for the first record of a chunk, and for one that says more than others: all checks."""
         self._check_usable()
+        topic = record.topic
         highest = NO_PARTITION if details is None or details.partition is None else details.partition
         try:
             cluster = self._await_metadata(topic, highest, self._config.max_block_ms)
             self._check_size(size, f"a record for topic {topic}")
         except KafkaError as error:
             self._metrics.records_failed(topic, 1)
-            return failed_record(topic, callback, error, self._clock)
+            return failed_record(topic, callback, details, error, self._clock, self._new_chunk)
+        if self._record_partitioner is not None and details is not None and details.partition is None:
+            decided = self._record_partitioner.decide_record(topic, record.key, key, record.value, value, cluster)
+            details = details._replace(partition=None if decided == NO_PARTITION else decided)
         return self._gatherer.begin(topic, cluster, key, value, callback, size, details)
 
     def _encode_gathered(self, chunk: GatheredRecords, max_block_ms: int | None) -> None:
@@ -248,11 +303,21 @@ class KafkaProducer:
         rows = np.arange(len(chunk), dtype=np.int32)
         try:
             explicit = chunk.explicit_partitions(NO_PARTITION)
-            columns = chunk.take_columns()
+            given = chunk.payload_columns()
+            if self._interceptors is not None and self._interceptors.any_wants_gathered:
+                columns, explicit, rows = self._intercept_gathered(chunk, given, explicit, self._interceptors)
+                if not len(rows):
+                    return
+            else:
+                columns = record_columns(*given)
+                chunk.become(columns)
+            if self._partitioner is not None and self._record_partitioner is None:
+                explicit = self._partitioner.decide(chunk.topic, columns, explicit, rows, chunk.cluster)
             partitions = self._partitions(chunk.topic, columns, explicit, chunk.cluster)
         except (KafkaError, pa.ArrowException, OverflowError, MemoryError) as error:
-            chunk.abandon_all(error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error}"))
-            self._metrics.records_failed(chunk.topic, len(chunk))
+            told = error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error}")
+            chunk.abandon(rows, told)
+            self._metrics.records_failed(chunk.topic, len(rows))
             return
         try:
             self._accumulator.append(
@@ -268,7 +333,38 @@ class KafkaProducer:
         except (KafkaError, MemoryError) as error:
             logger.debug("! records for %s: %s", chunk.topic, error)  # append has told those that it concerns
 
-    def _append(self, chunk: _TopicChunk, cluster: Cluster, delivery: Delivery) -> None:
+    def _intercept_gathered(
+        self,
+        chunk: GatheredRecords,
+        given: GatheredPayload,
+        explicit: npt.NDArray[np.int32],
+        interceptors: Interceptors,
+    ) -> tuple[RecordColumns, npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Columns, explicit partitions and places of the records as interceptors leave them.
+
+        Checked anew: a record that has become too large, or names a partition that there is not, fails; the others go on.
+        """
+        found = interceptors.on_send_gathered(gathered_columns(chunk.topic, given, explicit))
+        now_ms = self._clock.wall_ms()
+        columns = record_columns(
+            found.value, found.key, found.headers, _or_default(found.timestamp, now_ms), now_ms, rows=len(chunk)
+        )
+        chunk.become(columns)
+        explicit = _explicit_partitions(found.partition, columns.rows)
+        bounds = size_upper_bounds(columns)
+        count = chunk.cluster.partition_count(chunk.topic) or 0
+        bad = (bounds > self._largest_record) | (explicit >= count)
+        for row in np.flatnonzero(bad).tolist():
+            try:
+                self._check_size(int(bounds[row]), f"a record for topic {chunk.topic}, as interceptors left it")
+                raise self._absent(chunk.topic, int(explicit[row]), count, 0)
+            except KafkaError as error:
+                chunk.abandon(np.array([row], np.int32), error)
+                self._metrics.records_failed(chunk.topic, 1)
+        good = np.flatnonzero(~bad).astype(np.int32)
+        return (columns, explicit, good) if len(good) == columns.rows else (columns.take(good), explicit[good], good)
+
+    def _append(self, chunk: _TopicChunk, cluster: Cluster, delivery: Delivery, watch: Watch | None) -> None:
         ends = np.cumsum(chunk.columns.base_sizes)
         start = 0
         while start < len(ends):
@@ -281,7 +377,7 @@ class KafkaProducer:
                 columns,
                 partitions,
                 chunk.rows[start:stop],
-                delivery,
+                delivery if watch is None else watch.owner(chunk.topic, stop - start, delivery),
                 self._sender.wakeup,
                 max_block_ms=self._config.max_block_ms,
             )
@@ -290,7 +386,8 @@ class KafkaProducer:
     def _partitions(
         self, topic: str, columns: RecordColumns, explicit: npt.NDArray[np.int32], cluster: Cluster
     ) -> npt.NDArray[np.int32]:
-        """Explicit, else by key, else sticky; with the round robin partitioner: explicit, else the next in turn."""
+        """Explicit, else by key, else sticky; with the round robin partitioner: explicit, else the next in turn; with a user's,
+        whose choices are in `explicit`: sticky where it chose none."""
         partitions = explicit.copy()
         undecided = partitions == NO_PARTITION
         by_key = not self._config.partitioner_ignore_keys and self._config.partitioner_class is None
@@ -488,6 +585,18 @@ class _TopicChunk:
     columns: RecordColumns
     explicit: npt.NDArray[np.int32]  # partition, or NO_PARTITION
     rows: npt.NDArray[np.int32]  # where each row stood in the caller's chunk
+
+    def decided_by(self, partitioner: UserPartitioner, cluster: Cluster) -> _TopicChunk:
+        """With the partitions that a user's partitioner chooses for rows that name none, slice by slice. Raises KafkaError."""
+        ends = np.cumsum(self.columns.base_sizes)
+        cuts = np.unique([0, *np.searchsorted(ends, np.arange(SLICE_BYTES, int(ends[-1]), SLICE_BYTES)), len(ends)]).tolist()
+        decided = [
+            partitioner.decide(
+                self.topic, self.columns.slice(start, stop), self.explicit[start:stop], self.rows[start:stop], cluster
+            )
+            for start, stop in pairwise(cuts)
+        ]
+        return replace(self, explicit=np.concatenate(decided))
 
 
 def _count(topic: str | pa.Array, *columns: pa.Array | None) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from typing import NamedTuple, cast
@@ -25,7 +26,7 @@ from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.delivery import UNKNOWN_OFFSET, Part
 from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
 from spark_kafka_sink.producer.serializers import SerializationError
-from spark_kafka_sink.records.columns import NULL_LENGTH, RecordColumns, record_columns
+from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE, MAX_RECORD_OVERHEAD
 from spark_kafka_sink.records.varint import Int64Column
 
@@ -75,6 +76,15 @@ class RecordDetails(NamedTuple):
     timestamp: int | None = None
 
 
+class GatheredPayload(NamedTuple):
+    """One entry a record, as `record_columns` takes them."""
+
+    value: pa.Array
+    key: pa.Array | None
+    headers: pa.Array | None
+    timestamps: Int64Column
+
+
 class GatheredRecords:
     """A chunk in the making, then the owner of its rows: the Sender reports to it, futures ask it.
 
@@ -99,9 +109,7 @@ class GatheredRecords:
         self._partitions = np.zeros(0, np.int32)
         self._append_times = np.zeros(0, np.int64)
         self._errors: dict[int, KafkaError] = {}
-        self._timestamps: Int64Column | int = NULL_LENGTH  # these three for RecordMetadata, once the chunk has become columns
-        self._key_sizes: Int64Column | int = NULL_LENGTH
-        self._value_sizes: Int64Column | int = NULL_LENGTH
+        self.columns: RecordColumns | None = None  # without payloads: for RecordMetadata
 
     def __len__(self) -> int:
         return len(self.callbacks) if self._offsets is None else len(self._offsets)
@@ -149,13 +157,13 @@ class GatheredRecords:
 
     def explicit_partitions(self, none: int) -> npt.NDArray[np.int32]:
         """int32[n]: what records say themselves, `none` where they do not."""
-        partitions = np.full(len(self.values), none, np.int32)
+        partitions = np.full(len(self), none, np.int32)
         said = {row: each.partition for row, each in self.details.items() if each.partition is not None}
         partitions[list(said)] = list(said.values())
         return partitions
 
-    def take_columns(self) -> RecordColumns:
-        """The records as columns, once; what is kept here then are sizes and timestamps, not the payloads."""
+    def payload_columns(self) -> GatheredPayload:
+        """What the records hold, as Arrow arrays."""
         timestamps = (np.array(self.sent_s) * 1000 + 0.0005).astype(
             np.int64
         )  # half of what a double leaves of a second's fraction
@@ -165,13 +173,13 @@ class GatheredRecords:
         if any(each.headers for each in self.details.values()):
             none = RecordDetails()
             headers = pa.array([self.details.get(row, none).headers for row in range(rows)], _HEADERS)
-        has_keys = self.keys.count(None) < rows
-        columns = record_columns(
-            pa.array(self.values, pa.binary()), pa.array(self.keys, pa.binary()) if has_keys else None, headers, timestamps
-        )
-        self.values, self.keys, self.sent_s, self.details = [], [], [], {}
-        self._timestamps, self._key_sizes, self._value_sizes = columns.timestamps, columns.key_lengths, columns.value_lengths
-        return columns
+        keys = pa.array(self.keys, pa.binary()) if self.keys.count(None) < rows else None
+        return GatheredPayload(pa.array(self.values, pa.binary()), keys, headers, timestamps)
+
+    def become(self, columns: RecordColumns) -> None:
+        """From here on the records are rows of these columns; what is kept here are sizes and timestamps, not the payloads."""
+        self.columns = replace(columns, key=None, value=None, headers=None)
+        self.values, self.keys, self.sent_s = [], [], []
 
     # OUTCOMES: Sender thread, or a caller whose chunk could not be queued
 
@@ -227,10 +235,11 @@ class GatheredRecords:
     def _metadata_of_rows(self, rows: npt.NDArray[np.int32]) -> Iterator[RecordMetadata]:
         """For acknowledged rows: columns first, so that little is left to do for each."""
         assert self._offsets is not None
+        assert self.columns is not None
         times = self._append_times[rows]
-        times = np.where(times < 0, _rows_of(self._timestamps, rows), times)
-        sizes = (_rows_of(lengths, rows).tolist() for lengths in (self._key_sizes, self._value_sizes))
-        fields = zip(repeat(self.topic), self._partitions[rows].tolist(), self._offsets[rows].tolist(), times.tolist(), *sizes)
+        times = np.where(times < 0, _rows_of(self.columns.timestamps, rows), times).tolist()
+        sizes = (_rows_of(lengths, rows).tolist() for lengths in (self.columns.key_lengths, self.columns.value_lengths))
+        fields = zip(repeat(self.topic), self._partitions[rows].tolist(), self._offsets[rows].tolist(), times, *sizes)
         return map(_new_metadata, fields)
 
     # ANSWERS: any thread
@@ -265,11 +274,20 @@ def _lies_in(part: Part, index: int) -> bool:
 # As RecordMetadata(*fields), in a third of the time: one is made for every record that has a callback.
 _new_metadata = cast(Callable[[tuple[object, ...]], RecordMetadata], partial(tuple.__new__, RecordMetadata))
 
+NewChunk = Callable[[str, Cluster, Clock], GatheredRecords]
 
-def failed_record(topic: str, callback: Callback | None, error: KafkaError, clock: Clock) -> RecordFuture:
+
+def failed_record(
+    topic: str,
+    callback: Callback | None,
+    details: RecordDetails | None,
+    error: KafkaError,
+    clock: Clock,
+    new_chunk: NewChunk = GatheredRecords,
+) -> RecordFuture:
     """The future of a record that could not even be gathered; its callback has been called."""
-    chunk = GatheredRecords(topic, Cluster(), clock)
-    future = chunk.add(None, None, callback, 0)
+    chunk = new_chunk(topic, Cluster(), clock)
+    future = chunk.add(None, None, callback, 0, details)
     assert future is not None
     chunk.seal()
     chunk.abandon_all(error)
@@ -291,6 +309,7 @@ class RecordGatherer:
     max_block_ms: how long a caller waits for another's chunk to be encoded.
     wake_sender: called when a chunk is begun.
     encode: queues a sealed chunk, whose records it settles if it fails; waits so long for memory, with None not at all.
+    new_chunk: makes a chunk; interceptors have chunks of their own.
     """
 
     def __init__(
@@ -301,7 +320,9 @@ class RecordGatherer:
         encode: Callable[[GatheredRecords, int | None], None],
         wake_sender: Callable[[], None],
         clock: Clock,
+        new_chunk: NewChunk = GatheredRecords,
     ) -> None:
+        self._new_chunk = new_chunk
         self.chunk_bytes = max(chunk_bytes, MIN_CHUNK_BYTES)
         self.chunks: dict[str, GatheredRecords] = {}  # by topic: those that take records
         self._linger_ms = linger_ms
@@ -329,7 +350,7 @@ class RecordGatherer:
                 raise ProducerClosedError("Cannot send: the producer is closed or being closed")
             chunk = self.chunks.get(topic)
             if chunk is None:
-                chunk = self.chunks[topic] = GatheredRecords(topic, cluster, self._clock)
+                chunk = self.chunks[topic] = self._new_chunk(topic, cluster, self._clock)
             future = chunk.add(key, value, callback, size_bytes, details)
             assert future is not None  # only a closed gatherer keeps chunks that refuse
         if chunk.size_bytes >= self.chunk_bytes:

@@ -304,9 +304,11 @@ class Stage(Accumulation):
 
     def _append_gathered(self, chunk: GatheredRecords, max_block_ms: int | None) -> None:
         count = len(chunk)
+        columns = record_columns(*chunk.payload_columns())
+        chunk.become(columns)
         self.accumulator.append(
             chunk.topic,
-            chunk.take_columns(),
+            columns,
             np.zeros(count, np.int32),
             np.arange(count, dtype=np.int32),
             chunk,

@@ -27,7 +27,7 @@ from spark_kafka_sink.producer.record_gatherer import (
     headers_bound,
 )
 from spark_kafka_sink.producer.serializers import SerializationError
-from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.columns import RecordColumns, record_columns
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 from tests.fakes.clock import ManualClock
 from tests.producer.harness import TOPIC, tp
@@ -94,12 +94,12 @@ def filled(*records: Sent, clock: ManualClock | None = None) -> tuple[GatheredRe
 def chunk_of(*records: Sent, clock: ManualClock | None = None) -> tuple[GatheredRecords, list[RecordFuture]]:
     """A chunk whose records are queued, and their futures."""
     chunk, futures = filled(*records, clock=clock)
-    chunk.take_columns()
+    chunk.become(record_columns(*chunk.payload_columns()))
     return chunk, futures
 
 
 def columns_of(*records: Sent) -> RecordColumns:
-    return filled(*records)[0].take_columns()
+    return record_columns(*filled(*records)[0].payload_columns())
 
 
 # ---- WHEN A CHUNK IS MADE
@@ -373,7 +373,7 @@ def test_a_callback_that_raises_does_not_keep_the_others_from_being_called(caplo
 def test_a_record_that_could_not_be_gathered_has_a_future_and_a_callback_all_the_same() -> None:
     heard: list[KafkaError] = []
     error = KafkaError("unknown topic")
-    future = failed_record(TOPIC, lambda _, found: heard.append(found), error, ManualClock())
+    future = failed_record(TOPIC, lambda _, found: heard.append(found), None, error, ManualClock())
     assert future.exception(0) is error
     assert heard == [error]
 
@@ -427,7 +427,7 @@ def test_a_record_that_says_nothing_has_the_time_of_send_and_no_partition() -> N
     chunk.add(None, b"v", None, 10, RecordDetails(partition=3, timestamp=2**62))
     chunk.seal()
     assert chunk.explicit_partitions(-1).tolist() == [-1] * 50 + [3]
-    assert np.asarray(chunk.take_columns().timestamps).tolist() == [*sent_ms, 2**62]
+    assert chunk.payload_columns().timestamps.tolist() == [*sent_ms, 2**62]
 
 
 @pytest.mark.parametrize(("partition", "timestamp"), [(-1, None), (None, -5), (None, 2**63)])
