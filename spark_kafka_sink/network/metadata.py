@@ -91,6 +91,11 @@ class Metadata:
     def cluster(self) -> Cluster:
         return self._cluster
 
+    def last_successful_refresh_ms(self) -> int | None:
+        """When brokers last answered; None if never."""
+        refreshed_ms = self._last_successful_refresh_ms
+        return None if refreshed_ms == _LONG_AGO else refreshed_ms
+
     def leader_and_epoch(self, topic_partition: TopicPartition) -> LeaderAndEpoch:
         """The leader, unless a newer epoch than the leader's has been seen; then only the epoch."""
         with self._changed:

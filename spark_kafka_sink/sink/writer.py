@@ -139,7 +139,7 @@ def write_batches(
             " without any error reported"
         )
     written = deliveries.written()
-    metrics = producer.metrics()
+    metrics = producer.metrics(since_start=True)
     return KafkaCommitMessage(
         spark_partition=task.partition,
         attempt=task.attempt,
@@ -148,7 +148,7 @@ def write_batches(
         rows=rows,
         bytes=sum(each.bytes for each in written),
         seconds=round(time.monotonic() - started, 3),
-        counters=tuple(metrics.get(name, 0) for name in COUNTERS),
+        counters=tuple(round(metrics.get(name, 0), 3) for name in COUNTERS),
         written=written,
     )
 

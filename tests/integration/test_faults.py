@@ -30,7 +30,7 @@ from tests.integration.reading import READERS
 
 PARTITIONS = 3
 ROWS_PER_CALL = 300
-MAX_CALLS = 400
+MAX_CALLS = 2_000
 WAIT_MS = 60_000
 OPTIONS = {
     "request.timeout.ms": "1000",

@@ -67,7 +67,6 @@ def test_a_connection_and_a_batch_can_be_followed(caplog: pytest.LogCaptureFixtu
         r"^> node 0: ApiVersionsRequest v4, correlation id 0, \d+ bytes$",
         r"^< node 0: ApiVersionsRequest v4, correlation id 0 is answered after \d+ ms",
         r"^= node 0: ready",
-        r"^= producer id is \d+, epoch 0",
         r"^> node 0: ProducerBatch\(orders-0, records=1, .*sequence=0, attempts=0\)",
         r"^> node 0: ProduceRequest v13, correlation id (\d+), \d+ bytes: orders-0$",
         r"^< node 0: ProduceRequest v13, correlation id \d+ is answered",
