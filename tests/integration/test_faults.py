@@ -26,7 +26,11 @@ from spark_kafka_sink.producer.delivery import Delivery
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.benchmarks.measuring import peak_resident_mb, reset_peak
 from tests.fakes.fault_proxy import Decide, Fault, FaultProxy, ProxiedKafka, Request
+from tests.fakes.zookeeper_kafka import ZooKeeperKafka
 from tests.integration.reading import READERS
+
+Proxied = ProxiedKafka | ZooKeeperKafka
+Cluster = LocalKafka | ZooKeeperKafka
 
 PARTITIONS = 3
 ROWS_PER_CALL = 300
@@ -71,7 +75,7 @@ def topic(kafka: ProxiedKafka) -> str:
 class Rows:
     """A producer behind the proxy that writes numbered rows, and what became of them."""
 
-    def __init__(self, kafka: ProxiedKafka, topic: str, **options: str) -> None:
+    def __init__(self, kafka: Proxied, topic: str, **options: str) -> None:
         self.topic = topic
         self.producer = KafkaProducer({"bootstrap.servers": kafka.proxied_servers, **OPTIONS, **options})
         self.count = 0
@@ -105,7 +109,7 @@ def numbers_as_text(numbers: np.ndarray) -> pa.Array:
     return pa.array(numbers.astype(str), pa.string())
 
 
-def read_numbers(kafka: LocalKafka, topic: str) -> dict[int, list[int]]:
+def read_numbers(kafka: Cluster, topic: str) -> dict[int, list[int]]:
     """The numbers in each partition, by offset."""
     found: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
     for record in READERS["confluent-kafka"](kafka.bootstrap_servers, topic):
@@ -113,7 +117,7 @@ def read_numbers(kafka: LocalKafka, topic: str) -> dict[int, list[int]]:
     return found
 
 
-def assert_each_row_once_in_order(kafka: LocalKafka, topic: str, rows: int) -> None:
+def assert_each_row_once_in_order(kafka: Cluster, topic: str, rows: int) -> None:
     for partition, numbers in read_numbers(kafka, topic).items():
         assert numbers == list(range(partition, rows, PARTITIONS))
 
@@ -186,9 +190,7 @@ def faults_by_chance(seed: int, share: float) -> Decide:
     return decide
 
 
-def write_through_random_faults(
-    kafka: ProxiedKafka, proxy: FaultProxy, topic: str, seed: int, faults: int, **options: str
-) -> Rows:
+def write_through_random_faults(kafka: Proxied, proxy: FaultProxy, topic: str, seed: int, faults: int, **options: str) -> Rows:
     proxy.decide = faults_by_chance(seed, share=0.1)
     with Rows(kafka, topic, **options) as rows:
         rows.write_until(lambda: sum(fault is not None for _, fault in proxy.log) >= faults)
@@ -227,6 +229,18 @@ def test_brokers_of_other_versions_have_each_row_once_and_in_order(tmp_path: Pat
             kafka.create_topic(f"t{seed}", PARTITIONS)
             rows = write_through_random_faults(kafka, kafka.proxy, f"t{seed}", seed, faults=25 * (seed + 1))
             assert_each_row_once_in_order(kafka, f"t{seed}", rows.count)
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
+def test_a_broker_of_kafka_2_8_has_each_row_once_and_in_order(tmp_path: Path) -> None:
+    with ZooKeeperKafka(tmp_path) as kafka:
+        for seed in range(3):
+            kafka.create_topic(f"t{seed}", PARTITIONS)
+            rows = write_through_random_faults(kafka, kafka.proxy, f"t{seed}", seed, faults=25 * (seed + 1))
+            assert_each_row_once_in_order(kafka, f"t{seed}", rows.count)
+        produced = {request.version for request, _ in kafka.proxy.log if request.api_key == ApiKey.PRODUCE}
+    assert produced == {9}
 
 
 # ---- without idempotence: what acks=0 and acks=1 still promise -----------------------------------------------------------------
