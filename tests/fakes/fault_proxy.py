@@ -33,7 +33,7 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 
 WAIT_S = 10.0  # to connect to the broker, and for a thread to end
 MAX_FRAME_BYTES = 100 * 1024 * 1024
-MAX_CONNECTIONS = 1_000
+MAX_CONNECTIONS = 200  # at a time
 GLUE_S = 0.2  # so long an answer is kept back for the next one to be glued to it
 HUGE = 0x7FFFFFFF  # the largest size a frame can announce
 HUGE_SENT_BYTES = 64 * 1024 * 1024  # of it, this much is really sent, unless the client hangs up before
@@ -185,9 +185,9 @@ class FaultProxy:
                 continue
             with self._lock:
                 self._connections += 1
-                assert self._connections <= MAX_CONNECTIONS, "the client connects without end"
                 pair = _Pair(self._connections, client, broker)
                 self._pairs.add(pair)
+                assert len(self._pairs) <= MAX_CONNECTIONS, "the client opens connections and closes none"
             self._start(self._pump_requests, pair)
             self._start(self._pump_responses, pair)
 
