@@ -784,9 +784,9 @@ def test_wakeup_reaches_the_selector(net: Net) -> None:
     assert net.selector.wakeups == 1
 
 
-def test_only_plaintext_is_supported() -> None:
-    config = dataclasses.replace(network_config(), security_protocol="SSL")
-    with pytest.raises(ConfigError, match="SSL is not supported by this version, which speaks PLAINTEXT only"):
+def test_a_security_protocol_that_is_not_supported_is_refused() -> None:
+    config = dataclasses.replace(network_config(), security_protocol="SASL_SSL")
+    with pytest.raises(ConfigError, match="SASL_SSL is not supported by this version, which speaks PLAINTEXT and SSL"):
         Net(config)
 
 
