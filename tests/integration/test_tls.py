@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from jobs.command_line import read_properties
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
@@ -21,6 +22,7 @@ from tests.integration.reading import READERS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+CONF = Path(__file__).resolve().parents[2] / "conf"
 ROWS = 20_000
 AT_ONCE_SECONDS = 10  # on a machine that is busy; max.block.ms is a minute
 AUTHORITY, STRANGER = Authority("ca"), Authority("stranger")
@@ -41,7 +43,7 @@ class TlsKafka:
         return name
 
     def options(self, listener: str, **more: object) -> dict[str, object]:
-        options = {"security.protocol": "ssl", "ssl.truststore.certificates": AUTHORITY.pem, **more}
+        options: dict[str, object] = {"security.protocol": "ssl", "ssl.truststore.certificates": AUTHORITY.pem, **more}
         address = self.cluster.bootstrap_servers if listener == "PLAINTEXT" else self.cluster.bootstrap_servers_for(listener)
         return {"bootstrap.servers": address} | {key: value for key, value in options.items() if value is not None}
 
@@ -164,14 +166,14 @@ def save(spark: SparkSession, topic: str, options: dict[str, object]) -> None:
 
 
 def test_spark_writes_over_tls_with_files_that_are_sent_along(kafka: TlsKafka, spark: SparkSession) -> None:
-    name = f"{uuid.uuid4().hex}"
-    (kafka.folder / f"{name}-ca.pem").write_text(AUTHORITY.pem)
-    pem_file(CLIENT, kafka.folder / f"{name}-me.pem")
-    for file in ("ca", "me"):
-        spark.sparkContext.addFile(str(kafka.folder / f"{name}-{file}.pem"))
-    stores = {"ssl.truststore.location": f"{name}-ca.pem", "ssl.keystore.location": f"{name}-me.pem"}
+    """With the sample configuration, and the files that it names; addFile is what --files does."""
+    sample = read_properties(CONF / "tls.properties")
+    (kafka.folder / "client.pem").write_text(CLIENT.key_pem(sample["ssl.key.password"]) + CLIENT.chain_pem)
+    for name in ("ca.pem", "client.pem"):
+        assert name in sample.values()
+        spark.sparkContext.addFile(str(kafka.folder / name))
     topic = kafka.topic()
-    save(spark, topic, kafka.options("MUTUAL", **stores, **{"ssl.truststore.certificates": None}))
+    save(spark, topic, kafka.options("MUTUAL", **sample, **{"ssl.truststore.certificates": None}))
     assert sorted(kafka.values(topic)) == list(range(ROWS))
 
 
