@@ -480,6 +480,8 @@ class Sender:
             self._metrics.record_error_total += batch.record_count
             if self._transactions is not None:
                 self._transactions.batch_failed(batch, outcome_known=False)
+                if batch.has_sequence:
+                    self._transactions.mark_unresolved(batch)  # it may have been written, or leave a gap
 
     def _failure(self, batch: ProducerBatch, error: ErrorCode, answer: PartitionProduceResponse) -> KafkaError:
         where = f"{batch.topic_partition} ({batch.record_count} records, {batch.size_in_bytes} bytes)"
