@@ -134,7 +134,9 @@ class FaultProxy:
         self.drop_connections()
 
     def accept(self) -> None:
-        """Listen, on the same port as before."""
+        """Listen, on the same port as before; nothing changes if it does."""
+        if self._listener is not None:
+            return
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((HOST, self.port))

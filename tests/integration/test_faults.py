@@ -61,6 +61,7 @@ def proxy(kafka: ProxiedKafka) -> Iterator[FaultProxy]:
     """Without faults and without connections, before and after."""
     kafka.proxy.log.clear()
     yield kafka.proxy
+    kafka.proxy.accept()
     kafka.proxy.disarm()
     kafka.proxy.drop_connections()
 
@@ -163,13 +164,13 @@ def test_a_producer_gets_started_when_its_first_requests_meet(
 def test_a_broker_that_cannot_be_reached_for_a_while_gets_each_row_once(
     kafka: ProxiedKafka, proxy: FaultProxy, topic: str
 ) -> None:
-    with Rows(kafka, topic) as rows:
+    with Rows(kafka, topic, **{"linger.ms": "300"}) as rows:
         for _ in range(3):
             assert rows.write().result(WAIT_MS).acknowledged == ROWS_PER_CALL
+            waiting = rows.write()  # lingers while
             proxy.refuse()
-            waiting = rows.write()
             with pytest.raises(KafkaTimeoutError):
-                waiting.result(300)
+                waiting.result(600)
             proxy.accept()
             assert waiting.result(WAIT_MS).acknowledged == ROWS_PER_CALL
         rows.write_until(lambda: True)
