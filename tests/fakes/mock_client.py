@@ -156,6 +156,9 @@ class MockClient:
         node = self.node(node_id)
         return node.connected and now_ms >= node.throttled_until_ms and self._in_flight_of(node_id) < self.max_in_flight
 
+    def renew_session(self, node_id: int, now_ms: int) -> None:
+        """Sessions do not end here."""
+
     def connection_delay_ms(self, node_id: int, now_ms: int) -> int:
         node = self.node(node_id)
         if node.connected:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, UnsupportedVersionError
-from spark_kafka_sink.network.handshake import NodeApiVersions, handshake
+from spark_kafka_sink.network.handshake import NodeApiVersions, Session, handshake
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse, FinalizedFeatureKey
 from spark_kafka_sink.protocol.schema import Message
@@ -15,8 +15,8 @@ from tests.fakes.network_config import api_versions
 def finish(steps: object, answer: Message) -> NodeApiVersions:
     with pytest.raises(StopIteration) as finished:
         steps.send(answer)  # type: ignore[attr-defined]
-    assert isinstance(finished.value.value, NodeApiVersions)
-    return finished.value.value
+    assert isinstance(finished.value.value, Session)
+    return finished.value.value.api_versions
 
 
 def test_it_asks_for_versions_and_introduces_itself() -> None:

@@ -383,7 +383,7 @@ def test_a_refusal_that_comes_with_the_end_of_the_connection_is_one_failure(net:
 
 
 def test_refused_authentication_reaches_whoever_waits(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused() -> Handshake:
+    def refused(*_: object) -> Handshake:
         yield HandshakeRequest(ApiVersionsRequest(), 0)
         raise AuthenticationError("user unknown")
 
@@ -784,9 +784,9 @@ def test_wakeup_reaches_the_selector(net: Net) -> None:
     assert net.selector.wakeups == 1
 
 
-def test_only_plaintext_is_supported() -> None:
+def test_tls_is_not_supported() -> None:
     config = dataclasses.replace(network_config(), security_protocol="SSL")
-    with pytest.raises(ConfigError, match="SSL is not supported by this version, which speaks PLAINTEXT only"):
+    with pytest.raises(ConfigError, match="SSL is not supported by this version, which has no TLS yet"):
         Net(config)
 
 
