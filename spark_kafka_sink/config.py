@@ -512,12 +512,17 @@ class ProducerConfig:
         Strings are read as Java reads them: trimmed, booleans in any case, lists by comma. A key that is unknown or has no
         effect here is a warning in the log. Raises one ConfigError for all problems. Never blocks: host names are not looked up.
         """
-        mapping = conceal(mapping, _PRODUCER_KEYS)
+        mapping = cls.conceal(mapping)
         problems: list[str] = []
         config = cls.check(mapping, problems)
         if problems:
             raise config_error(problems)
         return config
+
+    @staticmethod
+    def conceal(mapping: Mapping[str, object]) -> dict[str, object]:
+        """A copy with every secret wrapped, for whoever keeps a mapping in a local."""
+        return conceal(mapping, _PRODUCER_KEYS)
 
     @classmethod
     def check(

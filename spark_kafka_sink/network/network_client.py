@@ -100,6 +100,7 @@ class NetworkClient:
         self._handshakes: dict[int, Handshake] = {}  # connections that are not ready yet, or log in again
         self._handshake_requests: dict[int, HandshakeRequest] = {}  # their next request, until it can be sent
         self._api_versions: dict[int, NodeApiVersions] = {}
+        self._unproven: set[int] = set()  # ready, and has answered nothing yet: a listener with SASL hangs up on us here
         self._renew_session_ms: dict[int, int] = {}  # when to log in again, on connections whose session ends
         self._aborted: list[ClientResponse] = []  # for the next poll: never sent, or cancelled by disconnect()
         self._warned_ms: dict[int, int] = {}  # when a failure to connect was last told aloud; repeated attempts are many
@@ -145,6 +146,7 @@ class NetworkClient:
             self._states.reauthenticating(node_id)
             steps = authenticate(self._login, self._states.host(node_id), self._api_versions[node_id])
             self._begin_handshake(node_id, steps, now_ms)
+            self._continue_handshakes(now_ms)  # at once, where it can be sent: nothing else would end the next poll's wait
 
     def can_connect(self, node_id: int, now_ms: int) -> bool:
         return self._states.can_connect(node_id, now_ms)
@@ -299,6 +301,7 @@ class NetworkClient:
     def _handle_completed_receives(self, responses: list[ClientResponse], now_ms: int) -> None:
         for node_id, response in self._selector.completed_receives:
             answered = self._in_flight.complete_next(node_id)
+            self._unproven.discard(node_id)
             log.debug("< node %d: %s v%d", node_id, type(response.message).__name__, response.version)
             self._maybe_throttle(node_id, answered, response, now_ms)
             if not answered.is_internal:
@@ -362,6 +365,9 @@ class NetworkClient:
         elif disconnect.state is ChannelState.READY and self._states.is_preparing_connection(node_id):
             reason += f" (before it was ready; does this listener speak {self._security_protocol}?)"
             log.warning("! connection to node %d (%s) was lost: %s", node_id, address, reason)
+        elif disconnect.state is ChannelState.READY and node_id in self._unproven:
+            reason += f" (before it answered; is security.protocol={self._security_protocol} right for this listener?)"
+            log.warning("! connection to node %d (%s) was lost: %s", node_id, address, reason)
         else:
             log.debug("= node %d (%s) disconnected: %s", node_id, address, reason)
         if disconnect.state is not ChannelState.EXPIRED:
@@ -380,6 +386,7 @@ class NetworkClient:
             self._renew_session_ms,
         ):
             table.pop(node_id, None)
+        self._unproven.discard(node_id)
         self._worker.forget(node_id)
 
     def _cancel_in_flight(self, node_id: int, now_ms: int, responses: list[ClientResponse] | None, *, timed_out: bool) -> None:
@@ -447,6 +454,8 @@ class NetworkClient:
         self._api_versions[node_id] = session.api_versions
         if session.lifetime_ms > 0:
             self._renew_session_ms[node_id] = now_ms + int(session.lifetime_ms * self._random.uniform(*RENEW_AT))
+        elif self._login is None:
+            self._unproven.add(node_id)
         self._states.ready(node_id)
         self._metadata.connection_ready(self._states.address_text(node_id))
         log.debug("= node %d is ready: %r", node_id, session.api_versions)
