@@ -167,7 +167,10 @@ def _refusal(error: HTTPError) -> _Failure:
         told = [str(body[key]) for key in ("error", "error_description") if key in body]
     except (OSError, http.client.HTTPException, ValueError, TypeError, RecursionError):
         told = []
-    return _Failure(f"HTTP status {error.code} {': '.join(told)[:_MAX_QUOTED]}".rstrip(), error.code not in _FINAL_STATUS)
+    return _Failure(
+        f"HTTP status {error.code} {': '.join(told)[:_MAX_QUOTED]}".rstrip(),
+        error.code >= 400 and error.code not in _FINAL_STATUS,
+    )
 
 
 def _access_token(answer: SecretBytes) -> Secret | None:
