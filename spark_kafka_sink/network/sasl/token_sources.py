@@ -197,7 +197,7 @@ def _aws_token(signer: Any, region: str, entry: JaasEntry) -> OAuthBearerToken:
             returned = _Returned(signer.generate_auth_token_from_profile(region, profile))
         else:
             returned = _Returned(signer.generate_auth_token(region, aws_debug_creds=debug))
-        return OAuthBearerToken(Secret(returned.value[0]), int(returned.value[1]), role or profile or "of AWS IAM")
+        return OAuthBearerToken(Secret(returned.value[0]), int(returned.value[1]), role or profile)
     except KafkaError:
         raise
     except Exception as error:  # noqa: BLE001 - botocore's errors have no common base here
