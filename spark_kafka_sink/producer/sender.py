@@ -14,7 +14,7 @@ from uuid import UUID
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import AuthenticationError, KafkaError, KafkaTimeoutError, ProducerClosedError
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Cluster, Node
 from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
 from spark_kafka_sink.network.network_client import ClientRequest, ClientResponse
@@ -49,10 +49,6 @@ class KafkaClient(Protocol):
     def ready(self, node_id: int, now_ms: int) -> bool: ...
 
     def poll_delay_ms(self, node_id: int, now_ms: int) -> int: ...
-
-    def connection_failed(self, node_id: int) -> bool: ...
-
-    def authentication_error(self, node_id: int) -> AuthenticationError | None: ...
 
     def send(self, request: ClientRequest, now_ms: int) -> None: ...
 
@@ -195,10 +191,6 @@ class Sender:
                 nodes.append(node)
             else:
                 timeout_ms = min(timeout_ms, self._client.poll_delay_ms(node, now_ms))
-                refusal = self._client.authentication_error(node)
-                if refusal is not None and self._client.connection_failed(node):
-                    self._give_up(refusal)
-                    return 0
         if self._transactions is not None and not self._transactions.has_producer_id:
             nodes = []  # nothing can be numbered yet; the answer wakes the poll below
             timeout_ms = min(timeout_ms, self._config.retry_backoff_ms)
@@ -213,17 +205,6 @@ class Sender:
             # but a look now and then, because ready() stops measuring delays at a node that it has found ready.
             timeout_ms = min(timeout_ms, self._config.retry_backoff_ms, max(1, self._config.linger_ms))
         return max(0, timeout_ms)
-
-    def _give_up(self, refusal: AuthenticationError) -> None:
-        """A leader refuses our credentials, which stay the same: what waits fails now, not at delivery.timeout.ms.
-
-        With idempotence this producer is done for: batches that were sent before cannot be numbered anew without their leader.
-        """
-        if self._transactions is not None:
-            self._transactions.become_fatal(refusal)
-        self._abort_batches(refusal)
-        if self._gatherer is not None:
-            self._gatherer.abort(refusal)
 
     def _track(self, drained: dict[int, list[ProducerBatch]]) -> None:
         for batches in drained.values():
