@@ -71,6 +71,8 @@ class KafkaProducer:
         ConfigError: naming all problems at once. Nothing has been started then.
     """
 
+    client_id = ""  # for the repr of one whose configuration is wrong: tracebacks with locals ask for it
+
     def __init__(self, config: Mapping[str, object], *, clock: Clock | None = None) -> None:
         serializers = {option: config.get(option) for option in ("key.serializer", "value.serializer")}
         # From here on no frame of ours keeps what the caller wrote: a traceback with locals would show its secrets.

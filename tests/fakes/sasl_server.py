@@ -1,7 +1,8 @@
 """A broker's half of PLAIN, SCRAM and OAUTHBEARER, written from the RFCs without our client's code.
 
 `SaslServer(mechanism, users)` takes the client's messages one after another with `evaluate`, and is `complete` in the end; it
-raises Refused where a broker would answer SASL_AUTHENTICATION_FAILED.
+raises Refused where a broker would answer SASL_AUTHENTICATION_FAILED. `SaslGate` is what a listener makes of it: it answers the
+requests of the login, and lets nothing else through before.
 """
 
 from __future__ import annotations
@@ -11,8 +12,15 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 
+from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
+from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from spark_kafka_sink.protocol.schema import Message
+
 SALT = b"salt of the server"
 NONCE = "the-servers-part"
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
 class Refused(Exception):
@@ -80,3 +88,43 @@ class SaslServer:
         self.complete = True
         server_key = hmac.digest(salted, b"Server Key", name)
         return b"v=" + base64.b64encode(hmac.digest(server_key, auth_message, name))
+
+
+class SaslGate:
+    """One connection. Without users it belongs to a listener without SASL."""
+
+    def __init__(self, users: Mapping[str, str] | None, lifetime_ms: int = 0) -> None:
+        self._users = users
+        self._lifetime_ms = lifetime_ms
+        self._server: SaslServer | None = None
+        self._is_open = users is None
+
+    def lets_through(self, message: Message) -> bool:
+        return self._is_open or isinstance(message, ApiVersionsRequest)
+
+    def answer(self, message: Message) -> Message | None:
+        """None for what is no part of a login."""
+        if isinstance(message, SaslHandshakeRequest):
+            return self._handshake(message.mechanism)
+        if isinstance(message, SaslAuthenticateRequest):
+            return self._authenticate(message.auth_bytes)
+        return None
+
+    def _handshake(self, mechanism: str) -> SaslHandshakeResponse:
+        if self._users is None:
+            return SaslHandshakeResponse(error_code=Errors.ILLEGAL_SASL_STATE.number)
+        if mechanism not in MECHANISMS:
+            return SaslHandshakeResponse(error_code=Errors.UNSUPPORTED_SASL_MECHANISM.number, mechanisms=MECHANISMS)
+        self._server = SaslServer(mechanism, self._users)
+        return SaslHandshakeResponse(mechanisms=MECHANISMS)
+
+    def _authenticate(self, auth_bytes: bytes) -> SaslAuthenticateResponse:
+        if self._server is None:
+            return SaslAuthenticateResponse(error_code=Errors.ILLEGAL_SASL_STATE.number)
+        try:
+            challenge = self._server.evaluate(auth_bytes)
+        except Refused as refused:
+            error = Errors.SASL_AUTHENTICATION_FAILED.number
+            return SaslAuthenticateResponse(error_code=error, error_message=str(refused))
+        self._is_open = self._is_open or self._server.complete
+        return SaslAuthenticateResponse(auth_bytes=challenge, session_lifetime_ms=self._lifetime_ms)
