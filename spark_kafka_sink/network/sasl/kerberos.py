@@ -43,20 +43,20 @@ class GssapiLogin:
         self.who = f"Kerberos principal '{self._principal}'" if self._principal else "the owner of the Kerberos ticket cache"
 
     def start(self, host: str) -> Exchange:
-        context, token = yield Background(partial(self._begin, host))
-        challenge = yield SecretBytes(token or b"")
-        while not context.complete:
-            token = yield Background(partial(self._step, context, challenge))
-            challenge = yield SecretBytes(token or b"")
+        context, token, stands = yield Background(partial(self._begin, host))
+        challenge = yield token
+        while not stands:
+            token, stands = yield Background(partial(self._step, context, challenge))
+            challenge = yield token
         choice = yield Background(partial(self._choose_layer, context, challenge))
         yield choice
 
-    def _begin(self, host: str) -> tuple[Any, bytes | None]:
+    def _begin(self, host: str) -> tuple[Any, SecretBytes, bool]:
         gssapi = self._gssapi
         try:
             target = gssapi.Name(f"{self._service_name}@{host}", gssapi.NameType.hostbased_service)
             context = gssapi.SecurityContext(name=target, creds=self._credentials(), usage="initiate")
-            return context, context.step(None)
+            return context, SecretBytes(context.step(None) or b""), bool(context.complete)
         except gssapi.exceptions.GSSError as error:
             problem = str(error)
         raise self._failed(f"no Kerberos ticket for {self._service_name}@{host}: {problem}")
@@ -71,13 +71,12 @@ class GssapiLogin:
             return gssapi.Credentials(name=name, usage="initiate")
         return gssapi.Credentials(name=name, usage="initiate", store={"client_keytab": self._keytab})
 
-    def _step(self, context: Any, challenge: bytes) -> bytes | None:
+    def _step(self, context: Any, challenge: bytes) -> tuple[SecretBytes, bool]:
+        """The next token, and whether the context stands: asking for that raises what went wrong in a step that had a token."""
         try:
-            token: bytes | None = context.step(challenge)
+            return SecretBytes(context.step(challenge) or b""), bool(context.complete)
         except self._gssapi.exceptions.GSSError as error:
             problem = str(error)
-        else:
-            return token
         raise self._failed(problem)
 
     def _choose_layer(self, context: Any, challenge: bytes) -> SecretBytes:
