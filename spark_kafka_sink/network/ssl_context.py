@@ -316,7 +316,7 @@ def _conversion(which: str, location: str) -> str:
 # PEM. Lenient as Java: text around the blocks, and blocks written on a single line. Neither function raises, since what a frame
 # holds may be printed with its traceback.
 
-_BLOCK = re.compile(r"-+\s*BEGIN\s+([A-Z0-9 ]+?)\s*-+(.*?)-+\s*END\s+\1\s*-+", re.DOTALL)
+_BLOCK = re.compile(r"-+\s*BEGIN\s+([A-Z0-9 ]+?)\s*-+(.*?)-+\s*END\s+\1\s*-{1,5}", re.DOTALL)  # the next may follow at once
 
 
 def _pem_certificates(pem: Secret) -> list[str]:

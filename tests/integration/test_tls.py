@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from jobs.command_line import read_properties
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
+from spark_kafka_sink.producer.delivery import Delivery
 from tests.fakes.certificates import Authority, Certificate, keytool_truststore
 from tests.integration.reading import READERS
 
@@ -154,6 +156,35 @@ def test_host_names_need_not_be_checked(kafka: TlsKafka) -> None:
     topic = kafka.topic()
     write(kafka.options("ELSEWHERE", **{"ssl.endpoint.identification.algorithm": ""}), topic)
     assert sorted(kafka.values(topic)) == list(range(ROWS))
+
+
+def test_a_broker_that_is_restarted_loses_and_doubles_nothing(kafka: TlsKafka) -> None:
+    """What breaks in the middle of a handshake, or meets a broker that is going down, is tried again."""
+    topic = kafka.topic()
+    deliveries: list[Delivery] = []
+    rows_per_call = 1_000
+    with KafkaProducer(kafka.options("SSL", **{"request.timeout.ms": 10_000, "linger.ms": 0})) as producer:
+        stop = threading.Event()
+
+        def write_on() -> None:
+            while not stop.wait(0.01):  # the pace of the rows, not a way to wait for something
+                first = len(deliveries) * rows_per_call
+                values = pa.array([b"%d" % row for row in range(first, first + rows_per_call)], pa.binary())
+                deliveries.append(producer.send_columns(topic, key=values, value=values))
+
+        writer = threading.Thread(target=write_on)
+        writer.start()
+        try:
+            for end in (kafka.cluster.terminate, kafka.cluster.kill):
+                end(1)
+                kafka.cluster.restart(1)
+                deliveries[-1].result(60_000)
+        finally:
+            stop.set()
+            writer.join()
+        producer.flush()
+        assert [delivery.result(0).acknowledged for delivery in deliveries] == [rows_per_call] * len(deliveries)
+    assert sorted(kafka.values(topic)) == list(range(rows_per_call * len(deliveries)))
 
 
 # ---- Spark -------------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import os
 import re
+import shutil
 import socket
 import ssl
 import subprocess
@@ -35,6 +36,15 @@ def authority() -> Authority:
 @pytest.fixture(scope="module")
 def me(authority: Authority) -> Certificate:
     return authority.issue("me", hosts=())
+
+
+@pytest.fixture(scope="module")
+def truststore(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """PKCS12 from keytool, password changeit."""
+    return keytool_truststore(authority, tmp_path_factory.mktemp("store") / "ts.p12", "changeit")
+
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl command")
 
 
 def context_of(**options: object) -> ssl.SSLContext:
@@ -95,7 +105,11 @@ def as_pem_text(authority: Authority, _: Path) -> dict[str, object]:
 
 
 def as_pem_on_one_line(authority: Authority, _: Path) -> dict[str, object]:
-    return {"ssl_truststore_certificates": authority.pem.replace("\n", " ")}
+    return {"ssl_truststore_certificates": (Authority("other").pem + authority.pem).replace("\n", " ")}
+
+
+def as_pem_without_any_blanks(authority: Authority, _: Path) -> dict[str, object]:
+    return {"ssl_truststore_certificates": (Authority("other").pem + authority.pem).replace("\n", "")}
 
 
 def as_pem_file(authority: Authority, folder: Path) -> dict[str, object]:
@@ -106,7 +120,8 @@ def as_pem_file(authority: Authority, folder: Path) -> dict[str, object]:
 
 def as_keytool_writes_it(authority: Authority, folder: Path) -> dict[str, object]:
     file = keytool_truststore(authority, folder / "ts.p12", "changeit")
-    return {"ssl_truststore_location": str(file), "ssl_truststore_password": "changeit"}
+    # Kafka's default type: Java reads PKCS12 under that name too
+    return {"ssl_truststore_location": str(file), "ssl_truststore_password": "changeit", "ssl_truststore_type": "jks"}
 
 
 def as_keytool_of_java_8_writes_it(authority: Authority, folder: Path) -> dict[str, object]:
@@ -114,19 +129,15 @@ def as_keytool_of_java_8_writes_it(authority: Authority, folder: Path) -> dict[s
     return {"ssl_truststore_location": str(file), "ssl_truststore_password": "changeit", "ssl_truststore_type": "PKCS12"}
 
 
-def as_java_also_reads_it_as_jks(authority: Authority, folder: Path) -> dict[str, object]:
-    return as_keytool_writes_it(authority, folder) | {"ssl_truststore_type": "jks"}
-
-
 @pytest.mark.parametrize(
     "store",
     [
         as_pem_text,
         as_pem_on_one_line,
+        as_pem_without_any_blanks,
         as_pem_file,
         as_keytool_writes_it,
         as_keytool_of_java_8_writes_it,
-        as_java_also_reads_it_as_jks,
     ],
 )
 def test_a_broker_is_trusted_by(
@@ -274,12 +285,12 @@ def test_a_missing_file_is_named_with_its_option(tmp_path: Path) -> None:
     assert problem(ssl_truststore_location=str(tmp_path)) == f"ssl.truststore.location={tmp_path} cannot be read: Is a directory"
 
 
-def test_a_wrong_password_is_told_apart_from_a_missing_one(me: Certificate, authority: Authority, tmp_path: Path) -> None:
+def test_a_wrong_password_is_told_apart_from_a_missing_one(me: Certificate, truststore: Path, tmp_path: Path) -> None:
     (tmp_path / "me.p12").write_bytes(me.pkcs12("right"))
     store = {"ssl_keystore_location": str(tmp_path / "me.p12")}
     assert "ssl.keystore.password may be wrong" in problem(**store, ssl_keystore_password=CANARY)
     assert "ssl.keystore.password is not set" in problem(**store)
-    trust = {"ssl_truststore_location": str(keytool_truststore(authority, tmp_path / "ts.p12", "changeit"))}
+    trust = {"ssl_truststore_location": str(truststore)}
     assert "ssl.truststore.password may be wrong" in problem(**trust, ssl_truststore_password=CANARY)
     assert "ssl.truststore.password is not set" in problem(**trust)
     encrypted = {"ssl_keystore_key": me.key_pem("right"), "ssl_keystore_certificate_chain": me.chain_pem}
@@ -372,8 +383,9 @@ def test_options_that_contradict_each_other_are_told_before_any_file_is_read(opt
         network_config(**options)  # without TLS they do not matter
 
 
+@needs_openssl
 def test_a_pkcs12_store_without_its_extra_is_refused_with_a_remedy(
-    me: Certificate, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    me: Certificate, truststore: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_import = builtins.__import__
 
@@ -383,7 +395,6 @@ def test_a_pkcs12_store_without_its_extra_is_refused_with_a_remedy(
         return real_import(name, *arguments, **more)
 
     (tmp_path / "me.p12").write_bytes(me.pkcs12(CANARY))
-    truststore = keytool_truststore(authority, tmp_path / "ts.p12", "changeit")
     monkeypatch.setattr(builtins, "__import__", without_cryptography)
     told = problem(ssl_keystore_location=str(tmp_path / "me.p12"), ssl_keystore_password=CANARY)
     assert 'pip install "pykafka-sink[pkcs12]"' in told
@@ -391,7 +402,7 @@ def test_a_pkcs12_store_without_its_extra_is_refused_with_a_remedy(
     command = re.search(r"openssl .*", told)
     assert command is not None
     subprocess.run(command[0] + " -passin pass:changeit", shell=True, check=True, timeout=60, capture_output=True)
-    context_of(ssl_truststore_location=str(tmp_path / "ts.pem"))
+    context_of(ssl_truststore_location=str(truststore.with_suffix(".pem")))
 
 
 def test_a_truststore_with_a_key_trusts_the_keys_own_certificate_as_in_java(me: Certificate, tmp_path: Path) -> None:
@@ -402,10 +413,9 @@ def test_a_truststore_with_a_key_trusts_the_keys_own_certificate_as_in_java(me: 
     assert me.pem != broker.pem
 
 
-def test_a_keystore_without_a_key_is_refused(authority: Authority, tmp_path: Path) -> None:
-    file = keytool_truststore(authority, tmp_path / "ts.p12", "changeit")
-    told = problem(ssl_keystore_location=str(file), ssl_keystore_password="changeit")
-    assert told == f"ssl.keystore.location={file}: there is no private key with its certificate in it"
+def test_a_keystore_without_a_key_is_refused(truststore: Path) -> None:
+    told = problem(ssl_keystore_location=str(truststore), ssl_keystore_password="changeit")
+    assert told == f"ssl.keystore.location={truststore}: there is no private key with its certificate in it"
 
 
 # ---- versions and ciphers ----------------------------------------------------------------------------------------------------
@@ -448,6 +458,7 @@ def test_java_names_of_cipher_suites_are_understood(authority: Authority) -> Non
 NOT_JAVAS = "PSK|SRP|anon|ARIA"  # suites that no Kafka listener has
 
 
+@needs_openssl
 def test_every_suite_that_openssl_offers_is_found_by_its_java_name() -> None:
     listed = subprocess.run(["openssl", "ciphers", "-stdname", "ALL"], capture_output=True, text=True, check=True, timeout=60)
     names = re.findall(r"^(\S+)\s+- (\S+)", listed.stdout, re.MULTILINE)

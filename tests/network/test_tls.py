@@ -332,6 +332,26 @@ def test_a_broker_that_dies_while_shaking_hands_may_be_tried_again(version: str)
     assert "closed the connection during the TLS handshake" in lost.reason
 
 
+@pytest.mark.parametrize("with_reset", [True, False])
+@pytest.mark.parametrize("after_bytes", [1, 4, 5, 6, 100, 130, 300, 700])
+def test_wherever_a_handshake_is_cut_it_may_be_tried_again(after_bytes: int, with_reset: bool) -> None:
+    """A broker that is restarted, or a network that fails, must not look like a broker that is not to be trusted."""
+
+    def cut(connection: socket.socket) -> None:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        peer = BROKER.server_context().wrap_bio(incoming, outgoing, server_side=True)
+        while outgoing.pending < after_bytes:
+            incoming.write(connection.recv(65_536))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                peer.do_handshake()
+        if with_reset:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.sendall(outgoing.read(after_bytes))
+
+    lost = failure(cut)
+    assert (lost.state, lost.error) == (ChannelState.NOT_CONNECTED, None)
+
+
 def test_a_broker_that_says_nothing_is_waited_for_without_spinning() -> None:
     done = threading.Event()
     server = Server(lambda _: done.wait(WAIT_SECONDS))
