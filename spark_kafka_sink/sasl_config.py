@@ -68,14 +68,14 @@ class JaasProblem(NamedTuple):
 NO_OPTIONS = JaasEntry("", {})
 
 _FLAGS = ("required", "requisite", "sufficient", "optional")
-_ALPHA = r"A-Za-z_$\u00a0-\U0010ffff"
 # As java.io.StreamTokenizer reads with the settings of Kafka's JaasConfig: `/` begins a comment wherever it stands outside of
-# quotes, a quoted text ends with its line, and what begins with a digit is a number, which Kafka accepts nowhere.
+# quotes, a quoted text ends with its line, and what begins with a digit is a number, which Kafka accepts nowhere. A word is made
+# of letters (all beyond ASCII too), $ and _, and after its first also of digits, dots and dashes.
 _TOKEN = re.compile(
-    rf"""[\x00-\x20]+ | /\*.*?(?:\*/|\Z) | /[^\r\n]*
+    r"""[\x00-\x20]+ | /\*.*?(?:\*/|\Z) | /[^\r\n]*
     | (?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))[^\\\r\n])*)(?P<end>(?P=quote)?)
     | (?P<number>[0-9.-][0-9.-]*)
-    | (?P<word>[{_ALPHA}][{_ALPHA}0-9.-]*)
+    | (?P<word>[^\x00-\x23%-@\[-^`{-\x9f][^\x00-\x23%-,/:-@\[-^`{-\x9f]*)
     | (?P<sign>.)""",
     re.DOTALL | re.VERBOSE,
 )

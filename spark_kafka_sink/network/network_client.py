@@ -33,7 +33,7 @@ from spark_kafka_sink.network.handshake import (
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse, InFlightRequest, InFlightRequests
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.metadata_updater import MetadataUpdater
-from spark_kafka_sink.network.sasl.factory import login_of
+from spark_kafka_sink.network.sasl.login import Login
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selectable, Selector
 from spark_kafka_sink.network.tls import TlsConnector
 from spark_kafka_sink.network.transport import Address, PlaintextTransport, Transport, canonical_servers, resolve
@@ -80,7 +80,7 @@ class NetworkClient:
         self._metadata = metadata
         self._clock = clock
         self._random = random or Random()
-        self._login = login_of(config, clock, self._random)  # None without SASL
+        self._login = _login(config, clock, self._random)  # None without SASL
         self._security_protocol = config.security_protocol
         self._client_id = config.client_id if client_id is None else client_id
         self._request_timeout_ms = config.request_timeout_ms
@@ -511,6 +511,15 @@ def _call_back(responses: list[ClientResponse]) -> list[ClientResponse]:
     if first_error is not None:
         raise first_error
     return responses
+
+
+def _login(config: ProducerConfig, clock: Clock, random: Random) -> Login | None:
+    if not config.security_protocol.startswith("SASL_"):
+        return None
+    # Here: what some mechanisms need (http, json, email) takes as long to import as all the rest of the network.
+    from spark_kafka_sink.network.sasl.factory import login_of
+
+    return login_of(config, clock, random)
 
 
 def _selector(config: ProducerConfig, clock: Clock) -> Selector:

@@ -6,6 +6,8 @@ The claims of Kafka's SaslAuthenticatorTest and NetworkClientTest that concern t
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -432,3 +434,12 @@ def test_a_broker_that_hangs_up_on_a_login_is_told_with_the_likely_cause() -> No
     net.selector.lose(node_id, "the broker closed the connection")
     net.poll()
     assert "before it was ready; does this listener speak SASL_PLAINTEXT?" in (net.metadata.last_connection_error() or "")
+
+
+def test_without_sasl_there_is_no_login_and_nothing_of_it_is_imported() -> None:
+    """Each Python worker of Spark would pay for it."""
+    code = (
+        "import sys; from spark_kafka_sink import KafkaProducer; KafkaProducer({'bootstrap.servers': '127.0.0.1:9'}).close(0);"
+        "sys.exit('spark_kafka_sink.network.sasl.factory' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

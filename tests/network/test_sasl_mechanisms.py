@@ -278,15 +278,10 @@ def test_tickets_come_from_the_keytab_or_the_cache(jaas: str, credentials: list[
 # ---- which login -----------------------------------------------------------------------------------------------------------
 
 
-def login(**options: str) -> Login | None:
+def login(**options: str) -> Login:
     mapping = {"bootstrap.servers": "b-1.x.c2.kafka.eu-west-1.amazonaws.com:9098", "security.protocol": "SASL_PLAINTEXT"}
     mapping |= {name.replace("__", "."): value for name, value in options.items()}
     return login_of(ProducerConfig.from_mapping(mapping), ManualClock(), Random(0))
-
-
-@pytest.mark.parametrize("protocol", ["PLAINTEXT"])
-def test_there_is_no_login_without_sasl(protocol: str) -> None:
-    assert login(security__protocol=protocol) is None
 
 
 def test_names_and_passwords_go_to_the_mechanism_that_was_asked_for() -> None:
@@ -348,7 +343,6 @@ def test_aws_tokens_come_from_the_official_signer(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", SimpleNamespace(__path__=[], MSKAuthTokenProvider=signer))
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer.MSKAuthTokenProvider", signer)  # type: ignore[arg-type]
     found = login(sasl__mechanism="AWS_MSK_IAM", sasl__jaas__config="software.amazon.msk.auth.iam." + jaas)
-    assert found is not None
     assert found.mechanism == "OAUTHBEARER"
     assert Dialog(found.start("")).message == b"n,,\x01auth=Bearer " + CANARY.encode() + b"\x01\x01"
     assert signer.calls == [call]
@@ -359,7 +353,6 @@ def test_what_aws_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", SimpleNamespace(__path__=[]))  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer.MSKAuthTokenProvider", signer)  # type: ignore[arg-type]
     found = login(sasl__mechanism="AWS_MSK_IAM", sasl__jaas__config='IAMLoginModule required awsRoleArn="bad";')
-    assert found is not None
     with pytest.raises(AuthenticationError, match="AWS gave no token for region eu-west-1: RuntimeError: AccessDenied"):
         Dialog(found.start(""))
 
@@ -372,7 +365,6 @@ def test_a_token_callback_is_found_by_its_dotted_name() -> None:
     options = {"sasl__mechanism": "OAUTHBEARER", "sasl__jaas__config": "OAuthBearerLoginModule required token=abc;"}
     for name in (f"{__name__}.callback", f"{__name__}:callback"):
         found = login(**options, sasl__login__callback__handler__class=name)
-        assert found is not None
         assert Dialog(found.start("")).message == b"n,,\x01auth=Bearer abc\x01\x01"
 
 

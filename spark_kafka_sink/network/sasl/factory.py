@@ -26,14 +26,12 @@ from spark_kafka_sink.network.sasl.tokens import RefreshWindow, TokenCache
 from spark_kafka_sink.sasl_config import JaasEntry
 
 
-def login_of(config: ProducerConfig, clock: Clock, random: Random) -> Login | None:
-    """None when security.protocol does not ask for SASL. Neither blocks nor connects.
+def login_of(config: ProducerConfig, clock: Clock, random: Random) -> Login:
+    """The login for a security.protocol with SASL. Neither blocks nor connects.
 
     Raises:
         ConfigError: a package, a function or an option that the mechanism needs is missing.
     """
-    if not config.security_protocol.startswith("SASL_"):
-        return None
     values = {name: getattr(config, name) for name in config.__slots__}
     for problem in sasl_config.problems(values):
         raise ConfigError(problem)
