@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from spark_kafka_sink.config import SecretBytes
-from spark_kafka_sink.errors import AuthenticationError, BrokerError, UnsupportedVersionError
+from spark_kafka_sink.config import Secret, SecretBytes
+from spark_kafka_sink.errors import AuthenticationError, BrokerError, KafkaError, UnsupportedVersionError
 from spark_kafka_sink.network.background import Background
 from spark_kafka_sink.network.handshake import NodeApiVersions, Session, Step, authenticate, handshake
-from spark_kafka_sink.network.sasl.login import Exchange, Login
+from spark_kafka_sink.network.sasl.login import Exchange, Login, PlainLogin
+from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin
+from spark_kafka_sink.network.sasl.scram import ScramLogin
+from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, RefreshWindow, TokenCache
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse, FinalizedFeatureKey
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from spark_kafka_sink.protocol.schema import Message
+from tests.fakes.clock import ManualClock
 from tests.fakes.network_config import api_versions
 
 
@@ -235,3 +243,53 @@ def test_the_messages_of_a_login_show_nothing() -> None:
     assert "canary" not in repr(request.encode(2))
     assert b"canary-7Qx2" in b"".join(request.encode(2))
     assert "canary" not in repr(reply(b"canary-7Qx2"))
+
+
+# ---- whatever a broker says --------------------------------------------------------------------------------------------------
+
+
+def real_login(mechanism: str) -> Login:
+    if mechanism == "PLAIN":
+        return PlainLogin("alice", Secret("canary-7Qx2"))
+    if mechanism == "OAUTHBEARER":
+        window = RefreshWindow(0.8, 0.05, 0, 0)
+        fetch = partial(OAuthBearerToken, Secret("canary-7Qx2"))
+        return OAuthBearerLogin(TokenCache(fetch, window, ManualClock(), wait_ms=1000, random=Random(0)))
+    return ScramLogin(mechanism, "alice", Secret("canary-7Qx2"), nonce="n")
+
+
+codes = st.sampled_from([0, 0, 0, 33, 34, 35, 58, -1]) | st.integers(-(1 << 15), (1 << 15) - 1)
+challenges = st.binary(max_size=40) | st.just(b"r=nX,s=c2FsdA==,i=4096") | st.just(b"v=AAAA")
+replies = st.builds(
+    SaslAuthenticateResponse,
+    error_code=codes,
+    error_message=st.none() | st.text(max_size=10),
+    auth_bytes=challenges,
+    session_lifetime_ms=st.integers(-(1 << 63), (1 << 63) - 1),
+)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
+@given(
+    hello=st.builds(SaslHandshakeResponse, error_code=codes, mechanisms=st.tuples(st.text())),
+    answers=st.lists(replies, max_size=4),
+)
+def test_whatever_a_broker_says_a_login_succeeds_or_ends_with_an_error_of_ours(
+    mechanism: str, hello: SaslHandshakeResponse, answers: list[SaslAuthenticateResponse]
+) -> None:
+    steps: Any = authenticate(real_login(mechanism), "broker", NodeApiVersions(api_versions()))
+    next(steps)
+    try:
+        step = steps.send(hello)
+        for answer in answers:
+            while isinstance(step, Background):
+                step = steps.send(step.work())
+            step = steps.send(answer)
+    except KafkaError as error:
+        shown = str(error)
+    except StopIteration as finished:
+        shown = repr(finished.value)
+        assert mechanism in ("PLAIN", "OAUTHBEARER")  # SCRAM cannot be passed without the password
+    else:
+        shown = ""
+    assert "canary" not in shown
