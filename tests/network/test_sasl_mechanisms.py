@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -128,6 +128,25 @@ def test_what_would_break_the_message_is_not_sent(token: OAuthBearerToken) -> No
     with pytest.raises(AuthenticationError, match="KAFKA_OAUTH_TOKEN_UNAVAILABLE") as raised:
         Dialog(bearer(token).start("broker"))
     assert CANARY not in frames_of(raised.value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: OAuthBearerToken(CANARY.encode()),  # type: ignore[arg-type]
+        lambda: OAuthBearerToken(Secret("abc"), "soon"),  # type: ignore[arg-type]
+        lambda: OAuthBearerToken(Secret("abc"), extensions={"a": 1}),  # type: ignore[dict-item]
+        lambda: OAuthBearerToken(Secret("abc"), extensions=None),  # type: ignore[arg-type]
+    ],
+)
+def test_a_token_of_the_wrong_types_fails_the_login_and_nothing_else(
+    make: Callable[[], OAuthBearerToken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "callback", lambda _: make())
+    options = {"sasl__mechanism": "OAUTHBEARER", "sasl__login__callback__handler__class": f"{__name__}.callback"}
+    with pytest.raises(AuthenticationError, match="KAFKA_LOGIN_FAILED") as raised:
+        Dialog(login(**options).start(""))
+    assert CANARY not in str(raised.value)
 
 
 def test_a_token_that_cannot_be_had_fails_the_login() -> None:

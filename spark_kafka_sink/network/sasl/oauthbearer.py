@@ -28,8 +28,7 @@ class OAuthBearerLogin:
         return "the bearer of a token" if name is None else f"token principal '{name}'"
 
     def start(self, host: str) -> Exchange:  # noqa: ARG002 - Login's signature
-        token = yield Background(self._tokens.token)
-        refusal = yield first_message(token)
+        refusal = yield (yield Background(lambda: first_message(self._tokens.token())))
         if not refusal:
             return
         yield SecretBytes(b"\x01")  # the refusal is only complete when we have asked for its end; brokers then send an error

@@ -43,6 +43,8 @@ class OAuthBearerToken:
     def __post_init__(self) -> None:
         if isinstance(self.value, str):
             object.__setattr__(self, "value", Secret(self.value))
+        elif not isinstance(self.value, Secret):
+            raise TypeError(f"a token is a str, not {type(self.value).__name__}")
 
 
 def token_error(text: str) -> AuthenticationError:
