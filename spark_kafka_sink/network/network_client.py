@@ -49,6 +49,7 @@ __all__ = ["ClientRequest", "ClientResponse", "NetworkClient"]
 log = logging.getLogger(__name__)
 
 WARN_EVERY_MS = 30_000  # per node, of connections that cannot be established
+RENEW_AFTER_MS = 1000  # at least: brokers hang up on clients that log in again sooner, and something must be sent in between
 RENEW_AT = (0.85, 0.95)  # part of a session's lifetime after which we log in again, as Java does; not all clients at once
 
 
@@ -462,7 +463,8 @@ class NetworkClient:
     def _become_ready(self, node_id: int, session: Session, now_ms: int) -> None:
         self._api_versions[node_id] = session.api_versions
         if session.lifetime_ms > 0:
-            self._renew_session_ms[node_id] = now_ms + int(session.lifetime_ms * self._random.uniform(*RENEW_AT))
+            until_ms = int(session.lifetime_ms * self._random.uniform(*RENEW_AT))
+            self._renew_session_ms[node_id] = now_ms + max(until_ms, RENEW_AFTER_MS)
         elif self._login is None:
             self._unproven.add(node_id)
         self._states.ready(node_id)

@@ -321,6 +321,19 @@ def test_a_session_without_an_end_is_not_renewed() -> None:
     assert net.logins(0) == 1
 
 
+def test_a_session_that_ends_at_once_does_not_keep_anything_from_being_sent() -> None:
+    """It was due for renewal each time that somebody asked, and nothing was ever sent."""
+    net = SaslNet()
+    net.lifetime_ms = 1
+    net.connect(0)
+    net.clock.advance(900)
+    assert net.ready(0)
+    net.clock.advance(200)
+    assert not net.ready(0)
+    net.connect(0)
+    assert net.logins(0) == 2
+
+
 def test_not_all_sessions_are_renewed_at_the_same_time() -> None:
     moments = set()
     for seed in range(20):
