@@ -106,6 +106,7 @@ class NetworkClient:
         self._aborted: list[ClientResponse] = []  # for the next poll: never sent, or cancelled by disconnect()
         self._warned_ms: dict[int, int] = {}  # when a failure to connect was last told aloud; repeated attempts are many
         self._is_closed = False
+        self.refusals: dict[int, AuthenticationError] = {}  # of the latest poll: nodes that did not let us in
         if config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only":
             metadata.bootstrap([server for host, port in config.bootstrap_servers for server in _canonical(host, port)])
 
@@ -267,6 +268,7 @@ class NetworkClient:
             The responses that were called back.
         """
         self._ensure_open()
+        self.refusals = {}
         if self._aborted:
             responses, self._aborted = self._aborted, []
             return _call_back(responses)
@@ -331,6 +333,7 @@ class NetworkClient:
         """Whoever waits for metadata gets the error at once. After its back-off the node may be tried again all the same."""
         where = f"node {node_id} ({self._states.address_text(node_id)})"
         error = AuthenticationError(f"{where}: {cause.message}", condition=cause.condition)
+        self.refusals[node_id] = error
         self._states.authentication_failed(node_id, now_ms, error)
         self._metadata.fatal_error(error)
 

