@@ -27,6 +27,7 @@ from importlib.util import find_spec
 from itertools import count
 from typing import Any, NamedTuple
 
+from spark_kafka_sink import sasl_config
 from spark_kafka_sink.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,17 @@ class Secret:
 
     def __hash__(self) -> int:
         return hash(self._value)
+
+
+class SecretBytes(bytes):
+    """Bytes that are a secret, such as a message of a SASL exchange: they show as [hidden]. What is cut from them shows."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    __str__ = __repr__
 
 
 class InvalidValueError(ValueError):
@@ -466,22 +478,29 @@ class ProducerConfig:
     ssl_endpoint_identification_algorithm: str = option("ssl.endpoint.identification.algorithm", STRING, default="https",
         convert=_identification,
         doc="https: a broker's certificate must carry its host name; empty: not checked.")
-    sasl_mechanism: str = option("sasl.mechanism", STRING, default="GSSAPI", doc="SASL mechanism.")
+    sasl_mechanism: str = option("sasl.mechanism", STRING, default="GSSAPI", non_empty=True,
+        doc="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI or AWS_MSK_IAM.")
     sasl_jaas_config: Secret | None = option("sasl.jaas.config", PASSWORD, default=None,
-        doc="Login in JAAS syntax, as Java clients take it.")
+        doc="Login in JAAS syntax, as Java clients take it: the login module of Kafka that fits sasl.mechanism, shaded or not.")
+    sasl_login_callback_handler_class: str | None = option(
+        "sasl.login.callback.handler.class", STRING, default=None, non_empty=True,
+        doc="OAUTHBEARER: dotted name of a Python function that returns a token; Kafka's own Java names are understood too.")
+    sasl_client_callback_handler_class: str | None = option(
+        "sasl.client.callback.handler.class", STRING, default=None, non_empty=True,
+        doc="Accepted for AWS_MSK_IAM, whose Java clients need it; without effect.")
     sasl_kerberos_service_name: str | None = option("sasl.kerberos.service.name", STRING, default=None,
         doc="Kerberos service name of the brokers.")
     sasl_login_connect_timeout_ms: int | None = option("sasl.login.connect.timeout.ms", INT, default=None,
-        doc="How long connecting to the token endpoint may take.")
+        doc="How long connecting to the token endpoint may take; not set: 10 seconds.")
     sasl_login_read_timeout_ms: int | None = option("sasl.login.read.timeout.ms", INT, default=None,
-        doc="How long its answer may take.")
+        doc="How long each part of its answer may take; not set: 10 seconds.")
     sasl_login_retry_backoff_ms: int = option("sasl.login.retry.backoff.ms", LONG, default=100,
         doc="Wait before the token endpoint is asked again.")
     sasl_login_retry_backoff_max_ms: int = option("sasl.login.retry.backoff.max.ms", LONG, default=10_000,
-        doc="Longest such wait.")
+        doc="How long the token endpoint is asked again and again.")
     sasl_login_refresh_window_factor: float = option(
         "sasl.login.refresh.window.factor", DOUBLE, default=0.8, at_least=0.5, at_most=1.0,
-        doc="Part of a token's lifetime after which it is renewed.")
+        doc="Part of a token's lifetime after which it is renewed when it is next needed.")
     sasl_login_refresh_window_jitter: float = option(
         "sasl.login.refresh.window.jitter", DOUBLE, default=0.05, at_least=0.0, at_most=0.25,
         doc="Random addition to that part.")
@@ -492,7 +511,10 @@ class ProducerConfig:
         "sasl.login.refresh.buffer.seconds", INT, default=300, at_least=0, at_most=3600,
         doc="A token is renewed at least so long before it expires.")
     sasl_oauthbearer_token_endpoint_url: str | None = option("sasl.oauthbearer.token.endpoint.url", STRING, default=None,
-        doc="Where OAuth tokens are issued.")
+        doc="Where OAuth tokens are issued: https://…, or file:///… for a file that holds one.")
+    sasl_oauthbearer_jwt_retriever_class: str | None = option(
+        "sasl.oauthbearer.jwt.retriever.class", STRING, default=None, non_empty=True,
+        doc="Java name of DefaultJwtRetriever, ClientCredentialsJwtRetriever, FileJwtRetriever or JwtBearerJwtRetriever.")
     sasl_oauthbearer_scope: str | None = option("sasl.oauthbearer.scope", STRING, default=None, doc="OAuth scope to ask for.")
     sasl_oauthbearer_client_credentials_client_id: str | None = option(
         "sasl.oauthbearer.client.credentials.client.id", STRING, default=None,
@@ -524,16 +546,16 @@ class ProducerConfig:
         doc="How long before now a JWT assertion becomes valid.")
     sasl_oauthbearer_assertion_claim_sub: str | None = option("sasl.oauthbearer.assertion.claim.sub", STRING, default=None,
         doc="Subject claim of a JWT assertion.")
-    sasl_oauthbearer_assertion_file: str | None = option("sasl.oauthbearer.assertion.file", STRING, default=None,
+    sasl_oauthbearer_assertion_file: str | None = option("sasl.oauthbearer.assertion.file", STRING, default=None, is_file=True,
         doc="File with a ready JWT assertion.")
     sasl_oauthbearer_assertion_private_key_file: str | None = option(
-        "sasl.oauthbearer.assertion.private.key.file", STRING, default=None,
+        "sasl.oauthbearer.assertion.private.key.file", STRING, default=None, is_file=True,
         doc="File with the key that signs JWT assertions.")
     sasl_oauthbearer_assertion_private_key_passphrase: Secret | None = option(
         "sasl.oauthbearer.assertion.private.key.passphrase", PASSWORD, default=None,
         doc="Passphrase of that key.")
     sasl_oauthbearer_assertion_template_file: str | None = option(
-        "sasl.oauthbearer.assertion.template.file", STRING, default=None,
+        "sasl.oauthbearer.assertion.template.file", STRING, default=None, is_file=True,
         doc="File with more headers and claims for JWT assertions.")
 
     # fmt: on
@@ -547,12 +569,17 @@ class ProducerConfig:
         Strings are read as Java reads them: trimmed, booleans in any case, lists by comma. A key that is unknown or has no
         effect here is a warning in the log. Raises one ConfigError for all problems. Never blocks: host names are not looked up.
         """
-        mapping = conceal(mapping, _PRODUCER_KEYS)
+        mapping = cls.conceal(mapping)
         problems: list[str] = []
         config = cls.check(mapping, problems)
         if problems:
             raise config_error(problems)
         return config
+
+    @staticmethod
+    def conceal(mapping: Mapping[str, object]) -> dict[str, object]:
+        """A copy with every secret wrapped, for whoever keeps a mapping in a local."""
+        return conceal(mapping, _PRODUCER_KEYS)
 
     @classmethod
     def check(
@@ -631,10 +658,7 @@ NO_EFFECT: dict[str, str] = {
     "ssl.trustmanager.algorithm": _JVM,
     "ssl.secure.random.implementation": _JVM,
     "ssl.engine.factory.class": _JVM,
-    "sasl.client.callback.handler.class": _JVM,
-    "sasl.login.callback.handler.class": _JVM,
     "sasl.login.class": _JVM,
-    "sasl.oauthbearer.jwt.retriever.class": _JVM,
     "sasl.oauthbearer.jwt.validator.class": _JVM,
     "sasl.kerberos.kinit.cmd": _TICKETS,
     "sasl.kerberos.min.time.before.relogin": _TICKETS,
@@ -793,6 +817,13 @@ def _stores_are_whole(values: dict[str, Any]) -> Iterator[str]:
         yield "ssl.protocol=TLSv1.2 leaves nothing of ssl.enabled.protocols=TLSv1.3; change one of them"
 
 
+def _sasl_is_complete(values: dict[str, Any]) -> Iterator[str]:
+    yield from sasl_config.problems(values)
+    used = values["sasl_mechanism"] == sasl_config.AWS_MSK_IAM and values["security_protocol"].startswith("SASL_")
+    if values["sasl_client_callback_handler_class"] is not None and not used:
+        logger.warning("Option 'sasl.client.callback.handler.class' has no effect: %s", _JVM)
+
+
 def _removed_partitioners(values: dict[str, Any]) -> Iterator[str]:
     name = values["partitioner_class"]
     if name in (DEFAULT_PARTITIONER, UNIFORM_STICKY):
@@ -846,7 +877,6 @@ def _not_available(values: dict[str, Any]) -> Iterator[str]:
 
 # What is declared but not built: (key, which values of it are refused, what to do instead).
 NOT_AVAILABLE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("security.protocol", lambda name: name.startswith("SASL"), "connect to a PLAINTEXT or SSL listener of the brokers"),
     ("transactional.id", lambda name: name is not None, "remove it; rows are then written at least once"),
     ("transaction.two.phase.commit.enable", bool, "remove it; rows are then written at least once"),
 )
@@ -874,6 +904,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[dict[str, Any]], Iterator[str]]], 
     ),
     ((), _not_available),
     (("partitioner.class", "interceptor.classes"), _plugins_are_python),
+    (("security.protocol", "sasl.mechanism", "sasl.jaas.config"), _sasl_is_complete),
     (("partitioner.class",), _removed_partitioners),
     (("client.id",), _name_the_client),
 )

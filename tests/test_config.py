@@ -236,8 +236,6 @@ def test_a_client_without_a_name_gets_one_of_its_own() -> None:
 @pytest.mark.parametrize(
     "mapping",
     [
-        {"security.protocol": "sasl_ssl"},
-        {"security.protocol": "SASL_PLAINTEXT"},
         {"transactional.id": "t"},
         {"transaction.two.phase.commit.enable": "true"},
     ],

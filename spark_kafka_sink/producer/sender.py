@@ -9,6 +9,7 @@ Law: a batch's memory is given back only when no request refers to it any more, 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Protocol
 from uuid import UUID
 
@@ -55,6 +56,9 @@ class KafkaClient(Protocol):
     def poll(self, timeout_ms: int, now_ms: int) -> list[ClientResponse]: ...
 
     def least_loaded_node(self, now_ms: int) -> int | None: ...
+
+    @property
+    def refusals(self) -> Mapping[int, AuthenticationError]: ...
 
     def connection_failed(self, node_id: int) -> bool: ...
 
@@ -228,10 +232,15 @@ class Sender:
         nodes = result.ready_nodes
         if result.unknown_leader_topics and all(self._client.connection_failed(node.id) for node in cluster.nodes):
             nodes = nodes | {node.id for node in cluster.nodes}  # no one is left who could tell the leader
-        errors = (self._client.authentication_error(node) for node in sorted(nodes) if self._client.connection_failed(node))
-        error = next(filter(None, errors), None)
+        error = next(filter(None, map(self._refusal, sorted(nodes))), None)
         if error is not None:
             self._abort_batches(error)
+
+    def _refusal(self, node: int) -> AuthenticationError | None:
+        """Of the latest poll, even where another attempt is under way already (reconnect.backoff.ms=0), or until that begins."""
+        if node in self._client.refusals:
+            return self._client.refusals[node]
+        return self._client.authentication_error(node) if self._client.connection_failed(node) else None
 
     def _track(self, drained: dict[int, list[ProducerBatch]]) -> None:
         for batches in drained.values():

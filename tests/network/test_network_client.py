@@ -13,7 +13,6 @@ import pytest
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     AuthenticationError,
-    ConfigError,
     KafkaError,
     NetworkError,
     ProducerClosedError,
@@ -436,7 +435,7 @@ def test_a_refusal_that_comes_with_the_end_of_the_connection_is_one_failure(net:
 
 
 def test_refused_authentication_reaches_whoever_waits(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused() -> Handshake:
+    def refused(*_: object) -> Handshake:
         yield HandshakeRequest(ApiVersionsRequest(), 0)
         raise AuthenticationError("user unknown")
 
@@ -943,12 +942,6 @@ def test_a_closed_client_does_nothing_more(net: Net) -> None:
 def test_wakeup_reaches_the_selector(net: Net) -> None:
     net.client.wakeup()
     assert net.selector.wakeups == 1
-
-
-def test_a_security_protocol_that_is_not_supported_is_refused() -> None:
-    config = dataclasses.replace(network_config(), security_protocol="SASL_SSL")
-    with pytest.raises(ConfigError, match="SASL_SSL is not supported by this version, which speaks PLAINTEXT and SSL"):
-        Net(config)
 
 
 def test_bootstrap_servers_can_be_resolved_to_canonical_names(monkeypatch: pytest.MonkeyPatch) -> None:

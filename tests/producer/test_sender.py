@@ -759,6 +759,18 @@ def test_rows_for_a_broker_that_refuses_us_fail_at_once_and_later_ones_ask_again
     assert again.acknowledged == 1
 
 
+def test_a_refusal_counts_although_the_next_attempt_has_begun() -> None:
+    """With reconnect.backoff.ms=0 the Sender never saw a refusal: rows were failed by delivery.timeout.ms, two minutes later."""
+    stage = Stage()
+    delivery = stage.append(b"a")
+    stage.client.fail_authentication(0, REFUSED)
+    stage.client.node(0).backing_off_until_ms = 0
+    stage.client.delay_ready(0, 1000)
+    assert not stage.client.connection_failed(0)
+    stage.run()
+    assert delivery.error is REFUSED
+
+
 def test_rows_for_other_brokers_are_written_while_one_refuses_us() -> None:
     stage = Stage(leaders={TOPIC: (0, 1)})
     stage.client.fail_authentication(0, REFUSED)
