@@ -767,6 +767,17 @@ BULK_DEFAULTS: dict[str, object] = {"batch_size": 262_144, "linger_ms": 20}
 PRODUCER_PREFIX = "kafka."
 _ADDED_BY_SPARK = ("checkpointlocation", "queryname")  # Spark hands them to every sink
 
+# What Spark's own Kafka connector takes for reading, lower-cased: jobs hand one set of options to both sides.
+_OF_SPARKS_SOURCE = frozenset(
+    (
+        *("assign", "subscribe", "subscribepattern", "startingtimestamp", "startingoffsets", "startingoffsetsbytimestamp"),
+        *("startingoffsetsbytimestampstrategy", "endingtimestamp", "endingoffsets", "endingoffsetsbytimestamp"),
+        *("failondataloss", "kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms"),
+        *("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "minpartitions", "maxrecordsperpartition"),
+        "groupidprefix",
+    )
+)
+
 _TOPIC_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 
@@ -861,6 +872,9 @@ def _unknown_options(options: Mapping[str, object]) -> Iterator[str]:
     known = {**_SINK_KEYS, **{PRODUCER_PREFIX + key: PRODUCER_PREFIX + key for key in _PRODUCER_KEYS}}
     for name in options:
         if name.startswith(PRODUCER_PREFIX) or name in _SINK_KEYS or name in _ADDED_BY_SPARK:
+            continue
+        if name in _OF_SPARKS_SOURCE:
+            _warn("Option '%s' has no effect: it is for reading from Kafka", name)
             continue
         if name == "path":
             _warn("Option 'path' has no effect: rows go to Kafka. Write .save() without a path, and .option(\"topic\", …)")

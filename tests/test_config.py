@@ -476,6 +476,15 @@ def test_a_fate_and_its_topic_belong_together(options: dict[str, str], problem: 
     assert check(**options)[1] == [problem]
 
 
+def test_options_of_sparks_kafka_source_are_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    """format("kafka") ignores them on its way out, and jobs share one set of options between both sides."""
+    shared = {"subscribe": "t", "startingOffsets": "earliest", "failOnDataLoss": "false", "kafka.group.id": "g"}
+    _, problems = check(**shared)
+    assert problems == []
+    assert "Option 'startingoffsets' has no effect: it is for reading from Kafka" in caplog.messages
+    assert len(caplog.records) == 4
+
+
 def test_a_path_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     _, problems = check(path="x")
     assert problems == []

@@ -94,6 +94,12 @@ def test_a_wrong_schema_is_told_in_sparks_words(columns: dict[str, str], expecte
     assert check(columns)[1] == [expected]
 
 
+@pytest.mark.parametrize("said", ["true", "false"])
+def test_headers_are_written_whatever_include_headers_says(said: str) -> None:
+    """As Spark does: the option is for reading."""
+    assert check({"value": "string", "headers": "headers"}, topic="t", includeHeaders=said)[0].headers == 1
+
+
 @pytest.mark.parametrize("kind", ["map", "map of strings", "headers with capitals"])
 def test_headers_may_also_be_maps_and_fields_named_in_any_case(kind: str) -> None:
     """Spark's own sink compares types without regard to case; maps it does not take."""
