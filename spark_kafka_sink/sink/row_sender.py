@@ -238,10 +238,10 @@ class RowSender:
         if error.condition != refusal.condition:
             error = InvalidRecordError(refusal.text, condition=refusal.condition)
         text = error.message if error.condition == "KAFKA_UNKNOWN_PARTITION" else refusal.text
-        if refusal.condition == "KAFKA_NULL_TOPIC_IN_DATA":  # Spark's text, as it is; all the row could add is its number
-            error.message = text
-            return error
-        return self._told_of(chunk, int(refusal.rows[0]), error, text)
+        told = self._told_of(chunk, int(refusal.rows[0]), error, text)
+        if refusal.condition == "KAFKA_NULL_TOPIC_IN_DATA":  # Spark's text first, as it is
+            told.message = f"{text} It is {told.message.removesuffix(f': {text}')}"
+        return told
 
     def _size_limits(self) -> dict[str, int]:
         config = ProducerConfig.from_mapping(self._options)

@@ -83,6 +83,18 @@ def test_a_row_that_the_producer_refuses_fails_the_task_and_is_told_with_its_num
     assert values(producer) == [["a", "b", "c"]]
 
 
+def test_a_null_topic_is_told_in_sparks_words_and_then_with_its_row() -> None:
+    mapping = RowMapping(topic=1, value=0, key=None, partition=None, headers=None, timestamp=None)
+    topics = pa.RecordBatch.from_arrays([pa.array(["a", "b"]), pa.array(["t", None])], names=["value", "topic"])
+    sending = RowSender(FakeProducer(), mapping, {"bootstrap.servers": "a:1"}, RowRules(), FakeProducer)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRecordError) as raised:
+        sending.send(topics)
+    assert str(raised.value) == (
+        "[KAFKA_NULL_TOPIC_IN_DATA] The Kafka message data sent to the producer contains a null topic. Use the `topic` option for"
+        " setting a default topic. It is row 1 of this task: topic null, no key, value of 1 bytes"
+    )
+
+
 def test_refused_rows_are_skipped_and_the_others_sent_in_order(caplog: pytest.LogCaptureFixture) -> None:
     producer = Choosy({"bad": InvalidRecordError("…")})
     sending = sender(producer, SKIPPING)
