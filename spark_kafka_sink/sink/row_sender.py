@@ -163,10 +163,10 @@ class RowSender:
         """
         self._producer.flush()
         while self._pending:
-            for _ in range(len(self._pending)):
-                self._settle(self._pending.popleft())
-            if self._pending:  # rows that are sent again, each time fewer
+            sent = self._pending.popleft()
+            if not sent.delivery.done():  # rows that were sent again: each time there are fewer
                 self._producer.flush()
+            self._settle(sent)
         if self._dead_letters is not None:
             self._dead_letters.finish()
         if self.rows != self.acknowledged + self.skipped + self.dead_lettered:

@@ -258,7 +258,7 @@ def test_a_task_keeps_to_its_rate(
     df = spark.range(3000, numPartitions=1).selectExpr("lpad(cast(id as string), 10, '0') value")
     save(df, broker, name, reportPath=str(report), **rate)
     assert [int(record.value or b"") for record in read_topic(name)] == list(range(3000))
-    assert json.loads(report.read_text())["slowest_task_seconds"] >= 1.25  # 1.5 s of rows, of which the first run is free
+    assert json.loads(report.read_text())["slowest_task_seconds"] >= 1.2  # 1.5 s of rows but the last run
 
 
 def test_a_task_that_waits_for_its_rate_can_be_cancelled(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:

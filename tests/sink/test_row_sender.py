@@ -176,6 +176,24 @@ def test_rows_that_shared_a_batch_with_a_refused_one_are_sent_again() -> None:
     assert sum(each.rows for each in sending.written()) == 3
 
 
+def test_rows_are_sent_again_while_those_behind_them_are_settled() -> None:
+    """Sending again settles what is done by then: finish() once counted on finding all of it still pending."""
+
+    class RefusingTheFirst(FakeProducer):
+        def flush(self) -> None:
+            if not self.deliveries[0].done():
+                self.deliveries[0].refuse({0: NO_KEY}, [1])
+            super().flush()
+
+    producer = RefusingTheFirst()
+    sending = sender(producer, SKIPPING)
+    for _ in range(3):
+        sending.send(batch(["a", "b"]))
+    sending.finish()
+    assert values(producer) == [["a", "b"]] * 3 + [["b"]]
+    assert (sending.acknowledged, sending.skipped) == (5, 1)
+
+
 def test_rows_sent_again_may_be_refused_again() -> None:
     def on_send(_: FakeProducer, delivery: FakeDelivery) -> None:
         if delivery.rows > 1:
