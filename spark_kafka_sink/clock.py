@@ -9,15 +9,21 @@ NEVER_MS = 2**62  # a delay that does not end, or a time that does not come
 
 
 class Clock:
-    """The system's clock. Tests use `tests.fakes.clock.ManualClock`, which has the same three methods."""
+    """The system's clock. Tests use `tests.fakes.clock.ManualClock`, which has the same methods."""
 
     def now_ms(self) -> int:
         """Milliseconds that never go backwards; for time-outs and ages."""
         return time.monotonic_ns() // 1_000_000
 
+    def now_ns(self) -> int:
+        """The same in nanoseconds; to measure how long something took."""
+        return time.monotonic_ns()
+
     def wall_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC; for the timestamps of records."""
         return time.time_ns() // 1_000_000
+
+    wall_s = staticmethod(time.time)  # the same in seconds; no Python call, for what is done with every record
 
     def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
         """Wait on a held condition for at most `timeout_ms`; false when time ran out without a notify."""

@@ -9,6 +9,7 @@ Where to find what
     PRODUCER OPTIONS     one row each; below them the keys that have no effect here, and why
     RULES                what Kafka says about options together
     SINK OPTIONS         the sink's own, and what a bulk write changes of Kafka's defaults
+    LEGACY OPTIONS       those of the old Scala producer, and what they become today
     TABLES               markdown for the README
 """
 
@@ -16,11 +17,13 @@ Where to find what
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -130,6 +133,19 @@ def _parse_list(value: object) -> tuple[str, ...]:
     raise InvalidValueError("Expected a comma separated list.")
 
 
+def _parse_class(value: object) -> object:
+    """A name, or outside Spark what it would name: a class, an instance, a function."""
+    if isinstance(value, bool | int | float | bytes | list | tuple):
+        raise InvalidValueError(f"Expected value to be the name of a class, but it was a {type(value).__name__}")
+    return value
+
+
+def _parse_classes(value: object) -> tuple[object, ...]:
+    if isinstance(value, str):
+        value = _parse_list(value)
+    return tuple(map(_parse_class, value if isinstance(value, list | tuple) else [value]))
+
+
 def _parse_password(value: object) -> Secret:
     if isinstance(value, Secret):
         return value
@@ -142,6 +158,8 @@ INT = Kind("int", _parse_int)
 LONG = Kind("long", _parse_long)
 DOUBLE = Kind("double", _parse_double)
 LIST = Kind("list", _parse_list)
+CLASS = Kind("class", _parse_class)
+CLASSES = Kind("list", _parse_classes)
 PASSWORD = Kind("password", _parse_password)
 
 
@@ -207,7 +225,7 @@ def option(key: str, kind: Kind, *, default: object, doc: str, **checks: Any) ->
     return field(default=None if default is None else row.read(default), metadata={"option": row})
 
 
-def rows_of(cls: type[ProducerConfig] | type[SinkOptions]) -> dict[str, Option]:
+def rows_of(cls: type[ProducerConfig] | type[SinkOptions] | type[LegacyProducerConfig]) -> dict[str, Option]:
     """The declared rows by attribute name, in order of declaration."""
     return {each.name: each.metadata["option"] for each in fields(cls) if "option" in each.metadata}
 
@@ -280,6 +298,7 @@ def _addresses(servers: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
 ROUND_ROBIN = "org.apache.kafka.clients.producer.RoundRobinPartitioner"
 DEFAULT_PARTITIONER = "org.apache.kafka.clients.producer.internals.DefaultPartitioner"
 UNIFORM_STICKY = "org.apache.kafka.clients.producer.UniformStickyPartitioner"
+KAFKAS_PARTITIONERS = (ROUND_ROBIN, DEFAULT_PARTITIONER, UNIFORM_STICKY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +357,9 @@ class ProducerConfig:
         doc="zstd level.")
 
     # partitions
-    partitioner_class: str | None = option("partitioner.class", STRING, default=None,
-        doc="Java name of a partitioner of Kafka's; not set: hash of the key, sticky for records without one.")
+    partitioner_class: object = option("partitioner.class", CLASS, default=None,
+        doc="Dotted name of a partitioner written in Python (see Plug-ins), or Java name of one of Kafka's; not set: hash of the "
+            "key, sticky for records without one.")
     partitioner_ignore_keys: bool = option("partitioner.ignore.keys", BOOLEAN, default=False,
         doc="Treat every record as one without a key.")
     partitioner_adaptive_partitioning_enable: bool = option("partitioner.adaptive.partitioning.enable", BOOLEAN, default=True,
@@ -381,6 +401,12 @@ class ProducerConfig:
         "metadata.recovery.rebootstrap.trigger.ms", LONG, default=300_000, at_least=0,
         doc="After so long without metadata, start again from bootstrap.servers.")
 
+    # metrics
+    metrics_sample_window_ms: int = option("metrics.sample.window.ms", LONG, default=30_000, at_least=0,
+        doc="Length of a window of metrics.num.samples.")
+    metrics_num_samples: int = option("metrics.num.samples", INT, default=2, at_least=1,
+        doc="Windows over which averages, maxima and rates of metrics() are taken.")
+
     # transactions
     transactional_id: str | None = option("transactional.id", STRING, default=None, non_empty=True,
         doc="Not available in this version.")
@@ -389,9 +415,9 @@ class ProducerConfig:
     transaction_two_phase_commit_enable: bool = option(
         "transaction.two.phase.commit.enable", BOOLEAN, default=False,
         doc="Not available in this version.")
-    interceptor_classes: tuple[str, ...] = option("interceptor.classes", LIST, default="",
-        convert=lambda names: tuple(filter(None, names)),
-        doc="Not available in this version.")
+    interceptor_classes: tuple[object, ...] = option("interceptor.classes", CLASSES, default="",
+        convert=lambda names: tuple(name for name in names if name not in ("", None)),
+        doc="Dotted names of interceptors written in Python, in the order in which they see the rows (see Plug-ins).")
 
     # security
     security_protocol: str = option(
@@ -494,6 +520,7 @@ class ProducerConfig:
 
     # fmt: on
     given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+    plugin_options: Mapping[str, object] = field(default_factory=dict, repr=False)  # keys that only a plug-in may know; wrapped
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> ProducerConfig:
@@ -521,13 +548,14 @@ class ProducerConfig:
             prefix: what the user wrote before each key, for the log.
         """
         given = {key: value for key, value in mapping.items() if value is not None}
-        _warn_of_keys_without_effect(given, prefix)
         rows = rows_of(cls)
         values: dict[str, Any] = {each.name: each.default for each in fields(cls)} | dict(defaults or {})
         read = _read_all(rows, given, problems)
         malformed = {row.key for attribute, row in rows.items() if row.key in given and attribute not in read}
         values |= read
         values["given"] = frozenset(given) & _PRODUCER_KEYS.keys()
+        values["plugin_options"] = _keys_for_plugins(given, prefix) if _has_plugins(values) else {}
+        _warn_of_keys_without_effect([key for key in given if key not in values["plugin_options"]], prefix)
         for keys, rule in RULES:
             if malformed.isdisjoint(keys):
                 problems.extend(rule(values))
@@ -547,7 +575,15 @@ class ProducerConfig:
         mapping["bootstrap.servers"] = [
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.bootstrap_servers
         ]
-        return {key: value for key, value in mapping.items() if value is not None}
+        return {key: value for key, value in (mapping | dict(self.plugin_options)).items() if value is not None}
+
+    def for_plugins(self) -> dict[str, object]:
+        """What a plug-in's `configure` gets: the keys that are set, as they were read, the client.id, and its own keys.
+
+        Kafka's secrets are wrapped (`reveal()`); values of keys that Kafka does not know are as the user wrote them.
+        """
+        own = {key: value.reveal() if isinstance(value, Secret) else value for key, value in self.plugin_options.items()}
+        return self.to_mapping() | {"client.id": self.client_id} | own
 
 
 _PRODUCER_KEYS: dict[str, Option] = {row.key: row for row in rows_of(ProducerConfig).values()}
@@ -566,9 +602,7 @@ NO_EFFECT: dict[str, str] = {
     "auto.include.jmx.reporter": _METRICS,
     "enable.metrics.push": "telemetry is not sent to brokers",
     "metric.reporters": _METRICS,
-    "metrics.num.samples": _METRICS,
-    "metrics.recording.level": _METRICS,
-    "metrics.sample.window.ms": _METRICS,
+    "metrics.recording.level": "all metrics are recorded, at any level",
     "config.providers": "values are taken as they stand",
     "security.providers": _JVM,
     "ssl.provider": _JVM,
@@ -598,7 +632,21 @@ NO_EFFECT: dict[str, str] = {
 }
 
 
-def _warn_of_keys_without_effect(given: Mapping[str, object], prefix: str) -> None:
+def _has_plugins(values: Mapping[str, Any]) -> bool:
+    return bool(values["interceptor_classes"]) or values["partitioner_class"] not in (None, *KAFKAS_PARTITIONERS)
+
+
+def _keys_for_plugins(given: Mapping[str, object], prefix: str) -> dict[str, object]:
+    """Unknown keys, for plug-ins read them as in Java; those that look misspelt are warned of all the same."""
+    unknown = {key: value for key, value in given.items() if key not in _PRODUCER_KEYS and key not in NO_EFFECT}
+    for key in unknown:
+        nearest = _nearest(key, [*_PRODUCER_KEYS])
+        if nearest:
+            _warn("Option '%s%s' is left to the plug-ins; did you mean '%s%s'?", prefix, key, prefix, nearest)
+    return unknown
+
+
+def _warn_of_keys_without_effect(given: Sequence[str], prefix: str) -> None:
     for key in given:
         if key in NO_EFFECT:
             _warn("Option '%s%s' has no effect: %s", prefix, key, NO_EFFECT[key])
@@ -708,6 +756,41 @@ def _removed_partitioners(values: dict[str, Any]) -> Iterator[str]:
     yield from ()
 
 
+def _plugins_are_python(values: dict[str, Any]) -> Iterator[str]:
+    """Only the form of a name is judged here: a class is loaded where it runs, which for Spark is in the tasks."""
+    partitioner = values["partitioner_class"]
+    if partitioner not in (None, *KAFKAS_PARTITIONERS):
+        yield from _name_problem("partitioner.class", partitioner, f"{_OF_KAFKA}, or write a `partition` column")
+    for interceptor in values["interceptor_classes"]:
+        yield from _name_problem("interceptor.classes", interceptor, "or remove it")
+
+
+_OF_KAFKA = f"or use one that is built in: {ROUND_ROBIN}, or none for Kafka's own choice (hash of the key)"
+_DOTTED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+_JAVAS_ROOTS = ("com", "io", "java", "javax", "kafka", "net", "org", "scala")
+
+
+def _name_problem(key: str, name: object, otherwise: str) -> Iterator[str]:
+    if not isinstance(name, str):
+        return
+    if _is_java_class(name):
+        yield (
+            f"{key}={name} is a Java class, which cannot be loaded here: write it in Python (README, Plug-ins) and name it"
+            f" package.module.Class, {otherwise}"
+        )
+    elif not _DOTTED_NAME.fullmatch(name):
+        yield f"{key}={name} is no dotted name: name a Python class package.module.Class (README, Plug-ins), {otherwise}"
+
+
+def _is_java_class(name: str) -> bool:
+    """Whether a name looks like Java's and its first part is no Python package. Imports nothing."""
+    root, last = name.partition(".")[0], name.rpartition(".")[2]
+    if root not in _JAVAS_ROOTS or not last[:1].isupper():
+        return False
+    found = find_spec(root)
+    return found is None or found.submodule_search_locations is None
+
+
 def _not_available(values: dict[str, Any]) -> Iterator[str]:
     for key, is_asked_for, remedy in NOT_AVAILABLE:
         value = values[_attribute(key)]
@@ -720,12 +803,6 @@ NOT_AVAILABLE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("security.protocol", lambda name: name != "PLAINTEXT", "connect to a PLAINTEXT listener of the brokers"),
     ("transactional.id", lambda name: name is not None, "remove it; rows are then written at least once"),
     ("transaction.two.phase.commit.enable", bool, "remove it; rows are then written at least once"),
-    ("interceptor.classes", bool, "remove it"),
-    (
-        "partitioner.class",
-        lambda name: name not in (None, ROUND_ROBIN, DEFAULT_PARTITIONER, UNIFORM_STICKY),
-        f"remove it for Kafka's own choice (hash of the key), write a `partition` column, or use {ROUND_ROBIN}",
-    ),
 )
 
 
@@ -746,6 +823,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[dict[str, Any]], Iterator[str]]], 
     (("delivery.timeout.ms", "linger.ms", "request.timeout.ms"), _delivery_outlasts_a_request),
     (("reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "retry.backoff.max.ms"), _backoff_grows),
     ((), _not_available),
+    (("partitioner.class", "interceptor.classes"), _plugins_are_python),
     (("partitioner.class",), _removed_partitioners),
     (("client.id",), _name_the_client),
 )
@@ -920,11 +998,168 @@ def _dead_letter_conflicts(values: dict[str, Any], own: Mapping[str, object]) ->
         yield f"deadLetterTopic={values['dead_letter_topic']} is the topic that is written to; name another"
 
 
+# --- LEGACY OPTIONS ---------------------------------------------------------------------------------------------------
+
+LEGACY_BATCH_BYTES = 1_048_576  # twice a portion of one partition, so that a portion is one batch whatever its codec
+LEGACY_BUFFER_BYTES = 33_554_432
+_LEGACY_MIN_REFRESH_MS = 100  # metadata is not asked for more often, also where the old client would have
+_LEGACY_CODECS = ("none", "gzip", "snappy", "lz4")  # at the places of their numbers
+_LEGACY_CLIENT_ID = re.compile(r"[a-zA-Z0-9._-]*")
+
+
+def _legacy_brokers(servers: tuple[str, ...]) -> tuple[str, ...]:
+    if not _addresses(servers):
+        raise InvalidValueError("it names no broker")
+    return servers
+
+
+def _legacy_client_id(name: str) -> str:
+    if not _LEGACY_CLIENT_ID.fullmatch(name):
+        raise InvalidValueError("it contains a character other than ASCII alphanumerics, '.', '_' and '-'")
+    return name
+
+
+def _encoding(name: str) -> str:
+    try:
+        return codecs.lookup(name).name
+    except LookupError:
+        raise InvalidValueError("it is no encoding that Python knows") from None
+
+
+@dataclass(frozen=True, slots=True)
+class LegacyProducerConfig:
+    """Options of the old Scala producer (Kafka 0.8 to 1.1) under their old keys, with its defaults, checked.
+
+    Times are milliseconds. `producer` is what becomes of them for the KafkaProducer inside.
+    """
+
+    # fmt: off
+    metadata_broker_list: tuple[str, ...] = option("metadata.broker.list", LIST, default=None, convert=_legacy_brokers,
+        doc="Brokers to ask first, as host:port[,host:port]; today's bootstrap.servers. Required.")
+    producer_type: str = option("producer.type", STRING, default="sync", choices=("sync", "async"),
+        doc="sync: send() returns when all is acknowledged; async: a queue and a thread that sends.")
+    request_required_acks: int = option("request.required.acks", INT, default=0, at_least=-1, at_most=1,
+        doc="Who must have a message before it counts as written: all in-sync replicas (-1), the leader (1), nobody (0); "
+            "today's acks.")
+    request_timeout_ms: int = option("request.timeout.ms", INT, default=10_000, at_least=1,
+        doc="How long one try may take, and the wait for metadata or memory before it.")
+    client_id: str = option("client.id", STRING, default="", convert=_legacy_client_id,
+        doc="Name that brokers see in logs and quotas.")
+    send_buffer_bytes: int = option("send.buffer.bytes", INT, default=102_400, at_least=-1,
+        doc="Size of the sockets' send buffers; -1: the system's.")
+    serializer_class: object = option("serializer.class", CLASS, default="kafka.serializer.DefaultEncoder",
+        doc="How a message becomes bytes: kafka.serializer.DefaultEncoder (bytes), StringEncoder, IntegerEncoder, LongEncoder, "
+            "NullEncoder, or a Python callable or its dotted name.")
+    key_serializer_class: object = option("key.serializer.class", CLASS, default=None,
+        doc="The same for keys; not set: as serializer.class.")
+    serializer_encoding: str = option("serializer.encoding", STRING, default="UTF8", convert=_encoding,
+        doc="Character set of StringEncoder.")
+    partitioner_class: object = option("partitioner.class", CLASS, default="kafka.producer.DefaultPartitioner",
+        doc="Partition of a message with a key: kafka.producer.DefaultPartitioner or ByteArrayPartitioner (Java's hashCode), or "
+            "a Python callable (key, number of partitions) -> partition, a class with such a method partition, or a dotted name.")
+    compression_codec: str = option(
+        "compression.codec", STRING, default="none", choices=(*_LEGACY_CODECS, *map(str, range(len(_LEGACY_CODECS)))),
+        convert=lambda codec: _LEGACY_CODECS[int(codec)] if codec.isdigit() else codec,
+        doc="Codec of whole batches, by name or by its old number; today's compression.type.")
+    message_send_max_retries: int = option("message.send.max.retries", INT, default=3, at_least=0,
+        doc="How often the partitions that failed are sent again.")
+    retry_backoff_ms: int = option("retry.backoff.ms", INT, default=100, at_least=0,
+        doc="Wait before that, in which metadata is fetched anew if a lost connection or a broker's answer puts it in doubt.")
+    topic_metadata_refresh_interval_ms: int = option("topic.metadata.refresh.interval.ms", INT, default=600_000, at_least=-1,
+        doc="Age at which metadata is fetched anew and messages without a key move to another partition; 0: with every dispatch; "
+            "-1: only after a failure.")
+    queue_buffering_max_ms: int = option("queue.buffering.max.ms", INT, default=5000, at_least=0,
+        doc="async: how long a message waits for batch.num.messages to come together.")
+    queue_buffering_max_messages: int = option("queue.buffering.max.messages", INT, default=10_000, at_least=1,
+        doc="async: messages in the queue.")
+    queue_enqueue_timeout_ms: int = option("queue.enqueue.timeout.ms", INT, default=-1, at_least=-1,
+        doc="async: how long send() waits for room in the queue, for each message; 0: not at all; -1: as long as needed, at most "
+            "ten minutes. Then it raises KAFKA_QUEUE_FULL.")
+    batch_num_messages: int = option("batch.num.messages", INT, default=200, at_least=1,
+        doc="async: messages that are sent together; at most queue.buffering.max.messages.")
+    # fmt: on
+    producer: ProducerConfig = field(default_factory=ProducerConfig)
+
+    @classmethod
+    def check(cls, mapping: Mapping[str, object], problems: list[str]) -> LegacyProducerConfig:
+        """Read a configuration by the old keys; add what is wrong to `problems`, after which the result is not to be used.
+
+        Values may be str, int or list, and None means not set. Today's security.*, ssl.* and sasl.* keys, which the old client
+        had not, are handed on. An unknown key is a warning in the log. Never blocks.
+        """
+        mapping = conceal_legacy(mapping)
+        given = {key: value for key, value in mapping.items() if value is not None}
+        handed_on = {key: value for key, value in given.items() if key.startswith(_LEGACY_HANDED_ON)}
+        _warn_of_legacy_keys_without_effect(given.keys() - handed_on.keys())
+        values: dict[str, Any] = {each.name: each.default for each in fields(cls) if "option" in each.metadata}
+        read = _read_all(rows_of(cls), given, problems)
+        values |= read
+        if "metadata.broker.list" not in given:
+            problems.append("Option 'metadata.broker.list' is not set. Name at least one broker as host:port.")
+        if values["batch_num_messages"] > values["queue_buffering_max_messages"]:
+            problems.append(
+                f"batch.num.messages={values['batch_num_messages']} must be at most"
+                f" queue.buffering.max.messages={values['queue_buffering_max_messages']}; lower the first or raise the second"
+            )
+        if "request.required.acks" not in given:
+            logger.warning(_NOBODY_CONFIRMS)
+        return cls(**values, producer=ProducerConfig.check(handed_on | _of_today(values), problems))
+
+
+def conceal_legacy(mapping: Mapping[str, object]) -> dict[str, object]:
+    """As `conceal`, for the old producer's keys and those of today that it hands on."""
+    return conceal(mapping, _LEGACY_KEYS | _PRODUCER_KEYS)
+
+
+_LEGACY_KEYS: dict[str, Option] = {row.key: row for row in rows_of(LegacyProducerConfig).values()}
+_LEGACY_HANDED_ON = ("security.", "ssl.", "sasl.")
+_NOBODY_CONFIRMS = (
+    "request.required.acks is not set: as with the old producer nobody confirms (0), and messages that a broker refuses are lost"
+    " unnoticed; set it to -1"
+)
+_LEGACY_NO_EFFECT = {"compressed.topics": "compression.codec holds for all topics"}
+
+
+def _of_today(values: Mapping[str, Any]) -> dict[str, object]:
+    """The options of the KafkaProducer inside. It tries once: what is sent again, and when, the old rules decide."""
+    refresh_ms = values["topic_metadata_refresh_interval_ms"]
+    backoff_ms = min(max(values["retry_backoff_ms"], 10), _LEGACY_MIN_REFRESH_MS)  # so that metadata comes within the wait
+    return {
+        "bootstrap.servers": values["metadata_broker_list"] or "localhost:9092",  # none is a problem that has been told
+        "acks": values["request_required_acks"],
+        "compression.type": values["compression_codec"],
+        "client.id": values["client_id"] or None,
+        "send.buffer.bytes": values["send_buffer_bytes"],
+        "request.timeout.ms": values["request_timeout_ms"],
+        "delivery.timeout.ms": values["request_timeout_ms"],
+        "max.block.ms": values["request_timeout_ms"],
+        "metadata.max.age.ms": LONG_MAX if refresh_ms < 0 else max(refresh_ms, _LEGACY_MIN_REFRESH_MS),
+        "retry.backoff.ms": backoff_ms,
+        "retry.backoff.max.ms": backoff_ms,
+        "retries": 0,
+        "enable.idempotence": False,
+        "linger.ms": 0,
+        "batch.size": LEGACY_BATCH_BYTES,
+        "buffer.memory": LEGACY_BUFFER_BYTES,
+        "max.request.size": LEGACY_BUFFER_BYTES,  # the old client left it to the brokers to find a message too large
+    }
+
+
+def _warn_of_legacy_keys_without_effect(keys: Set[str]) -> None:
+    for key in sorted(keys - _LEGACY_KEYS.keys()):
+        if key in _LEGACY_NO_EFFECT:
+            logger.warning("Option '%s' has no effect: %s", key, _LEGACY_NO_EFFECT[key])
+            continue
+        nearest = _nearest(key, list(_LEGACY_KEYS))
+        hint = f"; did you mean '{nearest}'?" if nearest else ""
+        logger.warning("Option '%s' is not known to the old producer and has no effect%s", key, hint)
+
+
 # --- TABLES -----------------------------------------------------------------------------------------------------------
 
 
 class TableRow(NamedTuple):
-    """One option as the README shows it. `section` is sink, producer, security or no effect."""
+    """One option as the README shows it. `section` is a key of HEADINGS."""
 
     section: str
     key: str
@@ -941,11 +1176,12 @@ def option_table() -> list[TableRow]:
         section = "security" if row.key.startswith(("security.", "ssl.", "sasl.")) else "producer"
         rows.append(_table_row(section, row, BULK_DEFAULTS.get(attribute)))
     rows += [TableRow("no effect", key, "", "", "", reason) for key, reason in NO_EFFECT.items()]
+    rows += [_table_row("legacy", row) for row in rows_of(LegacyProducerConfig).values()]
     return rows
 
 
 def _table_row(section: str, row: Option, in_sink: object = None) -> TableRow:
-    key = row.key if section == "sink" else PRODUCER_PREFIX + row.key
+    key = row.key if section in ("sink", "legacy") else PRODUCER_PREFIX + row.key
     default = "" if row.default in (None, "") else str(row.default).lower() if row.kind is BOOLEAN else str(row.default)
     return TableRow(
         section, key, row.kind.name, default if in_sink is None else f"{in_sink} (Kafka: {default})", row.allowed(), row.doc
@@ -966,6 +1202,7 @@ HEADINGS = {
     "producer": "Options of the producer",
     "security": "Security",
     "no effect": "Accepted without effect, with a warning",
+    "legacy": "Options of the old producer",
 }
 
 

@@ -16,11 +16,14 @@ says how the caller may react; the condition is what tests and users match on.
     ├── ProtocolError              a broker's bytes do not parse, or it speaks no version that we do
     │   └── UnsupportedVersionError
     ├── BrokerError                a broker answered with an error code (protocol/error_codes.py)
-    └── DeliveryError              rows of a write were not acknowledged; names the first failure
+    ├── DeliveryError              rows of a write were not acknowledged; names the first failure
+    │   └── FailedToSendMessageError   the old producer gave up on messages; names their partitions and why
+    └── QueueFullError             the old producer's queue had no room in time
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -101,3 +104,25 @@ class BrokerError(KafkaError):
 
 class DeliveryError(KafkaError):
     condition = "KAFKA_DELIVERY_FAILED"
+
+
+class FailedToSendMessageError(DeliveryError):
+    """Messages that the old producer gave up on: `messages`, as they were sent, and `causes` by topic-partition (by topic
+    where no partition could be chosen)."""
+
+    condition = "KAFKA_FAILED_TO_SEND_MESSAGE"
+
+    def __init__(self, message: str, *, messages: Sequence[Any], causes: Mapping[str, KafkaError]) -> None:
+        super().__init__(message)
+        self.messages = tuple(messages)
+        self.causes = dict(causes)
+
+
+class QueueFullError(KafkaError):
+    """No room in the old producer's queue. `queued` messages of the same call, the first ones, are in the queue and are sent."""
+
+    condition = "KAFKA_QUEUE_FULL"
+
+    def __init__(self, message: str, *, queued: int) -> None:
+        super().__init__(message)
+        self.queued = queued

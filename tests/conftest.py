@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark by fixture, before -m selects; then the fast tests first, the broker's next, Spark's last."""
     for item in items:
-        fixtures = set(getattr(item, "fixturenames", ()))
+        fixtures = _fixtures_from_here(item)
         if fixtures & BROKER_FIXTURES:
             item.add_marker("broker")
         if fixtures & SPARK_FIXTURES:
@@ -56,6 +56,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def warnings_of_options_are_told_anew() -> None:
     """Each is told once per process, which is one for all tests."""
     options._warned.clear()
+
+
+def _fixtures_from_here(item: pytest.Item) -> set[str]:
+    """The names of this file's fixtures that a test uses; a module's own `broker`, a fake one, is not among them."""
+    info = getattr(item, "_fixtureinfo", None)
+    found = info.name2fixturedefs.items() if info is not None else ()
+    return {name for name, fixtures in found if fixtures[-1].func.__module__ == __name__}
 
 
 @pytest.fixture(scope="session")

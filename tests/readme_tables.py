@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 from spark_kafka_sink.config import HEADINGS, markdown_table
+from spark_kafka_sink.producer.producer_metrics import markdown_tables
 from spark_kafka_sink.sink import commit_protocol
 
 README = Path(__file__).resolve().parent.parent / "README.md"
@@ -26,7 +27,7 @@ def failures() -> str:
     return f"```text\n{textwrap.dedent(table)}\n```"
 
 
-PARTS = {"options": options, "failures": failures}
+PARTS = {"options": options, "failures": failures, "metrics": markdown_tables}
 
 
 def filled_in(text: str) -> str:

@@ -240,9 +240,6 @@ def test_a_client_without_a_name_gets_one_of_its_own() -> None:
         {"security.protocol": "SSL"},
         {"transactional.id": "t"},
         {"transaction.two.phase.commit.enable": "true"},
-        {"interceptor.classes": "org.example.Audit"},
-        {"partitioner.class": "org.example.Mine"},
-        {"partitioner.class": "my_module.Mine"},
     ],
 )
 def test_what_is_not_built_is_refused_by_name_in_one_sentence(mapping: dict[str, object]) -> None:
@@ -252,8 +249,80 @@ def test_what_is_not_built_is_refused_by_name_in_one_sentence(mapping: dict[str,
     assert "\n" not in told
 
 
+# --- plug-ins ---------------------------------------------------------------------------------------------------------
+
+
 def test_empty_interceptors_are_no_interceptors() -> None:
     assert read(interceptor_classes="").interceptor_classes == ()
+    assert read(interceptor_classes=" , ").interceptor_classes == ()
+
+
+def test_plugins_are_dotted_names_or_in_python_what_these_would_name() -> None:
+    cfg = read(partitioner_class=" my_module.Mine ", interceptor_classes="a.B, c.d.E")
+    assert (cfg.partitioner_class, cfg.interceptor_classes) == ("my_module.Mine", ("a.B", "c.d.E"))
+    cfg = read(partitioner_class=Path, interceptor_classes=[Path, "a.B"])
+    assert (cfg.partitioner_class, cfg.interceptor_classes) == (Path, (Path, "a.B"))
+    assert read(interceptor_classes=Path).interceptor_classes == (Path,)
+
+
+@pytest.mark.parametrize("name", ["org.example.Mine", "com.example.a.Mine", "io.example.Mine", "java.util.Mine"])
+def test_java_classes_are_refused_with_the_ways_out(name: str) -> None:
+    told = problem({"partitioner.class": name})
+    assert told.startswith(f"partitioner.class={name} is a Java class, which cannot be loaded here")
+    for way in ("write it in Python (README, Plug-ins)", "RoundRobinPartitioner", "a `partition` column"):
+        assert way in told
+    told = problem({"interceptor.classes": ["good.Name", name]})
+    assert told.startswith(f"interceptor.classes={name} is a Java class, which cannot be loaded here")
+    assert "\n" not in told
+
+
+def test_a_python_package_may_be_called_like_a_part_of_a_java_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scala").mkdir()
+    (tmp_path / "scala" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert read(partitioner_class="scala.Mine").partitioner_class == "scala.Mine"
+
+
+@pytest.mark.parametrize("name", ["", "Mine", "a..B", "a.B()", "a b.C", ".B", "a.1B"])
+def test_a_partitioner_without_a_dotted_name_is_refused(name: str) -> None:
+    assert "is no dotted name: name a Python class package.module.Class" in problem({"partitioner.class": name})
+
+
+@pytest.mark.parametrize("value", [5, True, ["a.B"]])
+def test_a_partitioner_is_no_number_and_no_list(value: object) -> None:
+    assert "Expected value to be the name of a class" in problem({"partitioner.class": value})
+
+
+def test_unknown_keys_are_left_to_the_plugins_as_the_user_wrote_them(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"interceptor.classes": "a.B", "audit.file": " /tmp/a ", "audit.rows": 5, "metric.reporters": "x", "client.id": "c"}
+    cfg = ProducerConfig.from_mapping(SERVERS | given)
+    assert [record.getMessage()[:25] for record in caplog.records] == ["Option 'metric.reporters'"]
+    seen = cfg.for_plugins()
+    assert (seen["audit.file"], seen["audit.rows"], seen["client.id"]) == ("/tmp/a", 5, "c")
+    again = ProducerConfig.from_mapping(pickle.loads(pickle.dumps(cfg.to_mapping())))
+    assert again.for_plugins() == seen
+    assert "metric.reporters" not in seen
+
+
+def test_plugins_see_a_generated_client_id_and_no_bare_secret() -> None:
+    cfg = read(partitioner_class="a.B", sasl_jaas_config="hunter2", sasl_pasword="hunter3")
+    assert cfg.for_plugins()["client.id"] == cfg.client_id != ""
+    assert cfg.for_plugins()["sasl.jaas.config"] == Secret("hunter2")
+    assert "hunter" not in repr(cfg) + str(cfg.to_mapping())
+
+
+def test_a_key_for_plugins_that_looks_misspelt_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    read(partitioner_class="a.B", lingr_ms="3")
+    assert "Option 'lingr.ms' is left to the plug-ins; did you mean 'linger.ms'?" in caplog.text
+
+
+def test_the_sink_takes_plugins_and_hands_their_keys_on() -> None:
+    options, problems = check(kafka__partitioner__class="a.B", kafka__interceptor__classes="c.D", kafka__audit__file="f")
+    assert problems == []
+    task = ProducerConfig.from_mapping(options.producer.to_mapping())
+    assert (task.partitioner_class, task.interceptor_classes, task.for_plugins()["audit.file"]) == ("a.B", ("c.D",), "f")
+    _, problems = check(kafka__partitioner__class="org.a.B", kafka__interceptor__classes="org.c.D")
+    assert [each.split(" is ")[0] for each in problems] == ["partitioner.class=org.a.B", "interceptor.classes=org.c.D"]
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,11 @@ class Metadata:
         with self._changed:
             return self._update_version
 
+    def last_successful_refresh_ms(self) -> int | None:
+        """When brokers last answered; None if never."""
+        refreshed_ms = self._last_successful_refresh_ms
+        return None if refreshed_ms == _LONG_AGO else refreshed_ms
+
     def contains_topic(self, topic: str) -> bool:
         with self._changed:
             return topic in self._topics

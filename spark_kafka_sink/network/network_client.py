@@ -24,6 +24,7 @@ from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest, Node
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse, InFlightRequest, InFlightRequests
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.metadata_updater import MetadataUpdater
+from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selectable, Selector
 from spark_kafka_sink.network.transport import PlaintextTransport, canonical_servers, resolve
 from spark_kafka_sink.protocol.api_keys import API_TABLE
@@ -47,6 +48,7 @@ class NetworkClient:
         metadata: shared with callers; this client keeps it fresh.
         clock: for the time after a poll.
         client_id: instead of the config's, for brokers' logs and quotas.
+        metrics: where the Selector and this count; nowhere, if not given.
         selector, resolve_host, random: for tests.
 
     Raises:
@@ -60,6 +62,7 @@ class NetworkClient:
         clock: Clock,
         *,
         client_id: str | None = None,
+        metrics: NetworkMetrics | None = None,
         selector: Selectable | None = None,
         resolve_host: Resolver = resolve,
         random: Random | None = None,
@@ -70,7 +73,8 @@ class NetworkClient:
         self._random = random or Random()
         self._client_id = config.client_id if client_id is None else client_id
         self._request_timeout_ms = config.request_timeout_ms
-        self._selector: Selectable = selector or _selector(config, clock)
+        self._metrics = metrics or NetworkMetrics()
+        self._selector: Selectable = selector or _selector(config, clock, self._metrics)
         self._states = ClusterConnectionStates(
             reconnect_backoff_ms=config.reconnect_backoff_ms,
             reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
@@ -275,6 +279,7 @@ class NetworkClient:
     def _maybe_throttle(self, node_id: int, answered: InFlightRequest, response: Response, now_ms: int) -> None:
         """The broker has answered, and reads nothing more for a while (KIP-219)."""
         throttle_ms: int = getattr(response.message, "throttle_time_ms", 0)
+        self._metrics.throttle.record(throttle_ms)
         if throttle_ms > 0 and response.version >= API_TABLE[answered.request.message.API_KEY].throttles_from:
             self._in_flight.add_throttle_time(node_id, throttle_ms)
             self._states.throttle(node_id, now_ms + throttle_ms)
@@ -433,7 +438,7 @@ def _check_security(config: ProducerConfig) -> None:
         )
 
 
-def _selector(config: ProducerConfig, clock: Clock) -> Selector:
+def _selector(config: ProducerConfig, clock: Clock, metrics: NetworkMetrics) -> Selector:
     return Selector(
         clock,
         connections_max_idle_ms=config.connections_max_idle_ms,
@@ -442,6 +447,7 @@ def _selector(config: ProducerConfig, clock: Clock) -> Selector:
             send_buffer_bytes=config.send_buffer_bytes,
             receive_buffer_bytes=config.receive_buffer_bytes,
         ),
+        metrics=metrics,
     )
 
 

@@ -18,7 +18,9 @@ from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
 from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.metrics import NS_PER_MS
 from spark_kafka_sink.network.connection import Connection, Response
+from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.transport import MAX_BUFFERS, Address, Transport
 from spark_kafka_sink.protocol.primitives import Buffer
 
@@ -62,17 +64,19 @@ class Selectable(Protocol):
 class _Send:
     """A frame on its way out, piece by piece."""
 
-    __slots__ = ("_buffers", "_index")
+    __slots__ = ("_buffers", "_index", "written_bytes")
 
     def __init__(self, buffers: list[Buffer]) -> None:
         self._buffers = buffers
         self._index = 0  # first buffer that is not completely written
+        self.written_bytes = 0
 
     def next_buffers(self) -> list[Buffer]:
         return self._buffers[self._index : self._index + MAX_BUFFERS]
 
     def advance(self, written: int) -> bool:
         """True when everything is written."""
+        self.written_bytes += written
         buffers, index = self._buffers, self._index
         while index < len(buffers) and written >= len(buffers[index]):
             written -= len(buffers[index])
@@ -94,10 +98,18 @@ class _Channel:
 
 
 class Selector:
-    """Args: connections_max_idle_ms, below zero for never; open_transport makes a transport for an address."""
+    """Args: connections_max_idle_ms, below zero for never; open_transport makes a transport for an address; metrics count it."""
 
-    def __init__(self, clock: Clock, *, connections_max_idle_ms: int, open_transport: Callable[[Address], Transport]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        connections_max_idle_ms: int,
+        open_transport: Callable[[Address], Transport],
+        metrics: NetworkMetrics | None = None,
+    ) -> None:
         self._clock = clock
+        self._metrics = metrics or NetworkMetrics()
         self._max_idle_ms = connections_max_idle_ms
         self._open_transport = open_transport
         self._channels: dict[int, _Channel] = {}
@@ -135,6 +147,7 @@ class Selector:
             raise
         channel.interest = selectors.EVENT_WRITE
         self._channels[node_id] = channel
+        self._metrics.connections = len(self._channels)
         self._touch(channel)
 
     def is_channel_ready(self, node_id: int) -> bool:
@@ -174,6 +187,8 @@ class Selector:
         channel.is_connected = False
         channel.outgoing = None
         del self._channels[channel.node_id]
+        self._metrics.connections = len(self._channels)
+        self._metrics.closed.record(1)
         del self._last_active_ms[channel.node_id]
 
     def _disconnect(self, channel: _Channel, state: ChannelState, reason: str) -> None:
@@ -198,12 +213,18 @@ class Selector:
         self._write_new_sends()
         if self.connected or self.completed_sends or self.disconnected:
             timeout_ms = 0
-        for key, events in self._selector.select(min(max(timeout_ms, 0), MAX_POLL_MS) / 1000):
+        asked_ns = self._clock.now_ns()
+        ready = self._selector.select(min(max(timeout_ms, 0), MAX_POLL_MS) / 1000)
+        ready_ns = self._clock.now_ns()
+        self._metrics.samples.roll(ready_ns // NS_PER_MS)
+        self._metrics.waits.record(ready_ns - asked_ns)
+        for key, events in ready:
             channel: _Channel | None = key.data
             if channel is None:
                 self._drain_wakeups()
             elif self._is_open(channel):
                 self._handle(channel, events)
+        self._metrics.io.record(self._clock.now_ns() - ready_ns)
         self._close_oldest_idle_connection()
 
     def _finish_immediate_connects(self) -> None:
@@ -245,6 +266,7 @@ class Selector:
             self._fail(channel, error)
             return
         channel.is_connected = True
+        self._metrics.created.record(1)
         self._set_interest(channel, selectors.EVENT_READ)
         self.connected.append(channel.node_id)
 
@@ -259,6 +281,8 @@ class Selector:
         try:
             while True:
                 written = channel.transport.send(outgoing.next_buffers())
+                if written:
+                    self._metrics.wrote(channel.node_id, written)
                 if outgoing.advance(written):
                     break
                 if written == 0:
@@ -270,6 +294,7 @@ class Selector:
                 self._fail(channel, error)
             return
         channel.outgoing = None
+        self._metrics.sent_request(channel.node_id, outgoing.written_bytes)
         self._touch(channel)
         self._set_interest(channel, selectors.EVENT_READ)
         self.completed_sends.append(channel.node_id)
@@ -287,6 +312,7 @@ class Selector:
                 self._disconnect(channel, ChannelState.READY, "the broker closed the connection")
                 return
             responses = channel.connection.receive_data(self._buffer[:size])
+            self._metrics.read(channel.node_id, size, len(responses))
             self.completed_receives.extend((channel.node_id, response) for response in responses)
             if channel.connection.error is not None:
                 self._disconnect(channel, ChannelState.READY, channel.connection.error.message)

@@ -3,6 +3,7 @@
 Threads
     caller    whoever calls KafkaProducer: maps rows to partitions, encodes, fills batches, waits for memory, metadata, flush
     Sender    one daemon thread per producer: drains batches, talks to brokers, completes, retries and expires batches
+    ProducerSendThread    legacy_producer.py with producer.type=async only: a caller like any other, fed by a queue
 
 Where each class lives
     KafkaProducer       any caller thread
@@ -13,14 +14,21 @@ Where each class lives
     Delivery            completed by the Sender (or by a closing caller), awaited by callers
     TransactionManager  Sender only, except for `fatal_error`, which callers read
     NetworkClient       Sender only, except for `wakeup`
+    ProducerMetrics     recorded by the Sender, failures and waits by both; read by anybody without a lock
+    Interceptors        sending: callers, and the Sender for single records that have lingered; outcomes: whoever settles rows
+    UserPartitioner     callers, and the Sender for single records that have lingered; both are closed by the Sender as it ends
 
 Lock order: a thread that holds one of these takes only locks further down.
     1. PartitionQueue.lock        one per topic-partition: its deque, and the counters of the batch at its tail
     2. RecordAccumulator._lock    the set of incomplete batches, flushes in progress
     3. BufferPool._lock           free blocks, waiters
     4. Delivery._condition        acknowledged rows, first error (GatheredRecords._settled for single records)
-Before them all: a topic's `encoding` in record_gatherer.py, the one lock that is held while memory is waited for (at most
-max.block.ms; the Sender only tries it), and its `lock`, which guards the chunk in the making and is held for an append to a list.
+    5. ProducerMetrics._lock      what both threads record: failures, time in flush and waiting for metadata
+Before them all, in legacy_producer.py: SyncDispatch._dispatching, held for a whole dispatch. SendQueue._changed and
+EventHandler._back_off are held while nothing else is taken.
+Before the five above: a topic's `encoding` in record_gatherer.py, the only other lock held while memory is waited for (at most
+max.block.ms; the Sender only tries it), and its `chunk` lock, which guards which chunk takes records. A chunk's own lock is held
+for appends to its lists.
 Metadata's lock is never taken while one of these is held. Nothing waits while holding a PartitionQueue's lock, and nobody
 waits for memory while holding a reservation: a batch with a reservation is not drained, so its memory would never come back.
 """

@@ -13,6 +13,7 @@ from collections import deque
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError, RecordTooLargeError
+from spark_kafka_sink.metrics import Stat
 
 MAX_BLOCK_SIZE = 16 * 1024
 MIN_BLOCK_SIZE = 1024  # below this, the bookkeeping of a block would cost more than its bytes
@@ -37,8 +38,8 @@ class BufferPool:
         self._waiters: deque[threading.Condition] = deque()  # oldest first; the head takes what it needs, the rest wait
         self._overdrawn = 0  # blocks out there beyond the total
         self._closed = False
-        self.wait_time_ms = 0  # total time callers have waited, for metrics
-        self.exhausted_count = 0  # waits that ran out of time, for metrics
+        self.waits = Stat()  # ns that callers have waited, for metrics
+        self.exhausted = Stat()  # waits that ran out of time, for metrics
 
     def blocks_for(self, size_bytes: int) -> int:
         return -(-size_bytes // self.block_size)
@@ -73,18 +74,18 @@ class BufferPool:
     def _wait_and_take_locked(self, block_count: int, max_block_ms: int) -> list[bytearray]:
         turn = threading.Condition(self._lock)
         self._waiters.append(turn)
-        started_ms = self._clock.now_ms()
+        started_ms, started_ns = self._clock.now_ms(), self._clock.now_ns()
         try:
             while self._waiters[0] is not turn or self._available_locked() < block_count:
                 waited_ms = self._clock.now_ms() - started_ms
                 if waited_ms >= max_block_ms:
-                    self.exhausted_count += 1
+                    self.exhausted.record(1)
                     raise self._exhausted_locked(block_count, max_block_ms)
                 self._clock.wait(turn, max_block_ms - waited_ms)
                 self._check_open_locked()
             return self._take_locked(block_count)
         finally:
-            self.wait_time_ms += self._clock.now_ms() - started_ms
+            self.waits.record(self._clock.now_ns() - started_ns)
             self._waiters.remove(turn)
             self._wake_next_locked()  # whatever is left, or was not taken, belongs to the next in line
 

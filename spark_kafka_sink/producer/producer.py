@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from random import Random
 from types import TracebackType
 
@@ -28,31 +29,35 @@ import pyarrow.compute as pc
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError, RecordTooLargeError, SchemaError
+from spark_kafka_sink.metrics import NS_PER_MS
 from spark_kafka_sink.network.cluster import Cluster, PartitionInfo
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer.buffer_pool import BufferPool
 from spark_kafka_sink.producer.delivery import Delivery
+from spark_kafka_sink.producer.interceptors import InterceptedRecord, Interceptors, Watch, gathered_columns
+from spark_kafka_sink.producer.partitioner import UserPartitioner
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.producer_record import ProducerRecord
+from spark_kafka_sink.producer.producer_record import ProducerColumns, ProducerRecord
 from spark_kafka_sink.producer.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.record_gatherer import (
     RECORD_OVERHEAD,
     Callback,
+    GatheredPayload,
     GatheredRecords,
+    RecordDetails,
     RecordFuture,
     RecordGatherer,
-    checked_headers,
+    checked_details,
     failed_record,
     headers_bound,
-    new_gathered_record,
 )
 from spark_kafka_sink.producer.sender import Sender
 from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, serialize
 from spark_kafka_sink.producer.transaction_manager import TransactionManager
 from spark_kafka_sink.records.columns import NULL_LENGTH, RecordColumns, record_columns
 from spark_kafka_sink.records.murmur2 import partition_for_keys
-from spark_kafka_sink.records.record_batch import base_sizes, size_upper_bounds
+from spark_kafka_sink.records.record_batch import size_upper_bounds
 
 logger = logging.getLogger(__name__)
 
@@ -65,30 +70,48 @@ class KafkaProducer:
 
     Args:
         config: Kafka's producer configuration by its own keys ("bootstrap.servers", "acks", …); values may be strings.
+            Serializers, partitioner.class and interceptor.classes are dotted names, or what these would name.
         clock: for tests.
 
     Raises:
         ConfigError: naming all problems at once. Nothing has been started then.
     """
 
+    client_id = ""  # until the configuration is read: a traceback with locals shows half-made producers too
+
     def __init__(self, config: Mapping[str, object], *, clock: Clock | None = None) -> None:
         plain = dict(config)
         self._serialize_key = find_serializer("key.serializer", plain.pop("key.serializer", None))
         self._serialize_value = find_serializer("value.serializer", plain.pop("value.serializer", None))
+        self._converts_keys = self._serialize_key is not as_bytes  # else bytes are not looked at
+        self._converts_values = self._serialize_value is not as_bytes
         self._config = ProducerConfig.from_mapping(plain)
         self.client_id = self._config.client_id
         self._clock = clock or Clock()
-        self._metrics = ProducerMetrics()
+        self._metrics = ProducerMetrics(self._config, self._clock)
         self._transactions = TransactionManager() if self._config.enable_idempotence else None
         self._pool = BufferPool(self._config.buffer_memory, self._config.batch_size, self._clock)
-        self._accumulator = RecordAccumulator(self._config, self._pool, self._clock, self._transactions, Random())
-        self._metadata = Metadata(self._config, self._clock)
-        self._partition_counts: dict[str, tuple[Cluster, int]] = {}  # what send() saw last; a newer Cluster is looked at again
-        self._largest_record = min(self._config.max_request_size, self._config.buffer_memory)
-        self._gatherer = RecordGatherer(
-            self._config.batch_size, self._config.linger_ms, self._config.max_block_ms, self._encode_gathered, self._clock
+        self._metrics.watch_pool(self._pool)
+        self._accumulator = RecordAccumulator(
+            self._config, self._pool, self._clock, self._transactions, Random(), self._metrics.records_failed
         )
-        client = NetworkClient(self._config, self._metadata, self._clock)
+        self._metadata = Metadata(self._config, self._clock)
+        self._largest_record = min(self._config.max_request_size, self._config.buffer_memory)
+        client = NetworkClient(self._config, self._metadata, self._clock, metrics=self._metrics.network)
+        self._metrics.gauges = self._gauges(client)
+        self._gatherer = RecordGatherer(
+            min(self._config.batch_size, self._largest_record),
+            self._config.linger_ms,
+            self._config.max_block_ms,
+            self._encode_gathered,
+            client.wakeup,
+            self._clock,
+            self._new_chunk,
+        )
+        # A user's plug-ins, None without: loaded last, when nothing else can fail but the thread's start.
+        self._partitioner: UserPartitioner | None = None
+        self._record_partitioner: UserPartitioner | None = None  # the same, if send() is to ask it for each record as in Java
+        self._interceptors: Interceptors | None = None
         self._sender = Sender(
             self._config,
             client,
@@ -101,13 +124,36 @@ class KafkaProducer:
         )
         # A daemon: an interpreter that ends without close() must not hang on a broker.
         self._thread = threading.Thread(
-            target=self._sender.run, name=f"kafka-producer-network-thread | {self.client_id}", daemon=True
+            target=self._run_sender, name=f"kafka-producer-network-thread | {self.client_id}", daemon=True
         )
         try:
+            self._partitioner = UserPartitioner.of(self._config)
+            self._interceptors = Interceptors.of(self._config)
+            if self._partitioner is not None and self._partitioner.asks_per_record and not self._intercepts_gathered():
+                self._record_partitioner = self._partitioner
             self._thread.start()
-        except RuntimeError:
+        except BaseException:
             client.close()
+            self._close_plugins()
             raise
+
+    def _run_sender(self) -> None:
+        try:
+            self._sender.run()
+        finally:
+            self._close_plugins()  # here: whoever closes the producer, and however, they have heard of every row by now
+
+    def _intercepts_gathered(self) -> bool:
+        return self._interceptors is not None and self._interceptors.any_wants_gathered
+
+    def _close_plugins(self) -> None:
+        for plugin in (self._interceptors, self._partitioner):
+            if plugin is not None:
+                plugin.close()
+
+    def _new_chunk(self, topic: str, cluster: Cluster, clock: Clock) -> GatheredRecords:
+        make = GatheredRecords if self._interceptors is None else self._interceptors.new_chunk
+        return make(topic, cluster, clock)
 
     # SENDING
 
@@ -141,24 +187,43 @@ class KafkaProducer:
             KafkaTimeoutError: no metadata, or no memory, in time. Rows queued before that are sent nevertheless.
             ProducerClosedError: closed before or meanwhile.
             AuthenticationError, BrokerError: what brokers said when asked for metadata, or a fatal error of an earlier batch.
+            KafkaError (KAFKA_PARTITIONER_FAILED): partitioner.class failed; no row of this chunk has been queued then.
         """
         self._check_usable()
+        given = ProducerColumns(topic, value, key, partition, headers, timestamp)
+        if self._interceptors is not None:
+            delivery: Delivery = self._interceptors.send_columns(given, self._send_columns)
+            return delivery
+        return self._send_columns(given)
+
+    def _send_columns(self, given: ProducerColumns, watch: Watch | None = None) -> Delivery:
+        """What `send_columns` does once interceptors, who `watch`, have seen the columns."""
         columns = record_columns(
-            value,
-            key,
-            headers,
-            _or_default(timestamp, self._clock.wall_ms()),
+            given.value,
+            given.key,
+            given.headers,
+            _or_default(given.timestamp, self._clock.wall_ms()),
             self._clock.wall_ms(),
-            rows=_count(topic, value, key, partition),
+            rows=_count(given.topic, given.value, given.key, given.partition),
         )
         delivery = Delivery(columns.rows, self._clock)
-        chunks = list(_by_topic(topic, columns, _explicit_partitions(partition, columns.rows))) if columns.rows else []
-        for chunk in chunks:
-            self._check_sizes(chunk)
-        clusters = [self._await_partitions(chunk) for chunk in chunks]
+        explicit = _explicit_partitions(given.partition, columns.rows)
+        chunks = list(_by_topic(given.topic, columns, explicit)) if columns.rows else []
+        try:
+            for chunk in chunks:
+                self._check_sizes(chunk)
+            clusters = [self._await_partitions(chunk) for chunk in chunks]
+            if self._partitioner is not None:
+                chunks = [chunk.decided_by(self._partitioner, each) for chunk, each in zip(chunks, clusters, strict=True)]
+        except KafkaError:
+            for chunk in chunks:
+                self._metrics.records_failed(chunk.topic, len(chunk.rows))
+            raise
+        if watch is not None:
+            watch.begin(columns)
         for chunk, cluster in zip(chunks, clusters, strict=True):
             self._gatherer.encode_topic(chunk.topic)  # what was sent singly before goes first
-            self._append(chunk, cluster, delivery)
+            self._append(chunk, cluster, delivery, watch)
         return delivery
 
     def send(self, record: ProducerRecord, callback: Callback | None = None) -> RecordFuture:
@@ -180,48 +245,79 @@ class KafkaProducer:
             ProducerClosedError: the producer is closed.
             Everything else that speaks against the record (no metadata in time, too large, no memory in time) comes with the
             future and the callback, as in Java.
+            KafkaError (KAFKA_PARTITIONER_FAILED): partitioner.class, when it takes records, failed.
         """
-        self._check_usable()
-        key, value, partition, headers = record.key, record.value, record.partition, record.headers
-        if type(key) is not bytes or self._serialize_key is not as_bytes:
+        if self._interceptors is not None and not isinstance(record, InterceptedRecord):
+            self._check_usable()
+            return self._interceptors.send(record, callback, self.send)
+        topic, key, value, details = record.topic, record.key, record.value, None
+        if type(key) is not bytes or self._converts_keys:
             key = serialize(self._serialize_key, key, "key")
-        if type(value) is not bytes or self._serialize_value is not as_bytes:
+        if type(value) is not bytes or self._converts_values:
             value = serialize(self._serialize_value, value, "value")
-        if partition is None:
-            partition = NO_PARTITION
-        elif partition < 0:
-            raise ValueError(f"Invalid partition: {partition}. Partition number should always be non-negative or null.")
-        timestamp = record.timestamp
-        if timestamp is None:
-            timestamp = self._clock.wall_ms()
-        elif not 0 <= timestamp < 2**63:
-            raise ValueError(f"Invalid timestamp: {timestamp}. Timestamp should always be non-negative or null.")
-        size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
-        if headers:
-            headers = tuple(checked_headers(headers))
-            size += headers_bound(headers)
-        gathered = new_gathered_record((key, value, partition, headers, timestamp, callback))
-        topic, cluster = record.topic, self._metadata.cluster()
-        seen_in, count = self._partition_counts.get(topic, _UNSEEN)
-        if seen_in is not cluster or partition >= count or size > self._largest_record:
-            try:
-                cluster = self._await_metadata(topic, partition, self._config.max_block_ms)
-                self._check_size(size, f"a record for topic {topic}")
-            except KafkaError as error:
-                return failed_record(topic, gathered, error, self._clock)
-            self._partition_counts[topic] = cluster, cluster.partition_count(topic) or 0
-        return self._gatherer.add(topic, gathered, size, cluster, self._sender.wakeup)
+        size = RECORD_OVERHEAD
+        if key is not None:
+            size += len(key)
+        if value is not None:
+            size += len(value)
+        if record.partition is not None or record.headers or record.timestamp is not None or self._record_partitioner is not None:
+            details = checked_details(record)
+            size += headers_bound(details.headers)
+        else:
+            chunk = self._gatherer.chunks.get(topic)
+            if chunk is not None and size <= self._largest_record:
+                future = chunk.add(key, value, callback, size)
+                if future is not None:
+                    if chunk.size_bytes >= self._gatherer.chunk_bytes:
+                        self._gatherer.encode_full(topic)
+                    return future
+        return self._send_checked(record, key, value, callback, size, details)
+
+    def _send_checked(
+        self,
+        record: ProducerRecord,
+        key: bytes | None,
+        value: bytes | None,
+        callback: Callback | None,
+        size: int,
+        details: RecordDetails | None,
+    ) -> RecordFuture:
+        """What `send` does for the first record of a chunk, and for one that says more than others: all checks."""
+        self._check_usable()
+        topic = record.topic
+        highest = NO_PARTITION if details is None or details.partition is None else details.partition
+        try:
+            cluster = self._await_metadata(topic, highest, self._config.max_block_ms)
+            self._check_size(size, f"a record for topic {topic}")
+        except KafkaError as error:
+            self._metrics.records_failed(topic, 1)
+            return failed_record(topic, callback, details, error, self._clock, self._new_chunk)
+        if self._record_partitioner is not None and details is not None and details.partition is None:
+            decided = self._record_partitioner.decide_record(topic, record.key, key, record.value, value, cluster)
+            details = details._replace(partition=None if decided == NO_PARTITION else decided)
+        return self._gatherer.begin(topic, cluster, key, value, callback, size, details)
 
     def _encode_gathered(self, chunk: GatheredRecords, max_block_ms: int | None) -> None:
         """Queue a chunk of records that were sent singly. Whatever goes wrong is told to the records."""
         self._metadata.add_topic(chunk.topic, self._clock.now_ms())  # keeps a topic in use from being forgotten
-        rows = np.arange(len(chunk.records), dtype=np.int32)
+        rows = np.arange(len(chunk), dtype=np.int32)
         try:
-            columns = chunk.columns
-            explicit = np.array([record.partition for record in chunk.records], np.int32)
+            explicit = chunk.explicit_partitions(NO_PARTITION)
+            given = chunk.payload_columns()
+            if self._interceptors is not None and self._interceptors.any_wants_gathered:
+                columns, explicit, rows = self._intercept_gathered(chunk, given, explicit, self._interceptors)
+                if not len(rows):
+                    return
+            else:
+                columns = record_columns(*given)
+                chunk.become(columns)
+            if self._partitioner is not None and self._record_partitioner is None:
+                explicit = self._partitioner.decide(chunk.topic, columns, explicit, rows, chunk.cluster)
             partitions = self._partitions(chunk.topic, columns, explicit, chunk.cluster)
         except (KafkaError, pa.ArrowException, OverflowError, MemoryError) as error:
-            chunk.abandon_all(error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error}"))
+            told = error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error}")
+            chunk.abandon(rows, told)
+            self._metrics.records_failed(chunk.topic, len(rows))
             return
         try:
             self._accumulator.append(
@@ -237,8 +333,39 @@ class KafkaProducer:
         except (KafkaError, MemoryError) as error:
             logger.debug("! records for %s: %s", chunk.topic, error)  # append has told those that it concerns
 
-    def _append(self, chunk: _TopicChunk, cluster: Cluster, delivery: Delivery) -> None:
-        ends = np.cumsum(base_sizes(chunk.columns))
+    def _intercept_gathered(
+        self,
+        chunk: GatheredRecords,
+        given: GatheredPayload,
+        explicit: npt.NDArray[np.int32],
+        interceptors: Interceptors,
+    ) -> tuple[RecordColumns, npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Columns, explicit partitions and places of the records as interceptors leave them.
+
+        Checked anew: a record that has become too large, or names a partition that there is not, fails; the others go on.
+        """
+        found = interceptors.on_send_gathered(gathered_columns(chunk.topic, given, explicit))
+        now_ms = self._clock.wall_ms()
+        columns = record_columns(
+            found.value, found.key, found.headers, _or_default(found.timestamp, now_ms), now_ms, rows=len(chunk)
+        )
+        chunk.become(columns)
+        explicit = _explicit_partitions(found.partition, columns.rows)
+        bounds = size_upper_bounds(columns)
+        count = chunk.cluster.partition_count(chunk.topic) or 0
+        bad = (bounds > self._largest_record) | (explicit >= count)
+        for row in np.flatnonzero(bad).tolist():
+            try:
+                self._check_size(int(bounds[row]), f"a record for topic {chunk.topic}, as interceptors left it")
+                raise self._absent(chunk.topic, int(explicit[row]), count, 0)
+            except KafkaError as error:
+                chunk.abandon(np.array([row], np.int32), error)
+                self._metrics.records_failed(chunk.topic, 1)
+        good = np.flatnonzero(~bad).astype(np.int32)
+        return (columns, explicit, good) if len(good) == columns.rows else (columns.take(good), explicit[good], good)
+
+    def _append(self, chunk: _TopicChunk, cluster: Cluster, delivery: Delivery, watch: Watch | None) -> None:
+        ends = np.cumsum(chunk.columns.base_sizes)
         start = 0
         while start < len(ends):
             before = int(ends[start - 1]) if start else 0
@@ -250,7 +377,7 @@ class KafkaProducer:
                 columns,
                 partitions,
                 chunk.rows[start:stop],
-                delivery,
+                delivery if watch is None else watch.owner(chunk.topic, stop - start, delivery),
                 self._sender.wakeup,
                 max_block_ms=self._config.max_block_ms,
             )
@@ -259,7 +386,8 @@ class KafkaProducer:
     def _partitions(
         self, topic: str, columns: RecordColumns, explicit: npt.NDArray[np.int32], cluster: Cluster
     ) -> npt.NDArray[np.int32]:
-        """Explicit, else by key, else sticky; with the round robin partitioner: explicit, else the next in turn."""
+        """Explicit, else by key, else sticky; with the round robin partitioner: explicit, else the next in turn; with a user's,
+        whose choices are in `explicit`: sticky where it chose none."""
         partitions = explicit.copy()
         undecided = partitions == NO_PARTITION
         by_key = not self._config.partitioner_ignore_keys and self._config.partitioner_class is None
@@ -269,7 +397,7 @@ class KafkaProducer:
             np.copyto(partitions, hashed, where=has_key)
             undecided &= ~has_key
         if undecided.any():
-            self._accumulator.assign_partitions(topic, base_sizes(columns), undecided, partitions, cluster)
+            self._accumulator.assign_partitions(topic, columns.base_sizes, undecided, partitions, cluster)
         return partitions
 
     # CHECKS
@@ -312,12 +440,15 @@ class KafkaProducer:
             self._metadata.raise_error_for_topic(topic)
             if now_ms >= deadline_ms:
                 raise self._absent(topic, partition, count, max_block_ms)
+            asked_ns = self._clock.now_ns()
             version = self._metadata.request_update_for_topic(topic)
             self._sender.wakeup()
             try:
                 self._metadata.await_update(version, deadline_ms - now_ms)
             except KafkaTimeoutError as error:
                 raise self._absent(topic, partition, count, max_block_ms) from error
+            finally:
+                self._metrics.waited_for_metadata(asked_ns)
 
     def _absent(self, topic: str, partition: int, count: int | None, max_block_ms: int) -> KafkaError:
         if count is not None:
@@ -362,11 +493,15 @@ class KafkaProducer:
         if threading.current_thread() is self._thread:
             raise KafkaError("flush() in a callback would wait for its own thread (KIP-1118)", condition="KAFKA_ILLEGAL_STATE")
         limit_ms = timeout_ms if timeout_ms is not None else self._settle_limit_ms()
-        self._gatherer.encode_all(min(limit_ms, self._config.max_block_ms))
-        if not self._accumulator.flush(limit_ms, self._sender.wakeup):
-            raise KafkaTimeoutError(
-                f"flush: rows are neither acknowledged nor failed after {limit_ms} ms", condition="KAFKA_FLUSH_TIMEOUT"
-            )
+        started_ns = self._clock.now_ns()
+        try:
+            self._gatherer.encode_all(min(limit_ms, self._config.max_block_ms))
+            if not self._accumulator.flush(limit_ms, self._sender.wakeup):
+                raise KafkaTimeoutError(
+                    f"flush: rows are neither acknowledged nor failed after {limit_ms} ms", condition="KAFKA_FLUSH_TIMEOUT"
+                )
+        finally:
+            self._metrics.flushed(started_ns)
 
     def _settle_limit_ms(self) -> int:
         return self._config.delivery_timeout_ms + self._config.request_timeout_ms + CLOSE_MARGIN_MS
@@ -394,14 +529,39 @@ class KafkaProducer:
             self._sender.force_close()
             self._thread.join(CLOSE_MARGIN_MS / 1000)
 
-    def metrics(self) -> dict[str, int]:
-        """Counters under Kafka's metric names, as of now."""
-        return self._metrics.snapshot() | {
-            "buffer-total-bytes": self._pool.total_memory,
-            "buffer-available-bytes": self._pool.available_memory,
-            "bufferpool-wait-time-ms-total": self._pool.wait_time_ms,
-            "buffer-exhausted-total": self._pool.exhausted_count,
-            "waiting-threads": self._pool.queued(),
+    # METRICS: at any time, from any thread, without blocking; also after close()
+
+    def metrics(self, *, since_start: bool = False) -> dict[str, float]:
+        """Kafka's producer-metrics by their names, as of now; the README lists them. Times are ms unless the name says ns.
+
+        Averages, maxima and rates are of the last metrics.num.samples windows of metrics.sample.window.ms, or with
+        `since_start` of the producer's whole life; totals always are. 0 where there was nothing to take an average of.
+        Rows that flush() or a Delivery says are settled are in it; of what is just being sent, some numbers may be one
+        request ahead of others.
+        """
+        return self._metrics.snapshot(since_start=since_start)
+
+    def topic_metrics(self, *, since_start: bool = False) -> dict[str, dict[str, float]]:
+        """Kafka's producer-topic-metrics: topic -> name -> value, for topics that something was sent to. As metrics()."""
+        return self._metrics.topic_snapshots(since_start=since_start)
+
+    def node_metrics(self, *, since_start: bool = False) -> dict[int, dict[str, float]]:
+        """Kafka's producer-node-metrics: broker id -> name -> value; bootstrap servers have ids below zero. As metrics()."""
+        return self._metrics.node_snapshots(since_start=since_start)
+
+    def _gauges(self, client: NetworkClient) -> dict[str, Callable[[], float]]:
+        made_ms = self._clock.now_ms()
+
+        def metadata_age() -> float:
+            return (self._clock.now_ms() - (self._metadata.last_successful_refresh_ms() or made_ms)) / 1000
+
+        return {
+            "requests-in-flight": client.in_flight_request_count,
+            "metadata-age": metadata_age,
+            "waiting-threads": self._pool.queued,
+            "buffer-total-bytes": lambda: self._pool.total_memory,
+            "buffer-available-bytes": lambda: self._pool.available_memory,
+            "bufferpool-wait-time-ms-total": lambda: self._pool.waits.total // NS_PER_MS,
         }
 
     def __enter__(self) -> KafkaProducer:
@@ -414,7 +574,6 @@ class KafkaProducer:
         return f"KafkaProducer({self.client_id})"
 
 
-_UNSEEN = (Cluster(), 0)
 NO_PARTITION = -1  # in an int32 column: the row does not say
 
 
@@ -426,6 +585,18 @@ class _TopicChunk:
     columns: RecordColumns
     explicit: npt.NDArray[np.int32]  # partition, or NO_PARTITION
     rows: npt.NDArray[np.int32]  # where each row stood in the caller's chunk
+
+    def decided_by(self, partitioner: UserPartitioner, cluster: Cluster) -> _TopicChunk:
+        """With the partitions that a user's partitioner chooses for rows that name none, slice by slice. Raises KafkaError."""
+        ends = np.cumsum(self.columns.base_sizes)
+        cuts = np.unique([0, *np.searchsorted(ends, np.arange(SLICE_BYTES, int(ends[-1]), SLICE_BYTES)), len(ends)]).tolist()
+        decided = [
+            partitioner.decide(
+                self.topic, self.columns.slice(start, stop), self.explicit[start:stop], self.rows[start:stop], cluster
+            )
+            for start, stop in pairwise(cuts)
+        ]
+        return replace(self, explicit=np.concatenate(decided))
 
 
 def _count(topic: str | pa.Array, *columns: pa.Array | None) -> int:

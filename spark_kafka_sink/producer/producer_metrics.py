@@ -1,26 +1,213 @@
-"""What a producer has done so far, under Kafka's metric names. Counters only: cheap to keep, read as one snapshot.
+"""What a producer has done so far, under Kafka's metric names.
 
-Written by the Sender thread; a snapshot taken by a caller may be a moment old.
+Recorded for each batch sent, request, answer, retry or failure, by the Sender; and by callers where they have waited anyway
+(memory, metadata, flush). Nothing is done per row. Read by any thread, see metrics.py: what becomes of a row is counted before
+its Delivery is told (but for a forced close), so that after flush() or result() the numbers hold these rows.
+The tables below are all there is: name, what is read, sentence. tests/readme_tables.py prints them into the README.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.metrics import (
+    Samples,
+    Stat,
+    average,
+    average_and_max,
+    count,
+    gauge,
+    markdown_rows,
+    meter,
+    snapshot,
+    time_and_share,
+    total,
+)
+from spark_kafka_sink.network.network_metrics import NETWORK_METRICS, NODE_METRICS, NetworkMetrics
+from spark_kafka_sink.producer.buffer_pool import BufferPool
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE
+
+SENDER_METRICS = [
+    *meter("record-send", "records_per_request", "Records sent; one that is sent again counts again."),
+    *meter("record-retry", "retries", "Records that are to be sent again, because of an error that may pass."),
+    *meter("record-error", "errors", "Records that failed for good, those that send refused included."),
+    *average("records-per-request-avg", "records_per_request", "Records of a Produce request."),
+    *average_and_max("record-size", "record_sizes", "Bytes of a record, uncompressed."),
+    *average_and_max("batch-size", "batch_sizes", "Bytes of a batch as sent."),
+    *average("compression-rate-avg", "compression", "A batch's records as sent, in proportion to their size uncompressed."),
+    *meter("batch-split", "splits", "Batches that a broker found too large and that were split."),
+    *average_and_max("record-queue-time", "queue_times", "Milliseconds from a batch's first record until it is sent."),
+    *average_and_max("request-latency", "latency", "Milliseconds from making a Produce request to its response."),
+    *gauge("requests-in-flight", "Requests that wait for a response now."),
+    *gauge("metadata-age", "Seconds since the brokers last told which topics and partitions there are."),
+]
+CALLER_METRICS = [
+    *total("flush-time-ns-total", "flush_times", "Nanoseconds that callers have spent in flush()."),
+    *total("metadata-wait-time-ns-total", "metadata_waits", "Nanoseconds that callers have waited for metadata."),
+    *gauge("waiting-threads", "Callers that wait for memory now."),
+    *gauge("buffer-total-bytes", "Memory for records, `buffer.memory` in whole blocks."),
+    *gauge("buffer-available-bytes", "The part of it that is free."),
+    *time_and_share("bufferpool-wait", "pool_waits", "Nanoseconds that callers have waited for memory; and as a part of time."),
+    *meter("buffer-exhausted", "pool_exhausted", "Waits for memory that `max.block.ms` ended."),
+]
+# What averages are made of, so that those of several producers can be put together; and two sums that Kafka has by topic only.
+OWN_METRICS = [
+    *total("byte-total", "batch_sizes", "Bytes of batches sent."),
+    *count("batch-send-total", "batch_sizes", "Batches sent."),
+    *total("uncompressed-byte-total", "record_sizes", "Bytes of records sent, before compression."),
+    *total("compression-rate-total", "compression", "Sum behind `compression-rate-avg`, over batches."),
+    *total("record-queue-time-total", "queue_times", "Sum behind `record-queue-time-avg`, over batches."),
+    *count("produce-request-total", "records_per_request", "Produce requests sent."),
+    *count("produce-response-total", "latency", "Their responses."),
+    *total("request-latency-total", "latency", "Sum behind `request-latency-avg`, over these."),
+    *gauge("bufferpool-wait-time-ms-total", "`bufferpool-wait-time-ns-total` in milliseconds."),
+]
+TOPIC_METRICS = [
+    *meter("record-send", "records", "Records sent; one that is sent again counts again."),
+    *meter("byte", "sizes", "Bytes of batches sent."),
+    *average("compression-rate", "compression", "A batch's records as sent, in proportion to their size uncompressed."),
+    *meter("record-retry", "retries", "Records that are to be sent again, because of an error that may pass."),
+    *meter("record-error", "errors", "Records that failed for good, since something was sent to the topic."),
+]
+SECTIONS = {
+    "`metrics()`: Kafka's producer-metrics": [*SENDER_METRICS, *CALLER_METRICS, *NETWORK_METRICS],
+    "`metrics()`: more of our own": OWN_METRICS,
+    "`topic_metrics()`: Kafka's producer-topic-metrics, by topic": TOPIC_METRICS,
+    "`node_metrics()`: Kafka's producer-node-metrics, by broker id (below zero: bootstrap servers)": NODE_METRICS,
+}
 
 
-@dataclass(slots=True)
+def markdown_tables() -> str:
+    """For the README."""
+    tables = []
+    for heading, metrics in SECTIONS.items():
+        tables.append("\n".join([f"| {heading} | |", "|---|---|", *markdown_rows(metrics)]))
+    return "\n\n".join(tables)
+
+
+class _TopicStats:
+    def __init__(self, samples: Samples) -> None:
+        self.records = samples.stat()
+        self.sizes = samples.stat()
+        self.compression = samples.stat()
+        self.retries = samples.stat()
+        self.errors = samples.stat()
+
+
 class ProducerMetrics:
-    record_send_total: int = 0  # acknowledged or failed for good
-    record_error_total: int = 0
-    record_retry_total: int = 0
-    batch_send_total: int = 0  # acknowledged batches
-    batch_split_total: int = 0
-    byte_total: int = 0  # acknowledged, on the wire
-    uncompressed_byte_total: int = 0  # the same batches' records before compression
-    request_total: int = 0
-    request_latency_max: int = 0  # ms
-    record_queue_time_max: int = 0  # ms between a batch's creation and its drain
-    produce_throttle_time_max: int = 0  # ms
+    """Args: config, for metrics.sample.window.ms and metrics.num.samples; clock."""
 
-    def snapshot(self) -> dict[str, int]:
-        return {each.name.replace("_", "-"): getattr(self, each.name) for each in fields(self)}
+    def __init__(self, config: ProducerConfig, clock: Clock) -> None:
+        self._clock = clock
+        self.samples = Samples(config.metrics_sample_window_ms, config.metrics_num_samples, clock.now_ms())
+        self.network = NetworkMetrics(self.samples)
+        self.gauges: dict[str, Callable[[], float]] = {}  # filled by KafkaProducer, who knows what they look at
+        self.pool_waits, self.pool_exhausted = Stat(), Stat()  # the pool's own, once it is watched
+
+        # Sender only.
+        self.records_per_request = self.samples.stat()
+        self.batch_sizes = self.samples.stat()
+        self.record_sizes = self.samples.stat()
+        self.compression = self.samples.stat()
+        self.queue_times = self.samples.stat()  # ms
+        self.latency = self.samples.stat()  # ms
+        self.retries = self.samples.stat()
+        self.splits = self.samples.stat()
+        self._topics: dict[str, _TopicStats] = {}  # added to by the Sender, never taken from
+
+        self._lock = threading.Lock()  # guards the three below, and the topics' errors; taken by Sender and callers, rarely
+        self.errors = self.samples.stat()
+        self.flush_times = self.samples.stat()  # ns
+        self.metadata_waits = self.samples.stat()  # ns
+
+    def watch_pool(self, pool: BufferPool) -> None:
+        self.pool_waits = self.samples.watch(pool.waits)
+        self.pool_exhausted = self.samples.watch(pool.exhausted)
+
+    # RECORDING: Sender
+
+    def request_sent(self, batches: Sequence[ProducerBatch]) -> None:
+        """The batches of one Produce request, just drained. Summed up here, because attributes cost more than locals."""
+        records = record_bytes = sent_bytes = largest_batch = queue_ms = longest_ms = 0
+        ratios = 0.0
+        row_sizes = []
+        for batch in batches:
+            size, raw, count = batch.size_in_bytes, batch.record_bytes, batch.record_count
+            waited_ms = batch.drained_ms - batch.created_ms
+            ratio = (size - BATCH_HEADER_SIZE) / raw
+            records += count
+            record_bytes += raw
+            sent_bytes += size
+            ratios += ratio
+            queue_ms += waited_ms
+            if size > largest_batch:
+                largest_batch = size
+            if waited_ms > longest_ms:
+                longest_ms = waited_ms
+            row_sizes += [part.sizes for part in batch.parts]
+            name = batch.topic_partition.topic
+            topic = self._topics.get(name) or self._make_topic(name)
+            topic.records.total += count
+            topic.sizes.total += size
+            topic.compression.count += 1
+            topic.compression.total += ratio
+        self.records_per_request.record(records)
+        self.batch_sizes.add(len(batches), sent_bytes, largest_batch)
+        self.compression.add(len(batches), ratios)
+        self.queue_times.add(len(batches), queue_ms, longest_ms)
+        # Once for all rows of the request: the largest of each batch would take longer than everything above.
+        self.record_sizes.add(records, record_bytes, int(np.concatenate(row_sizes).max()))
+
+    def _make_topic(self, name: str) -> _TopicStats:
+        made = self._topics[name] = _TopicStats(self.samples)
+        return made
+
+    def request_answered(self, node_id: int, latency_ms: int) -> None:
+        self.latency.record(latency_ms)
+        self.network.node(node_id).latency.record(latency_ms)
+
+    def records_retried(self, topic: str, records: int) -> None:
+        self.retries.total += records
+        if topic in self._topics:
+            self._topics[topic].retries.total += records
+
+    # RECORDING: any thread
+
+    def records_failed(self, topic: str, records: int) -> None:
+        with self._lock:
+            self.errors.total += records
+            if topic in self._topics:
+                self._topics[topic].errors.total += records
+
+    def flushed(self, since_ns: int) -> None:
+        with self._lock:
+            self.flush_times.total += self._clock.now_ns() - since_ns
+
+    def waited_for_metadata(self, since_ns: int) -> None:
+        with self._lock:
+            self.metadata_waits.total += self._clock.now_ns() - since_ns
+
+    # READING: any thread
+
+    def snapshot(self, *, since_start: bool = False) -> dict[str, float]:
+        now_ms = self._clock.now_ms()
+        own = (*SENDER_METRICS, *CALLER_METRICS, *OWN_METRICS)
+        values = snapshot(self.samples, own, self, now_ms, since_start=since_start)
+        values |= self.network.snapshot(now_ms, since_start=since_start)
+        return values | {name: read() for name, read in self.gauges.items()}
+
+    def topic_snapshots(self, *, since_start: bool = False) -> dict[str, dict[str, float]]:
+        now_ms = self._clock.now_ms()
+        return {
+            name: snapshot(self.samples, TOPIC_METRICS, topic, now_ms, since_start=since_start)
+            for name, topic in sorted(self._topics.copy().items())
+        }
+
+    def node_snapshots(self, *, since_start: bool = False) -> dict[int, dict[str, float]]:
+        return self.network.node_snapshots(self._clock.now_ms(), since_start=since_start)

@@ -1,10 +1,12 @@
-"""One record on its way in, and what is known of it once it is written."""
+"""A record, or columns of them, on the way in, and what is known of them once they are written."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 
 @dataclass(slots=True)
@@ -37,3 +39,42 @@ class RecordMetadata(NamedTuple):
     timestamp: int
     serialized_key_size: int
     serialized_value_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerColumns:
+    """The arguments of one `KafkaProducer.send_columns`: a record per row. Interceptors get and return them.
+
+    `dataclasses.replace(columns, value=…)` makes changed ones. A column that is None is null in every row.
+    """
+
+    topic: str | pa.Array  # one name for all rows, or a column of strings
+    value: pa.Array | None = None  # binary or string
+    key: pa.Array | None = None  # binary or string
+    partition: pa.Array | None = None  # int32; null leaves the choice to the partitioner
+    headers: pa.Array | None = None  # list<struct<key: string, value: binary>> or map<string, binary>
+    timestamp: pa.Array | None = None  # int64, milliseconds since 1970; null: now
+
+    def columns(self) -> dict[str, pa.Array]:
+        """The columns that there are, by name."""
+        everything = {name: getattr(self, name) for name in ("topic", "value", "key", "partition", "headers", "timestamp")}
+        return {name: column for name, column in everything.items() if column is not None and not isinstance(column, str)}
+
+    @property
+    def rows(self) -> int | None:
+        """None when there is no column to count."""
+        return next((len(column) for column in self.columns().values()), None)
+
+
+class BatchMetadata(NamedTuple):
+    """Where a run of rows is that were sent together and went into one batch; what interceptors hear of.
+
+    `partition` is -1 for rows that failed before they had one, `base_offset` -1 where it is unknown (they failed, or acks=0);
+    the rows' offsets follow each other. `timestamp` is the broker's own where the topic keeps that (LogAppendTime), else -1.
+    """
+
+    topic: str
+    partition: int
+    base_offset: int
+    rows: int
+    timestamp: int

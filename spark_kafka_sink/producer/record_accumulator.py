@@ -86,6 +86,7 @@ class RecordAccumulator:
         clock: for linger, back-off and expiry.
         sequencer: the TransactionManager, or None without idempotence.
         random: for sticky partitions and back-off jitter; seeded by tests.
+        on_abandoned: told topic and number of rows that found no place, before their owner is.
     """
 
     def __init__(
@@ -95,12 +96,14 @@ class RecordAccumulator:
         clock: Clock,
         sequencer: Sequencer | None = None,
         random: Random | None = None,
+        on_abandoned: Callable[[str, int], None] = lambda *_: None,
     ) -> None:
         self._config = config
         self.pool = pool
         self._clock = clock
         self._sequencer = sequencer
         self._random = random or Random()
+        self._on_abandoned = on_abandoned
         self._compression = Compression.of(config)
         self._ratios = CompressionRatioEstimator()
         self._topics: dict[str, TopicQueues] = {}
@@ -166,7 +169,9 @@ class RecordAccumulator:
                     layout.overdraw_memory()
         except BaseException as error:
             told = error if isinstance(error, KafkaError) else KafkaError(f"rows for {topic} cannot be encoded: {error!r}")
-            owner.abandon(rows if layout is None else layout.rows_without_place(), told)
+            left = rows if layout is None else layout.rows_without_place()
+            self._on_abandoned(topic, len(left))
+            owner.abandon(left, told)
             raise
 
     def _wait_for_memory(self, layout: SliceLayout, max_block_ms: int, wake_sender: Callable[[], None]) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import repeat
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,32 +24,20 @@ from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.delivery import UNKNOWN_OFFSET, Part
-from spark_kafka_sink.producer.producer_record import RecordMetadata
+from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
 from spark_kafka_sink.producer.serializers import SerializationError
-from spark_kafka_sink.records.columns import RecordColumns, record_columns
+from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE, MAX_RECORD_OVERHEAD
+from spark_kafka_sink.records.varint import Int64Column
 
 logger = logging.getLogger(__name__)
 
 Callback = Callable[[RecordMetadata | None, KafkaError | None], None]
 
 MIN_CHUNK_BYTES = 256 * 1024  # a chunk costs some 0.2 ms however small it is
+_HEADERS = pa.map_(pa.string(), pa.binary())
 _PENDING = -2  # in a column of offsets: neither acknowledged nor failed
 _FAILED = -3
-
-
-class GatheredRecord(NamedTuple):
-    key: bytes | None
-    value: bytes | None
-    partition: int  # NO_PARTITION where the record does not say
-    headers: Sequence[tuple[str, bytes | None]]
-    timestamp: int
-    callback: Callback | None
-
-
-def new_gathered_record(fields: tuple[object, ...]) -> GatheredRecord:
-    """As GatheredRecord(*fields), in a third of the time: one is made for every record sent."""
-    return tuple.__new__(GatheredRecord, fields)
 
 
 class RecordFuture:
@@ -79,41 +68,118 @@ class RecordFuture:
         return self._chunk.error_of(self._index)
 
 
-class GatheredRecords:
-    """A chunk in the making, then the owner of its rows: the Sender reports to it, futures ask it."""
+class RecordDetails(NamedTuple):
+    """What few records say, so that the others need not carry it."""
 
-    def __init__(self, topic: str, created_ms: int, cluster: Cluster, clock: Clock) -> None:
+    partition: int | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp: int | None = None
+
+
+class GatheredPayload(NamedTuple):
+    """One entry a record, as `record_columns` takes them."""
+
+    value: pa.Array
+    key: pa.Array | None
+    headers: pa.Array | None
+    timestamps: Int64Column
+
+
+class GatheredRecords:
+    """A chunk in the making, then the owner of its rows: the Sender reports to it, futures ask it.
+
+    Columns from the start: lists that `append` fills, one entry a record, and dicts of what only some records have.
+    """
+
+    def __init__(self, topic: str, cluster: Cluster, clock: Clock) -> None:
         self.topic = topic
-        self.created_ms = created_ms  # linger.ms and delivery.timeout.ms count from the first record
+        self.created_ms = clock.now_ms()  # linger.ms and delivery.timeout.ms count from the first record
         self.cluster = cluster  # in which the topic is known
-        self.records: list[GatheredRecord] = []
+        self._lock = threading.Lock()  # guards what `add` fills
+        self._takes_records = True
         self.size_bytes = 0
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.sent_s: list[float] = []  # when, in seconds since 1970: the timestamp of records that bring none
+        self.details: dict[int, RecordDetails] = {}
+        self.callbacks: list[Callback | None] = []
         self._clock = clock
         self._settled = threading.Condition()  # guards the columns below; notified whenever some row is settled
         self._offsets: npt.NDArray[np.int64] | None = None  # _PENDING, _FAILED, or what RecordMetadata says; None: all pending
         self._partitions = np.zeros(0, np.int32)
         self._append_times = np.zeros(0, np.int64)
         self._errors: dict[int, KafkaError] = {}
-        self._has_callbacks = False
+        self.columns: RecordColumns | None = None  # without payloads: for RecordMetadata
 
-    def add(self, record: GatheredRecord, size_bytes: int) -> RecordFuture:
-        self.records.append(record)
-        self.size_bytes += size_bytes
-        return RecordFuture(self, len(self.records) - 1)
+    def __len__(self) -> int:
+        return len(self.callbacks) if self._offsets is None else len(self._offsets)
 
-    @cached_property
-    def columns(self) -> RecordColumns:
-        """The records as columns, once none is added any more."""
-        return columns_of(self.records)
+    def add(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        callback: Callback | None,
+        size_bytes: int,
+        details: RecordDetails | None = None,
+    ) -> RecordFuture | None:
+        """Take a record in; None if the chunk takes no more."""
+        self._lock.acquire()  # not `with`, which takes twice as long
+        try:
+            if not self._takes_records:
+                return None
+            callbacks = self.callbacks
+            index = len(callbacks)
+            self.values.append(value)
+            self.keys.append(key)
+            self.sent_s.append(self._clock.wall_s())
+            if details is not None:
+                self.details[index] = details
+            self.size_bytes += size_bytes
+            callbacks.append(callback)
+            return RecordFuture(self, index)
+        finally:
+            self._lock.release()
+
+    def refuse_records(self) -> None:
+        with self._lock:
+            self._takes_records = False
 
     def seal(self) -> None:
-        """No record is added from here on."""
-        count = len(self.records)
+        """No record is added from here on, and the Sender may report."""
+        self.refuse_records()
+        count = len(self)
         with self._settled:
             self._partitions = np.full(count, -1, np.int32)
             self._append_times = np.full(count, -1, np.int64)
             self._offsets = np.full(count, _PENDING, np.int64)
-            self._has_callbacks = any(record.callback is not None for record in self.records)
+            if self.callbacks.count(None) == count:
+                self.callbacks = []
+
+    def explicit_partitions(self, none: int) -> npt.NDArray[np.int32]:
+        """int32[n]: what records say themselves, `none` where they do not."""
+        partitions = np.full(len(self), none, np.int32)
+        said = {row: each.partition for row, each in self.details.items() if each.partition is not None}
+        partitions[list(said)] = list(said.values())
+        return partitions
+
+    def payload_columns(self) -> GatheredPayload:
+        """What the records hold, as Arrow arrays."""
+        timestamps = (np.array(self.sent_s) * 1000 + 0.0005).astype(
+            np.int64
+        )  # half of what a double leaves of a second's fraction
+        given = {row: each.timestamp for row, each in self.details.items() if each.timestamp is not None}
+        timestamps[list(given)] = list(given.values())
+        rows, headers = len(self.values), None
+        if any(each.headers for each in self.details.values()):
+            none = RecordDetails()
+            headers = pa.array([self.details.get(row, none).headers for row in range(rows)], _HEADERS)
+        keys = pa.array(self.keys, pa.binary()) if self.keys.count(None) < rows else None
+        return GatheredPayload(pa.array(self.values, pa.binary()), keys, headers, timestamps)
+
+    def become(self, columns: RecordColumns) -> None:
+        """From here on the records are rows of these columns; what is kept here are sizes and timestamps, not the payloads."""
+        self.columns = replace(columns, key=None, value=None, headers=None)
+        self.values, self.keys, self.sent_s = [], [], []
 
     # OUTCOMES: Sender thread, or a caller whose chunk could not be queued
 
@@ -126,7 +192,8 @@ class GatheredRecords:
             self._partitions[rows] = part.topic_partition.partition
             self._append_times[rows] = log_append_time_ms
             self._settled.notify_all()
-        self._call_back(rows, {})
+        if self.callbacks:
+            self._call_back(rows, self._metadata_of_rows(rows), repeat(None))
 
     def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
         at = {int(part.rows[index - part.first_delta]): each for index, each in record_errors.items() if _lies_in(part, index)}
@@ -142,7 +209,7 @@ class GatheredRecords:
         self._fail_rows(rows, dict.fromkeys(rows.tolist(), error))
 
     def abandon_all(self, error: KafkaError) -> None:
-        self.abandon(np.arange(len(self.records), dtype=np.int32), error)
+        self.abandon(np.arange(len(self), dtype=np.int32), error)
 
     def _fail_rows(self, rows: npt.NDArray[np.int32], errors: dict[int, KafkaError]) -> None:
         with self._settled:
@@ -150,29 +217,30 @@ class GatheredRecords:
             self._offsets[rows] = _FAILED
             self._errors.update(errors)
             self._settled.notify_all()
-        self._call_back(rows, errors)
+        if self.callbacks:
+            self._call_back(rows, repeat(None), map(errors.get, rows.tolist()))
 
-    def _call_back(self, rows: npt.NDArray[np.int32], errors: Mapping[int, KafkaError]) -> None:
-        if not self._has_callbacks:
-            return
-        outcomes = repeat(None) if errors else self._metadata_of_rows(rows)
-        for row, metadata in zip(rows.tolist(), outcomes, strict=False):
-            callback = self.records[row].callback
+    def _call_back(
+        self, rows: npt.NDArray[np.int32], outcomes: Iterable[RecordMetadata | None], errors: Iterable[KafkaError | None]
+    ) -> None:
+        callbacks = map(self.callbacks.__getitem__, rows.tolist())
+        for callback, metadata, error in zip(callbacks, outcomes, errors, strict=False):
             if callback is None:
                 continue
             try:
-                callback(metadata, errors.get(row))
+                callback(metadata, error)
             except Exception:
                 logger.exception("! the callback of a record for %s raised", self.topic)
 
     def _metadata_of_rows(self, rows: npt.NDArray[np.int32]) -> Iterator[RecordMetadata]:
         """For acknowledged rows: columns first, so that little is left to do for each."""
         assert self._offsets is not None
+        assert self.columns is not None
         times = self._append_times[rows]
-        times = np.where(times < 0, _rows_of(self.columns.timestamps, rows), times)
+        times = np.where(times < 0, _rows_of(self.columns.timestamps, rows), times).tolist()
         sizes = (_rows_of(lengths, rows).tolist() for lengths in (self.columns.key_lengths, self.columns.value_lengths))
-        fields = zip(repeat(self.topic), self._partitions[rows].tolist(), self._offsets[rows].tolist(), times.tolist(), *sizes)
-        return map(RecordMetadata._make, fields)
+        fields = zip(repeat(self.topic), self._partitions[rows].tolist(), self._offsets[rows].tolist(), times, *sizes)
+        return map(_new_metadata, fields)
 
     # ANSWERS: any thread
 
@@ -203,22 +271,35 @@ def _lies_in(part: Part, index: int) -> bool:
     return 0 <= index - part.first_delta < part.row_count
 
 
-def failed_record(topic: str, record: GatheredRecord, error: KafkaError, clock: Clock) -> RecordFuture:
+# As RecordMetadata(*fields), in a third of the time: one is made for every record that has a callback.
+_new_metadata = cast(Callable[[tuple[object, ...]], RecordMetadata], partial(tuple.__new__, RecordMetadata))
+
+NewChunk = Callable[[str, Cluster, Clock], GatheredRecords]
+
+
+def failed_record(
+    topic: str,
+    callback: Callback | None,
+    details: RecordDetails | None,
+    error: KafkaError,
+    clock: Clock,
+    new_chunk: NewChunk = GatheredRecords,
+) -> RecordFuture:
     """The future of a record that could not even be gathered; its callback has been called."""
-    chunk = GatheredRecords(topic, 0, Cluster(), clock)
-    future = chunk.add(record, 0)
+    chunk = new_chunk(topic, Cluster(), clock)
+    future = chunk.add(None, None, callback, 0, details)
+    assert future is not None
     chunk.seal()
     chunk.abandon_all(error)
     return future
 
 
-class _TopicRecords:
+class _TopicLocks:
     def __init__(self) -> None:
         # Held while a chunk is encoded; the Sender takes it only if it is free. Reentrant: a callback that is told of a failure
         # meanwhile, on the same thread, may send again.
         self.encoding = threading.RLock()
-        self.lock = threading.Lock()  # guards the chunk below and adding to it
-        self.chunk: GatheredRecords | None = None
+        self.chunk = threading.Lock()  # guards the beginning and the taking of the topic's chunk
 
 
 class RecordGatherer:
@@ -226,7 +307,9 @@ class RecordGatherer:
     chunk_bytes: how much makes a chunk.
     linger_ms: how long a chunk that is not full waits for more records.
     max_block_ms: how long a caller waits for another's chunk to be encoded.
+    wake_sender: called when a chunk is begun.
     encode: queues a sealed chunk, whose records it settles if it fails; waits so long for memory, with None not at all.
+    new_chunk: makes a chunk; interceptors have chunks of their own.
     """
 
     def __init__(
@@ -235,45 +318,59 @@ class RecordGatherer:
         linger_ms: int,
         max_block_ms: int,
         encode: Callable[[GatheredRecords, int | None], None],
+        wake_sender: Callable[[], None],
         clock: Clock,
+        new_chunk: NewChunk = GatheredRecords,
     ) -> None:
-        self._chunk_bytes = max(chunk_bytes, MIN_CHUNK_BYTES)
+        self._new_chunk = new_chunk
+        self.chunk_bytes = max(chunk_bytes, MIN_CHUNK_BYTES)
+        self.chunks: dict[str, GatheredRecords] = {}  # by topic: those that take records
         self._linger_ms = linger_ms
         self._max_block_ms = max_block_ms
         self._encode = encode
+        self._wake_sender = wake_sender
         self._clock = clock
-        self._topics: dict[str, _TopicRecords] = {}  # grows only
+        self._topics: dict[str, _TopicLocks] = {}  # grows only
         self._closed = False
 
-    def add(
-        self, topic: str, record: GatheredRecord, size_bytes: int, cluster: Cluster, wake_sender: Callable[[], None]
+    def begin(
+        self,
+        topic: str,
+        cluster: Cluster,
+        key: bytes | None,
+        value: bytes | None,
+        callback: Callback | None,
+        size_bytes: int,
+        details: RecordDetails | None = None,
     ) -> RecordFuture:
-        """Take a record. Encodes the chunk if it is full, which blocks while memory is exhausted; errors go to the records."""
-        records = self._topics.get(topic) or self._topics.setdefault(topic, _TopicRecords())
-        with records.lock:
+        """Take a record into the topic's chunk; begin one if there is none. Blocks as encode_full; raises ProducerClosedError."""
+        locks = self._topics.get(topic) or self._topics.setdefault(topic, _TopicLocks())
+        with locks.chunk:
             if self._closed:
                 raise ProducerClosedError("Cannot send: the producer is closed or being closed")
-            chunk = records.chunk
+            chunk = self.chunks.get(topic)
             if chunk is None:
-                chunk = records.chunk = GatheredRecords(topic, self._clock.now_ms(), cluster, self._clock)
-            chunk.cluster = cluster
-            future = chunk.add(record, size_bytes)
-            is_first, is_full = len(chunk.records) == 1, chunk.size_bytes >= self._chunk_bytes
-        if is_full:
-            self._encode_topic(records, self._max_block_ms)
-        elif is_first:
-            wake_sender()  # so that it counts the linger
+                chunk = self.chunks[topic] = self._new_chunk(topic, cluster, self._clock)
+            future = chunk.add(key, value, callback, size_bytes, details)
+            assert future is not None  # only a closed gatherer keeps chunks that refuse
+        if chunk.size_bytes >= self.chunk_bytes:
+            self.encode_full(topic)
+        else:
+            self._wake_sender()  # so that it counts the linger
         return future
+
+    def encode_full(self, topic: str) -> None:
+        """Queue a topic's chunk, which has reached `chunk_bytes`. Blocks while memory is exhausted; errors go to the records."""
+        self._encode_topic(topic, self._max_block_ms)
 
     def encode_all(self, max_block_ms: int) -> None:
         """Queue whatever is gathered, for flush and close. Blocks at most `max_block_ms` each time it needs memory."""
-        for records in list(self._topics.values()):
-            self._encode_topic(records, max_block_ms)
+        for topic in list(self._topics):
+            self._encode_topic(topic, max_block_ms)
 
     def encode_topic(self, topic: str) -> None:
         """Queue what is gathered for a topic, so that what comes by other ways follows it. Raises KafkaTimeoutError."""
-        records = self._topics.get(topic)
-        if records is not None and not self._encode_topic(records, self._max_block_ms):
+        if topic in self._topics and not self._encode_topic(topic, self._max_block_ms):
             raise KafkaTimeoutError(
                 f"records sent to {topic} before still wait for buffer memory after max.block.ms={self._max_block_ms}",
                 condition="KAFKA_BUFFER_EXHAUSTED",
@@ -282,64 +379,64 @@ class RecordGatherer:
     def encode_lingered(self, now_ms: int, at_once: bool) -> int:
         """Sender: queue what has waited for linger.ms; returns how long nothing more will be due. Never waits."""
         delay_ms = NEVER_MS
-        for records in list(self._topics.values()):
-            chunk = records.chunk
-            if chunk is None:
-                continue
+        for topic, chunk in list(self.chunks.items()):
             remaining_ms = 0 if at_once else chunk.created_ms + self._linger_ms - now_ms
             if remaining_ms > 0:
                 delay_ms = min(delay_ms, remaining_ms)
-            elif not self._encode_topic(records, None):
+            elif not self._encode_topic(topic, None):
                 delay_ms = min(delay_ms, max(1, self._linger_ms))  # somebody is at it, and may not take what came last
         return delay_ms
 
     def close(self) -> None:
         """Refuse further records."""
         self._closed = True
-        for records in list(self._topics.values()):
-            with records.lock:  # whoever was adding has added
-                continue
+        for topic, locks in list(self._topics.items()):
+            with locks.chunk:
+                chunk = self.chunks.get(topic)
+                if chunk is not None:
+                    chunk.refuse_records()
 
-    def abort(self, error: KafkaError) -> None:
-        """Fail what is gathered and not queued yet."""
-        for records in list(self._topics.values()):
-            chunk = self._take(records)
+    def abort(self, error: KafkaError) -> dict[str, int]:
+        """Fail what is gathered and not queued yet; returns how many records that were, by topic."""
+        failed: dict[str, int] = {}
+        for topic in list(self._topics):
+            chunk = self._take(topic)
             if chunk is not None:
                 chunk.abandon_all(error)
+                failed[topic] = len(chunk)
+        return failed
 
-    def _encode_topic(self, records: _TopicRecords, max_block_ms: int | None) -> bool:
+    def _encode_topic(self, topic: str, max_block_ms: int | None) -> bool:
         """Queue a topic's chunk. False if another thread is queueing the one before, and time ran out for waiting."""
-        if not records.encoding.acquire(timeout=0 if max_block_ms is None else max_block_ms / 1000):
+        encoding = self._topics[topic].encoding
+        if not encoding.acquire(timeout=0 if max_block_ms is None else max_block_ms / 1000):
             return False
         try:
-            chunk = self._take(records)
+            chunk = self._take(topic)
             if chunk is not None:
                 self._encode(chunk, max_block_ms)
             return True
         finally:
-            records.encoding.release()
+            encoding.release()
 
-    def _take(self, records: _TopicRecords) -> GatheredRecords | None:
-        with records.lock:
-            chunk, records.chunk = records.chunk, None
+    def _take(self, topic: str) -> GatheredRecords | None:
+        with self._topics[topic].chunk:
+            chunk = self.chunks.pop(topic, None)
         if chunk is not None:
             chunk.seal()
         return chunk
 
 
-# FROM RECORDS TO COLUMNS
-
-_HEADERS = pa.map_(pa.string(), pa.binary())
+# SIZES AND CHECKS, AT SEND
 
 
-def columns_of(records: Sequence[GatheredRecord]) -> RecordColumns:
-    keys, values, _, headers, timestamps, _ = zip(*records, strict=True)
-    return record_columns(
-        pa.array(values, pa.binary()),
-        pa.array(keys, pa.binary()) if any(key is not None for key in keys) else None,
-        pa.array(headers, _HEADERS) if any(headers) else None,
-        np.array(timestamps, np.int64),
-    )
+def checked_details(record: ProducerRecord) -> RecordDetails:
+    """What a record says beside key and value. Raises SerializationError for headers, ValueError for negative numbers."""
+    if record.partition is not None and record.partition < 0:
+        raise ValueError(f"Invalid partition: {record.partition}. Partition number should always be non-negative or null.")
+    if record.timestamp is not None and not 0 <= record.timestamp < 2**63:
+        raise ValueError(f"Invalid timestamp: {record.timestamp}. Timestamp should always be non-negative or null.")
+    return RecordDetails(record.partition, tuple(checked_headers(record.headers)), record.timestamp)
 
 
 def checked_headers(headers: Sequence[tuple[str, bytes | None]]) -> Sequence[tuple[str, bytes | None]]:

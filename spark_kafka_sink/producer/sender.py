@@ -128,7 +128,7 @@ class Sender:
             self._abort_batches(error)
             if self._gatherer is not None:
                 self._gatherer.close()
-                self._gatherer.abort(error)
+                self._abort_gathered(error)
 
     def initiate_close(self) -> None:
         """Refuse new rows, settle what is there, then end."""
@@ -148,6 +148,7 @@ class Sender:
 
     def run_once(self) -> None:
         now_ms = self._clock.now_ms()
+        self._metrics.samples.roll(now_ms)
         if self._transactions is not None and not self._prepare_producer(self._transactions, now_ms):
             self._client.poll(self._config.retry_backoff_ms, now_ms)
             return
@@ -161,7 +162,7 @@ class Sender:
                 self._abort_batches(transactions.fatal_error)
             self._expire(now_ms)  # collects what a caller was still writing into
             if self._gatherer is not None:
-                self._gatherer.abort(transactions.fatal_error)
+                self._abort_gathered(transactions.fatal_error)
             return False
         transactions.maybe_resolve()
         transactions.maybe_bump_epoch()
@@ -208,12 +209,11 @@ class Sender:
 
     def _track(self, drained: dict[int, list[ProducerBatch]]) -> None:
         for batches in drained.values():
+            if batches:
+                self._metrics.request_sent(batches)
             for batch in batches:
                 batch.in_flight = True
                 self._in_flight.setdefault(batch.topic_partition, []).append(batch)
-                self._metrics.record_queue_time_max = max(
-                    self._metrics.record_queue_time_max, batch.drained_ms - batch.created_ms
-                )
                 if self._guarantee_message_order:
                     self._accumulator.mute_partition(batch.topic_partition)
 
@@ -285,7 +285,6 @@ class Sender:
             max_version=None if ids_known else LAST_PRODUCE_VERSION_BY_NAME,
         )
         self._client.send(request, now_ms)
-        self._metrics.request_total += 1
         return True
 
     def _handle_produce_response(self, response: ClientResponse, batches: list[ProducerBatch], names: dict[UUID, str]) -> None:
@@ -327,8 +326,7 @@ class Sender:
         now_ms: int,
     ) -> None:
         latency_ms = response.received_ms - response.request.created_ms
-        self._metrics.request_latency_max = max(self._metrics.request_latency_max, latency_ms)
-        self._metrics.produce_throttle_time_max = max(self._metrics.produce_throttle_time_max, message.throttle_time_ms)
+        self._metrics.request_answered(response.request.node_id, latency_ms)
         answers = {
             TopicPartition(topic.name or names.get(topic.topic_id, ""), answer.index): answer
             for topic in message.responses
@@ -406,7 +404,7 @@ class Sender:
             if decision is Decision.RETRY_IN_NEW_EPOCH and self._transactions is not None:
                 self._transactions.request_epoch_bump(batch.topic_partition)
             logger.info("! %s: retrying after attempt %d: %s", batch.topic_partition, batch.attempts + 1, batch.last_error)
-            self._metrics.record_retry_total += batch.record_count
+            self._metrics.records_retried(batch.topic_partition.topic, batch.record_count)
             self._accumulator.reenqueue(batch, now_ms)
         elif decision is Decision.SPLIT:
             self._split(batch)
@@ -423,7 +421,7 @@ class Sender:
 
     def _split(self, batch: ProducerBatch) -> None:
         logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)
-        self._metrics.batch_split_total += 1
+        self._metrics.splits.record(1)
         children = self._accumulator.split_and_reenqueue(batch)
         if self._transactions is not None:
             self._transactions.replace_in_flight(batch, children)
@@ -433,10 +431,6 @@ class Sender:
     def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
         if self._transactions is not None:
             self._transactions.batch_completed(batch, answer.base_offset)
-        self._metrics.record_send_total += batch.record_count
-        self._metrics.batch_send_total += 1
-        self._metrics.byte_total += batch.size_in_bytes
-        self._metrics.uncompressed_byte_total += batch.record_bytes
         # A duplicate that the broker no longer remembers is a success whose offset it cannot tell.
         base_offset = -1 if answer.error_code else answer.base_offset
         batch.complete(base_offset, answer.log_append_time_ms)
@@ -451,8 +445,9 @@ class Sender:
         record_errors: dict[int, KafkaError] | None = None,
         final_state: FinalState = FinalState.FAILED,
     ) -> None:
-        if batch.fail(error, record_errors, final_state):
-            self._metrics.record_error_total += batch.record_count
+        if not batch.is_done:  # counted before it is told
+            self._metrics.records_failed(batch.topic_partition.topic, batch.record_count)
+        batch.fail(error, record_errors, final_state)
         if self._transactions is not None:
             self._transactions.batch_failed(batch, outcome_known=outcome_known)
         if batch.in_flight:
@@ -460,9 +455,14 @@ class Sender:
         else:
             self._accumulator.deallocate(batch)
 
+    def _abort_gathered(self, error: KafkaError) -> None:
+        assert self._gatherer is not None
+        for topic, count in self._gatherer.abort(error).items():
+            self._metrics.records_failed(topic, count)
+
     def _abort_batches(self, error: KafkaError) -> None:
         for batch in self._accumulator.abort_batches(error):
-            self._metrics.record_error_total += batch.record_count
+            self._metrics.records_failed(batch.topic_partition.topic, batch.record_count)
             if self._transactions is not None:
                 self._transactions.batch_failed(batch, outcome_known=False)
 

@@ -20,7 +20,7 @@ from spark_kafka_sink.producer.delivery import Part, RecordsOwner
 from spark_kafka_sink.producer.partition_queue import PartitionQueue
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.record_batch import EncodedRecords, base_sizes, encode_records, encode_selected, record_sizes
+from spark_kafka_sink.records.record_batch import EncodedRecords, encode_records, encode_selected, record_sizes
 
 ONE_BYTE_DELTAS = 64  # offset deltas below this take one byte as a zigzag varint
 TWO_BYTE_DELTAS = 8192  # and below this at most two
@@ -37,7 +37,7 @@ class SortedSlice:
         self._columns = columns
         self.rows = len(partitions)
         self._order = _stable_order(partitions)
-        base = base_sizes(columns)
+        base = columns.base_sizes
         stamps = np.broadcast_to(np.asarray(columns.timestamps, np.int64), self.rows)
         if self._order is not None:
             base, stamps, rows, partitions = base[self._order], stamps[self._order], rows[self._order], partitions[self._order]
@@ -74,7 +74,7 @@ class SortedSlice:
         """The bytes of rows lo..hi in sorted order, and where each begins."""
         deltas, timestamp_deltas, base = self.offset_deltas[lo:hi], self.timestamp_deltas[lo:hi], self._base_sizes[lo:hi]
         if self._order is None:
-            return encode_records(self._columns.slice(lo, hi), base, deltas, timestamp_deltas)
+            return encode_records(self._columns.slice(lo, hi), deltas, timestamp_deltas)
         return encode_selected(self._columns, self._order[lo:hi], base, deltas, timestamp_deltas)
 
 

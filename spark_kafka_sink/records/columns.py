@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.records.interleave import INT32_MAX, binary_offsets, join_rows
-from spark_kafka_sink.records.varint import Int64Column
+from spark_kafka_sink.records.varint import Int64Column, varint_sizes
 
 NO_TIMESTAMP = -1  # what a batch carries when none of its records has a timestamp
 NULL_LENGTH = -1  # what a record writes in place of the length of a null key, value or header value
+ATTRIBUTES_SIZE = 1  # what a record begins with after its length
+NO_HEADERS = b"\0"  # a count of 0
 
 _PAYLOAD_TYPES = (
     *(pa.binary(), pa.large_binary(), pa.binary_view()),
@@ -43,6 +45,7 @@ class RecordColumns:
     timestamps: Int64Column | int  # ms since 1970-01-01 UTC; an int counts for all rows
     key_lengths: Int64Column | int  # bytes, or NULL_LENGTH; the int NULL_LENGTH for all rows when the column is None
     value_lengths: Int64Column | int
+    base_sizes: Int64Column  # bytes of each record that do not depend on its batch: all but length, timestamp and offset delta
 
     def __len__(self) -> int:
         return self.rows
@@ -66,7 +69,7 @@ class RecordColumns:
             column if isinstance(column, int) else numbers(column)
             for column in (self.timestamps, self.key_lengths, self.value_lengths)
         )
-        return RecordColumns(rows, key, value, headers, timestamps, key_lengths, value_lengths)
+        return RecordColumns(rows, key, value, headers, timestamps, key_lengths, value_lengths, numbers(self.base_sizes))
 
 
 def record_columns(
@@ -99,14 +102,17 @@ def record_columns(
         if column is not None and len(column) != rows:
             raise SchemaError(f"column {name} has {len(column)} rows where {rows} are expected; pass columns of one length")
     keys, values = _payload("key", key), _payload("value", value)
+    encoded_headers = _encode_headers(headers, rows)
+    key_lengths, value_lengths = _lengths(keys), _lengths(values)
     return RecordColumns(
         rows=rows,
         key=keys,
         value=values,
-        headers=_encode_headers(headers, rows),
+        headers=encoded_headers,
         timestamps=_timestamps(timestamps, default_timestamp, rows),
-        key_lengths=_lengths(keys),
-        value_lengths=_lengths(values),
+        key_lengths=key_lengths,
+        value_lengths=value_lengths,
+        base_sizes=_base_sizes(key_lengths, value_lengths, encoded_headers, rows),
     )
 
 
@@ -140,6 +146,17 @@ def _lengths(payload: pa.Array | None) -> Int64Column | int:
     if payload.null_count:
         lengths[payload.is_null().to_numpy(zero_copy_only=False)] = NULL_LENGTH
     return lengths
+
+
+def _base_sizes(
+    key_lengths: Int64Column | int, value_lengths: Int64Column | int, headers: pa.Array | None, rows: int
+) -> Int64Column:
+    headers_sizes = len(NO_HEADERS) if headers is None else np.diff(binary_offsets(headers))
+    sizes: Int64Column = np.full(rows, ATTRIBUTES_SIZE, np.int64) + headers_sizes
+    for lengths in (key_lengths, value_lengths):
+        sizes += varint_sizes(lengths)
+        sizes += np.maximum(lengths, 0)
+    return sizes
 
 
 def _timestamps(column: pa.Array | pa.ChunkedArray | Int64Column | int, default: int, rows: int) -> Int64Column | int:

@@ -25,9 +25,9 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_kafka_sink.errors import RecordTooLargeError
-from spark_kafka_sink.records.columns import NULL_LENGTH, RecordColumns
+from spark_kafka_sink.records.columns import ATTRIBUTES_SIZE, NO_HEADERS, NULL_LENGTH, RecordColumns
 from spark_kafka_sink.records.crc32c import ByteBuffer, crc32c
-from spark_kafka_sink.records.interleave import INT32_MAX, Piece, binary_offsets, join_rows
+from spark_kafka_sink.records.interleave import INT32_MAX, Piece, join_rows
 from spark_kafka_sink.records.varint import Int64Column, varint_sizes
 
 BATCH_HEADER_SIZE = 61
@@ -36,26 +36,14 @@ NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 
-_ATTRIBUTES_SIZE = 1
 _RECORD_ATTRIBUTES = b"\0"  # no flag is defined
-_NO_HEADERS = b"\0"
 
 # ---- COUNTING
 
 
-def base_sizes(columns: RecordColumns) -> Int64Column:
-    """Bytes of each row that do not depend on its batch: all but length, timestamp delta and offset delta."""
-    sizes: Int64Column = np.full(columns.rows, _ATTRIBUTES_SIZE, np.int64)
-    for lengths in (columns.key_lengths, columns.value_lengths):
-        sizes += varint_sizes(lengths)
-        sizes += np.maximum(lengths, 0)
-    sizes += len(_NO_HEADERS) if columns.headers is None else np.diff(binary_offsets(columns.headers))
-    return sizes
-
-
 def size_upper_bounds(columns: RecordColumns) -> Int64Column:
     """Bytes of a batch that holds only this row, at most: what Kafka compares with max.request.size."""
-    return base_sizes(columns) + (BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD - _ATTRIBUTES_SIZE)
+    return columns.base_sizes + (BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD - ATTRIBUTES_SIZE)
 
 
 def record_sizes(base_sizes: Int64Column, offset_deltas: Int64Column, timestamp_deltas: Int64Column | int) -> Int64Column:
@@ -79,15 +67,10 @@ class EncodedRecords(NamedTuple):
     data: memoryview
 
 
-def encode_records(
-    columns: RecordColumns,
-    base_sizes: Int64Column,
-    offset_deltas: Int64Column,
-    timestamp_deltas: Int64Column | int,
-) -> EncodedRecords:
-    """Write all rows back to back. `base_sizes` is what the function of that name returned."""
+def encode_records(columns: RecordColumns, offset_deltas: Int64Column, timestamp_deltas: Int64Column | int) -> EncodedRecords:
+    """Write all rows back to back."""
     rows = np.arange(columns.rows, dtype=np.int64)
-    return encode_selected(columns, rows, base_sizes, offset_deltas, timestamp_deltas)
+    return encode_selected(columns, rows, columns.base_sizes, offset_deltas, timestamp_deltas)
 
 
 def encode_selected(
@@ -111,7 +94,7 @@ def encode_selected(
     pieces: list[Piece] = [bodies, _RECORD_ATTRIBUTES, timestamp_deltas, offset_deltas]
     for lengths, payload in ((columns.key_lengths, columns.key), (columns.value_lengths, columns.value)):
         pieces += [NULL_LENGTH] if payload is None or isinstance(lengths, int) else [lengths[selected], payload]
-    pieces.append(_NO_HEADERS if columns.headers is None else columns.headers)
+    pieces.append(NO_HEADERS if columns.headers is None else columns.headers)
     offsets, data = join_rows(pieces, len(selected), selected)
     return EncodedRecords(offsets, memoryview(data))
 

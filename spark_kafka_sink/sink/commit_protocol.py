@@ -53,19 +53,50 @@ class WrittenRange(NamedTuple):
         return WrittenRange(*self[:2], *OffsetRange(*self[2:]).merge(OffsetRange(*other[2:])))
 
 
-# Counters of the producer that a message carries, and how those of two tasks become one.
-COUNTERS: dict[str, Callable[[Iterable[int]], int]] = {
+# Metrics of the producer, since its start, that a message carries, and how those of two tasks become one.
+COUNTERS: dict[str, Callable[[Iterable[float]], float]] = {
+    "record-send-total": sum,
     "batch-send-total": sum,
     "batch-split-total": sum,
     "record-retry-total": sum,
     "request-total": sum,
     "byte-total": sum,
     "uncompressed-byte-total": sum,
+    "outgoing-byte-total": sum,
+    "connection-creation-total": sum,
     "bufferpool-wait-time-ms-total": sum,
+    "metadata-wait-time-ns-total": sum,
+    "flush-time-ns-total": sum,
+    "produce-request-total": sum,
+    "produce-response-total": sum,
+    "compression-rate-total": sum,
+    "record-queue-time-total": sum,
+    "request-latency-total": sum,
+    "batch-size-max": max,
+    "record-size-max": max,
     "request-latency-max": max,
     "record-queue-time-max": max,
     "produce-throttle-time-max": max,
 }
+# Averages over all tasks: a sum, and of how many. Averages of averages would be wrong where tasks differ in size.
+AVERAGES: dict[str, tuple[str, str]] = {
+    "records-per-request-avg": ("record-send-total", "produce-request-total"),
+    "record-size-avg": ("uncompressed-byte-total", "record-send-total"),
+    "batch-size-avg": ("byte-total", "batch-send-total"),
+    "compression-rate-avg": ("compression-rate-total", "batch-send-total"),
+    "record-queue-time-avg": ("record-queue-time-total", "batch-send-total"),
+    "request-latency-avg": ("request-latency-total", "produce-response-total"),
+}
+ONLY_FOR_AVERAGES = ("produce-response-total", "compression-rate-total", "record-queue-time-total", "request-latency-total")
+
+
+def merge_counters(columns: Iterable[Iterable[float]]) -> dict[str, float]:
+    """One column of the tasks' values for each of COUNTERS, as one value each, and the averages that follow from them."""
+    merged = {name: round(how(column), 3) for (name, how), column in zip(COUNTERS.items(), columns, strict=False)}
+    for name, (total, count) in AVERAGES.items():
+        if merged.get(count):
+            merged[name] = round(merged[total] / merged[count], 3)
+    return {name: value for name, value in merged.items() if name not in ONLY_FOR_AVERAGES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +110,7 @@ class KafkaCommitMessage(WriterCommitMessage):
     rows: int  # acknowledged, in the topics that they were meant for
     bytes: int  # keys, values and headers as records, before compression
     seconds: float
-    counters: tuple[int, ...]
+    counters: tuple[float, ...]
     skipped: int  # rows left out, as onRecordTooLarge or onInvalidRecord say
     dead_lettered: int  # rows acknowledged in deadLetterTopic
     written: tuple[WrittenRange, ...]
@@ -113,7 +144,7 @@ class CommitSummary:
     rows: int
     bytes: int
     slowest_task_seconds: float
-    counters: Mapping[str, int]
+    counters: Mapping[str, float]
     skipped: int
     dead_lettered: int
     written: tuple[WrittenRange, ...]
@@ -129,7 +160,7 @@ class CommitSummary:
             rows=sum(message.rows for message in messages),
             bytes=sum(message.bytes for message in messages),
             slowest_task_seconds=max((message.seconds for message in messages), default=0.0),
-            counters={name: how(column) for (name, how), column in zip(COUNTERS.items(), columns, strict=False)},
+            counters=merge_counters(columns),
             skipped=sum(message.skipped for message in messages),
             dead_lettered=sum(message.dead_lettered for message in messages),
             written=merge_ranges([each for message in messages for each in message.written]),

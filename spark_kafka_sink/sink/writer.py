@@ -94,7 +94,7 @@ def write_batches(
         sender.send(_joined(gathered))
     sender.finish()
     written = sender.written()
-    metrics = producer.metrics()
+    metrics = producer.metrics(since_start=True)
     return KafkaCommitMessage(
         spark_partition=task.partition,
         attempt=task.attempt,
@@ -103,7 +103,7 @@ def write_batches(
         rows=sender.acknowledged,
         bytes=sum(each.bytes for each in written),
         seconds=round(time.monotonic() - started, 3),
-        counters=tuple(metrics.get(name, 0) for name in COUNTERS),
+        counters=tuple(round(metrics.get(name, 0), 3) for name in COUNTERS),
         skipped=sender.skipped,
         dead_lettered=sender.dead_lettered,
         written=written,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.records.columns import record_columns
 from spark_kafka_sink.records.murmur2 import partition_for_keys
-from spark_kafka_sink.records.record_batch import base_sizes, encode_batch_header, encode_selected
+from spark_kafka_sink.records.record_batch import encode_batch_header, encode_selected
 from tests.records.batches import HEADERS
 
 PARTITIONS = 6
@@ -83,7 +83,7 @@ def encode(case: Case, order: NDArray[np.int64], starts: NDArray[np.int64], offs
     """Bytes of the batches."""
     columns = record_columns(case.value, case.key, case.headers, case.timestamps)
     deltas = 0 if isinstance(columns.timestamps, int) else columns.timestamps[order] - TIMESTAMP
-    encoded = encode_selected(columns, order, base_sizes(columns)[order], offset_deltas, deltas)
+    encoded = encode_selected(columns, order, columns.base_sizes[order], offset_deltas, deltas)
     size = 0
     for first, end in itertools.pairwise(starts):
         records = encoded.data[encoded.offsets[first] : encoded.offsets[end]]

@@ -18,8 +18,14 @@ class ManualClock(Clock):
         self._now_ms += self.auto_tick_ms
         return self._now_ms
 
+    def now_ns(self) -> int:
+        return self._now_ms * 1_000_000
+
     def wall_ms(self) -> int:
         return 1_700_000_000_000 + self.now_ms()
+
+    def wall_s(self) -> float:  # type: ignore[override]
+        return self.wall_ms() / 1000
 
     def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
         """Let other threads run; when nobody notifies, the whole time-out passes at once."""

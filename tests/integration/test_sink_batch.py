@@ -60,6 +60,17 @@ def test_the_partition_column_goes_before_the_key(
     assert {record.value: record.partition for record in read_topic(third)} == chosen
 
 
+def test_a_partitioner_goes_before_the_key_and_the_partition_column_before_it(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    by_key = spark.range(20).selectExpr("cast(id as string) key", "cast(id as string) value")
+    for partition, expected in ((None, {0}), (2, {2})):
+        name = topic(4)
+        df = by_key.withColumn("partition", F.lit(partition).cast("int"))
+        save(df, broker, name, kafka__partitioner__class="tests.integration.plugins.AlwaysZero")
+        assert {record.partition for record in read_topic(name)} == expected
+
+
 def test_keys_go_where_sparks_own_sink_puts_them(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
@@ -150,6 +161,11 @@ def test_rows_of_200_tasks_arrive_once_each(
     told = json.loads(report.read_text())
     assert (told["tasks"], told["rows"]) == (200, 10_000)
     assert sum(each["rows"] for each in told["offsets"][name].values()) == 10_000
+    counters = told["counters"]
+    assert counters["record-send-total"] == 10_000 + counters["record-retry-total"]
+    assert counters["uncompressed-byte-total"] >= told["bytes"]
+    assert 1 <= counters["records-per-request-avg"] <= 50
+    assert 0 < counters["request-latency-avg"] <= counters["request-latency-max"]
 
 
 def test_the_order_within_a_task_is_kept(spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic) -> None:

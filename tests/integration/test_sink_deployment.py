@@ -14,9 +14,11 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from jobs.local_kafka import LocalKafka
+from spark_kafka_sink.records.murmur2 import partition_for_keys
 from tests.integration.reading import ReadRecord
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -125,6 +127,61 @@ def test_executors_without_lz4_and_crc32c_write_the_same_and_say_so_once(
         assert {record.value for record in records} == written
     for missing in ("the lz4 package is missing", "the crc32c package is missing"):
         assert done.stderr.count(missing) == 1, done.stderr[-4000:]
+
+
+def readme_block(first_line: str) -> str:
+    """The Python block of the README that begins with this line."""
+    blocks = (ROOT / "README.md").read_text(encoding="utf-8").split("```python\n")[1:]
+    (block,) = [text.split("```")[0] for text in blocks if text.startswith(first_line)]
+    return block
+
+
+def test_plugins_sent_along_as_py_files_decide_change_and_hear(
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    """The README's own partitioner and interceptor, in executors that get them from addPyFile alone."""
+    name, audit, shipped = topic(5), tmp_path / "audit", tmp_path / "shipped"
+    shipped.mkdir()
+    (shipped / "my_plugins.py").write_text(readme_block("# my_plugins.py"))
+    settings = {**SETTINGS, "spark.executorEnv.PYTHONPATH": str(ROOT), "spark.executor.memory": "512m"}
+    printed = run(
+        f"""
+        from pyspark.sql import SparkSession
+        from spark_kafka_sink import KafkaDataSource
+
+        spark = SparkSession.builder.master("local-cluster[1,1,1024]").config(map={settings}).getOrCreate()
+        spark.dataSource.register(KafkaDataSource)
+        spark.sparkContext.addPyFile({str(shipped / "my_plugins.py")!r})
+        df = spark.range(6000, numPartitions=2).selectExpr(
+            "concat(elt(1 + id % 3, 'DE', 'FR', 'IT'), '-', id) key",
+            "concat(id, ' secret') value",
+            "if(id % 100 = 0, 4, null) partition",
+        )
+        writer = df.write.format("pykafka-sink").mode("append").option("topic", {name!r})
+        writer = writer.option("kafka.bootstrap.servers", {broker.bootstrap_servers!r}).option("kafka.audit.file", {str(audit)!r})
+        writer = writer.option("kafka.interceptor.classes", "my_plugins.Audit")
+        writer.option("kafka.partitioner.class", "my_plugins.ByCountry").save()
+        try:
+            writer.option("kafka.partitioner.class", "not_my_plugins.ByCountry").save()
+        except Exception as error:
+            print(error)
+        spark.stop()
+        """,
+        tmp_path,
+        ROOT,
+        SPARK_WORKER_DIR=str(tmp_path / "work"),
+    )
+    assert "[KAFKA_INVALID_CONFIG] partitioner.class=not_my_plugins.ByCountry cannot be loaded: ModuleNotFoundError" in printed
+    records = read_topic(name)
+    assert {record.value for record in records} == {b"%d ******" % number for number in range(6000)}
+    explicit = {record.partition for record in records if int((record.value or b"").split()[0]) % 100 == 0}
+    assert explicit == {4}
+    for country, where in zip(
+        (b"DE", b"FR", b"IT"), partition_for_keys(pa.array([b"DE", b"FR", b"IT"]), 5).tolist(), strict=True
+    ):
+        found = [record for record in records if (record.key or b"").startswith(country)]
+        assert {record.partition for record in found if int((record.value or b"").split()[0]) % 100} == {where}
+    assert sum(map(int, audit.read_text().split())) == 6000
 
 
 @pytest.fixture(scope="module")

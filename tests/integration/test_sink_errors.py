@@ -55,6 +55,15 @@ def test_serializers_are_refused_in_sparks_words(spark: SparkSession) -> None:
     assert "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer." in told
 
 
+def test_java_classes_are_refused_with_the_ways_out(spark: SparkSession) -> None:
+    df = spark.range(1).selectExpr("'v' value")
+    told = error_of(lambda: save(df, SERVERS, "t", kafka__partitioner__class="com.example.Mine"))
+    assert "[KAFKA_INVALID_CONFIG] partitioner.class=com.example.Mine is a Java class, which cannot be loaded here" in told
+    assert "write it in Python (README, Plug-ins)" in told
+    told = error_of(lambda: save(df, SERVERS, "t", kafka__interceptor__classes="com.example.Audit"))
+    assert "[KAFKA_INVALID_CONFIG] interceptor.classes=com.example.Audit is a Java class" in told
+
+
 @pytest.mark.parametrize("mode", ["error", "ignore"])
 def test_spark_itself_refuses_other_save_modes(spark: SparkSession, mode: str) -> None:
     told = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), SERVERS, "t", mode=mode))

@@ -15,6 +15,7 @@ BufferPoolTest → test_buffer_pool.py
     outOfMemoryOnAllocation → test_when_memory_cannot_be_had_from_the_system_nothing_is_taken
     testCloseAllocations, testCloseNotifyWaiters → section CLOSING
     testCleanupMemoryAvailabilityOnMetricsException  not applicable: counters cannot raise
+    bufferpool-wait-…, buffer-exhausted-… → test_waits_are_measured, test_producer_metrics.py
 
 RecordAccumulatorTest → test_record_accumulator.py, test_slice_layout.py
     testFull, testAppendLarge…, testLinger → sections FULL, LINGER AND DELAYS
@@ -36,7 +37,8 @@ RecordAccumulatorTest → test_record_accumulator.py, test_slice_layout.py
 
 SenderTest → test_sender.py (sections in the order of the file)
     testSimple, testNodeNotReady, testDoNotPollWhenNoRequestSent, testMetadataTopicExpiry → ONE REQUEST, WAITING AND POLLING
-    testQuotaMetrics, testSenderMetricsTemplates → test_counters_tell_what_was_sent, test_a_throttled_node_gets_nothing…
+    testQuotaMetrics, testSenderMetricsTemplates → test_producer_metrics.py: test_throttle_times_are_of_every_response,
+        test_the_tables_name_everything…; test_a_throttled_node_gets_nothing…
     testRetries, testCanRetryWithoutIdempotence, testSenderShouldRetryWithBackoff…, testDefault/CustomErrorMessage → RETRIES
     testRecordErrorPropagatedToApplication → test_the_row_that_the_broker_blames_is_named; test_delivery.py,
         test_record_gatherer.py
@@ -82,8 +84,30 @@ KafkaProducerTest → test_kafka_producer.py
     configuration conflicts, unused keys, linger against delivery time-out → tests/test_config.py
     serializers → test_serializers.py
     JMX, telemetry, socket buffer sizes → not applicable
-    interceptors, configurable partitioner classes, transactions → not yet
-KafkaProducerMetricsTest, ProducerInterceptorsTest   not yet (time totals, interceptors)
+    testInterceptorConstructClose → test_interceptors.py: test_an_interceptor_by_name_lives_as_long_as_its_producer
+    testInterceptorConstructorConfigurationWithException… → …: test_a_failing_configure_closes_all_that_were_made
+    testInterceptorPartitionSetOnTooLargeRecord → …: test_a_record_that_is_too_large_is_told_with_the_partition_that_it_names
+    testCallbackAndInterceptorHandleError → …: test_callback_and_interceptors_hear_of_a_record_that_cannot_be_gathered
+    configurableObjectsShouldSeeGeneratedClientId → …: test_interceptors_see_the_generated_client_id; test_partitioner.py
+    testPartitionerClose → test_a_partitioner_is_closed_once_with_its_producer
+    negativePartitionShouldThrow → test_partitioner.py: test_a_partition_that_there_is_not_is_told_with_class_and_row (-1 leaves
+        the choice here)
+    onNewBatch → not applicable: deprecated since 3.3, and a slice is assigned before it is appended
+    transactions → not yet
+ProducerInterceptorsTest → test_interceptors.py
+    testOnSendChain → test_columns_pass_the_interceptors_in_their_order, …_that_fails_is_passed_over_and_the_next_gets_the_last…
+    testOnAcknowledgementChain → test_all_hear_even_when_one_raises
+    testOnAcknowledgementWithErrorChain → test_a_failure_is_told_with_what_is_known…, test_rows_that_the_broker_refuses_are_told…
+KafkaProducerMetricsTest → test_producer_metrics.py: test_flush_and_waiting_for_metadata_take_time
+    txn-…-time-ns-total → not yet: transactions; shouldRemoveMetricsOnClose → not applicable: there is no registry to leave
+SampledStat, Rate, Avg, Max (MetricsTest, RateTest …) → tests/test_metrics.py
+AsyncProducerTest, ProducerTest of the old Scala client (last in Kafka 1.1) → test_legacy_producer.py
+    testProducerQueueSize, testAsyncSendCanCorrectlyFailWithTimeout → THE QUEUE; testProduceAfterClosed → SYNC
+    testBatchSize, testQueueTimeExpired → THE QUEUE, ASYNC; testInvalidConfiguration → OPTIONS
+    testPartitionAndCollateEvents, testInvalidPartition, testRandomPartitioner → PARTITIONS
+    testSerializeEvents, testIncompatibleEncoder, testSendNullMessage, testJavaProducer → SYNC
+    testFailedSendRetryLogic, testNoBroker, testSendWithDeadBroker, testSendToNewTopic → SYNC
+    testUpdateBrokerPartitionInfo → not applicable: metadata is KafkaProducer's
 ProducerMetadataTest → tests/network
 
 Beyond Java: test_properties.py (any rows, faults, moving leaders and concurrent writers: each row once, in order, memory whole),

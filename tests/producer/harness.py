@@ -24,11 +24,10 @@ from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.record_accumulator import RecordAccumulator, Sequencer
 from spark_kafka_sink.producer.record_gatherer import (
-    GatheredRecord,
     GatheredRecords,
+    RecordDetails,
     RecordFuture,
     RecordGatherer,
-    columns_of,
 )
 from spark_kafka_sink.producer.sender import Sender
 from spark_kafka_sink.producer.slice_layout import Reservation, SliceLayout, SortedSlice
@@ -263,9 +262,14 @@ class Stage(Accumulation):
         for topic in self.leaders:
             self.metadata.add_topic(topic, self.now_ms)
         self.client.update_metadata(metadata_response(self.leaders))
-        self.metrics = ProducerMetrics()
+        self.metrics = ProducerMetrics(self.config, self.clock)
         self.gatherer = RecordGatherer(
-            self.config.batch_size, self.config.linger_ms, self.config.max_block_ms, self._append_gathered, self.clock
+            self.config.batch_size,
+            self.config.linger_ms,
+            self.config.max_block_ms,
+            self._append_gathered,
+            self.wake,
+            self.clock,
         )
         self.sender = Sender(
             self.config,
@@ -295,14 +299,16 @@ class Stage(Accumulation):
 
     def gather(self, value: bytes, *, topic: str = TOPIC) -> RecordFuture:
         """A single record for partition 0."""
-        record = GatheredRecord(None, value, 0, (), 0, None)
-        return self.gatherer.add(topic, record, len(value), self.metadata.cluster(), self.wake)
+        details = RecordDetails(partition=0, timestamp=0)
+        return self.gatherer.begin(topic, self.metadata.cluster(), None, value, None, len(value), details)
 
     def _append_gathered(self, chunk: GatheredRecords, max_block_ms: int | None) -> None:
-        count = len(chunk.records)
+        count = len(chunk)
+        columns = record_columns(*chunk.payload_columns())
+        chunk.become(columns)
         self.accumulator.append(
             chunk.topic,
-            columns_of(chunk.records),
+            columns,
             np.zeros(count, np.int32),
             np.arange(count, dtype=np.int32),
             chunk,

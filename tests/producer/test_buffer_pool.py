@@ -314,7 +314,7 @@ def test_waits_are_measured() -> None:
     pool.allocate(1, 10)
     with pytest.raises(KafkaTimeoutError):
         pool.allocate(1, 25)
-    assert (pool.wait_time_ms, pool.exhausted_count) == (25, 1)
+    assert (pool.waits.total, pool.exhausted.total) == (25_000_000, 1)
 
 
 # ---- CLOSING

@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.producer_batch import (
     increment_sequence,
 )
 from spark_kafka_sink.records.columns import record_columns
-from spark_kafka_sink.records.record_batch import base_sizes, encode_records
+from spark_kafka_sink.records.record_batch import encode_records
 from tests.fakes.clock import ManualClock
 from tests.producer.harness import columns, config, tp
 from tests.records.reference import decode_batch
@@ -37,7 +37,7 @@ def fill(batch: ProducerBatch, *values: bytes, owner: Delivery | None = None) ->
     delivery = owner or Delivery(len(values), ManualClock())
     cols = columns(values)
     deltas = np.arange(batch.record_count, batch.record_count + len(values))
-    encoded = encode_records(cols, base_sizes(cols), deltas, np.zeros(len(values), np.int64))
+    encoded = encode_records(cols, deltas, np.zeros(len(values), np.int64))
     size = len(encoded.data)
     blocks = [bytearray(b"\xee" * BLOCK) for _ in range(batch.missing_blocks(size))]  # stale bytes of an earlier use
     part = Part(
@@ -90,7 +90,7 @@ def test_reservations_may_be_written_in_any_order() -> None:
     pieces = []
     for index, value in enumerate((b"a" * 300, b"b" * 300)):
         cols = columns([value])
-        encoded = encode_records(cols, base_sizes(cols), np.array([index]), np.zeros(1, np.int64))
+        encoded = encode_records(cols, np.array([index]), np.zeros(1, np.int64))
         size = len(encoded.data)
         part = Part(owner, tp(), index, np.zeros(1, np.int32), np.array([size], np.int32), size)
         blocks = [bytearray(BLOCK) for _ in range(batch.missing_blocks(size))]
@@ -258,7 +258,7 @@ def test_splitting_keeps_keys_headers_timestamps_and_nulls() -> None:
         pa.array([5_000, 9_000_000_000, 3_000], pa.int64()),
     )
     deltas = np.array([0, 9_000_000_000 - 5_000, -2_000])
-    encoded = encode_records(cols, base_sizes(cols), np.arange(3), deltas)
+    encoded = encode_records(cols, np.arange(3), deltas)
     batch = ProducerBatch(tp(), 1000, 10_000, base_timestamp=5_000, flush_id=1, block_size=BLOCK)
     sizes = np.diff(encoded.offsets).astype(np.int32)
     part = Part(Delivery(3, ManualClock()), tp(), 0, np.arange(3, dtype=np.int32), sizes, len(encoded.data))

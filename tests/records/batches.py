@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.records.columns import RecordColumns, record_columns
 from spark_kafka_sink.records.compression import CODECS, compress
-from spark_kafka_sink.records.record_batch import base_sizes, encode_batch_header, encode_records
+from spark_kafka_sink.records.record_batch import encode_batch_header, encode_records
 from tests.records.reference import DecodedRecord
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -32,7 +32,7 @@ def batch_of(
 ) -> bytes:
     """All rows as one batch."""
     timestamps = np.broadcast_to(np.asarray(columns.timestamps, np.int64), columns.rows)
-    encoded = encode_records(columns, base_sizes(columns), np.arange(columns.rows), timestamps - timestamps[0])
+    encoded = encode_records(columns, np.arange(columns.rows), timestamps - timestamps[0])
     records = compress(codec, encoded.data, level)
     header = encode_batch_header(
         [records],

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.records.columns import RecordColumns, record_columns
 from spark_kafka_sink.records.rebase import read_records
-from spark_kafka_sink.records.record_batch import EncodedRecords, base_sizes, encode_records
+from spark_kafka_sink.records.record_batch import EncodedRecords, encode_records
 
 
 def encode(columns: RecordColumns, base: int) -> EncodedRecords:
     """The records as one batch with a base timestamp."""
     deltas = np.broadcast_to(np.asarray(columns.timestamps, np.int64), columns.rows) - base
-    return encode_records(columns, base_sizes(columns), np.arange(columns.rows, dtype=np.int64), deltas)
+    return encode_records(columns, np.arange(columns.rows, dtype=np.int64), deltas)
 
 
 Row = tuple[bytes | None, bytes | None, int]  # key, value, timestamp

@@ -19,7 +19,6 @@ from spark_kafka_sink.records.compression import CODECS
 from spark_kafka_sink.records.record_batch import (
     BATCH_HEADER_SIZE,
     EncodedRecords,
-    base_sizes,
     encode_batch_header,
     encode_records,
     encode_selected,
@@ -38,7 +37,7 @@ rows = st.lists(st.builds(DecodedRecord, timestamps, payloads, payloads, headers
 
 def encode(columns: RecordColumns, order: Any = None) -> EncodedRecords:
     order = np.arange(columns.rows) if order is None else np.asarray(order)
-    return encode_selected(columns, order, base_sizes(columns)[order], order, 0)
+    return encode_selected(columns, order, columns.base_sizes[order], order, 0)
 
 
 def row_bytes(encoded: EncodedRecords) -> list[bytes]:
@@ -58,8 +57,8 @@ def test_rows_take_the_counted_bytes(records: list[DecodedRecord], data: st.Data
     deltas = st.lists(st.integers(0, 2**31 - 1), min_size=len(records), max_size=len(records))
     offset_deltas = np.array(data.draw(deltas), np.int64)
     timestamp_deltas = np.array(data.draw(deltas), np.int64) - 2**30
-    base = base_sizes(columns)
-    encoded = encode_records(columns, base, offset_deltas, timestamp_deltas)
+    base = columns.base_sizes
+    encoded = encode_records(columns, offset_deltas, timestamp_deltas)
     assert np.diff(encoded.offsets).tolist() == record_sizes(base, offset_deltas, timestamp_deltas).tolist()
     assert (np.diff(encoded.offsets) + BATCH_HEADER_SIZE <= size_upper_bounds(columns)).all()
     assert encoded.offsets[-1] == len(encoded.data)
@@ -85,7 +84,7 @@ def test_rows_sorted_by_partition_make_one_batch_for_each(records: list[DecodedR
     starts = np.searchsorted(partitions[order], np.arange(4))
     offset_deltas = np.arange(len(records)) - starts[partitions[order]]
     columns = columns_of(records)
-    encoded = encode_selected(columns, order, base_sizes(columns)[order], offset_deltas, columns.timestamps[order])  # type: ignore[index]
+    encoded = encode_selected(columns, order, columns.base_sizes[order], offset_deltas, columns.timestamps[order])  # type: ignore[index]
     for partition in range(3):
         first, end = starts[partition], starts[partition + 1]
         part = bytes(encoded.data[encoded.offsets[first] : encoded.offsets[end]])
@@ -94,10 +93,10 @@ def test_rows_sorted_by_partition_make_one_batch_for_each(records: list[DecodedR
 
 def test_a_number_for_all_rows_equals_a_column_of_it() -> None:
     columns = record_columns(pa.array(["a", None, "ccc"]), pa.array([None, "b", ""]))
-    base = base_sizes(columns)
+    base = columns.base_sizes
     for delta in (0, -1, 64, 2**40):
         column = np.full(3, delta)
-        one, each = (encode_records(columns, base, np.arange(3), deltas) for deltas in (delta, column))
+        one, each = (encode_records(columns, np.arange(3), deltas) for deltas in (delta, column))
         assert bytes(one.data) == bytes(each.data)
         assert record_sizes(base, np.arange(3), delta).tolist() == record_sizes(base, np.arange(3), column).tolist()
 
@@ -108,7 +107,7 @@ def test_the_smallest_record_is_seven_bytes() -> None:
 
 def test_no_rows_give_no_bytes() -> None:
     for columns in (record_columns(pa.array([], pa.string())), record_columns(None, rows=0)):
-        assert base_sizes(columns).tolist() == []
+        assert columns.base_sizes.tolist() == []
         assert encode(columns).offsets.tolist() == [0]
         assert len(encode(columns).data) == 0
 
@@ -137,7 +136,7 @@ def test_the_upper_bound_is_what_java_compares_with_max_request_size(records: li
 
 
 def encode_at_zero(columns: RecordColumns) -> EncodedRecords:
-    return encode_records(columns, base_sizes(columns), np.zeros(columns.rows, np.int64), 0)
+    return encode_records(columns, np.zeros(columns.rows, np.int64), 0)
 
 
 def record_length_size(row: bytes) -> int:

@@ -10,8 +10,18 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.producer.producer_metrics import SECTIONS
 from spark_kafka_sink.sink import commit_protocol
-from spark_kafka_sink.sink.commit_protocol import COUNTERS, CommitSummary, KafkaCommitMessage, WrittenRange, merge_ranges
+from spark_kafka_sink.sink.commit_protocol import (
+    AVERAGES,
+    COUNTERS,
+    ONLY_FOR_AVERAGES,
+    CommitSummary,
+    KafkaCommitMessage,
+    WrittenRange,
+    merge_counters,
+    merge_ranges,
+)
 from spark_kafka_sink.sink.row_mapping import RowMapping
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
 
@@ -42,6 +52,10 @@ def test_a_message_of_300_partitions_stays_small() -> None:
     assert len(pickle.dumps(many)) < 300 * 40
 
 
+def test_a_message_of_one_partition_is_small_with_all_its_counters() -> None:
+    assert len(pickle.dumps(message(0, WrittenRange("orders", 0, 10**9, 10**9 + 9999, 10_000, 1_100_000), count=10**12))) < 500
+
+
 def test_ranges_of_one_partition_become_one() -> None:
     ranges = [WrittenRange("a", 1, 7, 9, 3, 30), WrittenRange("a", 0, 0, 0, 1, 10), WrittenRange("a", 1, 2, 3, 2, 20)]
     assert merge_ranges(ranges) == (WrittenRange("a", 0, 0, 0, 1, 10), WrittenRange("a", 1, 2, 9, 5, 50))
@@ -67,6 +81,30 @@ def test_reports_add_up() -> None:
         WrittenRange("a", 1, 0, 1, 2, 20),
         WrittenRange("b", 0, 5, 5, 1, 10),
     )
+
+
+def counters_of(**values: float) -> tuple[float, ...]:
+    return tuple(values.get(name.replace("-", "_"), 0) for name in COUNTERS)
+
+
+def test_averages_are_over_the_batches_and_requests_of_all_tasks() -> None:
+    """Not averages of the tasks' averages, which would be 505 bytes a batch and 505 records a request here."""
+    small = counters_of(batch_send_total=1, byte_total=10, produce_request_total=1, record_send_total=10)
+    large = counters_of(batch_send_total=99, byte_total=99_000, produce_request_total=9, record_send_total=9_000)
+    merged = merge_counters(zip(small, large, strict=True))
+    assert (merged["batch-size-avg"], merged["records-per-request-avg"]) == (990.1, 901)
+    assert "request-latency-avg" not in merged  # with acks=0 there are no responses
+
+
+def test_an_average_has_the_sum_and_the_number_that_it_needs() -> None:
+    for total, count in AVERAGES.values():
+        assert COUNTERS[total] is COUNTERS[count] is sum
+    assert not set(ONLY_FOR_AVERAGES) & set(merge_counters([[1, 2]] * len(COUNTERS)))
+
+
+def test_every_counter_is_a_metric_of_the_producer() -> None:
+    names = {metric.name for metrics in list(SECTIONS.values())[:2] for metric in metrics}
+    assert {*COUNTERS, *AVERAGES} <= names
 
 
 def test_commit_logs_one_line(caplog: pytest.LogCaptureFixture) -> None:

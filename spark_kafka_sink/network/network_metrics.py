@@ -1,0 +1,101 @@
+"""What the network has done so far: bytes, requests, connections, waiting, of all nodes and of each.
+
+Recorded by Selector and NetworkClient, on the Sender thread only, per system call or response. Named as Java's Selector and
+NetworkClient name them; read by ProducerMetrics, from any thread.
+"""
+
+from __future__ import annotations
+
+from spark_kafka_sink.metrics import (
+    Samples,
+    average,
+    average_and_max,
+    count_meter,
+    gauge,
+    meter,
+    snapshot,
+    time_and_share,
+)
+
+NODE_METRICS = [
+    *count_meter("request", "requests", "Requests sent, handshakes and metadata included."),
+    *average_and_max("request-size", "requests", "Bytes of a request."),
+    *meter("outgoing-byte", "outgoing", "Bytes sent."),
+    *count_meter("response", "responses", "Responses received."),
+    *meter("incoming-byte", "incoming", "Bytes received."),
+    *average_and_max("request-latency", "latency", "Milliseconds from making a Produce request to its response."),
+]
+NETWORK_METRICS = [
+    *[metric for metric in NODE_METRICS if not metric.name.startswith("request-latency")],
+    *count_meter("network-io", "transfers", "Reads and writes of sockets."),
+    *average_and_max("produce-throttle-time", "throttle", "Milliseconds of quiet that a response asks for (quotas)."),
+    *gauge("connection-count", "Connections now."),
+    *meter("connection-creation", "created", "Connections established."),
+    *meter("connection-close", "closed", "Connections closed, also those that were never established."),
+    *count_meter("select", "waits", "Looks for something to read or write."),
+    *average("io-wait-time-ns-avg", "waits", "Nanoseconds of a look, waiting included."),
+    *time_and_share("io-wait", "waits", "Nanoseconds of all these looks; and as a part of time."),
+    *average("io-time-ns-avg", "io", "Nanoseconds of reading and writing after a look."),
+    *time_and_share("io", "io", "Nanoseconds of all this reading and writing; and as a part of time."),
+]
+
+
+class NodeMetrics:
+    def __init__(self, samples: Samples) -> None:
+        self.requests = samples.stat()  # bytes of each
+        self.outgoing = samples.stat()  # bytes of each write
+        self.responses = samples.stat()
+        self.incoming = samples.stat()  # bytes of each read
+        self.latency = samples.stat()  # ms of each Produce request
+
+
+class NetworkMetrics:
+    """Args: samples, shared with whoever reads; without it the numbers go nowhere."""
+
+    def __init__(self, samples: Samples | None = None) -> None:
+        self.samples = samples or Samples()
+        self.nodes: dict[int, NodeMetrics] = {}
+        self.connections = 0
+        self.requests = self.samples.stat()  # as NodeMetrics, of all nodes
+        self.outgoing = self.samples.stat()
+        self.responses = self.samples.stat()
+        self.incoming = self.samples.stat()
+        self.transfers = self.samples.stat()
+        self.throttle = self.samples.stat()  # ms, of each response
+        self.created = self.samples.stat()
+        self.closed = self.samples.stat()
+        self.waits = self.samples.stat()  # ns of each select
+        self.io = self.samples.stat()  # ns between two
+
+    def node(self, node_id: int) -> NodeMetrics:
+        found = self.nodes.get(node_id)
+        if found is None:
+            found = self.nodes[node_id] = NodeMetrics(self.samples)
+        return found
+
+    def wrote(self, node_id: int, size_bytes: int) -> None:
+        self.transfers.count += 1
+        self.outgoing.record(size_bytes)
+        self.node(node_id).outgoing.record(size_bytes)
+
+    def sent_request(self, node_id: int, size_bytes: int) -> None:
+        self.requests.record(size_bytes)
+        self.node(node_id).requests.record(size_bytes)
+
+    def read(self, node_id: int, size_bytes: int, responses: int) -> None:
+        self.transfers.count += 1
+        self.incoming.record(size_bytes)
+        self.responses.count += responses
+        node = self.node(node_id)
+        node.incoming.record(size_bytes)
+        node.responses.count += responses
+
+    def snapshot(self, now_ms: int, *, since_start: bool) -> dict[str, float]:
+        values = snapshot(self.samples, NETWORK_METRICS, self, now_ms, since_start=since_start)
+        return values | {"connection-count": self.connections}
+
+    def node_snapshots(self, now_ms: int, *, since_start: bool) -> dict[int, dict[str, float]]:
+        return {
+            node_id: snapshot(self.samples, NODE_METRICS, node, now_ms, since_start=since_start)
+            for node_id, node in sorted(self.nodes.copy().items())
+        }

@@ -1,0 +1,94 @@
+"""From `partitioner.class` and `interceptor.classes` to objects that are ready to work.
+
+A name is imported, a class is made, `configure` is called, whatever an option holds: a dotted name, a class, an instance or a
+function. partitioner.py and interceptors.py know what to do with the object.
+Law: a plug-in that cannot be had fails the producer's construction, with the cause in the error's text.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from spark_kafka_sink.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+Method = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A user's object, and the name that errors and log lines call it by."""
+
+    instance: object
+    name: str
+
+    def method(self, name: str) -> Method | None:
+        """The method of that name, if there is one: every method of a plug-in may be left out but the one that does the work."""
+        found = getattr(self.instance, name, None)
+        return found if callable(found) else None
+
+    def configure(self, option: str, config: Mapping[str, object]) -> None:
+        """Raises ConfigError with what `configure` raised."""
+        method = self.method("configure")
+        if method is None:
+            return
+        try:
+            method(dict(config))
+        except Exception as error:
+            raise ConfigError(f"{option}: {self.name}.configure failed: {_told(error)}") from error
+
+    def close(self) -> None:
+        """Never raises: what `close` raises is logged."""
+        method = self.method("close")
+        if method is None:
+            return
+        try:
+            method()
+        except Exception:
+            logger.exception("! %s.close failed", self.name)
+
+
+def make_plugin(option: str, wanted: object) -> Plugin:
+    """Load and make what an option names; `configure` is the caller's to call.
+
+    Args:
+        option: for error texts.
+        wanted: package.module.Name of a class, a function or an instance; or one of these itself. A class is called without
+            arguments.
+
+    Raises:
+        ConfigError: it cannot be imported or made.
+    """
+    found = _imported(option, wanted) if isinstance(wanted, str) else wanted
+    name = wanted if isinstance(wanted, str) else name_of(found)
+    if not isinstance(found, type):
+        return Plugin(found, name)
+    try:
+        return Plugin(found(), name)
+    except Exception as error:
+        raise ConfigError(f"{option}={name}: an instance cannot be made without arguments: {_told(error)}") from error
+
+
+def name_of(found: object) -> str:
+    named: Any = found if hasattr(found, "__qualname__") else type(found)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _imported(option: str, name: str) -> object:
+    module, _, attribute = name.rpartition(".")
+    try:
+        return getattr(import_module(module), attribute)
+    except Exception as error:  # a module may raise anything
+        raise ConfigError(
+            f"{option}={name} cannot be loaded: {_told(error)}. Name it package.module.Class; in Spark, send the module to the"
+            " tasks with --py-files, or install it on all executors"
+        ) from error
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
