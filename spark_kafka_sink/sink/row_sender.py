@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_kafka_sink.config import DEAD_LETTER, FAIL, SKIP, ProducerConfig
+from spark_kafka_sink.config import DEAD_LETTER, FAIL, SKIP, ProducerConfig, is_topic_name
 from spark_kafka_sink.errors import DeliveryError, InvalidRecordError, KafkaError
 from spark_kafka_sink.sink.commit_protocol import WrittenRange, merge_ranges
 from spark_kafka_sink.sink.dead_letters import DeadLetters
@@ -124,6 +125,8 @@ class RowSender:
             self._send(chunk.slice(start, stop))
 
     def _send(self, chunk: Chunk) -> None:
+        if self._partition_counts:
+            chunk = self._without_rows_for_absent_partitions(chunk)
         while chunk.batch.num_rows:
             try:
                 delivery = self._producer.send_columns(**self._mapping.columns(chunk.batch))
@@ -221,7 +224,7 @@ class RowSender:
         if not isinstance(error, InvalidRecordError) and error.condition != "KAFKA_INVALID_TOPIC_EXCEPTION":
             raise error
         columns = self._mapping.unchecked_columns(chunk.batch)
-        if error.condition == "KAFKA_UNKNOWN_PARTITION":
+        if error.condition == "KAFKA_UNKNOWN_PARTITION" or self._partition_counts:
             self._learn_partition_counts(columns["topic"])
         refusals = find_refused_rows(columns, self._size_limits(), self._partition_counts)
         failing = [each for each in refusals if self._rules.fate(each.condition) == FAIL]
@@ -229,6 +232,21 @@ class RowSender:
             raise self._refusal_error(chunk, failing[0], error)
         if not refusals:
             raise error
+        return self._without(chunk, refusals)
+
+    def _without_rows_for_absent_partitions(self, chunk: Chunk) -> Chunk:
+        """What the producer would find too, after waiting max.block.ms for the partitions with every chunk anew."""
+        columns = self._mapping.unchecked_columns(chunk.batch)
+        highest = None if columns["partition"] is None else pc.max(columns["partition"]).as_py()
+        if highest is None or highest < min(self._partition_counts.values()):
+            return chunk
+        self._learn_partition_counts(columns["topic"])
+        refusals = find_refused_rows(columns, self._size_limits(), self._partition_counts)
+        return self._without(chunk, [each for each in refusals if each.condition == "KAFKA_UNKNOWN_PARTITION"])
+
+    def _without(self, chunk: Chunk, refusals: Sequence[Refusal]) -> Chunk:
+        if not refusals:
+            return chunk
         for each in refusals:
             self._reject(chunk, each)
         refused = np.concatenate([each.rows for each in refusals])
@@ -248,7 +266,8 @@ class RowSender:
         return {"max.request.size": config.max_request_size, "buffer.memory": config.buffer_memory}
 
     def _learn_partition_counts(self, topic: str | pa.Array) -> None:
-        for name in [topic] if isinstance(topic, str) else topic.drop_null().unique().to_pylist():
+        """As metadata has them now: a topic may have grown. Waits only for a topic that nobody has written to yet."""
+        for name in [topic] if isinstance(topic, str) else filter(is_topic_name, topic.drop_null().unique().to_pylist()):
             self._partition_counts[name] = len(self._producer.partitions_for(name))
 
     # REFUSED BY THE BROKER

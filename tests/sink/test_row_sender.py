@@ -38,15 +38,18 @@ class Choosy(FakeProducer):
     def __init__(self, refusals: dict[str, KafkaError], **how: Any) -> None:
         super().__init__({}, **how)
         self.refusals = refusals
+        self.refused = 0
+        self.partitions = 3
 
     def send_columns(self, topic: Any, **columns: Any) -> FakeDelivery:
         for value in columns["value"].to_pylist():
             if value in self.refusals and topic != "dead":
+                self.refused += 1
                 raise self.refusals[value]
         return super().send_columns(topic, **columns)
 
     def partitions_for(self, topic: str) -> range:  # noqa: ARG002
-        return range(3)
+        return range(self.partitions)
 
 
 def sender(producer: FakeProducer, rules: RowRules, **options: object) -> RowSender:
@@ -129,14 +132,17 @@ def test_an_error_that_no_row_is_to_blame_for_is_raised_as_it_is() -> None:
             sender(Choosy({"a": error}), SKIPPING).send(batch(["a"]))
 
 
-def test_a_partition_that_a_topic_lacks_is_waited_for_once_and_then_refused_at_once() -> None:
+def test_a_partition_that_a_topic_lacks_is_waited_for_once_and_then_refused_until_it_is_there() -> None:
     absent = InvalidRecordError("after 60000 ms", condition="KAFKA_UNKNOWN_PARTITION")
     producer = Choosy({"x": absent})
     sending = sender(producer, SKIPPING)
     sending.send(batch(["a", "x"], [2, 3]))
     sending.send(batch(["b", "x"], [0, 9]))
+    assert producer.refused == 1
+    producer.partitions, producer.refusals = 10, {}
+    sending.send(batch(["c", "x"], [0, 9]))
     sending.finish()
-    assert values(producer) == [["a"], ["b"]]
+    assert values(producer) == [["a"], ["b"], ["c", "x"]]
     assert sending.skipped == 2
 
 
