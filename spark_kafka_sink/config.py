@@ -27,6 +27,7 @@ from importlib.util import find_spec
 from itertools import count
 from typing import Any, NamedTuple
 
+from spark_kafka_sink import sasl_config
 from spark_kafka_sink.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,17 @@ class Secret:
 
     def __hash__(self) -> int:
         return hash(self._value)
+
+
+class SecretBytes(bytes):
+    """Bytes that are a secret, such as a message of a SASL exchange: they show as [hidden]. What is cut from them shows."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    __str__ = __repr__
 
 
 class InvalidValueError(ValueError):
@@ -177,6 +189,7 @@ class Option:
     choices: tuple[str, ...] = ()
     ignore_case: bool = False
     non_empty: bool = False
+    is_file: bool = False  # a path, to be found where the producer runs
     convert: Callable[[Any], object] | None = None  # from the checked value to the attribute's; may raise InvalidValueError
 
     def read(self, value: object) -> object:
@@ -293,6 +306,26 @@ def _addresses(servers: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
             _warn("bootstrap.servers names %s more than once", server)
         found[address] = server
     return tuple(found)
+
+
+STORE_TYPES = ("JKS", "PKCS12", "PEM")
+_OLD_TLS_VERSIONS = ("TLSv1.1", "TLSv1", "SSLv3", "SSLv2Hello")
+
+
+def _tls_versions(names: tuple[str, ...]) -> tuple[str, ...]:
+    usable = tuple(name for name in names if name in ("TLSv1.2", "TLSv1.3"))
+    unknown = [name for name in names if name not in usable and name not in _OLD_TLS_VERSIONS]
+    if unknown or not usable:
+        raise InvalidValueError("TLSv1.2, TLSv1.3 or both are expected")
+    if len(usable) < len(names):
+        _warn("ssl.enabled.protocols: only %s are offered; older versions are broken", ",".join(usable))
+    return usable
+
+
+def _identification(algorithm: str) -> str:
+    if algorithm.lower() not in ("https", ""):
+        raise InvalidValueError("https is expected, or nothing, which switches the check of host names off")
+    return algorithm.lower()
 
 
 ROUND_ROBIN = "org.apache.kafka.clients.producer.RoundRobinPartitioner"
@@ -423,47 +456,63 @@ class ProducerConfig:
     security_protocol: str = option(
         "security.protocol", STRING, default="PLAINTEXT", choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
         ignore_case=True, convert=str.upper,
-        doc="How brokers are spoken to. Only PLAINTEXT is available in this version.")
-    ssl_protocol: str = option("ssl.protocol", STRING, default="TLSv1.3", doc="Highest TLS version.")
+        doc="How brokers are spoken to: PLAINTEXT or SSL, which is TLS. SASL is not available in this version.")
+    ssl_protocol: str = option("ssl.protocol", STRING, default="TLSv1.3", choices=("TLSv1.3", "TLSv1.2", "TLS"),
+        doc="Highest TLS version; TLS: any.")
     ssl_enabled_protocols: tuple[str, ...] = option("ssl.enabled.protocols", LIST, default="TLSv1.2,TLSv1.3",
-        doc="TLS versions to offer.")
+        convert=_tls_versions,
+        doc="TLS versions to offer; those before TLSv1.2 are left out.")
     ssl_cipher_suites: tuple[str, ...] = option("ssl.cipher.suites", LIST, default="",
-        doc="Cipher suites to offer; empty: the library's.")
-    ssl_keystore_type: str = option("ssl.keystore.type", STRING, default="JKS", doc="File format of the keystore.")
-    ssl_keystore_location: str | None = option("ssl.keystore.location", STRING, default=None,
-        doc="File with this client's certificate and key.")
+        doc="Cipher suites to offer, by Java's names or OpenSSL's; empty: the library's.")
+    ssl_keystore_type: str = option("ssl.keystore.type", STRING, default="JKS", choices=STORE_TYPES, ignore_case=True,
+        convert=str.upper,
+        doc="File format of the keystore; not set: what the file is, PEM or PKCS12. JKS is refused with the command that "
+            "converts it.")
+    ssl_keystore_location: str | None = option("ssl.keystore.location", STRING, default=None, is_file=True,
+        doc="File with this client's certificate and key, on each executor, or sent with --files.")
     ssl_keystore_password: Secret | None = option("ssl.keystore.password", PASSWORD, default=None,
-        doc="Password of the keystore file.")
+        doc="Password of a PKCS12 keystore.")
     ssl_keystore_key: Secret | None = option("ssl.keystore.key", PASSWORD, default=None,
         doc="This client's private key as PEM text.")
     ssl_keystore_certificate_chain: Secret | None = option("ssl.keystore.certificate.chain", PASSWORD, default=None,
         doc="This client's certificates as PEM text.")
-    ssl_key_password: Secret | None = option("ssl.key.password", PASSWORD, default=None, doc="Password of the private key.")
-    ssl_truststore_type: str = option("ssl.truststore.type", STRING, default="JKS", doc="File format of the truststore.")
-    ssl_truststore_location: str | None = option("ssl.truststore.location", STRING, default=None,
-        doc="File with the certificates to trust.")
+    ssl_key_password: Secret | None = option("ssl.key.password", PASSWORD, default=None,
+        doc="Password of a PEM private key that is encrypted.")
+    ssl_truststore_type: str = option("ssl.truststore.type", STRING, default="JKS", choices=STORE_TYPES, ignore_case=True,
+        convert=str.upper,
+        doc="File format of the truststore, as ssl.keystore.type.")
+    ssl_truststore_location: str | None = option("ssl.truststore.location", STRING, default=None, is_file=True,
+        doc="File with the certificates to trust, on each executor, or sent with --files; not set: the system's.")
     ssl_truststore_password: Secret | None = option("ssl.truststore.password", PASSWORD, default=None,
-        doc="Password of the truststore file.")
+        doc="Password of a PKCS12 truststore.")
     ssl_truststore_certificates: Secret | None = option("ssl.truststore.certificates", PASSWORD, default=None,
         doc="The certificates to trust as PEM text.")
     ssl_endpoint_identification_algorithm: str = option("ssl.endpoint.identification.algorithm", STRING, default="https",
+        convert=_identification,
         doc="https: a broker's certificate must carry its host name; empty: not checked.")
-    sasl_mechanism: str = option("sasl.mechanism", STRING, default="GSSAPI", doc="SASL mechanism.")
+    sasl_mechanism: str = option("sasl.mechanism", STRING, default="GSSAPI", non_empty=True,
+        doc="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI or AWS_MSK_IAM.")
     sasl_jaas_config: Secret | None = option("sasl.jaas.config", PASSWORD, default=None,
-        doc="Login in JAAS syntax, as Java clients take it.")
+        doc="Login in JAAS syntax, as Java clients take it: the login module of Kafka that fits sasl.mechanism, shaded or not.")
+    sasl_login_callback_handler_class: str | None = option(
+        "sasl.login.callback.handler.class", STRING, default=None, non_empty=True,
+        doc="OAUTHBEARER: dotted name of a Python function that returns a token; Kafka's own Java names are understood too.")
+    sasl_client_callback_handler_class: str | None = option(
+        "sasl.client.callback.handler.class", STRING, default=None, non_empty=True,
+        doc="Accepted for AWS_MSK_IAM, whose Java clients need it; without effect.")
     sasl_kerberos_service_name: str | None = option("sasl.kerberos.service.name", STRING, default=None,
         doc="Kerberos service name of the brokers.")
     sasl_login_connect_timeout_ms: int | None = option("sasl.login.connect.timeout.ms", INT, default=None,
-        doc="How long connecting to the token endpoint may take.")
+        doc="How long connecting to the token endpoint may take; not set: 10 seconds.")
     sasl_login_read_timeout_ms: int | None = option("sasl.login.read.timeout.ms", INT, default=None,
-        doc="How long its answer may take.")
+        doc="How long each part of its answer may take; not set: 10 seconds.")
     sasl_login_retry_backoff_ms: int = option("sasl.login.retry.backoff.ms", LONG, default=100,
         doc="Wait before the token endpoint is asked again.")
     sasl_login_retry_backoff_max_ms: int = option("sasl.login.retry.backoff.max.ms", LONG, default=10_000,
-        doc="Longest such wait.")
+        doc="How long the token endpoint is asked again and again.")
     sasl_login_refresh_window_factor: float = option(
         "sasl.login.refresh.window.factor", DOUBLE, default=0.8, at_least=0.5, at_most=1.0,
-        doc="Part of a token's lifetime after which it is renewed.")
+        doc="Part of a token's lifetime after which it is renewed when it is next needed.")
     sasl_login_refresh_window_jitter: float = option(
         "sasl.login.refresh.window.jitter", DOUBLE, default=0.05, at_least=0.0, at_most=0.25,
         doc="Random addition to that part.")
@@ -474,7 +523,10 @@ class ProducerConfig:
         "sasl.login.refresh.buffer.seconds", INT, default=300, at_least=0, at_most=3600,
         doc="A token is renewed at least so long before it expires.")
     sasl_oauthbearer_token_endpoint_url: str | None = option("sasl.oauthbearer.token.endpoint.url", STRING, default=None,
-        doc="Where OAuth tokens are issued.")
+        doc="Where OAuth tokens are issued: https://…, or file:///… for a file that holds one.")
+    sasl_oauthbearer_jwt_retriever_class: str | None = option(
+        "sasl.oauthbearer.jwt.retriever.class", STRING, default=None, non_empty=True,
+        doc="Java name of DefaultJwtRetriever, ClientCredentialsJwtRetriever, FileJwtRetriever or JwtBearerJwtRetriever.")
     sasl_oauthbearer_scope: str | None = option("sasl.oauthbearer.scope", STRING, default=None, doc="OAuth scope to ask for.")
     sasl_oauthbearer_client_credentials_client_id: str | None = option(
         "sasl.oauthbearer.client.credentials.client.id", STRING, default=None,
@@ -506,16 +558,16 @@ class ProducerConfig:
         doc="How long before now a JWT assertion becomes valid.")
     sasl_oauthbearer_assertion_claim_sub: str | None = option("sasl.oauthbearer.assertion.claim.sub", STRING, default=None,
         doc="Subject claim of a JWT assertion.")
-    sasl_oauthbearer_assertion_file: str | None = option("sasl.oauthbearer.assertion.file", STRING, default=None,
+    sasl_oauthbearer_assertion_file: str | None = option("sasl.oauthbearer.assertion.file", STRING, default=None, is_file=True,
         doc="File with a ready JWT assertion.")
     sasl_oauthbearer_assertion_private_key_file: str | None = option(
-        "sasl.oauthbearer.assertion.private.key.file", STRING, default=None,
+        "sasl.oauthbearer.assertion.private.key.file", STRING, default=None, is_file=True,
         doc="File with the key that signs JWT assertions.")
     sasl_oauthbearer_assertion_private_key_passphrase: Secret | None = option(
         "sasl.oauthbearer.assertion.private.key.passphrase", PASSWORD, default=None,
         doc="Passphrase of that key.")
     sasl_oauthbearer_assertion_template_file: str | None = option(
-        "sasl.oauthbearer.assertion.template.file", STRING, default=None,
+        "sasl.oauthbearer.assertion.template.file", STRING, default=None, is_file=True,
         doc="File with more headers and claims for JWT assertions.")
 
     # fmt: on
@@ -529,12 +581,17 @@ class ProducerConfig:
         Strings are read as Java reads them: trimmed, booleans in any case, lists by comma. A key that is unknown or has no
         effect here is a warning in the log. Raises one ConfigError for all problems. Never blocks: host names are not looked up.
         """
-        mapping = conceal(mapping, _PRODUCER_KEYS)
+        mapping = cls.conceal(mapping)
         problems: list[str] = []
         config = cls.check(mapping, problems)
         if problems:
             raise config_error(problems)
         return config
+
+    @staticmethod
+    def conceal(mapping: Mapping[str, object]) -> dict[str, object]:
+        """A copy with every secret wrapped, for whoever keeps a mapping in a local."""
+        return conceal(mapping, _PRODUCER_KEYS)
 
     @classmethod
     def check(
@@ -588,6 +645,9 @@ class ProducerConfig:
 
 _PRODUCER_KEYS: dict[str, Option] = {row.key: row for row in rows_of(ProducerConfig).values()}
 
+# The options whose values are paths, to be found where the producer runs.
+FILE_KEYS: tuple[str, ...] = tuple(key for key, row in _PRODUCER_KEYS.items() if row.is_file)
+
 _JVM = "it names something of the Java virtual machine"
 _BYTES = "keys and values are handed over as bytes or text"
 _METRICS = "metrics are read with KafkaProducer.metrics()"
@@ -610,10 +670,7 @@ NO_EFFECT: dict[str, str] = {
     "ssl.trustmanager.algorithm": _JVM,
     "ssl.secure.random.implementation": _JVM,
     "ssl.engine.factory.class": _JVM,
-    "sasl.client.callback.handler.class": _JVM,
-    "sasl.login.callback.handler.class": _JVM,
     "sasl.login.class": _JVM,
-    "sasl.oauthbearer.jwt.retriever.class": _JVM,
     "sasl.oauthbearer.jwt.validator.class": _JVM,
     "sasl.kerberos.kinit.cmd": _TICKETS,
     "sasl.kerberos.min.time.before.relogin": _TICKETS,
@@ -747,6 +804,38 @@ def _backoff_grows(values: dict[str, Any]) -> Iterator[str]:
     yield from ()
 
 
+def _stores_are_whole(values: dict[str, Any]) -> Iterator[str]:
+    """In Java: DefaultSslEngineFactory.createKeystore and createTruststore."""
+    if values["security_protocol"] not in ("SSL", "SASL_SSL"):
+        return
+
+    def given(key: str) -> bool:
+        return values[_attribute(key)] not in (None, "")
+
+    for key, needed in (
+        ("ssl.keystore.key", "ssl.keystore.certificate.chain"),
+        ("ssl.keystore.certificate.chain", "ssl.keystore.key"),
+        ("ssl.keystore.password", "ssl.keystore.location"),
+        ("ssl.truststore.password", "ssl.truststore.location"),
+    ):
+        if given(key) and not given(needed):
+            yield f"{key} is set, but {needed} is not; set both or neither"
+    for text, store in (("ssl.keystore.key", "ssl.keystore"), ("ssl.truststore.certificates", "ssl.truststore")):
+        if given(text) and given(f"{store}.location"):
+            yield f"Both {text} and {store}.location are set; remove one of them"
+        if given(text) and f"{store}.type" in values["given"] and values[_attribute(f"{store}.type")] != "PEM":
+            yield f"{text} is PEM, but {store}.type={values[_attribute(f'{store}.type')]}; set it to PEM, or remove it"
+    if values["ssl_protocol"] == "TLSv1.2" and "TLSv1.2" not in values["ssl_enabled_protocols"]:
+        yield "ssl.protocol=TLSv1.2 leaves nothing of ssl.enabled.protocols=TLSv1.3; change one of them"
+
+
+def _sasl_is_complete(values: dict[str, Any]) -> Iterator[str]:
+    yield from sasl_config.problems(values)
+    used = values["sasl_mechanism"] == sasl_config.AWS_MSK_IAM and values["security_protocol"].startswith("SASL_")
+    if values["sasl_client_callback_handler_class"] is not None and not used:
+        _warn("Option 'sasl.client.callback.handler.class' has no effect: %s", _JVM)
+
+
 def _removed_partitioners(values: dict[str, Any]) -> Iterator[str]:
     name = values["partitioner_class"]
     if name in (DEFAULT_PARTITIONER, UNIFORM_STICKY):
@@ -800,7 +889,6 @@ def _not_available(values: dict[str, Any]) -> Iterator[str]:
 
 # What is declared but not built: (key, which values of it are refused, what to do instead).
 NOT_AVAILABLE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("security.protocol", lambda name: name != "PLAINTEXT", "connect to a PLAINTEXT listener of the brokers"),
     ("transactional.id", lambda name: name is not None, "remove it; rows are then written at least once"),
     ("transaction.two.phase.commit.enable", bool, "remove it; rows are then written at least once"),
 )
@@ -822,8 +910,13 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[dict[str, Any]], Iterator[str]]], 
     (("transactional.id", "enable.idempotence", "transaction.two.phase.commit.enable"), _transactions_need_idempotence),
     (("delivery.timeout.ms", "linger.ms", "request.timeout.ms"), _delivery_outlasts_a_request),
     (("reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "retry.backoff.max.ms"), _backoff_grows),
+    (
+        ("security.protocol", "ssl.protocol", "ssl.enabled.protocols", "ssl.keystore.type", "ssl.truststore.type"),
+        _stores_are_whole,
+    ),
     ((), _not_available),
     (("partitioner.class", "interceptor.classes"), _plugins_are_python),
+    (("security.protocol", "sasl.mechanism", "sasl.jaas.config"), _sasl_is_complete),
     (("partitioner.class",), _removed_partitioners),
     (("client.id",), _name_the_client),
 )

@@ -10,26 +10,37 @@ its requests; when a request is called back, no buffer of it is referred to any 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaError, ProducerClosedError, UnsupportedVersionError
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClosedError, UnsupportedVersionError
+from spark_kafka_sink.network.background import Background, BackgroundWorker, Outcome, Worker
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.connection import Connection, Response
 from spark_kafka_sink.network.connection_states import ClusterConnectionStates, Resolver
-from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest, NodeApiVersions, handshake
+from spark_kafka_sink.network.handshake import (
+    Handshake,
+    HandshakeRequest,
+    NodeApiVersions,
+    Session,
+    Step,
+    authenticate,
+    handshake,
+)
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse, InFlightRequest, InFlightRequests
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.metadata_updater import MetadataUpdater
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
+from spark_kafka_sink.network.sasl.login import Login
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selectable, Selector
-from spark_kafka_sink.network.transport import PlaintextTransport, canonical_servers, resolve
+from spark_kafka_sink.network.tls import TlsConnector
+from spark_kafka_sink.network.transport import Address, PlaintextTransport, Transport, canonical_servers, resolve
 from spark_kafka_sink.protocol.api_keys import API_TABLE
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from spark_kafka_sink.protocol.schema import Message, Request
+from spark_kafka_sink.protocol.schema import Request
 
 if TYPE_CHECKING:
     from spark_kafka_sink.config import ProducerConfig
@@ -39,6 +50,8 @@ __all__ = ["ClientRequest", "ClientResponse", "NetworkClient"]
 log = logging.getLogger(__name__)
 
 WARN_EVERY_MS = 30_000  # per node, of connections that cannot be established
+RENEW_AFTER_MS = 1000  # at least: brokers hang up on clients that log in again sooner, and something must be sent in between
+RENEW_AT = (0.85, 0.95)  # part of a session's lifetime after which we log in again, as Java does; not all clients at once
 
 
 class NetworkClient:
@@ -49,10 +62,10 @@ class NetworkClient:
         clock: for the time after a poll.
         client_id: instead of the config's, for brokers' logs and quotas.
         metrics: where the Selector and this count; nowhere, if not given.
-        selector, resolve_host, random: for tests.
+        selector, resolve_host, random, worker: for tests.
 
     Raises:
-        ConfigError: the security protocol is not supported.
+        ConfigError: certificates and keys cannot be read, or a package or function that the login needs is missing.
     """
 
     def __init__(
@@ -66,15 +79,18 @@ class NetworkClient:
         selector: Selectable | None = None,
         resolve_host: Resolver = resolve,
         random: Random | None = None,
+        worker: Worker | None = None,
     ) -> None:
-        _check_security(config)
         self._metadata = metadata
         self._clock = clock
         self._random = random or Random()
+        self._login = _login(config, clock, self._random)  # None without SASL
+        self._security_protocol = config.security_protocol
         self._client_id = config.client_id if client_id is None else client_id
         self._request_timeout_ms = config.request_timeout_ms
         self._metrics = metrics or NetworkMetrics()
         self._selector: Selectable = selector or _selector(config, clock, self._metrics)
+        self._worker: Worker = worker or BackgroundWorker(self._selector.wakeup)
         self._states = ClusterConnectionStates(
             reconnect_backoff_ms=config.reconnect_backoff_ms,
             reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
@@ -86,12 +102,15 @@ class NetworkClient:
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
         self._updater = MetadataUpdater(metadata, self, config)
         self._connections: dict[int, Connection] = {}
-        self._handshakes: dict[int, Handshake] = {}  # connections that are not ready yet
+        self._handshakes: dict[int, Handshake] = {}  # connections that are not ready yet, or log in again
         self._handshake_requests: dict[int, HandshakeRequest] = {}  # their next request, until it can be sent
         self._api_versions: dict[int, NodeApiVersions] = {}
+        self._unproven: set[int] = set()  # ready, and has answered nothing yet: a listener with SASL hangs up on us here
+        self._renew_session_ms: dict[int, int] = {}  # when to log in again, on connections whose session ends
         self._aborted: list[ClientResponse] = []  # for the next poll: never sent, or cancelled by disconnect()
         self._warned_ms: dict[int, int] = {}  # when a failure to connect was last told aloud; repeated attempts are many
         self._is_closed = False
+        self.refusals: dict[int, AuthenticationError] = {}  # of the latest poll: nodes that did not let us in
         if config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only":
             metadata.bootstrap([server for host, port in config.bootstrap_servers for server in _canonical(host, port)])
 
@@ -101,6 +120,7 @@ class NetworkClient:
         """Whether a request can be sent now. If not, and if nothing speaks against it, start to connect."""
         if self.is_ready(node_id, now_ms):
             return True
+        self.renew_session(node_id, now_ms)
         node = self._metadata.cluster().node(node_id)
         if node is not None and self._states.can_connect(node_id, now_ms):
             self.initiate_connect(node, now_ms)
@@ -115,7 +135,24 @@ class NetworkClient:
             self._states.is_ready(node_id, now_ms)
             and self._selector.is_channel_ready(node_id)
             and self._in_flight.can_send_more(node_id)
+            and not self._is_session_due(node_id, now_ms)
         )
+
+    def _is_session_due(self, node_id: int, now_ms: int) -> bool:
+        return bool(self._renew_session_ms) and self._renew_session_ms.get(node_id, now_ms + 1) <= now_ms
+
+    def renew_session(self, node_id: int, now_ms: int) -> None:
+        """Log in again where the session is about to end (KIP-368). What is in flight is answered first; new sends wait.
+
+        Done when somebody wants to send, so that a connection that nobody uses can become idle and be closed.
+        """
+        if self._login is not None and self._states.is_ready(node_id, now_ms) and self._is_session_due(node_id, now_ms):
+            log.debug("= node %d: the session is about to end, logging in again", node_id)
+            del self._renew_session_ms[node_id]
+            self._states.reauthenticating(node_id)
+            steps = authenticate(self._login, self._states.host(node_id), self._api_versions[node_id])
+            self._begin_handshake(node_id, steps, now_ms)
+            self._continue_handshakes(now_ms)  # at once, where it can be sent: nothing else would end the next poll's wait
 
     def can_connect(self, node_id: int, now_ms: int) -> bool:
         return self._states.can_connect(node_id, now_ms)
@@ -163,7 +200,9 @@ class NetworkClient:
         nodes = list(self._metadata.cluster().nodes)
         self._random.shuffle(nodes)  # among equals, do not have every client choose the first
         usable = [node for node in nodes if self.can_send(node.id, now_ms)]
-        preparing = [node for node in nodes if self._states.is_preparing_connection(node.id)]
+        preparing = [
+            node for node in nodes if self._states.is_preparing_connection(node.id) or self._is_session_due(node.id, now_ms)
+        ]
         connectable = [node for node in nodes if self._states.can_connect(node.id, now_ms)]
         is_any_ready = any(self._states.is_ready(node.id, now_ms) and self._selector.is_channel_ready(node.id) for node in nodes)
         if usable:
@@ -233,6 +272,7 @@ class NetworkClient:
             The responses that were called back.
         """
         self._ensure_open()
+        self.refusals = {}
         if self._aborted:
             responses, self._aborted = self._aborted, []
             return _call_back(responses)
@@ -245,7 +285,8 @@ class NetworkClient:
         self._handle_completed_sends(responses, now_ms)
         self._handle_completed_receives(responses, now_ms)
         self._handle_disconnections(responses, now_ms)
-        self._handle_connections()
+        self._handle_connections(now_ms)
+        self._handle_finished_work(responses, now_ms)
         self._continue_handshakes(now_ms)
         self._handle_timed_out_connections(responses, now_ms)
         self._handle_timed_out_requests(responses, now_ms)
@@ -267,6 +308,7 @@ class NetworkClient:
     def _handle_completed_receives(self, responses: list[ClientResponse], now_ms: int) -> None:
         for node_id, response in self._selector.completed_receives:
             answered = self._in_flight.complete_next(node_id)
+            self._unproven.discard(node_id)
             log.debug("< node %d: %s v%d", node_id, type(response.message).__name__, response.version)
             self._maybe_throttle(node_id, answered, response, now_ms)
             if not answered.is_internal:
@@ -274,7 +316,7 @@ class NetworkClient:
             elif isinstance(response.message, MetadataResponse):
                 self._updater.handle_response(response.message, response.version, now_ms)
             else:
-                self._advance_handshake(responses, node_id, response.message, now_ms)
+                self._advance_handshake(responses, node_id, Outcome(response.message, None), now_ms)
 
     def _maybe_throttle(self, node_id: int, answered: InFlightRequest, response: Response, now_ms: int) -> None:
         """The broker has answered, and reads nothing more for a while (KIP-219)."""
@@ -289,6 +331,16 @@ class NetworkClient:
         for node_id, disconnect in self._selector.disconnected.items():
             if not self._states.is_disconnected(node_id):  # else we have given it up already, for what it answered
                 self._process_disconnection(responses, node_id, now_ms, disconnect)
+                if disconnect.error is not None:
+                    self._authentication_failed(node_id, now_ms, disconnect.error)
+
+    def _authentication_failed(self, node_id: int, now_ms: int, cause: AuthenticationError) -> None:
+        """Whoever waits for metadata gets the error at once. After its back-off the node may be tried again all the same."""
+        where = f"node {node_id} ({self._states.address_text(node_id)})"
+        error = AuthenticationError(f"{where}: {cause.message}", condition=cause.condition)
+        self.refusals[node_id] = error
+        self._states.authentication_failed(node_id, now_ms, error)
+        self._metadata.fatal_error(error)
 
     def _handle_timed_out_connections(self, responses: list[ClientResponse], now_ms: int) -> None:
         for node_id in self._states.nodes_with_setup_timeout(now_ms):
@@ -322,14 +374,18 @@ class NetworkClient:
         """After the selector has let go of a connection: back off, and fail whatever was in flight on it."""
         address = self._states.address_text(node_id)
         reason = disconnect.reason
-        if disconnect.state is ChannelState.NOT_CONNECTED:
+        if disconnect.state in (ChannelState.NOT_CONNECTED, ChannelState.AUTHENTICATION_FAILED):
             is_news = now_ms - self._warned_ms.get(node_id, -WARN_EVERY_MS) >= WARN_EVERY_MS
-            level = logging.WARNING if is_news else logging.DEBUG
+            loud = logging.WARNING if disconnect.error is None else logging.ERROR
+            level = loud if is_news else logging.DEBUG
             log.log(level, "! connection to node %d (%s) could not be established: %s", node_id, address, reason)
             if is_news:
                 self._warned_ms[node_id] = now_ms
         elif disconnect.state is ChannelState.READY and self._states.is_preparing_connection(node_id):
-            reason += " (before it was ready; does this listener speak PLAINTEXT?)"
+            reason += f" (before it was ready; does this listener speak {self._security_protocol}?)"
+            log.warning("! connection to node %d (%s) was lost: %s", node_id, address, reason)
+        elif disconnect.state is ChannelState.READY and node_id in self._unproven:
+            reason += f" (before it answered; is security.protocol={self._security_protocol} right for this listener?)"
             log.warning("! connection to node %d (%s) was lost: %s", node_id, address, reason)
         else:
             log.debug("= node %d (%s) disconnected: %s", node_id, address, reason)
@@ -341,8 +397,16 @@ class NetworkClient:
         self._updater.handle_disconnect(f"{node_id} ({address})", now_ms)
 
     def _forget_connection(self, node_id: int) -> None:
-        for table in (self._connections, self._api_versions, self._handshakes, self._handshake_requests):
+        for table in (
+            self._connections,
+            self._api_versions,
+            self._handshakes,
+            self._handshake_requests,
+            self._renew_session_ms,
+        ):
             table.pop(node_id, None)
+        self._unproven.discard(node_id)
+        self._worker.forget(node_id)
 
     def _cancel_in_flight(self, node_id: int, now_ms: int, responses: list[ClientResponse] | None, *, timed_out: bool) -> None:
         for lost in self._in_flight.clear(node_id):
@@ -355,37 +419,65 @@ class NetworkClient:
 
     # ---- handshakes ------------------------------------------------------------------------------------------------------------
 
-    def _handle_connections(self) -> None:
+    def _handle_connections(self, now_ms: int) -> None:
         for node_id in self._selector.connected:
-            steps = handshake()
-            self._handshakes[node_id] = steps
-            self._handshake_requests[node_id] = next(steps)
+            self._begin_handshake(node_id, handshake(self._login, self._states.host(node_id)), now_ms)
+
+    def _begin_handshake(self, node_id: int, steps: Handshake, now_ms: int) -> None:
+        self._handshakes[node_id] = steps
+        self._take_step(node_id, next(steps), now_ms)
+
+    def _take_step(self, node_id: int, step: Step, now_ms: int) -> None:
+        if isinstance(step, Background):
+            self._worker.start(node_id, step.work, now_ms + self._request_timeout_ms)
+        else:
+            self._handshake_requests[node_id] = step
+
+    def _handle_finished_work(self, responses: list[ClientResponse], now_ms: int) -> None:
+        for node_id, outcome in self._worker.finished():
+            self._advance_handshake(responses, node_id, outcome, now_ms)
+        for node_id in self._worker.overdue(now_ms):
+            self._selector.close(node_id)
+            reason = "the login was not ready within request.timeout.ms: the token source or the Kerberos server does not answer"
+            self._process_disconnection(responses, node_id, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason), timed_out=True)
 
     def _continue_handshakes(self, now_ms: int) -> None:
         for node_id in [node_id for node_id in self._handshake_requests if self._can_shake_hands(node_id)]:
             message, version = self._handshake_requests.pop(node_id)
-            self._states.checking_api_versions(node_id)
+            if self._states.is_connecting(node_id):
+                self._states.checking_api_versions(node_id)
             self._transmit(self._internal_request(node_id, message, now_ms), version, now_ms, is_internal=True)
 
     def _can_shake_hands(self, node_id: int) -> bool:
         return self._selector.is_channel_ready(node_id) and self._in_flight.can_send_more(node_id)
 
-    def _advance_handshake(self, responses: list[ClientResponse], node_id: int, answer: Message, now_ms: int) -> None:
+    def _advance_handshake(self, responses: list[ClientResponse], node_id: int, outcome: Outcome, now_ms: int) -> None:
+        steps = self._handshakes[node_id]
         try:
-            self._handshake_requests[node_id] = self._handshakes[node_id].send(answer)
+            step = steps.send(outcome.result) if outcome.error is None else steps.throw(outcome.error)
+            self._take_step(node_id, step, now_ms)
         except StopIteration as finished:
             del self._handshakes[node_id]
-            self._api_versions[node_id] = finished.value
-            self._states.ready(node_id)
-            self._metadata.connection_ready(self._states.address_text(node_id))
-            log.debug("= node %d is ready: %r", node_id, finished.value)
+            self._become_ready(node_id, finished.value, now_ms)
+        except AuthenticationError as error:
+            self._selector.close(node_id)
+            refusal = Disconnect(ChannelState.AUTHENTICATION_FAILED, error.message, error)
+            self._process_disconnection(responses, node_id, now_ms, refusal)
+            self._authentication_failed(node_id, now_ms, error)
         except KafkaError as error:
             self._selector.close(node_id)
             self._process_disconnection(responses, node_id, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, str(error)))
-            if isinstance(error, AuthenticationError):
-                log.error("! node %d (%s) refused us: %s", node_id, self._states.address_text(node_id), error)
-                self._states.authentication_failed(node_id, now_ms, error)
-                self._metadata.fatal_error(error)
+
+    def _become_ready(self, node_id: int, session: Session, now_ms: int) -> None:
+        self._api_versions[node_id] = session.api_versions
+        if session.lifetime_ms > 0:
+            until_ms = int(session.lifetime_ms * self._random.uniform(*RENEW_AT))
+            self._renew_session_ms[node_id] = now_ms + max(until_ms, RENEW_AFTER_MS)
+        elif self._login is None:
+            self._unproven.add(node_id)
+        self._states.ready(node_id)
+        self._metadata.connection_ready(self._states.address_text(node_id))
+        log.debug("= node %d is ready: %r", node_id, session.api_versions)
 
     # ---- closing ---------------------------------------------------------------------------------------------------------------
 
@@ -431,23 +523,29 @@ def _call_back(responses: list[ClientResponse]) -> list[ClientResponse]:
     return responses
 
 
-def _check_security(config: ProducerConfig) -> None:
-    if config.security_protocol != "PLAINTEXT":
-        raise ConfigError(
-            f"security.protocol={config.security_protocol} is not supported by this version, which speaks PLAINTEXT only"
-        )
+def _login(config: ProducerConfig, clock: Clock, random: Random) -> Login | None:
+    if not config.security_protocol.startswith("SASL_"):
+        return None
+    # Here: what some mechanisms need (http, json, email) takes as long to import as all the rest of the network.
+    from spark_kafka_sink.network.sasl.factory import login_of
+
+    return login_of(config, clock, random)
 
 
 def _selector(config: ProducerConfig, clock: Clock, metrics: NetworkMetrics) -> Selector:
     return Selector(
         clock,
         connections_max_idle_ms=config.connections_max_idle_ms,
-        open_transport=partial(
-            PlaintextTransport,
-            send_buffer_bytes=config.send_buffer_bytes,
-            receive_buffer_bytes=config.receive_buffer_bytes,
-        ),
+        open_transport=_transport_factory(config),
         metrics=metrics,
+    )
+
+
+def _transport_factory(config: ProducerConfig) -> Callable[[Address], Transport]:
+    if config.security_protocol in ("SSL", "SASL_SSL"):
+        return TlsConnector(config)
+    return partial(
+        PlaintextTransport, send_buffer_bytes=config.send_buffer_bytes, receive_buffer_bytes=config.receive_buffer_bytes
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Sequence
 from random import Random
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaError, ProducerClosedError, UnsupportedVersionError
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClosedError, UnsupportedVersionError
 from spark_kafka_sink.network import network_client
 from spark_kafka_sink.network.connection_states import FOREVER_MS, Resolver
 from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest
@@ -383,7 +382,7 @@ def test_a_refusal_that_comes_with_the_end_of_the_connection_is_one_failure(net:
 
 
 def test_refused_authentication_reaches_whoever_waits(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused() -> Handshake:
+    def refused(*_: object) -> Handshake:
         yield HandshakeRequest(ApiVersionsRequest(), 0)
         raise AuthenticationError("user unknown")
 
@@ -393,6 +392,31 @@ def test_refused_authentication_reaches_whoever_waits(net: Net, monkeypatch: pyt
     assert isinstance(net.client.authentication_error(node_id), AuthenticationError)
     with pytest.raises(AuthenticationError, match="user unknown"):
         net.metadata.await_update(net.metadata.update_version(), 10)
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_a_broker_that_is_not_trusted_is_told_by_name_to_whoever_waits(
+    net: Net, is_ready: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    net.connect()  # with metadata, from which node 1 is known
+    if is_ready:
+        net.connect(1)
+    else:
+        net.selector.holds_connects = True
+        net.ready(1)
+    net.selector.refuse(1, AuthenticationError("certificate has expired", condition="KAFKA_SSL_AUTHENTICATION_FAILED"))
+    net.poll()
+    error = net.client.authentication_error(1)
+    assert str(error) == "[KAFKA_SSL_AUTHENTICATION_FAILED] node 1 (broker1:9011): certificate has expired"
+    assert net.client.connection_failed(1)
+    with pytest.raises(AuthenticationError, match="certificate has expired"):
+        net.metadata.await_update(net.metadata.update_version(), 10)
+    assert [record.levelname for record in caplog.records if "certificate has expired" in record.message] == ["ERROR"]
+    assert "broker1:9011: certificate has expired" in (net.metadata.last_connection_error() or "")
+    net.selector.holds_connects = False
+    net.clock.advance(2000)
+    net.connect(1)  # after its back-off it may be tried again
+    assert net.client.authentication_error(1) is None
 
 
 # ---- time-outs -----------------------------------------------------------------------------------------------------------------
@@ -782,12 +806,6 @@ def test_a_closed_client_does_nothing_more(net: Net) -> None:
 def test_wakeup_reaches_the_selector(net: Net) -> None:
     net.client.wakeup()
     assert net.selector.wakeups == 1
-
-
-def test_only_plaintext_is_supported() -> None:
-    config = dataclasses.replace(network_config(), security_protocol="SSL")
-    with pytest.raises(ConfigError, match="SSL is not supported by this version, which speaks PLAINTEXT only"):
-        Net(config)
 
 
 def test_bootstrap_servers_can_be_resolved_to_canonical_names(monkeypatch: pytest.MonkeyPatch) -> None:
