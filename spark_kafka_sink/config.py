@@ -32,6 +32,18 @@ from spark_kafka_sink.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
+_warned: set[str] = (
+    set()
+)  # Spark has a stream's options checked twice in every micro-batch: each warning is told once per process
+
+
+def _warn(text: str, *values: object) -> None:
+    told = text % values
+    if told not in _warned:
+        _warned.add(told)
+        logger.warning("%s", told)
+
+
 # --- MACHINERY --------------------------------------------------------------------------------------------------------
 
 INT_MAX = 2**31 - 1
@@ -291,7 +303,7 @@ def _addresses(servers: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
             raise InvalidValueError(f"Invalid port in bootstrap.servers: {server} (allowed: 0 to 65535)")
         address = (match["ipv6"] or match["host"], int(match["port"]))
         if address in found:
-            logger.warning("bootstrap.servers names %s more than once", server)
+            _warn("bootstrap.servers names %s more than once", server)
         found[address] = server
     return tuple(found)
 
@@ -306,7 +318,7 @@ def _tls_versions(names: tuple[str, ...]) -> tuple[str, ...]:
     if unknown or not usable:
         raise InvalidValueError("TLSv1.2, TLSv1.3 or both are expected")
     if len(usable) < len(names):
-        logger.warning("ssl.enabled.protocols: only %s are offered; older versions are broken", ",".join(usable))
+        _warn("ssl.enabled.protocols: only %s are offered; older versions are broken", ",".join(usable))
     return usable
 
 
@@ -687,18 +699,18 @@ def _keys_for_plugins(given: Mapping[str, object], prefix: str) -> dict[str, obj
     for key in unknown:
         nearest = _nearest(key, [*_PRODUCER_KEYS])
         if nearest:
-            logger.warning("Option '%s%s' is left to the plug-ins; did you mean '%s%s'?", prefix, key, prefix, nearest)
+            _warn("Option '%s%s' is left to the plug-ins; did you mean '%s%s'?", prefix, key, prefix, nearest)
     return unknown
 
 
 def _warn_of_keys_without_effect(given: Sequence[str], prefix: str) -> None:
     for key in given:
         if key in NO_EFFECT:
-            logger.warning("Option '%s%s' has no effect: %s", prefix, key, NO_EFFECT[key])
+            _warn("Option '%s%s' has no effect: %s", prefix, key, NO_EFFECT[key])
         elif key not in _PRODUCER_KEYS:
             nearest = _nearest(key, [*_PRODUCER_KEYS, *NO_EFFECT])
             hint = f"; did you mean '{prefix}{nearest}'?" if nearest else ""
-            logger.warning("Option '%s%s' is not known to the Kafka producer and has no effect%s", prefix, key, hint)
+            _warn("Option '%s%s' is not known to the Kafka producer and has no effect%s", prefix, key, hint)
 
 
 # --- RULES ------------------------------------------------------------------------------------------------------------
@@ -770,7 +782,7 @@ def _delivery_outlasts_a_request(values: dict[str, Any]) -> Iterator[str]:
             f" it is {values['delivery_timeout_ms']}, they are {values['linger_ms']} + {values['request_timeout_ms']}"
         )
     else:
-        logger.warning(
+        _warn(
             "delivery.timeout.ms is raised from %d to %d, which is linger.ms + request.timeout.ms",
             values["delivery_timeout_ms"],
             least_ms,
@@ -787,7 +799,7 @@ def _backoff_grows(values: dict[str, Any]) -> Iterator[str]:
         ("socket.connection.setup.timeout.ms", "socket.connection.setup.timeout.max.ms"),
     ):
         if values[_attribute(first)] > values[_attribute(longest)]:
-            logger.warning("%s is greater than %s: it stays at %d ms", first, longest, values[_attribute(longest)])
+            _warn("%s is greater than %s: it stays at %d ms", first, longest, values[_attribute(longest)])
             values[_attribute(first)] = values[_attribute(longest)]
     yield from ()
 
@@ -821,7 +833,7 @@ def _sasl_is_complete(values: dict[str, Any]) -> Iterator[str]:
     yield from sasl_config.problems(values)
     used = values["sasl_mechanism"] == sasl_config.AWS_MSK_IAM and values["security_protocol"].startswith("SASL_")
     if values["sasl_client_callback_handler_class"] is not None and not used:
-        logger.warning("Option 'sasl.client.callback.handler.class' has no effect: %s", _JVM)
+        _warn("Option 'sasl.client.callback.handler.class' has no effect: %s", _JVM)
 
 
 def _removed_partitioners(values: dict[str, Any]) -> Iterator[str]:
@@ -926,11 +938,26 @@ BULK_DEFAULTS: dict[str, object] = {"batch_size": 262_144, "linger_ms": 20}
 PRODUCER_PREFIX = "kafka."
 _ADDED_BY_SPARK = ("checkpointlocation", "queryname")  # Spark hands them to every sink
 
+# What Spark's own Kafka connector takes for reading, lower-cased: jobs hand one set of options to both sides.
+_OF_SPARKS_SOURCE = frozenset(
+    (
+        *("assign", "subscribe", "subscribepattern", "startingtimestamp", "startingoffsets", "startingoffsetsbytimestamp"),
+        *("startingoffsetsbytimestampstrategy", "endingtimestamp", "endingoffsets", "endingoffsetsbytimestamp"),
+        *("failondataloss", "kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms"),
+        *("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "minpartitions", "maxrecordsperpartition"),
+        "groupidprefix",
+    )
+)
+
 _TOPIC_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 
+def is_topic_name(name: str) -> bool:
+    return _TOPIC_NAME.fullmatch(name) is not None
+
+
 def _topic(name: str) -> str:
-    if not _TOPIC_NAME.fullmatch(name):
+    if not is_topic_name(name):
         raise InvalidValueError("a topic's name is 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', and not . or ..")
     return name
 
@@ -941,6 +968,13 @@ def _delivery_guarantee(name: str) -> str:
             f"not available in this version; use {AT_LEAST_ONCE}, and make readers expect duplicates after a retried task"
         )
     return name.lower()
+
+
+FAIL, SKIP, DEAD_LETTER = FATES = ("fail", "skip", "deadLetter")
+
+
+def _fate(name: str) -> str:
+    return next(fate for fate in FATES if fate.lower() == name.lower())
 
 
 @dataclass(frozen=True, slots=True)
@@ -962,8 +996,23 @@ class SinkOptions:
     include_timestamp: bool = option("includeTimestamp", BOOLEAN, default=False,
         doc="Write the `timestamp` column (timestamp, or bigint in milliseconds) as the records' timestamp; brokers delete "
             "records by it.")
+    on_record_too_large: str = option("onRecordTooLarge", STRING, default=FAIL, choices=FATES, ignore_case=True, convert=_fate,
+        doc="What becomes of a row that is larger than max.request.size, or than the topic takes: the task fails, or the row is "
+            "left out, or it goes to deadLetterTopic.")
+    on_invalid_record: str = option("onInvalidRecord", STRING, default=FAIL, choices=FATES, ignore_case=True, convert=_fate,
+        doc="The same for a row that cannot be written as it is (null or impossible topic, a partition that does not exist, "
+            "negative timestamp, header without key) or that the broker refuses by itself (INVALID_RECORD, INVALID_TIMESTAMP).")
+    dead_letter_topic: str | None = option("deadLetterTopic", STRING, default=None, convert=_topic,
+        doc="Topic for rows that cannot be written: key, value and headers as they were, and more headers that say why.")
+    max_records_per_second: int | None = option("maxRecordsPerSecond", LONG, default=None, at_least=1,
+        doc="No task sends faster than this; a job writes at most this times the tasks that run at once.")
+    max_bytes_per_second: int | None = option("maxBytesPerSecond", LONG, default=None, at_least=1,
+        doc="The same for bytes of keys, values and headers, before compression.")
     report_path: str | None = option("reportPath", STRING, default=None, non_empty=True,
         doc="File on the driver to which each commit appends one line of JSON: rows, bytes, offsets.")
+    on_commit: str | None = option("onCommit", STRING, default=None, non_empty=True,
+        doc="Dotted name of a function, importable on the driver, that each commit calls with its CommitSummary: rows, bytes, "
+            "counters, offset ranges.")
     # fmt: on
     producer: ProducerConfig = field(default_factory=ProducerConfig)
 
@@ -983,6 +1032,7 @@ class SinkOptions:
         values: dict[str, Any] = _read_all(rows_of(cls), own, problems)
         producer = ProducerConfig.check(producer_options, problems, defaults=BULK_DEFAULTS, prefix=PRODUCER_PREFIX)
         problems.extend(_guarantee_conflicts(values, own, producer))
+        problems.extend(_dead_letter_conflicts(values, own))
         return cls(**values, producer=producer)
 
 
@@ -994,10 +1044,11 @@ def _unknown_options(options: Mapping[str, object]) -> Iterator[str]:
     for name in options:
         if name.startswith(PRODUCER_PREFIX) or name in _SINK_KEYS or name in _ADDED_BY_SPARK:
             continue
+        if name in _OF_SPARKS_SOURCE:
+            _warn("Option '%s' has no effect: it is for reading from Kafka", name)
+            continue
         if name == "path":
-            logger.warning(
-                "Option 'path' has no effect: rows go to Kafka. Write .save() without a path, and .option(\"topic\", …)"
-            )
+            _warn("Option 'path' has no effect: rows go to Kafka. Write .save() without a path, and .option(\"topic\", …)")
             continue
         nearest = known.get(PRODUCER_PREFIX + name) or known.get(_nearest(name, list(known)) or "")
         hint = f"Did you mean '{nearest}'?" if nearest else f"The sink's own are {', '.join(_SINK_KEYS.values())}."
@@ -1021,13 +1072,23 @@ def _guarantee_conflicts(values: dict[str, Any], own: Mapping[str, object], prod
     if "deliveryGuarantee" in own and "delivery_guarantee" in values:
         yield f"deliveryGuarantee={AT_LEAST_ONCE} needs kafka.acks=all, but kafka.acks={producer.acks}; remove one of the two"
     elif "deliveryGuarantee" not in own:
-        logger.warning(
+        _warn(
             "kafka.acks=%d lowers the delivery guarantee from %s to %s: rows may be lost when a broker fails",
             producer.acks,
             AT_LEAST_ONCE,
             NO_GUARANTEE,
         )
         values["delivery_guarantee"] = NO_GUARANTEE
+
+
+def _dead_letter_conflicts(values: dict[str, Any], own: Mapping[str, object]) -> Iterator[str]:
+    asking = [key for key in ("onRecordTooLarge", "onInvalidRecord") if str(own.get(key)).strip().lower() == DEAD_LETTER.lower()]
+    if asking and "deadLetterTopic" not in own:
+        yield f"{asking[0]}={DEAD_LETTER} needs deadLetterTopic, the topic that such rows go to"
+    if not asking and "deadLetterTopic" in own:
+        yield f"deadLetterTopic has no effect: set onRecordTooLarge={DEAD_LETTER}, onInvalidRecord={DEAD_LETTER}, or both"
+    if values.get("dead_letter_topic") is not None and values.get("dead_letter_topic") == values.get("topic"):
+        yield f"deadLetterTopic={values['dead_letter_topic']} is the topic that is written to; name another"
 
 
 # --- LEGACY OPTIONS ---------------------------------------------------------------------------------------------------

@@ -460,7 +460,10 @@ class Sender:
             if decision is Decision.FATAL and self._transactions is not None:
                 self._transactions.become_fatal(failure)
             self._fail(
-                batch, failure, outcome_known=batch.attempts < self._config.retries, record_errors=_record_errors(failure, answer)
+                batch,
+                failure,
+                outcome_known=batch.attempts < self._config.retries,
+                record_errors=_record_errors(failure, error, answer, batch.record_count),
             )
 
     def _split(self, batch: ProducerBatch) -> None:
@@ -574,12 +577,21 @@ def _idempotent_write_denied(where: str) -> KafkaError:
     )
 
 
-def _record_errors(failure: KafkaError, answer: PartitionProduceResponse) -> dict[int, KafkaError]:
+# Whatever the broker says of the batch with one of these, it says of its records.
+_OF_RECORDS = (Errors.MESSAGE_TOO_LARGE, Errors.RECORD_LIST_TOO_LARGE, Errors.INVALID_RECORD, Errors.INVALID_TIMESTAMP)
+
+
+def _record_errors(
+    failure: KafkaError, error: ErrorCode, answer: PartitionProduceResponse, record_count: int
+) -> dict[int, KafkaError]:
     """The rows that the broker blames, by offset delta (KIP-467). Only a single one shares the batch's error for certain."""
+    if record_count == 1 and error in _OF_RECORDS and not answer.record_errors:
+        return {0: failure}
     condition = failure.condition if len(answer.record_errors) == 1 else "KAFKA_INVALID_RECORD"
     return {
         each.batch_index: KafkaError(
             each.batch_index_error_message or answer.error_message or failure.message, condition=condition
         )
         for each in answer.record_errors
+        if 0 <= each.batch_index < record_count
     }

@@ -414,6 +414,26 @@ def test_the_row_that_the_broker_blames_is_named() -> None:
     assert (first.failed, second.failed) == (2, 3)
 
 
+def test_a_batch_of_one_record_is_refused_for_its_records_sake_even_if_the_broker_does_not_name_it() -> None:
+    stage = Stage()
+    delivery = stage.send(b"a")
+    stage.refuse(Errors.INVALID_TIMESTAMP)
+    (failure,) = delivery.failures
+    assert [error.condition for error in failure.blamed.values()] == ["KAFKA_INVALID_TIMESTAMP"]
+
+
+def test_of_several_records_none_is_blamed_that_the_broker_does_not_name() -> None:
+    """Nor one that the batch does not have: whoever sends the others again would do so for ever."""
+    stage = Stage()
+    delivery = stage.append(b"a", b"b")
+    stage.run()
+    nobody = BatchIndexAndErrorMessage(batch_index=2, batch_index_error_message="bad")
+    stage.refuse(Errors.INVALID_RECORD, record_errors=(nobody,))
+    (failure,) = delivery.failures
+    assert not failure.blamed
+    assert not failure.rows_are_named
+
+
 # ---- KIP-951: THE ANSWER NAMES THE NEW LEADER
 
 
