@@ -114,7 +114,7 @@ class InFlightRequests:
 
     def count(self, node_id: int | None = None) -> int:
         if node_id is None:
-            return sum(map(len, self._queues.values()))
+            return sum(map(len, self._queues.copy().values()))  # a copy: whoever reads metrics asks from another thread
         return len(self._queues.get(node_id, ()))
 
     def add_throttle_time(self, node_id: int, throttle_ms: int) -> None:
