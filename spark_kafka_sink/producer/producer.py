@@ -15,20 +15,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError, RecordTooLargeError, SchemaError
+from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError, RecordTooLargeError
 from spark_kafka_sink.metrics import NS_PER_MS
 from spark_kafka_sink.network.cluster import Cluster, PartitionInfo
 from spark_kafka_sink.network.metadata import Metadata
@@ -36,6 +33,7 @@ from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer.buffer_pool import BufferPool
 from spark_kafka_sink.producer.delivery import Delivery
 from spark_kafka_sink.producer.interceptors import InterceptedRecord, Interceptors, Watch, gathered_columns
+from spark_kafka_sink.producer.metadata_wait import MetadataWait
 from spark_kafka_sink.producer.partitioner import UserPartitioner
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_record import ProducerColumns, ProducerRecord
@@ -54,6 +52,13 @@ from spark_kafka_sink.producer.record_gatherer import (
 )
 from spark_kafka_sink.producer.sender import Sender
 from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, serialize
+from spark_kafka_sink.producer.topic_chunk import (
+    NO_PARTITION,
+    TopicChunk,
+    chunks_by_topic,
+    explicit_partitions,
+    row_count,
+)
 from spark_kafka_sink.producer.transaction_manager import TransactionManager
 from spark_kafka_sink.records.columns import NULL_LENGTH, RecordColumns, record_columns
 from spark_kafka_sink.records.murmur2 import partition_for_keys
@@ -61,7 +66,6 @@ from spark_kafka_sink.records.record_batch import size_upper_bounds
 
 logger = logging.getLogger(__name__)
 
-SLICE_BYTES = 2 * 1024 * 1024  # what is encoded at a time: bounds the scratch memory; twice as much takes a fifth longer
 CLOSE_MARGIN_MS = 5_000  # for the Sender to end after its last batch is settled
 
 
@@ -100,6 +104,7 @@ class KafkaProducer:
         self._metadata = Metadata(self._config, self._clock)
         self._largest_record = min(self._config.max_request_size, self._config.buffer_memory)
         client = NetworkClient(self._config, self._metadata, self._clock, metrics=self._metrics.network)
+        self._metadata_wait = MetadataWait(self._metadata, client.wakeup, self._metrics, self._clock)
         self._metrics.gauges = self._gauges(client)
         self._gatherer = RecordGatherer(
             min(self._config.batch_size, self._largest_record),
@@ -206,11 +211,11 @@ class KafkaProducer:
             given.headers,
             _or_default(given.timestamp, self._clock.wall_ms()),
             self._clock.wall_ms(),
-            rows=_count(given.topic, given.value, given.key, given.partition),
+            rows=row_count(given.topic, given.value, given.key, given.partition),
         )
         delivery = Delivery(columns.rows, self._clock)
-        explicit = _explicit_partitions(given.partition, columns.rows)
-        chunks = list(_by_topic(given.topic, columns, explicit)) if columns.rows else []
+        explicit = explicit_partitions(given.partition, columns.rows)
+        chunks = list(chunks_by_topic(given.topic, columns, explicit)) if columns.rows else []
         try:
             for chunk in chunks:
                 self._check_sizes(chunk)
@@ -289,7 +294,7 @@ class KafkaProducer:
         topic = record.topic
         highest = NO_PARTITION if details is None or details.partition is None else details.partition
         try:
-            cluster = self._await_metadata(topic, highest, self._config.max_block_ms)
+            cluster = self._metadata_wait.await_partition(topic, highest, self._config.max_block_ms)
             self._check_size(size, f"a record for topic {topic}")
         except KafkaError as error:
             self._metrics.records_failed(topic, 1)
@@ -352,38 +357,31 @@ class KafkaProducer:
             found.value, found.key, found.headers, _or_default(found.timestamp, now_ms), now_ms, rows=len(chunk)
         )
         chunk.become(columns)
-        explicit = _explicit_partitions(found.partition, columns.rows)
+        explicit = explicit_partitions(found.partition, columns.rows)
         bounds = size_upper_bounds(columns)
         count = chunk.cluster.partition_count(chunk.topic) or 0
         bad = (bounds > self._largest_record) | (explicit >= count)
         for row in np.flatnonzero(bad).tolist():
             try:
                 self._check_size(int(bounds[row]), f"a record for topic {chunk.topic}, as interceptors left it")
-                raise self._absent(chunk.topic, int(explicit[row]), count, 0)
+                raise self._metadata_wait.absent(chunk.topic, int(explicit[row]), count, 0)
             except KafkaError as error:
                 chunk.abandon(np.array([row], np.int32), error)
                 self._metrics.records_failed(chunk.topic, 1)
         good = np.flatnonzero(~bad).astype(np.int32)
         return (columns, explicit, good) if len(good) == columns.rows else (columns.take(good), explicit[good], good)
 
-    def _append(self, chunk: _TopicChunk, cluster: Cluster, delivery: Delivery, watch: Watch | None) -> None:
-        ends = np.cumsum(chunk.columns.base_sizes)
-        start = 0
-        while start < len(ends):
-            before = int(ends[start - 1]) if start else 0
-            stop = max(start + 1, int(np.searchsorted(ends, before + SLICE_BYTES, side="right")))
-            columns = chunk.columns.slice(start, stop)
-            partitions = self._partitions(chunk.topic, columns, chunk.explicit[start:stop], cluster)
+    def _append(self, chunk: TopicChunk, cluster: Cluster, delivery: Delivery, watch: Watch | None) -> None:
+        for part in chunk.slices():
             self._accumulator.append(
-                chunk.topic,
-                columns,
-                partitions,
-                chunk.rows[start:stop],
-                delivery if watch is None else watch.owner(chunk.topic, stop - start, delivery),
+                part.topic,
+                part.columns,
+                self._partitions(part.topic, part.columns, part.explicit, cluster),
+                part.rows,
+                delivery if watch is None else watch.owner(part.topic, len(part.rows), delivery),
                 self._sender.wakeup,
                 max_block_ms=self._config.max_block_ms,
             )
-            start = stop
 
     def _partitions(
         self, topic: str, columns: RecordColumns, explicit: npt.NDArray[np.int32], cluster: Cluster
@@ -412,7 +410,7 @@ class KafkaProducer:
         if fatal_error is not None:
             raise fatal_error
 
-    def _check_sizes(self, chunk: _TopicChunk) -> None:
+    def _check_sizes(self, chunk: TopicChunk) -> None:
         bounds = size_upper_bounds(chunk.columns)
         row = int(bounds.argmax())
         self._check_size(int(bounds[row]), f"row {chunk.rows[row]} of this chunk, topic {chunk.topic}")
@@ -428,61 +426,15 @@ class KafkaProducer:
 
     # METADATA
 
-    def _await_partitions(self, chunk: _TopicChunk) -> Cluster:
+    def _await_partitions(self, chunk: TopicChunk) -> Cluster:
         """Metadata that knows the topic and the highest partition asked for; waits at most max.block.ms for it."""
         highest = int(chunk.explicit.max())
-        return self._await_metadata(chunk.topic, highest, self._config.max_block_ms)
-
-    def _await_metadata(self, topic: str, partition: int, max_block_ms: int) -> Cluster:
-        deadline_ms = self._clock.now_ms() + max_block_ms
-        while True:
-            now_ms = self._clock.now_ms()
-            self._metadata.add_topic(topic, now_ms)  # also keeps a topic in use from being forgotten
-            cluster = self._metadata.cluster()
-            count = cluster.partition_count(topic)
-            if count is not None and partition < count:
-                return cluster
-            self._metadata.raise_error_for_topic(topic)
-            if now_ms >= deadline_ms:
-                raise self._absent(topic, partition, count, max_block_ms)
-            asked_ns = self._clock.now_ns()
-            version = self._metadata.request_update_for_topic(topic)
-            self._sender.wakeup()
-            try:
-                self._metadata.await_update(version, deadline_ms - now_ms)
-            except KafkaTimeoutError as error:
-                raise self._absent(topic, partition, count, max_block_ms) from error
-            finally:
-                self._metrics.waited_for_metadata(asked_ns)
-
-    def _absent(self, topic: str, partition: int, count: int | None, max_block_ms: int) -> KafkaError:
-        if count is not None:
-            return InvalidRecordError(
-                f"Partition {partition} of topic {topic} with partition count {count} is not present in metadata"
-                f" after {max_block_ms} ms. Rows may name partitions 0 to {count - 1}; add partitions to the topic, or leave the"
-                " partition null",
-                condition="KAFKA_UNKNOWN_PARTITION",
-            )
-        trouble = self._metadata.last_connection_error()
-        if trouble is not None and self._metadata.cluster().is_bootstrap:
-            reason, condition = (
-                f"no broker answered: {trouble}; check kafka.bootstrap.servers and the network",
-                "KAFKA_BROKER_UNREACHABLE",
-            )
-        else:
-            error = self._metadata.cluster().topic_error(topic)
-            reason = (
-                f"the brokers say {error or 'nothing of it'}; create the topic, or allow auto.create.topics.enable on the brokers"
-            )
-            condition = "KAFKA_UNKNOWN_TOPIC"
-        return KafkaTimeoutError(
-            f"Topic {topic} not present in metadata after {max_block_ms} ms. (max.block.ms): {reason}", condition=condition
-        )
+        return self._metadata_wait.await_partition(chunk.topic, highest, self._config.max_block_ms)
 
     def partitions_for(self, topic: str) -> Sequence[PartitionInfo]:
         """The topic's partitions, leaderless ones too. Blocks at most max.block.ms for metadata; raises as send_columns does."""
         self._check_usable()
-        return self._await_metadata(topic, 0, self._config.max_block_ms).partitions_for(topic)
+        return self._metadata_wait.await_partition(topic, 0, self._config.max_block_ms).partitions_for(topic)
 
     # ENDING
 
@@ -579,80 +531,5 @@ class KafkaProducer:
         return f"KafkaProducer({self.client_id})"
 
 
-NO_PARTITION = -1  # in an int32 column: the row does not say
-
-
-@dataclass(frozen=True, slots=True)
-class _TopicChunk:
-    """The rows of one call that go to one topic."""
-
-    topic: str
-    columns: RecordColumns
-    explicit: npt.NDArray[np.int32]  # partition, or NO_PARTITION
-    rows: npt.NDArray[np.int32]  # where each row stood in the caller's chunk
-
-    def decided_by(self, partitioner: UserPartitioner, cluster: Cluster) -> _TopicChunk:
-        """With the partitions that a user's partitioner chooses for rows that name none, slice by slice. Raises KafkaError."""
-        ends = np.cumsum(self.columns.base_sizes)
-        cuts = np.unique([0, *np.searchsorted(ends, np.arange(SLICE_BYTES, int(ends[-1]), SLICE_BYTES)), len(ends)]).tolist()
-        decided = [
-            partitioner.decide(
-                self.topic, self.columns.slice(start, stop), self.explicit[start:stop], self.rows[start:stop], cluster
-            )
-            for start, stop in pairwise(cuts)
-        ]
-        return replace(self, explicit=np.concatenate(decided))
-
-
-def _count(topic: str | pa.Array, *columns: pa.Array | None) -> int:
-    lengths = [len(column) for column in (None if isinstance(topic, str) else topic, *columns) if column is not None]
-    if not lengths:
-        raise InvalidRecordError("send_columns needs at least one column, to know how many rows there are")
-    return lengths[0]
-
-
 def _or_default(timestamp: pa.Array | None, now_ms: int) -> pa.Array | int:
     return now_ms if timestamp is None else timestamp
-
-
-def _explicit_partitions(partition: pa.Array | None, rows: int) -> npt.NDArray[np.int32]:
-    if partition is not None and len(partition) != rows:
-        raise SchemaError(f"column partition has {len(partition)} rows where {rows} are expected; pass columns of one length")
-    if partition is None or partition.null_count == len(partition):
-        return np.full(rows, NO_PARTITION, np.int32)
-    lowest = pc.min(partition).as_py()
-    if lowest < 0:
-        raise InvalidRecordError(
-            f"Invalid partition: {lowest}. Partition number should always be non-negative or null.",
-            condition="KAFKA_INVALID_PARTITION",
-        )
-    if pc.max(partition).as_py() > 2**31 - 1:
-        raise InvalidRecordError(
-            f"Invalid partition: {pc.max(partition).as_py()} is no int32", condition="KAFKA_INVALID_PARTITION"
-        )
-    explicit: npt.NDArray[np.int32] = partition.cast(pa.int32()).fill_null(NO_PARTITION).to_numpy(zero_copy_only=False)
-    return explicit
-
-
-def _by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt.NDArray[np.int32]) -> Iterator[_TopicChunk]:
-    """Split the rows by topic; within a topic they keep their order."""
-    rows = np.arange(columns.rows, dtype=np.int32)
-    if isinstance(topic, str):
-        yield _TopicChunk(topic, columns, explicit, rows)
-        return
-    if topic.null_count:
-        raise InvalidRecordError(
-            f"row {pc.index(topic.is_null(), True).as_py()} of this chunk has a null topic", condition="KAFKA_NULL_TOPIC_IN_DATA"
-        )
-    encoded = topic.dictionary_encode()
-    names = encoded.dictionary.to_pylist()
-    if len(names) == 1:
-        yield _TopicChunk(names[0], columns, explicit, rows)
-        return
-    codes = encoded.indices.to_numpy()
-    order = np.argsort(codes, kind="stable")
-    ends = np.cumsum(np.bincount(codes, minlength=len(names))).tolist()
-    for name, start, stop in zip(names, [0, *ends], ends, strict=False):
-        chosen = order[start:stop]
-        if len(chosen):  # a dictionary may name topics that no row uses
-            yield _TopicChunk(name, columns.take(chosen), explicit[chosen], rows[chosen])

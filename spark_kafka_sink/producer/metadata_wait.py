@@ -1,0 +1,77 @@
+"""Callers wait here for metadata: the first time that a topic or a partition is named, and only then.
+
+Asks Metadata for an update and wakes the Sender, whose network client fetches it. Tells in words what is missing when it does
+not come. KafkaProducer is the only user.
+Law: no wait is longer than the caller allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError
+from spark_kafka_sink.network.cluster import Cluster
+from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
+
+
+class MetadataWait:
+    """Any caller's thread."""
+
+    def __init__(self, metadata: Metadata, wake_sender: Callable[[], None], metrics: ProducerMetrics, clock: Clock) -> None:
+        self._metadata = metadata
+        self._wake_sender = wake_sender
+        self._metrics = metrics
+        self._clock = clock
+
+    def await_partition(self, topic: str, partition: int, max_block_ms: int) -> Cluster:
+        """A cluster in which the topic has that partition; -1 asks for the topic alone. Blocks at most `max_block_ms`.
+
+        Raises KafkaTimeoutError or InvalidRecordError when there is no such thing by then, and what brokers say of the topic.
+        """
+        deadline_ms = self._clock.now_ms() + max_block_ms
+        while True:
+            now_ms = self._clock.now_ms()
+            self._metadata.add_topic(topic, now_ms)  # also keeps a topic in use from being forgotten
+            cluster = self._metadata.cluster()
+            count = cluster.partition_count(topic)
+            if count is not None and partition < count:
+                return cluster
+            self._metadata.raise_error_for_topic(topic)
+            if now_ms >= deadline_ms:
+                raise self.absent(topic, partition, count, max_block_ms)
+            asked_ns = self._clock.now_ns()
+            version = self._metadata.request_update_for_topic(topic)
+            self._wake_sender()
+            try:
+                self._metadata.await_update(version, deadline_ms - now_ms)
+            except KafkaTimeoutError as error:
+                raise self.absent(topic, partition, count, max_block_ms) from error
+            finally:
+                self._metrics.waited_for_metadata(asked_ns)
+
+    def absent(self, topic: str, partition: int, count: int | None, max_block_ms: int) -> KafkaError:
+        """Why there is no such topic or partition."""
+        if count is not None:
+            return InvalidRecordError(
+                f"Partition {partition} of topic {topic} with partition count {count} is not present in metadata"
+                f" after {max_block_ms} ms. Rows may name partitions 0 to {count - 1}; add partitions to the topic, or leave the"
+                " partition null",
+                condition="KAFKA_UNKNOWN_PARTITION",
+            )
+        trouble = self._metadata.last_connection_error()
+        if trouble is not None and self._metadata.cluster().is_bootstrap:
+            reason, condition = (
+                f"no broker answered: {trouble}; check kafka.bootstrap.servers and the network",
+                "KAFKA_BROKER_UNREACHABLE",
+            )
+        else:
+            error = self._metadata.cluster().topic_error(topic)
+            reason = (
+                f"the brokers say {error or 'nothing of it'}; create the topic, or allow auto.create.topics.enable on the brokers"
+            )
+            condition = "KAFKA_UNKNOWN_TOPIC"
+        return KafkaTimeoutError(
+            f"Topic {topic} not present in metadata after {max_block_ms} ms. (max.block.ms): {reason}", condition=condition
+        )

@@ -1,0 +1,98 @@
+"""The rows of one call, split by topic and cut into slices: columns in, columns out, nothing decided.
+
+KafkaProducer checks each TopicChunk, then queues it slice by slice. Knows nothing of brokers, batches or memory.
+Law: within a topic rows keep their order, and `rows` says where each stood in the caller's columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.errors import InvalidRecordError, SchemaError
+from spark_kafka_sink.network.cluster import Cluster
+from spark_kafka_sink.producer.partitioner import UserPartitioner
+from spark_kafka_sink.records.columns import RecordColumns
+
+SLICE_BYTES = 2 * 1024 * 1024  # what is encoded at a time: bounds the scratch memory; twice as much takes a fifth longer
+NO_PARTITION = -1  # in an int32 column: the row does not say
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChunk:
+    """The rows of one call that go to one topic."""
+
+    topic: str
+    columns: RecordColumns
+    explicit: npt.NDArray[np.int32]  # partition, or NO_PARTITION
+    rows: npt.NDArray[np.int32]  # where each row stood in the caller's chunk
+
+    def slices(self) -> Iterator[TopicChunk]:
+        """SLICE_BYTES each, or a single row that is larger, over the same memory."""
+        ends = np.cumsum(self.columns.base_sizes)
+        start = 0
+        while start < len(ends):
+            before = int(ends[start - 1]) if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, before + SLICE_BYTES, side="right")))
+            yield TopicChunk(self.topic, self.columns.slice(start, stop), self.explicit[start:stop], self.rows[start:stop])
+            start = stop
+
+    def decided_by(self, partitioner: UserPartitioner, cluster: Cluster) -> TopicChunk:
+        """With the partitions that a user's partitioner chooses for rows that name none, slice by slice. Raises KafkaError."""
+        decided = [partitioner.decide(part.topic, part.columns, part.explicit, part.rows, cluster) for part in self.slices()]
+        return replace(self, explicit=np.concatenate(decided))
+
+
+def row_count(topic: str | pa.Array, *columns: pa.Array | None) -> int:
+    lengths = [len(column) for column in (None if isinstance(topic, str) else topic, *columns) if column is not None]
+    if not lengths:
+        raise InvalidRecordError("send_columns needs at least one column, to know how many rows there are")
+    return lengths[0]
+
+
+def explicit_partitions(partition: pa.Array | None, rows: int) -> npt.NDArray[np.int32]:
+    if partition is not None and len(partition) != rows:
+        raise SchemaError(f"column partition has {len(partition)} rows where {rows} are expected; pass columns of one length")
+    if partition is None or partition.null_count == len(partition):
+        return np.full(rows, NO_PARTITION, np.int32)
+    lowest = pc.min(partition).as_py()
+    if lowest < 0:
+        raise InvalidRecordError(
+            f"Invalid partition: {lowest}. Partition number should always be non-negative or null.",
+            condition="KAFKA_INVALID_PARTITION",
+        )
+    if pc.max(partition).as_py() > 2**31 - 1:
+        raise InvalidRecordError(
+            f"Invalid partition: {pc.max(partition).as_py()} is no int32", condition="KAFKA_INVALID_PARTITION"
+        )
+    explicit: npt.NDArray[np.int32] = partition.cast(pa.int32()).fill_null(NO_PARTITION).to_numpy(zero_copy_only=False)
+    return explicit
+
+
+def chunks_by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt.NDArray[np.int32]) -> Iterator[TopicChunk]:
+    """Split the rows by topic; within a topic they keep their order."""
+    rows = np.arange(columns.rows, dtype=np.int32)
+    if isinstance(topic, str):
+        yield TopicChunk(topic, columns, explicit, rows)
+        return
+    if topic.null_count:
+        raise InvalidRecordError(
+            f"row {pc.index(topic.is_null(), True).as_py()} of this chunk has a null topic", condition="KAFKA_NULL_TOPIC_IN_DATA"
+        )
+    encoded = topic.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    if len(names) == 1:
+        yield TopicChunk(names[0], columns, explicit, rows)
+        return
+    codes = encoded.indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=len(names))).tolist()
+    for name, start, stop in zip(names, [0, *ends], ends, strict=False):
+        chosen = order[start:stop]
+        if len(chosen):  # a dictionary may name topics that no row uses
+            yield TopicChunk(name, columns.take(chosen), explicit[chosen], rows[chosen])
