@@ -1,4 +1,4 @@
-"""What batch_to_kafka and stream_to_kafka share: arguments, .properties files, and one clear line when something fails.
+"""What the jobs share: arguments, .properties files, and one clear line when something fails.
 
 Nothing here knows Kafka or what the sink does with an option. Exit codes: 0 done, 1 failed, 2 usage, 130 Ctrl-C.
 Law: the value of an option is never printed or logged; it may be a password. Such values belong in a --config file, because
@@ -99,14 +99,14 @@ def option_name(key: str) -> str:
     return f"kafka.{key}" if is_kafka_key and not key.startswith("kafka.") else key
 
 
-def read_properties(file: Path) -> dict[str, str]:
-    """The pairs of a Java .properties file; UsageError when it cannot be read."""
+def read_properties(file: Path, argument: str = "--config") -> dict[str, str]:
+    """The pairs of a Java .properties file, which `argument` names; UsageError when it cannot be read."""
     try:
         return parse_properties(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--config {file} cannot be read ({error}).") from error
+        raise UsageError(f"{argument} {file} cannot be read ({error}).") from error
     except ValueError as error:
-        raise UsageError(f"--config {file}: {error}") from error
+        raise UsageError(f"{argument} {file}: {error}") from error
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -80,8 +80,9 @@ class Delivery:
         self.failed = 0
         self.error: KafkaError | None = None  # the first one
         self.offsets: dict[TopicPartition, OffsetRange] = {}
+        self.settled_ns: int | None = None  # Clock.now_ns() when the last row was settled
         self._clock = clock
-        self._condition = threading.Condition()  # guards the four above; notified when the last row is settled
+        self._condition = threading.Condition()  # guards the five above; notified when the last row is settled
 
     def done(self) -> bool:
         return self.acknowledged + self.failed >= self.rows
@@ -139,6 +140,7 @@ class Delivery:
 
     def _settle_locked(self) -> None:
         if self.done():
+            self.settled_ns = self._clock.now_ns()
             self._condition.notify_all()
 
 
