@@ -71,8 +71,9 @@ class LocalKafka:
 
     `port` 0 takes free ports, else node i listens on port + i - 1. `brokers` of three and more have three controllers (in the
     first three nodes), fewer have one. `properties` are broker properties and win over the ones set here. `extra_listeners`
-    names security protocols (SASL_PLAINTEXT, SSL …) that get a listener each, see `bootstrap_servers_for`; `format_options` go
-    to Kafka's storage tool (--add-scram …). Data of an earlier start in the same directory is kept and used.
+    names security protocols (SASL_PLAINTEXT, SSL …) that get a listener each, see `bootstrap_servers_for`; NAME:PROTOCOL names
+    a listener otherwise, for several of one protocol (their properties begin with listener.name.<name in small letters>).
+    `format_options` go to Kafka's storage tool (--add-scram …). Data of an earlier start in the same directory is kept and used.
 
     start() blocks for up to `start_timeout_s` after the jars are there. Every failure is a JobError with one sentence.
     """
@@ -99,7 +100,10 @@ class LocalKafka:
         self._brokers = brokers
         self._heap = heap
         self._properties = dict(properties or {})
-        self._extra_listeners = tuple(extra_listeners)
+        # listener name -> security protocol
+        self._extra_listeners = {
+            name: protocol or name for name, _, protocol in (each.partition(":") for each in extra_listeners)
+        }
         self._format_options = tuple(format_options)
         self._start_timeout_s = start_timeout_s
         self._progress = progress
@@ -123,7 +127,7 @@ class LocalKafka:
         return ",".join(f"{HOST}:{node.port}" for node in self.nodes.values())
 
     def bootstrap_servers_for(self, listener: str) -> str:
-        """The addresses of one of the extra listeners."""
+        """The addresses of one of the extra listeners, by its name."""
         return ",".join(f"{HOST}:{node.extra_ports[listener]}" for node in self.nodes.values())
 
     def running(self) -> list[int]:
@@ -242,6 +246,7 @@ class LocalKafka:
     def _server_properties(self, node: Node) -> dict[str, str]:
         replicas = min(3, self._brokers)
         listeners = {"PLAINTEXT": node.port, **node.extra_ports}
+        protocols = {"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT", **self._extra_listeners}
         addresses = ",".join(f"{name}://{HOST}:{port}" for name, port in listeners.items())
         controller = "" if node.controller_port is None else f",CONTROLLER://{HOST}:{node.controller_port}"
         voters = [f"{n.node_id}@{HOST}:{n.controller_port}" for n in self.nodes.values() if n.controller_port is not None]
@@ -253,7 +258,7 @@ class LocalKafka:
             "listeners": addresses + controller,
             "advertised.listeners": addresses,
             "inter.broker.listener.name": "PLAINTEXT",
-            "listener.security.protocol.map": ",".join(["CONTROLLER:PLAINTEXT", *(f"{name}:{name}" for name in listeners)]),
+            "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
             "log.dirs": str(self._data_dir(node)),
             "offsets.topic.replication.factor": str(replicas),
             "offsets.topic.num.partitions": "8",

@@ -165,6 +165,7 @@ class Option:
     choices: tuple[str, ...] = ()
     ignore_case: bool = False
     non_empty: bool = False
+    is_file: bool = False  # a path, to be found where the producer runs
     convert: Callable[[Any], object] | None = None  # from the checked value to the attribute's; may raise InvalidValueError
 
     def read(self, value: object) -> object:
@@ -281,6 +282,26 @@ def _addresses(servers: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
             logger.warning("bootstrap.servers names %s more than once", server)
         found[address] = server
     return tuple(found)
+
+
+STORE_TYPES = ("JKS", "PKCS12", "PEM")
+_OLD_TLS_VERSIONS = ("TLSv1.1", "TLSv1", "SSLv3", "SSLv2Hello")
+
+
+def _tls_versions(names: tuple[str, ...]) -> tuple[str, ...]:
+    usable = tuple(name for name in names if name in ("TLSv1.2", "TLSv1.3"))
+    unknown = [name for name in names if name not in usable and name not in _OLD_TLS_VERSIONS]
+    if unknown or not usable:
+        raise InvalidValueError("TLSv1.2, TLSv1.3 or both are expected")
+    if len(usable) < len(names):
+        logger.warning("ssl.enabled.protocols: only %s are offered; older versions are broken", ",".join(usable))
+    return usable
+
+
+def _identification(algorithm: str) -> str:
+    if algorithm.lower() not in ("https", ""):
+        raise InvalidValueError("https is expected, or nothing, which switches the check of host names off")
+    return algorithm.lower()
 
 
 ROUND_ROBIN = "org.apache.kafka.clients.producer.RoundRobinPartitioner"
@@ -411,30 +432,39 @@ class ProducerConfig:
     security_protocol: str = option(
         "security.protocol", STRING, default="PLAINTEXT", choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
         ignore_case=True, convert=str.upper,
-        doc="How brokers are spoken to. Only PLAINTEXT is available in this version.")
-    ssl_protocol: str = option("ssl.protocol", STRING, default="TLSv1.3", doc="Highest TLS version.")
+        doc="How brokers are spoken to: PLAINTEXT or SSL, which is TLS. SASL is not available in this version.")
+    ssl_protocol: str = option("ssl.protocol", STRING, default="TLSv1.3", choices=("TLSv1.3", "TLSv1.2", "TLS"),
+        doc="Highest TLS version; TLS: any.")
     ssl_enabled_protocols: tuple[str, ...] = option("ssl.enabled.protocols", LIST, default="TLSv1.2,TLSv1.3",
-        doc="TLS versions to offer.")
+        convert=_tls_versions,
+        doc="TLS versions to offer; those before TLSv1.2 are left out.")
     ssl_cipher_suites: tuple[str, ...] = option("ssl.cipher.suites", LIST, default="",
-        doc="Cipher suites to offer; empty: the library's.")
-    ssl_keystore_type: str = option("ssl.keystore.type", STRING, default="JKS", doc="File format of the keystore.")
-    ssl_keystore_location: str | None = option("ssl.keystore.location", STRING, default=None,
-        doc="File with this client's certificate and key.")
+        doc="Cipher suites to offer, by Java's names or OpenSSL's; empty: the library's.")
+    ssl_keystore_type: str = option("ssl.keystore.type", STRING, default="JKS", choices=STORE_TYPES, ignore_case=True,
+        convert=str.upper,
+        doc="File format of the keystore; not set: what the file is, PEM or PKCS12. JKS is refused with the command that "
+            "converts it.")
+    ssl_keystore_location: str | None = option("ssl.keystore.location", STRING, default=None, is_file=True,
+        doc="File with this client's certificate and key, on each executor, or sent with --files.")
     ssl_keystore_password: Secret | None = option("ssl.keystore.password", PASSWORD, default=None,
-        doc="Password of the keystore file.")
+        doc="Password of a PKCS12 keystore.")
     ssl_keystore_key: Secret | None = option("ssl.keystore.key", PASSWORD, default=None,
         doc="This client's private key as PEM text.")
     ssl_keystore_certificate_chain: Secret | None = option("ssl.keystore.certificate.chain", PASSWORD, default=None,
         doc="This client's certificates as PEM text.")
-    ssl_key_password: Secret | None = option("ssl.key.password", PASSWORD, default=None, doc="Password of the private key.")
-    ssl_truststore_type: str = option("ssl.truststore.type", STRING, default="JKS", doc="File format of the truststore.")
-    ssl_truststore_location: str | None = option("ssl.truststore.location", STRING, default=None,
-        doc="File with the certificates to trust.")
+    ssl_key_password: Secret | None = option("ssl.key.password", PASSWORD, default=None,
+        doc="Password of a PEM private key that is encrypted.")
+    ssl_truststore_type: str = option("ssl.truststore.type", STRING, default="JKS", choices=STORE_TYPES, ignore_case=True,
+        convert=str.upper,
+        doc="File format of the truststore, as ssl.keystore.type.")
+    ssl_truststore_location: str | None = option("ssl.truststore.location", STRING, default=None, is_file=True,
+        doc="File with the certificates to trust, on each executor, or sent with --files; not set: the system's.")
     ssl_truststore_password: Secret | None = option("ssl.truststore.password", PASSWORD, default=None,
-        doc="Password of the truststore file.")
+        doc="Password of a PKCS12 truststore.")
     ssl_truststore_certificates: Secret | None = option("ssl.truststore.certificates", PASSWORD, default=None,
         doc="The certificates to trust as PEM text.")
     ssl_endpoint_identification_algorithm: str = option("ssl.endpoint.identification.algorithm", STRING, default="https",
+        convert=_identification,
         doc="https: a broker's certificate must carry its host name; empty: not checked.")
     sasl_mechanism: str = option("sasl.mechanism", STRING, default="GSSAPI", doc="SASL mechanism.")
     sasl_jaas_config: Secret | None = option("sasl.jaas.config", PASSWORD, default=None,
@@ -575,6 +605,9 @@ class ProducerConfig:
 
 
 _PRODUCER_KEYS: dict[str, Option] = {row.key: row for row in rows_of(ProducerConfig).values()}
+
+# The options whose values are paths, to be found where the producer runs.
+FILE_KEYS: tuple[str, ...] = tuple(key for key, row in _PRODUCER_KEYS.items() if row.is_file)
 
 _JVM = "it names something of the Java virtual machine"
 _BYTES = "keys and values are handed over as bytes or text"
@@ -735,6 +768,31 @@ def _backoff_grows(values: dict[str, Any]) -> Iterator[str]:
     yield from ()
 
 
+def _stores_are_whole(values: dict[str, Any]) -> Iterator[str]:
+    """In Java: DefaultSslEngineFactory.createKeystore and createTruststore."""
+    if values["security_protocol"] not in ("SSL", "SASL_SSL"):
+        return
+
+    def given(key: str) -> bool:
+        return values[_attribute(key)] not in (None, "")
+
+    for key, needed in (
+        ("ssl.keystore.key", "ssl.keystore.certificate.chain"),
+        ("ssl.keystore.certificate.chain", "ssl.keystore.key"),
+        ("ssl.keystore.password", "ssl.keystore.location"),
+        ("ssl.truststore.password", "ssl.truststore.location"),
+    ):
+        if given(key) and not given(needed):
+            yield f"{key} is set, but {needed} is not; set both or neither"
+    for text, store in (("ssl.keystore.key", "ssl.keystore"), ("ssl.truststore.certificates", "ssl.truststore")):
+        if given(text) and given(f"{store}.location"):
+            yield f"Both {text} and {store}.location are set; remove one of them"
+        if given(text) and f"{store}.type" in values["given"] and values[_attribute(f"{store}.type")] != "PEM":
+            yield f"{text} is PEM, but {store}.type={values[_attribute(f'{store}.type')]}; set it to PEM, or remove it"
+    if values["ssl_protocol"] == "TLSv1.2" and "TLSv1.2" not in values["ssl_enabled_protocols"]:
+        yield "ssl.protocol=TLSv1.2 leaves nothing of ssl.enabled.protocols=TLSv1.3; change one of them"
+
+
 def _removed_partitioners(values: dict[str, Any]) -> Iterator[str]:
     name = values["partitioner_class"]
     if name in (DEFAULT_PARTITIONER, UNIFORM_STICKY):
@@ -788,7 +846,7 @@ def _not_available(values: dict[str, Any]) -> Iterator[str]:
 
 # What is declared but not built: (key, which values of it are refused, what to do instead).
 NOT_AVAILABLE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("security.protocol", lambda name: name != "PLAINTEXT", "connect to a PLAINTEXT listener of the brokers"),
+    ("security.protocol", lambda name: name.startswith("SASL"), "connect to a PLAINTEXT or SSL listener of the brokers"),
     ("transactional.id", lambda name: name is not None, "remove it; rows are then written at least once"),
     ("transaction.two.phase.commit.enable", bool, "remove it; rows are then written at least once"),
 )
@@ -810,6 +868,10 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[dict[str, Any]], Iterator[str]]], 
     (("transactional.id", "enable.idempotence", "transaction.two.phase.commit.enable"), _transactions_need_idempotence),
     (("delivery.timeout.ms", "linger.ms", "request.timeout.ms"), _delivery_outlasts_a_request),
     (("reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "retry.backoff.max.ms"), _backoff_grows),
+    (
+        ("security.protocol", "ssl.protocol", "ssl.enabled.protocols", "ssl.keystore.type", "ssl.truststore.type"),
+        _stores_are_whole,
+    ),
     ((), _not_available),
     (("partitioner.class", "interceptor.classes"), _plugins_are_python),
     (("partitioner.class",), _removed_partitioners),

@@ -12,7 +12,7 @@ says how the caller may react; the condition is what tests and users match on.
     ├── KafkaTimeoutError          a bounded wait ran out: metadata, memory, delivery, flush
     ├── ProducerClosedError        used after close(), or closed while rows were waiting
     ├── NetworkError               no broker answered, or a connection was lost
-    │   └── AuthenticationError    the broker refused the credentials: never retried
+    │   └── AuthenticationError    one side does not accept the other: credentials, certificates, TLS or not
     ├── ProtocolError              a broker's bytes do not parse, or it speaks no version that we do
     │   └── UnsupportedVersionError
     ├── BrokerError                a broker answered with an error code (protocol/error_codes.py)

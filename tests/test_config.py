@@ -237,7 +237,7 @@ def test_a_client_without_a_name_gets_one_of_its_own() -> None:
     "mapping",
     [
         {"security.protocol": "sasl_ssl"},
-        {"security.protocol": "SSL"},
+        {"security.protocol": "SASL_PLAINTEXT"},
         {"transactional.id": "t"},
         {"transaction.two.phase.commit.enable": "true"},
     ],
@@ -557,7 +557,7 @@ def test_an_impossible_topic_name_is_a_problem(name: str) -> None:
 
 
 def test_all_problems_of_sink_and_producer_come_together() -> None:
-    _, problems = check(topik="x", kafka__acks="7", includeHeaders="perhaps", kafka__security__protocol="SSL")
+    _, problems = check(topik="x", kafka__acks="7", includeHeaders="perhaps", kafka__security__protocol="SASL_SSL")
     assert len(problems) == 4
 
 

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from spark_kafka_sink.errors import ProtocolError
+from spark_kafka_sink.errors import AuthenticationError, ProtocolError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader, read_response_header, write_request_header
 from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer
@@ -23,6 +23,7 @@ MAX_RESPONSE_BYTES = 100 * 1024 * 1024  # brokers' own default for requests; res
 _MAX_CORRELATION_ID = 0x7FFFFFFF
 
 _SIZE = struct.Struct(">i")
+_TLS_ALERT = b"\x15\x03"  # content type, major version: as a size it would be 352 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Connection:
         self._next_correlation_id = 0
         self._pending: deque[_Pending] = deque()  # oldest first
         self._received = bytearray()  # the start of a frame that is not complete
-        self.error: ProtocolError | None = None  # why this connection cannot be used any more
+        self.error: ProtocolError | AuthenticationError | None = None  # why this connection cannot be used any more
 
     def send(self, message: Request[Any], version: int, *, expect_response: bool = True) -> list[Buffer]:
         """The frame to write. Opaque buffers of the message are in it by reference.
@@ -75,7 +76,7 @@ class Connection:
         try:
             while self.error is None and (frame := self._next_frame()) is not None:
                 responses.append(self._read(frame))
-        except ProtocolError as error:
+        except (ProtocolError, AuthenticationError) as error:
             self.error = error
         return responses
 
@@ -83,6 +84,12 @@ class Connection:
         if len(self._received) < _SIZE.size:
             return None
         (size,) = _SIZE.unpack_from(self._received)
+        if self._received.startswith(_TLS_ALERT):
+            raise AuthenticationError(
+                "the broker answers with a TLS alert: this listener speaks TLS, and the client does not; set security.protocol to"
+                " SSL or SASL_SSL",
+                condition="KAFKA_SSL_AUTHENTICATION_FAILED",
+            )
         if not 0 <= size <= self._max_response_bytes:
             raise ProtocolError(
                 f"the broker announces a response of {size:,} bytes, more than {self._max_response_bytes:,} are never expected;"

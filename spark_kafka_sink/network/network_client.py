@@ -10,7 +10,7 @@ its requests; when a request is called back, no buffer of it is referred to any 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,8 @@ from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.metadata_updater import MetadataUpdater
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selectable, Selector
-from spark_kafka_sink.network.transport import PlaintextTransport, canonical_servers, resolve
+from spark_kafka_sink.network.tls import TlsConnector
+from spark_kafka_sink.network.transport import Address, PlaintextTransport, Transport, canonical_servers, resolve
 from spark_kafka_sink.protocol.api_keys import API_TABLE
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.schema import Message, Request
@@ -52,7 +53,7 @@ class NetworkClient:
         selector, resolve_host, random: for tests.
 
     Raises:
-        ConfigError: the security protocol is not supported.
+        ConfigError: the security protocol is not supported, or certificates and keys cannot be read.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class NetworkClient:
         random: Random | None = None,
     ) -> None:
         _check_security(config)
+        self._security_protocol = config.security_protocol
         self._metadata = metadata
         self._clock = clock
         self._random = random or Random()
@@ -289,6 +291,15 @@ class NetworkClient:
         for node_id, disconnect in self._selector.disconnected.items():
             if not self._states.is_disconnected(node_id):  # else we have given it up already, for what it answered
                 self._process_disconnection(responses, node_id, now_ms, disconnect)
+                if disconnect.error is not None:
+                    self._authentication_failed(node_id, now_ms, disconnect.error)
+
+    def _authentication_failed(self, node_id: int, now_ms: int, cause: AuthenticationError) -> None:
+        """Whoever waits for metadata gets the error at once. After its back-off the node may be tried again all the same."""
+        where = f"node {node_id} ({self._states.address_text(node_id)})"
+        error = AuthenticationError(f"{where}: {cause.message}", condition=cause.condition)
+        self._states.authentication_failed(node_id, now_ms, error)
+        self._metadata.fatal_error(error)
 
     def _handle_timed_out_connections(self, responses: list[ClientResponse], now_ms: int) -> None:
         for node_id in self._states.nodes_with_setup_timeout(now_ms):
@@ -322,14 +333,15 @@ class NetworkClient:
         """After the selector has let go of a connection: back off, and fail whatever was in flight on it."""
         address = self._states.address_text(node_id)
         reason = disconnect.reason
-        if disconnect.state is ChannelState.NOT_CONNECTED:
+        if disconnect.state in (ChannelState.NOT_CONNECTED, ChannelState.AUTHENTICATION_FAILED):
             is_news = now_ms - self._warned_ms.get(node_id, -WARN_EVERY_MS) >= WARN_EVERY_MS
-            level = logging.WARNING if is_news else logging.DEBUG
+            loud = logging.WARNING if disconnect.error is None else logging.ERROR
+            level = loud if is_news else logging.DEBUG
             log.log(level, "! connection to node %d (%s) could not be established: %s", node_id, address, reason)
             if is_news:
                 self._warned_ms[node_id] = now_ms
         elif disconnect.state is ChannelState.READY and self._states.is_preparing_connection(node_id):
-            reason += " (before it was ready; does this listener speak PLAINTEXT?)"
+            reason += f" (before it was ready; does this listener speak {self._security_protocol}?)"
             log.warning("! connection to node %d (%s) was lost: %s", node_id, address, reason)
         else:
             log.debug("= node %d (%s) disconnected: %s", node_id, address, reason)
@@ -432,9 +444,9 @@ def _call_back(responses: list[ClientResponse]) -> list[ClientResponse]:
 
 
 def _check_security(config: ProducerConfig) -> None:
-    if config.security_protocol != "PLAINTEXT":
+    if config.security_protocol not in ("PLAINTEXT", "SSL"):
         raise ConfigError(
-            f"security.protocol={config.security_protocol} is not supported by this version, which speaks PLAINTEXT only"
+            f"security.protocol={config.security_protocol} is not supported by this version, which speaks PLAINTEXT and SSL"
         )
 
 
@@ -442,12 +454,16 @@ def _selector(config: ProducerConfig, clock: Clock, metrics: NetworkMetrics) -> 
     return Selector(
         clock,
         connections_max_idle_ms=config.connections_max_idle_ms,
-        open_transport=partial(
-            PlaintextTransport,
-            send_buffer_bytes=config.send_buffer_bytes,
-            receive_buffer_bytes=config.receive_buffer_bytes,
-        ),
+        open_transport=_transport_factory(config),
         metrics=metrics,
+    )
+
+
+def _transport_factory(config: ProducerConfig) -> Callable[[Address], Transport]:
+    if config.security_protocol in ("SSL", "SASL_SSL"):
+        return TlsConnector(config)
+    return partial(
+        PlaintextTransport, send_buffer_bytes=config.send_buffer_bytes, receive_buffer_bytes=config.receive_buffer_bytes
     )
 
 

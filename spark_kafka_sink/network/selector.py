@@ -18,6 +18,7 @@ from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
 from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.metrics import NS_PER_MS
 from spark_kafka_sink.network.connection import Connection, Response
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
@@ -36,6 +37,7 @@ class ChannelState(Enum):
 
     NOT_CONNECTED = auto()  # it was never established
     READY = auto()  # established; the broker closed it, or it was lost
+    AUTHENTICATION_FAILED = auto()  # one side does not accept the other: see the error
     EXPIRED = auto()  # we closed it: idle for connections.max.idle.ms
     LOCAL_CLOSE = auto()  # we closed it for another reason
 
@@ -43,6 +45,7 @@ class ChannelState(Enum):
 class Disconnect(NamedTuple):
     state: ChannelState
     reason: str
+    error: AuthenticationError | None = None  # for whoever waits: trying again will not help
 
 
 class Selectable(Protocol):
@@ -191,12 +194,15 @@ class Selector:
         self._metrics.closed.record(1)
         del self._last_active_ms[channel.node_id]
 
-    def _disconnect(self, channel: _Channel, state: ChannelState, reason: str) -> None:
+    def _disconnect(self, channel: _Channel, state: ChannelState, reason: str, error: AuthenticationError | None = None) -> None:
         log.debug("= node %d: connection closed (%s): %s", channel.node_id, state.name, reason)
         self._forget(channel)
-        self.disconnected[channel.node_id] = Disconnect(state, reason)
+        self.disconnected[channel.node_id] = Disconnect(state, reason, error)
 
-    def _fail(self, channel: _Channel, error: OSError) -> None:
+    def _fail(self, channel: _Channel, error: OSError | AuthenticationError) -> None:
+        if isinstance(error, AuthenticationError):
+            self._disconnect(channel, ChannelState.AUTHENTICATION_FAILED, error.message, error)
+            return
         state = ChannelState.READY if channel.is_connected else ChannelState.NOT_CONNECTED
         self._disconnect(channel, state, str(error) or type(error).__name__)
 
@@ -261,8 +267,9 @@ class Selector:
     def _finish_connect(self, channel: _Channel) -> None:
         try:
             if not channel.transport.finish_connect():
+                self._set_interest(channel, channel.transport.connect_events())
                 return
-        except OSError as error:
+        except (OSError, AuthenticationError) as error:
             self._fail(channel, error)
             return
         channel.is_connected = True
@@ -288,7 +295,7 @@ class Selector:
                 if written == 0:
                     self._set_interest(channel, selectors.EVENT_READ | selectors.EVENT_WRITE)
                     return
-        except OSError as error:
+        except (OSError, AuthenticationError) as error:
             self._read(channel)  # answers that arrived before the connection broke still count
             if self._is_open(channel):
                 self._fail(channel, error)
@@ -303,8 +310,8 @@ class Selector:
         for _ in range(_MAX_READS_PER_POLL):
             try:
                 size = channel.transport.receive_into(self._buffer)
-            except OSError as error:
-                self._fail(channel, error)
+            except (OSError, AuthenticationError) as failure:
+                self._fail(channel, failure)
                 return
             if size is None:
                 return
@@ -314,8 +321,12 @@ class Selector:
             responses = channel.connection.receive_data(self._buffer[:size])
             self._metrics.read(channel.node_id, size, len(responses))
             self.completed_receives.extend((channel.node_id, response) for response in responses)
-            if channel.connection.error is not None:
-                self._disconnect(channel, ChannelState.READY, channel.connection.error.message)
+            error = channel.connection.error
+            if isinstance(error, AuthenticationError):
+                self._fail(channel, error)
+                return
+            if error is not None:
+                self._disconnect(channel, ChannelState.READY, error.message)
                 return
             if size < len(self._buffer):
                 return

@@ -1,4 +1,4 @@
-"""Bytes over one non-blocking socket. Selector is the only user; another Transport (TLS) can take this one's place.
+"""Bytes over one non-blocking socket. Selector is the only user; TlsTransport (tls.py) can take this one's place.
 
 No method waits. Names resolve here too, which is the one thing that can block: as long as the system's resolver does.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import selectors
 import socket
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -22,6 +23,7 @@ _CONNECT_IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 class Address(NamedTuple):
     family: int
     socket_address: tuple[Any, ...]
+    host: str = ""  # the name that it was found under: what a broker's certificate must carry
 
     def __str__(self) -> str:
         return f"{self.socket_address[0]}:{self.socket_address[1]}"
@@ -33,7 +35,7 @@ def resolve(host: str, port: int) -> list[Address]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError as error:  # raised for names that DNS cannot hold, like one with a label of 64 characters
         raise OSError(f"{host!r} is not a host name: {error}") from error
-    return list(dict.fromkeys(Address(family, socket_address) for family, _, _, _, socket_address in found))
+    return list(dict.fromkeys(Address(family, socket_address, host) for family, _, _, _, socket_address in found))
 
 
 def canonical_servers(host: str, port: int) -> list[tuple[str, int]]:
@@ -43,7 +45,7 @@ def canonical_servers(host: str, port: int) -> list[tuple[str, int]]:
 
 
 class Transport(Protocol):
-    """Errors of the network are raised as OSError."""
+    """Errors of the network are raised as OSError; a peer that is not to be talked to, as AuthenticationError."""
 
     def fileno(self) -> int: ...
 
@@ -52,7 +54,11 @@ class Transport(Protocol):
         ...
 
     def finish_connect(self) -> bool:
-        """True when bytes can be sent."""
+        """True when bytes can be sent. Otherwise call again when the socket is as `connect_events` says."""
+        ...
+
+    def connect_events(self) -> int:
+        """What an unfinished connect waits for: selectors.EVENT_READ or EVENT_WRITE."""
         ...
 
     def send(self, buffers: Sequence[Buffer]) -> int:
@@ -93,6 +99,9 @@ class PlaintextTransport:
         if error:
             raise OSError(error, os.strerror(error))
         return True
+
+    def connect_events(self) -> int:
+        return selectors.EVENT_WRITE
 
     def send(self, buffers: Sequence[Buffer]) -> int:
         try:

@@ -14,13 +14,13 @@ from uuid import UUID
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Cluster, Node
 from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
 from spark_kafka_sink.network.network_client import ClientRequest, ClientResponse
 from spark_kafka_sink.producer.producer_batch import FinalState, ProducerBatch
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.record_accumulator import RecordAccumulator
+from spark_kafka_sink.producer.record_accumulator import ReadyCheckResult, RecordAccumulator
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.retry import Attempt, Decision, decide
 from spark_kafka_sink.producer.transaction_manager import State, TransactionManager
@@ -55,6 +55,10 @@ class KafkaClient(Protocol):
     def poll(self, timeout_ms: int, now_ms: int) -> list[ClientResponse]: ...
 
     def least_loaded_node(self, now_ms: int) -> int | None: ...
+
+    def connection_failed(self, node_id: int) -> bool: ...
+
+    def authentication_error(self, node_id: int) -> AuthenticationError | None: ...
 
     def in_flight_request_count(self, node_id: int | None = None) -> int: ...
 
@@ -192,6 +196,7 @@ class Sender:
                 nodes.append(node)
             else:
                 timeout_ms = min(timeout_ms, self._client.poll_delay_ms(node, now_ms))
+        self._fail_if_refused(result, cluster)
         if self._transactions is not None and not self._transactions.has_producer_id:
             nodes = []  # nothing can be numbered yet; the answer wakes the poll below
             timeout_ms = min(timeout_ms, self._config.retry_backoff_ms)
@@ -206,6 +211,19 @@ class Sender:
             # but a look now and then, because ready() stops measuring delays at a node that it has found ready.
             timeout_ms = min(timeout_ms, self._config.retry_backoff_ms, max(1, self._config.linger_ms))
         return max(0, timeout_ms)
+
+    def _fail_if_refused(self, result: ReadyCheckResult, cluster: Cluster) -> None:
+        """Rows that wait for a broker which does not let us in, or which we do not trust, fail now, not at their time-out.
+
+        The broker is asked again for rows that come later.
+        """
+        nodes = result.ready_nodes
+        if result.unknown_leader_topics and all(self._client.connection_failed(node.id) for node in cluster.nodes):
+            nodes = nodes | {node.id for node in cluster.nodes}  # no one is left who could tell the leader
+        errors = (self._client.authentication_error(node) for node in sorted(nodes) if self._client.connection_failed(node))
+        error = next(filter(None, errors), None)
+        if error is not None:
+            self._abort_batches(error)
 
     def _track(self, drained: dict[int, list[ProducerBatch]]) -> None:
         for batches in drained.values():
@@ -462,6 +480,8 @@ class Sender:
             self._metrics.records_failed(batch.topic_partition.topic, batch.record_count)
             if self._transactions is not None:
                 self._transactions.batch_failed(batch, outcome_known=False)
+                if batch.has_sequence:
+                    self._transactions.mark_unresolved(batch)  # it may have been written, or leave a gap
 
     def _failure(self, batch: ProducerBatch, error: ErrorCode, answer: PartitionProduceResponse) -> KafkaError:
         where = f"{batch.topic_partition} ({batch.record_count} records, {batch.size_in_bytes} bytes)"

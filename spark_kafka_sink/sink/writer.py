@@ -7,6 +7,7 @@ when write() returns or raises: a Python worker gets no other chance.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -14,10 +15,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.taskcontext import TaskContext
 
-from spark_kafka_sink.errors import DeliveryError, KafkaError
+from spark_kafka_sink.config import FILE_KEYS
+from spark_kafka_sink.errors import ConfigError, DeliveryError, KafkaError
 from spark_kafka_sink.sink import commit_protocol
 from spark_kafka_sink.sink.commit_protocol import COUNTERS, KafkaCommitMessage, WrittenRange, merge_ranges
 from spark_kafka_sink.sink.row_mapping import RowMapping
@@ -153,6 +156,26 @@ def write_batches(
     )
 
 
+def with_shipped_files(options: Mapping[str, object]) -> dict[str, object]:
+    """The options of a producer, in which a relative path that is not here names a file sent with --files or addFile.
+
+    Raises ConfigError when it is not among those either.
+    """
+    found = dict(options)
+    for key in FILE_KEYS:
+        name = options.get(key)
+        if not isinstance(name, str) or not name or os.path.isabs(name) or os.path.exists(name):
+            continue
+        shipped = SparkFiles.get(name)
+        if not os.path.exists(shipped):
+            raise ConfigError(
+                f"{key}={name}: there is no such file here, neither in the working directory {os.getcwd()} nor among the files"
+                f" sent with --files ({SparkFiles.getRootDirectory()}); send it along, or give a path that is on every executor"
+            )
+        found[key] = shipped
+    return found
+
+
 @dataclass(frozen=True)
 class _TaskWriter:
     """What both kinds of writers are made of: picklable, and without any life of its own."""
@@ -170,7 +193,7 @@ class _TaskWriter:
 
         task = Task.current()
         try:
-            producer = KafkaProducer(self.producer_options)
+            producer = KafkaProducer(with_shipped_files(self.producer_options))
             finished = False
             try:
                 message = write_batches(iterator, self.mapping, producer, task)

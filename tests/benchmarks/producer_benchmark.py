@@ -1,11 +1,12 @@
 """Our producer beside Java's, confluent-kafka, aiokafka and kafka-python: one broker, one run, the same settings.
 
-    python -m tests.benchmarks.producer_benchmark [--records 5000000] [--repeats 3] [--partitions 6] [--codec none] …
+    python -m tests.benchmarks.producer_benchmark [--records 5000000] [--repeats 3] [--partition-counts 6,300] [--codec none] …
 
 Every peer runs in a process of its own and in turn; rows/s is what it reports from its first send to its last acknowledgement,
-CPU is that of its whole process, start included (the JVM's start and warm-up cost Java about 2 s). Records have no key and a
-value of printable text; Java takes its values from a file, because making random ones costs ProducerPerformance more than
-sending them. Figures are medians, ratios are against Java at the same batch.size. Nothing is asserted.
+CPU is that of its whole process, start included (the JVM's start and warm-up cost Java about 2 s). Records have a value of
+printable text and, but for "keyed columns", no key. A topic has a record in each partition before anything is measured. Java
+takes its values from a file, because making random ones costs ProducerPerformance more than sending them. Figures are medians,
+ratios are against Java at the same batch.size. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -52,17 +53,20 @@ def sample_values(size: int) -> list[bytes]:
 # PEERS: each sends arguments.records records and returns the seconds from first send to last acknowledgement
 
 
-def our_columns(arguments: argparse.Namespace) -> float:
+def our_columns(arguments: argparse.Namespace, keyed: bool = False) -> float:
     import pyarrow as pa
 
     from spark_kafka_sink import KafkaProducer
 
     values = pa.array(sample_values(arguments.value_size), pa.binary())
+    keys = pa.array([b"%08d" % number for number in range(SAMPLES)], pa.binary()) if keyed else None
     with KafkaProducer(settings(arguments)) as producer:
         producer.partitions_for(arguments.topic)
         started = time.monotonic()
         deliveries = [
-            producer.send_columns(arguments.topic, value=values.slice(0, min(SAMPLES, arguments.records - sent)))
+            producer.send_columns(
+                arguments.topic, value=values[: arguments.records - sent], key=keys and keys[: arguments.records - sent]
+            )
             for sent in range(0, arguments.records, SAMPLES)
         ]
         producer.flush()
@@ -167,6 +171,7 @@ async def _aiokafka(arguments: argparse.Namespace) -> float:
 
 PEERS: dict[str, Callable[[argparse.Namespace], float]] = {
     "ours, columns": our_columns,
+    "ours, keyed columns": lambda arguments: our_columns(arguments, keyed=True),
     "ours, records": our_records,
     "confluent-kafka": lambda arguments: confluent(arguments, with_callback=False),
     "confluent-kafka, callback": lambda arguments: confluent(arguments, with_callback=True),
@@ -208,6 +213,21 @@ def run_peer(name: str, arguments: argparse.Namespace, records: int) -> float:
     return float(json.loads(printed)["seconds"])
 
 
+def new_topic(broker: LocalKafka, partitions: int) -> str:
+    """With a record in each partition: what a new log costs the broker is not to be measured."""
+    import pyarrow as pa
+
+    from spark_kafka_sink import KafkaProducer
+
+    topic = f"bench-{uuid.uuid4().hex[:12]}"
+    broker.create_topic(topic, partitions, SMALL_LOGS)
+    with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
+        producer.send_columns(
+            topic, value=pa.array([b"first"] * partitions), partition=pa.array(range(partitions), pa.int32())
+        ).result()
+    return topic
+
+
 def compare(arguments: argparse.Namespace, broker: LocalKafka, folder: Path) -> None:
     broker_pid = broker.nodes[1].pid
     assert broker_pid is not None
@@ -215,10 +235,7 @@ def compare(arguments: argparse.Namespace, broker: LocalKafka, folder: Path) -> 
     results: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
     for _ in range(arguments.repeats):
         for name in names:
-            arguments.topic = f"bench-{uuid.uuid4().hex[:12]}"
-            broker.create_topic(
-                arguments.topic, arguments.partitions, {"retention.bytes": "100000000", "segment.bytes": "50000000"}
-            )
+            arguments.topic = new_topic(broker, arguments.partitions)
             records = arguments.records // SHARES.get(name, 1)
             before = _children_cpu(), cpu_seconds(broker_pid)
             seconds = run_java(arguments, records, folder) if name == JAVA else run_peer(name, arguments, records)
@@ -249,7 +266,8 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=16_384, help=argparse.SUPPRESS)
     parser.add_argument("--linger-ms", type=int, default=20)
     parser.add_argument("--codec", default="none")
-    parser.add_argument("--partitions", type=int, default=6)
+    parser.add_argument("--partition-counts", default="6", help="one or more, like 6,300")
+    parser.add_argument("--partitions", type=int, default=6, help=argparse.SUPPRESS)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peers", nargs="*", default=[], help=f"of {', '.join(PEERS)}; Java is always there")
     for hidden in ("--run", "--servers", "--topic"):
@@ -262,8 +280,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, LocalKafka(Path(name) / "kafka", heap="1g") as broker:
         arguments.servers = broker.bootstrap_servers
         for batch_size in map(int, arguments.batch_sizes.split(",")):
-            arguments.batch_size = batch_size
-            compare(arguments, broker, Path(name))
+            for partitions in map(int, arguments.partition_counts.split(",")):
+                arguments.batch_size, arguments.partitions = batch_size, partitions
+                compare(arguments, broker, Path(name))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections import deque
@@ -53,6 +54,7 @@ from spark_kafka_sink.protocol.schema import Message
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.record_decoder import Batch, InvalidBatch, Record, decode_batch
 
+MAX_REQUEST_BYTES = 100 * 1024 * 1024  # socket.request.max.bytes: what claims more has its connection closed
 WAIT_SECONDS = 30  # no thread here waits longer for anything
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 DUPLICATES_REMEMBERED = 5
@@ -493,6 +495,7 @@ class _Node:
         self.node_id = node_id
         self.port = 0
         self.is_running = False
+        self.tls: ssl.SSLContext | None = None  # every new connection speaks TLS then
         self.greeting = b""  # said first on each connection, as no Kafka broker does
         self._listener: socket.socket | None = None
         self._is_stopping = threading.Event()
@@ -546,6 +549,8 @@ class _Node:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
+            if self.tls is not None:
+                connection = self._secured(connection, self.tls)
             with connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.sendall(self.greeting)
@@ -557,9 +562,23 @@ class _Node:
             with self._lock:
                 self._connections.discard(connection)
 
+    def _secured(self, connection: socket.socket, context: ssl.SSLContext) -> socket.socket:
+        """Shakes hands; the plain socket is of no use any more."""
+        with self._lock:
+            self._connections.discard(connection)
+        secured = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        with self._lock:
+            self._connections.add(secured)
+        try:
+            secured.do_handshake()
+        except OSError:
+            secured.close()
+            raise
+        return secured
+
     def _serve_one(self, connection: socket.socket) -> bool:
         size = _receive(connection, 4)
-        if size is None:
+        if size is None or struct.unpack(">i", size)[0] > MAX_REQUEST_BYTES:
             return False
         frame = _receive(connection, struct.unpack(">i", size)[0])
         if frame is None:

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.connection import Connection, Response
 from spark_kafka_sink.network.selector import ChannelState, Disconnect
 from spark_kafka_sink.network.transport import Address
@@ -79,6 +80,10 @@ class FakeSelector:
     def lose(self, node_id: int, reason: str = "connection reset", state: ChannelState = ChannelState.READY) -> None:
         """The next poll finds the connection closed."""
         self._lost[node_id] = Disconnect(state, reason)
+
+    def refuse(self, node_id: int, error: AuthenticationError) -> None:
+        """The next poll finds that one side does not accept the other."""
+        self._lost[node_id] = Disconnect(ChannelState.AUTHENTICATION_FAILED, error.message, error)
 
     def sent_of(self, api_key: ApiKey) -> list[Sent]:
         return [sent for sent in self.sent if sent.header.api_key == api_key]

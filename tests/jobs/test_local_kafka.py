@@ -71,11 +71,11 @@ def test_a_listener_that_is_no_broker_does_not_answer() -> None:
 
 
 def test_three_brokers_vote_and_know_one_another(tmp_path: Path) -> None:
-    cluster = LocalKafka(tmp_path, brokers=4, properties={"min.insync.replicas": "2"}, extra_listeners=["SSL"])
+    cluster = LocalKafka(tmp_path, brokers=4, properties={"min.insync.replicas": "2"}, extra_listeners=["SSL", "MUTUAL:SSL"])
     cluster._assign_ports()
     ports = [port for node in cluster.nodes.values() for port in (node.port, node.controller_port, *node.extra_ports.values())]
     used = [port for port in ports if port is not None]
-    assert len(used) == len(set(used)) == 4 + 3 + 4
+    assert len(used) == len(set(used)) == 4 + 3 + 8
     assert all(port in FREE_PORTS for port in used)
     first, fourth = (cluster._server_properties(cluster.nodes[node_id]) for node_id in (1, 4))
     assert first["process.roles"] == "broker,controller"
@@ -85,6 +85,9 @@ def test_three_brokers_vote_and_know_one_another(tmp_path: Path) -> None:
     assert first["min.insync.replicas"] == "2"
     assert "SSL://127.0.0.1:" in first["advertised.listeners"]
     assert "CONTROLLER" not in first["advertised.listeners"]
+    protocols = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,MUTUAL:SSL"
+    assert first["listener.security.protocol.map"] == protocols
+    assert cluster.bootstrap_servers_for("MUTUAL").count("127.0.0.1:") == 4
 
 
 def test_topics_need_a_running_broker(tmp_path: Path) -> None:

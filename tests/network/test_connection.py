@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.errors import UnsupportedVersionError
+from spark_kafka_sink.errors import AuthenticationError, UnsupportedVersionError
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader
@@ -124,7 +124,8 @@ def test_the_alert_of_a_tls_listener_is_explained() -> None:
     connection = Connection("me")
     connection.send(INIT, 5)
     connection.receive_data(bytes.fromhex("15030300020246"))
-    assert "is this a Kafka listener with the security protocol of this client?" in str(connection.error)
+    assert isinstance(connection.error, AuthenticationError)
+    assert "this listener speaks TLS, and the client does not; set security.protocol to SSL" in str(connection.error)
 
 
 def test_an_answer_to_another_request_is_refused() -> None:

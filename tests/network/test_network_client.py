@@ -395,6 +395,31 @@ def test_refused_authentication_reaches_whoever_waits(net: Net, monkeypatch: pyt
         net.metadata.await_update(net.metadata.update_version(), 10)
 
 
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_a_broker_that_is_not_trusted_is_told_by_name_to_whoever_waits(
+    net: Net, is_ready: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    net.connect()  # with metadata, from which node 1 is known
+    if is_ready:
+        net.connect(1)
+    else:
+        net.selector.holds_connects = True
+        net.ready(1)
+    net.selector.refuse(1, AuthenticationError("certificate has expired", condition="KAFKA_SSL_AUTHENTICATION_FAILED"))
+    net.poll()
+    error = net.client.authentication_error(1)
+    assert str(error) == "[KAFKA_SSL_AUTHENTICATION_FAILED] node 1 (broker1:9011): certificate has expired"
+    assert net.client.connection_failed(1)
+    with pytest.raises(AuthenticationError, match="certificate has expired"):
+        net.metadata.await_update(net.metadata.update_version(), 10)
+    assert [record.levelname for record in caplog.records if "certificate has expired" in record.message] == ["ERROR"]
+    assert "broker1:9011: certificate has expired" in (net.metadata.last_connection_error() or "")
+    net.selector.holds_connects = False
+    net.clock.advance(2000)
+    net.connect(1)  # after its back-off it may be tried again
+    assert net.client.authentication_error(1) is None
+
+
 # ---- time-outs -----------------------------------------------------------------------------------------------------------------
 
 
@@ -784,9 +809,9 @@ def test_wakeup_reaches_the_selector(net: Net) -> None:
     assert net.selector.wakeups == 1
 
 
-def test_only_plaintext_is_supported() -> None:
-    config = dataclasses.replace(network_config(), security_protocol="SSL")
-    with pytest.raises(ConfigError, match="SSL is not supported by this version, which speaks PLAINTEXT only"):
+def test_a_security_protocol_that_is_not_supported_is_refused() -> None:
+    config = dataclasses.replace(network_config(), security_protocol="SASL_SSL")
+    with pytest.raises(ConfigError, match="SASL_SSL is not supported by this version, which speaks PLAINTEXT and SSL"):
         Net(config)
 
 

@@ -200,7 +200,7 @@ def test_wakeup_from_another_thread_ends_a_poll() -> None:
 
 def test_a_port_that_speaks_something_else_is_explained(caplog: pytest.LogCaptureFixture) -> None:
     with FakeBroker() as broker:
-        broker.nodes[0].greeting = b"\x15\x03\x03\x00\x02\x02\x46"  # a TLS alert
+        broker.nodes[0].greeting = b"SSH-2.0-OpenSSH_9.2\r\n"
         with client_of(broker) as client:
             client.poll_until(lambda: client.metadata.last_connection_error() is not None)
     assert "is this a Kafka listener with the security protocol of this client?" in caplog.text

@@ -16,7 +16,7 @@ import pytest
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.network import transport as transports
 from spark_kafka_sink.network.connection import Connection
-from spark_kafka_sink.network.selector import ChannelState, Selector
+from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selector
 from spark_kafka_sink.network.transport import Address, PlaintextTransport, resolve
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader
@@ -244,7 +244,7 @@ def test_a_broker_that_closes_is_reported(selector: Selector, server: Server) ->
     _, peer = connect(selector, server)
     peer.close()
     poll_until(selector, lambda: 1 in selector.disconnected)
-    assert selector.disconnected[1] == (ChannelState.READY, "the broker closed the connection")
+    assert selector.disconnected[1] == Disconnect(ChannelState.READY, "the broker closed the connection")
     selector.connect(1, server.address, Connection("test"))  # and can be connected again
 
 
@@ -423,7 +423,7 @@ def test_buffer_sizes_of_minus_one_are_the_systems() -> None:
 
 def test_a_name_resolves_to_every_address_once() -> None:
     addresses = resolve("127.0.0.1", 9092)
-    assert addresses == [Address(socket.AF_INET, ("127.0.0.1", 9092))]
+    assert addresses == [Address(socket.AF_INET, ("127.0.0.1", 9092), "127.0.0.1")]
     assert str(addresses[0]) == "127.0.0.1:9092"
 
 

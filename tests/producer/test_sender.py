@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from spark_kafka_sink.errors import (
+    AuthenticationError,
     BrokerError,
     KafkaError,
     KafkaTimeoutError,
@@ -738,6 +739,61 @@ def test_when_no_node_can_be_asked_the_sender_tries_again() -> None:
     stage.clock.advance(50)
     stage.run()
     assert len(stage.client.sent) == 1
+
+
+REFUSED = AuthenticationError("node 0: who are you?")
+
+
+@pytest.mark.parametrize("enable_idempotence", [True, False])
+def test_rows_for_a_broker_that_refuses_us_fail_at_once_and_later_ones_ask_again(enable_idempotence: bool) -> None:
+    stage = Stage(leaders={TOPIC: (0, 1)}, enable_idempotence=enable_idempotence)
+    stage.client.fail_authentication(0, REFUSED)
+    delivery = stage.append(b"a")
+    stage.run()
+    assert delivery.error is REFUSED
+    assert stage.is_whole
+    stage.client.node(0).backing_off_until_ms = 0
+    again = stage.send(b"b")
+    stage.succeed()
+    assert again.acknowledged == 1
+
+
+def test_rows_for_other_brokers_are_written_while_one_refuses_us() -> None:
+    stage = Stage(leaders={TOPIC: (0, 1)})
+    stage.client.fail_authentication(0, REFUSED)
+    delivery = stage.send(b"a", partition=1)
+    stage.succeed(partition=1)
+    assert delivery.acknowledged == 1
+
+
+def test_numbers_of_rows_that_were_sent_before_a_refusal_are_not_taken_for_written() -> None:
+    stage = idempotent()
+    stage.introduce()
+    delivery = stage.send(b"a")
+    assert stage.sent[-1].identity == (PRODUCER_ID, 0, 1)
+    stage.client.fail_authentication(0, REFUSED)
+    stage.run()  # the request is lost, and its batch queued again
+    stage.back_off()
+    stage.run()
+    assert delivery.error is REFUSED
+    stage.client.node(0).backing_off_until_ms = 0
+    stage.send(b"b")
+    stage.run_until(lambda: len(stage.sent) == 2)
+    assert stage.sent[-1].identity == (PRODUCER_ID, 1, 0)  # in a new epoch: a broker that never saw 1 would not take 2
+
+
+def test_rows_without_a_leader_fail_when_every_broker_refuses_us() -> None:
+    stage = Stage(leaders={TOPIC: (None,), "other": (0, 1)})
+    stage.run()
+    first, *others = [node.id for node in stage.metadata.cluster().nodes]
+    stage.client.fail_authentication(first, REFUSED)
+    delivery = stage.send(b"a")
+    assert others
+    assert delivery.error is None  # another may know the leader
+    for node in others:
+        stage.client.fail_authentication(node, REFUSED)
+    stage.run()
+    assert delivery.error is REFUSED
 
 
 def test_a_refused_id_fails_what_waits_and_is_asked_for_again() -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark import SparkFiles
 
 from spark_kafka_sink.config import Secret
-from spark_kafka_sink.errors import DeliveryError, KafkaError, KafkaTimeoutError
+from spark_kafka_sink.errors import ConfigError, DeliveryError, KafkaError, KafkaTimeoutError
 from spark_kafka_sink.sink import writer
 from spark_kafka_sink.sink.commit_protocol import COUNTERS, KafkaCommitMessage, WrittenRange
 from spark_kafka_sink.sink.row_mapping import RowMapping
-from spark_kafka_sink.sink.writer import MAX_PENDING, KafkaBatchWriter, KafkaStreamWriter, Task, write_batches
+from spark_kafka_sink.sink.writer import MAX_PENDING, KafkaBatchWriter, KafkaStreamWriter, Task, with_shipped_files, write_batches
 from tests.sink.fake_producer import FakeDelivery, FakeProducer
 
 MAPPING = RowMapping(topic="t", value=0, key=None, partition=None, headers=None, timestamp=None)
@@ -180,3 +182,27 @@ def test_a_writer_shows_no_options() -> None:
 def test_a_task_names_itself() -> None:
     assert str(TASK) == "Spark partition 3 of batch 8, attempt 1"
     assert str(Task(2, 0)) == "Spark partition 2, attempt 0"
+
+
+# --- files of certificates and keys -------------------------------------------------------------------------------------
+
+
+def test_a_relative_path_that_is_not_here_names_a_file_that_was_sent_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, sent = tmp_path / "here", tmp_path / "sent"
+    here.mkdir()
+    sent.mkdir()
+    (here / "ca.pem").touch()
+    (sent / "ca.pem").touch()
+    (sent / "me.pem").touch()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(sent))
+    options = {"ssl.truststore.location": "ca.pem", "ssl.keystore.location": "me.pem", "client.id": "me.pem"}
+    assert with_shipped_files(options) == options | {"ssl.keystore.location": str(sent / "me.pem")}
+    absolute = {"ssl.keystore.location": "/nowhere/me.pem"}
+    assert with_shipped_files(absolute) == absolute
+    with pytest.raises(ConfigError, match=r"ssl\.keystore\.location=you\.pem: there is no such file here, neither in") as raised:
+        with_shipped_files({"ssl.keystore.location": "you.pem"})
+    assert f"{here}" in raised.value.message
+    assert f"--files ({sent})" in raised.value.message

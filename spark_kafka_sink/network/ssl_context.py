@@ -1,0 +1,404 @@
+"""From Kafka's ssl.* options to Python's ssl.SSLContext: which versions and ciphers, whom to trust, who we are.
+
+TlsConnector (tls.py) asks once per client. PEM files and PEM texts need nothing else; PKCS12 stores need the `cryptography`
+package (`pip install "pykafka-sink[pkcs12]"`); JKS stores only Java can read, and the error tells how to convert them.
+Laws: what a file is, its first bytes tell, so that a path is enough; every error names the option and never quotes what is in a
+store or its password; no key is left on a disk, not even for the moment in which OpenSSL reads it, where the system allows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import ssl
+import tempfile
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from spark_kafka_sink.config import Secret
+from spark_kafka_sink.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+    from spark_kafka_sink.config import ProducerConfig
+
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+MAX_STORE_BYTES = 16 * 1024 * 1024  # a truststore of all the world's authorities has 250 KB
+
+
+def client_context(config: ProducerConfig) -> ssl.SSLContext:
+    """What every TLS connection of a client is made of. Reads the files of ssl.keystore.location and ssl.truststore.location.
+
+    Raises:
+        ConfigError: a file cannot be read or is no such store, a password is missing or wrong, key and certificate do not
+            match, or no cipher suite is left.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = config.ssl_endpoint_identification_algorithm != ""
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    # As in Java: whoever is in the truststore is trusted, be it no root.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    _set_versions(context, config)
+    _trust(context, config)
+    _identify(context, config)
+    return context
+
+
+def describe_trust(config: ProducerConfig) -> str:
+    """Where the trusted certificates come from, for error texts."""
+    if config.ssl_truststore_certificates is not None:
+        return "ssl.truststore.certificates"
+    if config.ssl_truststore_location:
+        return f"ssl.truststore.location={config.ssl_truststore_location}"
+    return "the system's certificates (there is no ssl.truststore.location)"
+
+
+# ---- VERSIONS AND CIPHERS ----------------------------------------------------------------------------------------------------
+
+
+def _set_versions(context: ssl.SSLContext, config: ProducerConfig) -> None:
+    highest = _VERSIONS.get(config.ssl_protocol, ssl.TLSVersion.TLSv1_3)  # "TLS": any
+    versions = [_VERSIONS[name] for name in config.ssl_enabled_protocols if _VERSIONS[name] <= highest]
+    if config.ssl_cipher_suites:
+        versions = _set_ciphers(context, config, versions)
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+
+
+def _set_ciphers(context: ssl.SSLContext, config: ProducerConfig, versions: list[ssl.TLSVersion]) -> list[ssl.TLSVersion]:
+    """Offer the named suites only; of the versions, those that have any of them are left."""
+    suites = allowed_ciphers(config)
+    older = ":".join(name for name in suites if not name.startswith("TLS_"))
+    has_older = bool(older)
+    if older:
+        try:
+            context.set_ciphers(older)  # skips those that OpenSSL does not know
+        except ssl.SSLError:
+            has_older = False
+    has_newest = any(name in _TLS_1_3_SUITES for name in suites)
+    left = [version for version in versions if (has_newest if version == ssl.TLSVersion.TLSv1_3 else has_older)]
+    if not left:
+        raise ConfigError(
+            f"ssl.cipher.suites={','.join(config.ssl_cipher_suites)}: OpenSSL ({ssl.OPENSSL_VERSION}) knows none of these for"
+            f" {', '.join(config.ssl_enabled_protocols)}; remove the option, or name others (openssl ciphers -stdname lists them)"
+        )
+    return left
+
+
+_TLS_1_3_SUITES = frozenset(
+    {
+        "TLS_AES_128_GCM_SHA256",
+        "TLS_AES_256_GCM_SHA384",
+        "TLS_CHACHA20_POLY1305_SHA256",
+        "TLS_AES_128_CCM_SHA256",
+        "TLS_AES_128_CCM_8_SHA256",
+    }
+)
+
+
+def allowed_ciphers(config: ProducerConfig) -> frozenset[str]:
+    """OpenSSL's names of the suites in ssl.cipher.suites; empty when all will do."""
+    return frozenset(map(openssl_cipher_name, filter(None, config.ssl_cipher_suites)))
+
+
+def openssl_cipher_name(name: str) -> str:
+    """Java's name (IANA's) of a suite as OpenSSL has it: TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 is ECDHE-RSA-AES128-GCM-SHA256.
+
+    Suites of TLS 1.3 have one name only, and names of OpenSSL stay as they are.
+    """
+    match = re.fullmatch(r"(?:TLS|SSL)_(\w+)_WITH_(\w+)", name)
+    if match is None:
+        return name
+    exchange, cipher = match.groups()
+    cipher = re.sub(r"^(AES|CAMELLIA|ARIA)_(\d+)", r"\1\2", cipher)
+    cipher = cipher.replace("_CBC", "").replace("3DES_EDE", "DES_CBC3")
+    cipher = re.sub(r"_POLY1305_SHA256$", "_POLY1305", cipher)
+    cipher = re.sub(r"_CCM(_8)?_SHA256$", r"_CCM\1", cipher).replace("_CCM_8", "_CCM8")
+    return (cipher if exchange == "RSA" else f"{exchange}_{cipher}").replace("_", "-")
+
+
+# ---- WHOM TO TRUST -----------------------------------------------------------------------------------------------------------
+
+
+def _trust(context: ssl.SSLContext, config: ProducerConfig) -> None:
+    if config.ssl_truststore_certificates is not None:
+        _add_trusted(context, _pem_certificates(config.ssl_truststore_certificates), "ssl.truststore.certificates")
+    elif config.ssl_truststore_location:
+        option = f"ssl.truststore.location={config.ssl_truststore_location}"
+        _add_trusted(context, _trusted_in_file(config, config.ssl_truststore_location), option)
+    else:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+
+
+def _trusted_in_file(config: ProducerConfig, location: str) -> list[str]:
+    store = _read_store("ssl.truststore", location, _given_type(config, "ssl.truststore.type", config.ssl_truststore_type))
+    if store.format is not _Format.PEM:
+        return _open_pkcs12("ssl.truststore", location, store.content, config.ssl_truststore_password).certificates
+    if config.ssl_truststore_password is not None:
+        raise ConfigError(f"ssl.truststore.password is set, but ssl.truststore.location={location} is a PEM file; remove it")
+    return _pem_certificates(store.content)
+
+
+def _add_trusted(context: ssl.SSLContext, certificates: list[str], option: str) -> None:
+    if not certificates:
+        raise ConfigError(f"{option}: there is no certificate in it")
+    try:
+        context.load_verify_locations(cadata="\n".join(certificates))
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(f"{option}: a certificate in it is malformed: {_text(error)}") from error
+
+
+# ---- WHO WE ARE --------------------------------------------------------------------------------------------------------------
+
+
+def _identify(context: ssl.SSLContext, config: ProducerConfig) -> None:
+    if config.ssl_keystore_key is not None and config.ssl_keystore_certificate_chain is not None:
+        keys, chain = _pem_keys(config.ssl_keystore_key), _pem_certificates(config.ssl_keystore_certificate_chain)
+        _check_pem_keystore(keys, chain, "ssl.keystore.key", "ssl.keystore.certificate.chain")
+        _load_chain(context, keys[0], chain, config.ssl_key_password, "ssl.keystore.key and ssl.keystore.certificate.chain")
+    elif config.ssl_keystore_location:
+        _identify_with_file(context, config, config.ssl_keystore_location)
+
+
+def _identify_with_file(context: ssl.SSLContext, config: ProducerConfig, location: str) -> None:
+    option = f"ssl.keystore.location={location}"
+    store = _read_store("ssl.keystore", location, _given_type(config, "ssl.keystore.type", config.ssl_keystore_type))
+    if store.format is _Format.PEM:
+        if config.ssl_keystore_password is not None:
+            raise ConfigError(
+                f"ssl.keystore.password is set, but {option} is a PEM file; the password of its key is ssl.key.password"
+            )
+        keys, chain = _pem_keys(store.content), _pem_certificates(store.content)
+        _check_pem_keystore(keys, chain, option, option)
+        _load_chain(context, keys[0], chain, config.ssl_key_password, option)
+        return
+    opened = _open_pkcs12("ssl.keystore", location, store.content, config.ssl_keystore_password)
+    if opened.key is None:
+        raise ConfigError(f"{option}: there is no private key with its certificate in it")
+    _load_chain(context, opened.key, opened.certificates, None, option)
+
+
+def _check_pem_keystore(keys: list[Secret], chain: list[str], key_option: str, chain_option: str) -> None:
+    if not keys:
+        raise ConfigError(f"{key_option}: there is no private key in it (-----BEGIN PRIVATE KEY-----)")
+    if len(keys) > 1:
+        raise ConfigError(f"{key_option}: there are {len(keys)} private keys in it; leave the one that is to be used")
+    if not chain:
+        raise ConfigError(f"{chain_option}: there is no certificate in it (-----BEGIN CERTIFICATE-----)")
+
+
+def _load_chain(context: ssl.SSLContext, key: Secret, chain: list[str], password: Secret | None, option: str) -> None:
+    key_password = _KeyPassword(password, option)
+    try:
+        with _as_file(Secret("\n".join([key.reveal(), *chain]))) as path:
+            context.load_cert_chain(path, password=key_password)
+    except ssl.SSLError as error:
+        raise ConfigError(f"{option}: {_why_refused(error, key_password.was_asked)}") from error
+
+
+class _KeyPassword:
+    """Asked by OpenSSL when the key is encrypted; otherwise OpenSSL would ask on the terminal."""
+
+    def __init__(self, password: Secret | None, option: str) -> None:
+        self._password = password
+        self._option = option
+        self.was_asked = False
+
+    def __call__(self) -> str:
+        self.was_asked = True
+        if self._password is None:
+            raise ConfigError(f"{self._option}: the private key is encrypted; set ssl.key.password")
+        return self._password.reveal()
+
+
+def _why_refused(error: ssl.SSLError, has_password: bool) -> str:
+    reason = error.reason or str(error)
+    if "KEY_VALUES_MISMATCH" in reason or "KEY_TYPE_MISMATCH" in reason:
+        return "the private key does not belong to the first certificate of the chain"
+    if has_password:  # OpenSSL's words for a wrong one differ by the kind of encryption
+        return f"the private key cannot be decrypted, ssl.key.password may be wrong; or it is malformed ({_text(error)})"
+    return f"key or certificates are malformed, or too weak for OpenSSL: {_text(error)}"
+
+
+@contextlib.contextmanager
+def _as_file(text: Secret) -> Iterator[str]:
+    """A path to the text for as long as the block lasts: in memory where the system can (Linux), else a file of ours alone."""
+    descriptor, path, is_on_disk = _nameless_file()
+    try:
+        with open(descriptor, "w", encoding="latin-1") as file:
+            file.write(text.reveal())
+            file.flush()
+            yield path
+    finally:
+        if is_on_disk:
+            os.unlink(path)
+
+
+def _nameless_file() -> tuple[int, str, bool]:
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        descriptor = os.memfd_create("pykafka-sink", os.MFD_CLOEXEC)
+        return descriptor, f"/proc/self/fd/{descriptor}", False
+    descriptor, path = tempfile.mkstemp(prefix="pykafka-sink-")  # readable and writable by this user only
+    return descriptor, path, True
+
+
+# ---- FILES -------------------------------------------------------------------------------------------------------------------
+
+
+class _Format(Enum):
+    PEM = "PEM"
+    PKCS12 = "PKCS12"
+    JKS = "JKS"
+
+
+class _Store(NamedTuple):
+    format: _Format
+    content: Secret  # bytes as latin-1
+
+
+def _given_type(config: ProducerConfig, key: str, value: str) -> str | None:
+    """What the user says the file is. Kafka's default, JKS, is no more than that: Java reads PKCS12 under that name too."""
+    return value if key in config.given else None
+
+
+def _read_store(which: str, location: str, given_type: str | None) -> _Store:
+    option = f"{which}.location={location}"
+    content = _read(option, location)
+    found = _format_of(content)
+    if found is None:
+        raise ConfigError(f"{option} is neither a PEM file nor a PKCS12 store")
+    if found is _Format.JKS:
+        raise ConfigError(f"{option} is a JKS store, which only Java can read; {_conversion(which, location)}")
+    if given_type is not None and (found is _Format.PEM) != (given_type == "PEM"):
+        raise ConfigError(f"{option} is {found.value}, but {which}.type={given_type}; set it to {found.value}, or remove it")
+    return _Store(found, content)
+
+
+def _read(option: str, location: str) -> Secret:
+    try:
+        with Path(location).open("rb") as file:
+            content = Secret(file.read(MAX_STORE_BYTES + 1).decode("latin-1"))
+    except FileNotFoundError as error:
+        where = "" if os.path.isabs(location) else f" in the working directory {os.getcwd()}"
+        raise ConfigError(f"{option}: there is no such file{where}") from error
+    except OSError as error:
+        raise ConfigError(f"{option} cannot be read: {error.strerror or error}") from error
+    if len(content.reveal()) > MAX_STORE_BYTES:
+        raise ConfigError(f"{option} is larger than {MAX_STORE_BYTES:,} bytes, which no key or truststore is")
+    return content
+
+
+def _format_of(content: Secret) -> _Format | None:
+    if content.reveal().startswith(("\xfe\xed\xfe\xed", "\xce\xce\xce\xce")):  # JKS and JCEKS
+        return _Format.JKS
+    if "-----BEGIN" in content.reveal():
+        return _Format.PEM
+    return _Format.PKCS12 if content.reveal().startswith("\x30") else None  # any ASN.1 sequence
+
+
+def _conversion(which: str, location: str) -> str:
+    """How to make PEM of a Java store, with the tools that come with Java and OpenSSL."""
+    file, stem = shlex.quote(location), os.path.splitext(location)[0]
+    pem, pkcs12 = shlex.quote(stem + ".pem"), shlex.quote(stem + ".p12")
+    if which == "ssl.truststore":
+        return f"convert it with: keytool -list -rfc -keystore {file} > {pem}"
+    return (
+        f"convert it with: keytool -importkeystore -srckeystore {file} -destkeystore {pkcs12} -deststoretype PKCS12 &&"
+        f" openssl pkcs12 -in {pkcs12} -out {pem} (its new password is then ssl.key.password)"
+    )
+
+
+# PEM. Lenient as Java: text around the blocks, and blocks written on a single line. Neither function raises, since what a frame
+# holds may be printed with its traceback.
+
+_BLOCK = re.compile(r"-+\s*BEGIN\s+([A-Z0-9 ]+?)\s*-+(.*?)-+\s*END\s+\1\s*-{1,5}", re.DOTALL)  # the next may follow at once
+
+
+def _pem_certificates(pem: Secret) -> list[str]:
+    blocks = _BLOCK.findall(pem.reveal())
+    return [_pem_block("CERTIFICATE", body) for label, body in blocks if label in ("CERTIFICATE", "X509 CERTIFICATE")]
+
+
+def _pem_keys(pem: Secret) -> list[Secret]:
+    """Encrypted ones too."""
+    return [Secret(_pem_block(label, body)) for label, body in _BLOCK.findall(pem.reveal()) if label.endswith("PRIVATE KEY")]
+
+
+def _pem_block(label: str, body: str) -> str:
+    """As OpenSSL wants it: lines of 64 characters; the headers of old encrypted keys stay."""
+    headers = [line.strip() for line in body.splitlines() if ":" in line]
+    base64 = "".join("".join(line.split()) for line in body.splitlines() if ":" not in line)
+    lines = [base64[start : start + 64] for start in range(0, len(base64), 64)]
+    return "\n".join([f"-----BEGIN {label}-----", *headers, *([""] if headers else []), *lines, f"-----END {label}-----", ""])
+
+
+# PKCS12
+
+
+class _Pkcs12(NamedTuple):
+    key: Secret | None
+    certificates: list[str]  # with a key: its own first, then its issuers in order
+
+
+def _open_pkcs12(which: str, location: str, content: Secret, password: Secret | None) -> _Pkcs12:
+    option = f"{which}.location={location}"
+    try:
+        from cryptography.hazmat.primitives.serialization import pkcs12
+    except ImportError as error:
+        raise ConfigError(
+            f'{option} is a PKCS12 store; to read it: pip install "pykafka-sink[pkcs12]" (on the executors too), or'
+            f" {_conversion_of_pkcs12(which, location)}"
+        ) from error
+    try:
+        store = pkcs12.load_pkcs12(
+            content.reveal().encode("latin-1"), None if password is None else password.reveal().encode("utf-8")
+        )
+    except (ValueError, TypeError) as error:  # no words of the library's tell one from the other
+        trouble = f"{which}.password may be wrong" if password is not None else f"{which}.password is not set"
+        raise ConfigError(f"{option} cannot be opened: {trouble}, or it is no PKCS12 store") from error
+    others = [each.certificate for each in store.additional_certs]
+    if store.cert is None or store.key is None:
+        return _Pkcs12(None, [_pem_of(certificate) for certificate in others])
+    own = store.cert.certificate
+    if which == "ssl.truststore":  # as in Java, an entry with a key counts by its own certificate
+        return _Pkcs12(None, [_pem_of(certificate) for certificate in [own, *others]])
+    return _Pkcs12(_pem_of_key(store.key), [_pem_of(certificate) for certificate in _chain(own, others)])
+
+
+def _conversion_of_pkcs12(which: str, location: str) -> str:
+    file, pem = shlex.quote(location), shlex.quote(os.path.splitext(location)[0] + ".pem")
+    if which == "ssl.truststore":
+        return f"convert it with: openssl pkcs12 -in {file} -nokeys -out {pem}"
+    return f"convert it with: openssl pkcs12 -in {file} -out {pem} (its new password is then ssl.key.password)"
+
+
+def _chain(own: x509.Certificate, others: list[x509.Certificate]) -> list[x509.Certificate]:
+    """A certificate, its issuer, the issuer's, …, as far as they are there."""
+    by_subject = {certificate.subject: certificate for certificate in others}
+    chain = [own]
+    while (issuer := by_subject.pop(chain[-1].issuer, None)) is not None:
+        chain.append(issuer)
+    return chain
+
+
+def _pem_of(certificate: x509.Certificate) -> str:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return certificate.public_bytes(Encoding.PEM).decode("ascii")
+
+
+def _pem_of_key(key: PrivateKeyTypes) -> Secret:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    return Secret(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode("ascii"))
+
+
+def _text(error: Exception) -> str:
+    """OpenSSL's words without where in its sources it said them."""
+    reason = getattr(error, "reason", None) or re.sub(r"\s*\(_ssl\.c:\d+\)", "", str(error))
+    return str(reason).lower().replace("_", " ")

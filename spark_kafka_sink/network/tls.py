@@ -1,0 +1,318 @@
+"""TLS over the same non-blocking socket: a Transport that encrypts, and says in words why a peer is not to be trusted.
+
+A TlsConnector opens the connections of one client; the certificates and keys behind it are ssl_context's business. Selector is
+the only user and knows no difference: a handshake is an unfinished connect.
+Laws: nothing but the handshake is sent before the broker's certificate is checked; what is trusted once stays so, since there is
+no renegotiation; what a caller hands over is copied or let go of when it is written or the connection is closed.
+
+Why an SSLSocket and not an SSLObject between two memory buffers: it is as fast (both encrypt one record of 16 KiB per call), and
+what has arrived stays in the kernel until it is asked for, so that select() tells the whole truth about what can be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import ssl
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.network.ssl_context import allowed_ciphers, client_context, describe_trust
+from spark_kafka_sink.network.transport import Address, PlaintextTransport
+from spark_kafka_sink.protocol.primitives import Buffer
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.config import ProducerConfig
+
+__all__ = ["TlsConnector", "TlsTransport"]
+
+RECORD_BYTES = 16 * 1024  # the most that one TLS record carries
+PIECE_BYTES = 8 * RECORD_BYTES  # scattered buffers are joined to so much before they are encrypted: full records, little scratch
+CONDITION = "KAFKA_SSL_AUTHENTICATION_FAILED"
+
+# Sent unencrypted to find out whether a listener is no TLS listener: ApiVersions v0 without a client id, and what begins its
+# answer. It tells nothing but that a Kafka client is here.
+_PROBE = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+_PROBE_ANSWER = struct.Struct(">ii")  # size, correlation id
+_MAX_PROBE_ANSWER_BYTES = 64 * 1024
+
+
+class TlsConnector:
+    """Opens TLS transports for a client.
+
+    Raises:
+        ConfigError: a file cannot be read, a password is wrong, a key is missing; names the option, never a secret.
+    """
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self.context = client_context(config)
+        self.allowed_ciphers = allowed_ciphers(config)
+        self.silent: set[Address] = set()  # closed the connection at our first words; to be probed next time
+        self._send_buffer_bytes = config.send_buffer_bytes
+        self._receive_buffer_bytes = config.receive_buffer_bytes
+        self._trust = describe_trust(config)
+        self._has_certificate = bool(config.ssl_keystore_location or config.ssl_keystore_key)
+
+    def __call__(self, address: Address) -> TlsTransport:
+        return TlsTransport(
+            address,
+            self,
+            send_buffer_bytes=self._send_buffer_bytes,
+            receive_buffer_bytes=self._receive_buffer_bytes,
+        )
+
+    def explain(self, error: ssl.SSLError, host: str) -> str:
+        """What went wrong, and what to do about it."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return f"the broker's certificate was not accepted: {error.verify_message}{self._verification_remedy(error, host)}"
+        reason = _reason(error)
+        remedy = next((text for part, text in _REMEDIES if part in reason), "")
+        if not self._has_certificate and any(part in reason for part in _MISSING_CERTIFICATE):
+            remedy = (
+                "; the broker probably demands a client certificate: set ssl.keystore.location, or ssl.keystore.key and"
+                " ssl.keystore.certificate.chain"
+            )
+        return f"the TLS handshake failed: {reason.lower().replace('_', ' ')}{remedy}"
+
+    def _verification_remedy(self, error: ssl.SSLCertVerificationError, host: str) -> str:
+        if error.verify_code in _WRONG_HOST:
+            return (
+                f"; connect to a name that it carries instead of {host} (bootstrap.servers, or the brokers'"
+                " advertised.listeners). An empty ssl.endpoint.identification.algorithm switches this check off"
+            )
+        if error.verify_code in _UNKNOWN_ISSUER:
+            return f"; it is not issued by anyone in {self._trust}: add its certificate authority"
+        return ""
+
+
+class TlsTransport(PlaintextTransport):
+    """A TCP socket that speaks TLS once it is connected. Made by a TlsConnector."""
+
+    def __init__(
+        self, address: Address, connector: TlsConnector, *, send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1
+    ) -> None:
+        super().__init__(address, send_buffer_bytes=send_buffer_bytes, receive_buffer_bytes=receive_buffer_bytes)
+        self._connector = connector
+        self._address = address
+        self._tls: ssl.SSLSocket | None = None  # the same file descriptor, once it is connected
+        self._events = selectors.EVENT_WRITE
+        self._is_established = False
+        self._has_received = False  # anything beyond the handshake
+        self._rounds = 0  # of the handshake, in which the broker had something to say
+        self._piece: memoryview | None = None  # of the caller's bytes: begun, and to be offered again as it is
+        self._failure: OSError | AuthenticationError | None = None  # found behind bytes that were delivered first
+        self._probe = _Probe(self._socket) if address in connector.silent else None
+        connector.silent.discard(address)
+
+    # ---- the handshake -------------------------------------------------------------------------------------------------------
+
+    def connect_events(self) -> int:
+        return self._events
+
+    def finish_connect(self) -> bool:
+        if self._tls is None:
+            super().finish_connect()
+            if self._probe is not None:
+                self._events = selectors.EVENT_READ
+                self._probe.advance()
+                return False
+            self._tls = self._socket = self._wrapped()
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._rounds += 1
+            self._events = selectors.EVENT_READ
+            return False
+        except ssl.SSLWantWriteError:
+            self._events = selectors.EVENT_WRITE
+            return False
+        except OSError as error:
+            raise self._handshake_failure(error) from error
+        self._check_cipher(self._tls)
+        self._is_established = True
+        return True
+
+    def _wrapped(self) -> ssl.SSLSocket:
+        host = self._address.host or str(self._address.socket_address[0])
+        name = host.partition("%")[0].rstrip(".")  # neither a scope nor the root's dot is in a certificate
+        try:
+            return self._connector.context.wrap_socket(self._socket, server_hostname=name, do_handshake_on_connect=False)
+        except ValueError as error:
+            raise OSError(f"{host!r} cannot be the name in a certificate: {error}") from error
+
+    def _handshake_failure(self, error: OSError) -> OSError | AuthenticationError:
+        if isinstance(error, ssl.SSLError) and not _is_the_end(error):
+            return self._refused(error)
+        if self._rounds <= 1:
+            self._connector.silent.add(self._address)
+        return OSError(f"the broker closed the connection during the TLS handshake ({_end_in_words(error)})")
+
+    def _refused(self, error: ssl.SSLError) -> AuthenticationError:
+        host = self._address.host or str(self._address)
+        return AuthenticationError(self._connector.explain(error, host), condition=CONDITION)
+
+    def _check_cipher(self, tls: ssl.SSLSocket) -> None:
+        """Python cannot leave out single suites of TLS 1.3: what may not be used is refused when it was chosen."""
+        chosen, allowed = tls.cipher(), self._connector.allowed_ciphers
+        if allowed and chosen is not None and chosen[0] not in allowed:
+            raise AuthenticationError(
+                f"the broker chose the cipher suite {chosen[0]}, which ssl.cipher.suites does not name; add it, or allow"
+                " TLSv1.2 only (ssl.enabled.protocols), of which every suite can be left out",
+                condition=CONDITION,
+            )
+
+    # ---- bytes -----------------------------------------------------------------------------------------------------------------
+
+    def send(self, buffers: Sequence[Buffer]) -> int:
+        assert self._tls is not None
+        self._raise_failure()
+        piece = self._piece or _first_piece(buffers)
+        written = 0
+        try:
+            while piece:
+                size = self._tls.send(piece)
+                written += size
+                piece = piece[size:]
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            self._piece = piece  # OpenSSL has begun with it, and must be given the same bytes again
+            return written
+        except ssl.SSLError as error:
+            raise self._broken(error) from error
+        self._piece = None
+        return written
+
+    def receive_into(self, buffer: memoryview) -> int | None:
+        """As PlaintextTransport's. `buffer` has room for a record, so that nothing is left where select() does not see it."""
+        assert self._tls is not None
+        self._raise_failure()
+        filled = 0
+        try:
+            while filled == 0 or len(buffer) - filled >= RECORD_BYTES:
+                size = self._tls.recv_into(buffer[filled:])
+                if size == 0:
+                    return filled
+                self._has_received = True
+                filled += size
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return filled or None
+        except OSError as error:
+            failure = self._broken(error) if isinstance(error, ssl.SSLError) else error
+            if not filled:
+                raise failure from error
+            self._failure = failure
+        return filled
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _broken(self, error: ssl.SSLError) -> OSError | AuthenticationError:
+        """With TLS 1.3 a broker looks at our certificate when the handshake is over for us; its verdict comes as an answer."""
+        if not self._has_received and "ALERT" in _reason(error):
+            return self._refused(error)
+        return OSError(f"the TLS connection broke: {_reason(error).lower().replace('_', ' ')}")
+
+    def close(self) -> None:
+        self._piece = None
+        if self._tls is not None and self._is_established:
+            # Says that no more is to come; the broker's consent is not waited for, and it may be gone already.
+            with contextlib.suppress(OSError, ValueError):
+                self._tls.unwrap()
+        super().close()
+
+
+class _Probe:
+    """Asks a listener, which closed at once when it was spoken to in TLS, whether it understands what is not encrypted.
+
+    A Kafka listener without TLS takes our first words for a request of 369 MB and closes without a word. So does a proxy whose
+    broker is away: this tells one from the other.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._is_sent = False
+        self._answer = b""
+
+    def advance(self) -> None:
+        """Raises AuthenticationError when it did understand, OSError when that is not the trouble; returns to be called again."""
+        if not self._is_sent:
+            self._socket.send(_PROBE)
+            self._is_sent = True
+            return
+        try:
+            received = self._socket.recv(_PROBE_ANSWER.size - len(self._answer))
+        except (BlockingIOError, InterruptedError):
+            return
+        self._answer += received
+        if received and len(self._answer) < _PROBE_ANSWER.size:
+            return
+        if self._is_kafka():
+            raise AuthenticationError(
+                "this listener does not speak TLS: it closes when it is spoken to in TLS, and answers what is not encrypted;"
+                " set security.protocol to PLAINTEXT or SASL_PLAINTEXT, or connect to the brokers' TLS port",
+                condition=CONDITION,
+            )
+        raise OSError("the broker closed the connection during the TLS handshake (it said nothing)")
+
+    def _is_kafka(self) -> bool:
+        if len(self._answer) < _PROBE_ANSWER.size:
+            return False
+        size, correlation_id = _PROBE_ANSWER.unpack(self._answer)
+        return bool(0 < size <= _MAX_PROBE_ANSWER_BYTES and correlation_id == 1)
+
+
+def _first_piece(buffers: Sequence[Buffer]) -> memoryview:
+    """The first PIECE_BYTES of `buffers`, or all: joined, unless they are in one buffer already."""
+    if len(buffers[0]) >= PIECE_BYTES or len(buffers) == 1:
+        return memoryview(buffers[0])[:PIECE_BYTES]
+    parts: list[Buffer] = []
+    room = PIECE_BYTES
+    for buffer in buffers:
+        parts.append(buffer if len(buffer) <= room else memoryview(buffer)[:room])
+        room -= len(parts[-1])
+        if room == 0:
+            break
+    return memoryview(b"".join(parts))
+
+
+# ---- OpenSSL's words ---------------------------------------------------------------------------------------------------------
+
+_WRONG_HOST = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+_UNKNOWN_ISSUER = (2, 18, 19, 20, 21)  # X509_V_ERR_: unable to get (local) issuer, self-signed, cannot verify the leaf
+_MISSING_CERTIFICATE = ("ALERT_CERTIFICATE_REQUIRED", "ALERT_BAD_CERTIFICATE", "ALERT_HANDSHAKE_FAILURE")
+_NOT_TLS = "; does this listener speak TLS? It answers with something else"
+_REJECTED = "; the broker rejects this client's certificate (ssl.keystore.…)"
+_VERSIONS = "; no TLS version in common: see ssl.enabled.protocols and ssl.protocol"
+_REMEDIES = (
+    ("ALERT_PROTOCOL_VERSION", _VERSIONS),
+    ("UNSUPPORTED_PROTOCOL", _VERSIONS),
+    ("ALERT_HANDSHAKE_FAILURE", "; perhaps no cipher suite in common (ssl.cipher.suites)"),
+    ("WRONG_VERSION_NUMBER", _NOT_TLS),
+    ("RECORD_LAYER_FAILURE", _NOT_TLS),
+    ("PACKET_LENGTH_TOO_LONG", _NOT_TLS),
+    ("HTTP_REQUEST", _NOT_TLS),
+    ("ALERT_BAD_CERTIFICATE", _REJECTED),
+    ("ALERT_UNKNOWN_CA", _REJECTED + ": its issuer is not in the broker's truststore"),
+    ("ALERT_CERTIFICATE_EXPIRED", _REJECTED + ": it has expired"),
+    ("ALERT_CERTIFICATE", _REJECTED),
+)
+
+
+def _reason(error: ssl.SSLError) -> str:
+    """Like SSLV3_ALERT_BAD_CERTIFICATE."""
+    return error.reason or str(error)
+
+
+def _is_the_end(error: ssl.SSLError) -> bool:
+    """The connection ended, or the broker says that it has troubles of its own: another attempt may succeed."""
+    ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
+    return ended or "ALERT_INTERNAL_ERROR" in _reason(error)
+
+
+def _end_in_words(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return _reason(error).lower().replace("_", " ")
+    return str(error) or type(error).__name__
