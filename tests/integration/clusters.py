@@ -108,8 +108,8 @@ def standalone_cluster(directory: Path, workers: int = 2) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def connect_server(directory: Path, python: Path) -> Iterator[str]:
-    """A Spark Connect server whose Python workers are `python`; its address."""
+def connect_server(directory: Path, python: Path, **more: str) -> Iterator[str]:
+    """A Spark Connect server whose Python workers are `python`, with more of an environment; its address."""
     port = free_port()
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -120,7 +120,9 @@ def connect_server(directory: Path, python: Path) -> Iterator[str]:
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]"]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     command += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    with running([*command, "spark-internal"], directory / "connect.log", "Connect server started", PYSPARK_PYTHON=str(python)):
+    with running(
+        [*command, "spark-internal"], directory / "connect.log", "Connect server started", PYSPARK_PYTHON=str(python), **more
+    ):
         yield f"sc://127.0.0.1:{port}"
 
 
