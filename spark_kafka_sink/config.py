@@ -27,9 +27,22 @@ from importlib.util import find_spec
 from itertools import count
 from typing import Any, NamedTuple
 
+from spark_kafka_sink import sasl_config
 from spark_kafka_sink.errors import ConfigError
 
 logger = logging.getLogger(__name__)
+
+_warned: set[str] = (
+    set()
+)  # Spark has a stream's options checked twice in every micro-batch: each warning is told once per process
+
+
+def _warn(text: str, *values: object) -> None:
+    told = text % values
+    if told not in _warned:
+        _warned.add(told)
+        logger.warning("%s", told)
+
 
 # --- MACHINERY --------------------------------------------------------------------------------------------------------
 
@@ -57,6 +70,17 @@ class Secret:
 
     def __hash__(self) -> int:
         return hash(self._value)
+
+
+class SecretBytes(bytes):
+    """Bytes that are a secret, such as a message of a SASL exchange: they show as [hidden]. What is cut from them shows."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    __str__ = __repr__
 
 
 class InvalidValueError(ValueError):
@@ -279,7 +303,7 @@ def _addresses(servers: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
             raise InvalidValueError(f"Invalid port in bootstrap.servers: {server} (allowed: 0 to 65535)")
         address = (match["ipv6"] or match["host"], int(match["port"]))
         if address in found:
-            logger.warning("bootstrap.servers names %s more than once", server)
+            _warn("bootstrap.servers names %s more than once", server)
         found[address] = server
     return tuple(found)
 
@@ -294,7 +318,7 @@ def _tls_versions(names: tuple[str, ...]) -> tuple[str, ...]:
     if unknown or not usable:
         raise InvalidValueError("TLSv1.2, TLSv1.3 or both are expected")
     if len(usable) < len(names):
-        logger.warning("ssl.enabled.protocols: only %s are offered; older versions are broken", ",".join(usable))
+        _warn("ssl.enabled.protocols: only %s are offered; older versions are broken", ",".join(usable))
     return usable
 
 
@@ -466,22 +490,29 @@ class ProducerConfig:
     ssl_endpoint_identification_algorithm: str = option("ssl.endpoint.identification.algorithm", STRING, default="https",
         convert=_identification,
         doc="https: a broker's certificate must carry its host name; empty: not checked.")
-    sasl_mechanism: str = option("sasl.mechanism", STRING, default="GSSAPI", doc="SASL mechanism.")
+    sasl_mechanism: str = option("sasl.mechanism", STRING, default="GSSAPI", non_empty=True,
+        doc="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI or AWS_MSK_IAM.")
     sasl_jaas_config: Secret | None = option("sasl.jaas.config", PASSWORD, default=None,
-        doc="Login in JAAS syntax, as Java clients take it.")
+        doc="Login in JAAS syntax, as Java clients take it: the login module of Kafka that fits sasl.mechanism, shaded or not.")
+    sasl_login_callback_handler_class: str | None = option(
+        "sasl.login.callback.handler.class", STRING, default=None, non_empty=True,
+        doc="OAUTHBEARER: dotted name of a Python function that returns a token; Kafka's own Java names are understood too.")
+    sasl_client_callback_handler_class: str | None = option(
+        "sasl.client.callback.handler.class", STRING, default=None, non_empty=True,
+        doc="Accepted for AWS_MSK_IAM, whose Java clients need it; without effect.")
     sasl_kerberos_service_name: str | None = option("sasl.kerberos.service.name", STRING, default=None,
         doc="Kerberos service name of the brokers.")
     sasl_login_connect_timeout_ms: int | None = option("sasl.login.connect.timeout.ms", INT, default=None,
-        doc="How long connecting to the token endpoint may take.")
+        doc="How long connecting to the token endpoint may take; not set: 10 seconds.")
     sasl_login_read_timeout_ms: int | None = option("sasl.login.read.timeout.ms", INT, default=None,
-        doc="How long its answer may take.")
+        doc="How long each part of its answer may take; not set: 10 seconds.")
     sasl_login_retry_backoff_ms: int = option("sasl.login.retry.backoff.ms", LONG, default=100,
         doc="Wait before the token endpoint is asked again.")
     sasl_login_retry_backoff_max_ms: int = option("sasl.login.retry.backoff.max.ms", LONG, default=10_000,
-        doc="Longest such wait.")
+        doc="How long the token endpoint is asked again and again.")
     sasl_login_refresh_window_factor: float = option(
         "sasl.login.refresh.window.factor", DOUBLE, default=0.8, at_least=0.5, at_most=1.0,
-        doc="Part of a token's lifetime after which it is renewed.")
+        doc="Part of a token's lifetime after which it is renewed when it is next needed.")
     sasl_login_refresh_window_jitter: float = option(
         "sasl.login.refresh.window.jitter", DOUBLE, default=0.05, at_least=0.0, at_most=0.25,
         doc="Random addition to that part.")
@@ -492,7 +523,10 @@ class ProducerConfig:
         "sasl.login.refresh.buffer.seconds", INT, default=300, at_least=0, at_most=3600,
         doc="A token is renewed at least so long before it expires.")
     sasl_oauthbearer_token_endpoint_url: str | None = option("sasl.oauthbearer.token.endpoint.url", STRING, default=None,
-        doc="Where OAuth tokens are issued.")
+        doc="Where OAuth tokens are issued: https://…, or file:///… for a file that holds one.")
+    sasl_oauthbearer_jwt_retriever_class: str | None = option(
+        "sasl.oauthbearer.jwt.retriever.class", STRING, default=None, non_empty=True,
+        doc="Java name of DefaultJwtRetriever, ClientCredentialsJwtRetriever, FileJwtRetriever or JwtBearerJwtRetriever.")
     sasl_oauthbearer_scope: str | None = option("sasl.oauthbearer.scope", STRING, default=None, doc="OAuth scope to ask for.")
     sasl_oauthbearer_client_credentials_client_id: str | None = option(
         "sasl.oauthbearer.client.credentials.client.id", STRING, default=None,
@@ -524,16 +558,16 @@ class ProducerConfig:
         doc="How long before now a JWT assertion becomes valid.")
     sasl_oauthbearer_assertion_claim_sub: str | None = option("sasl.oauthbearer.assertion.claim.sub", STRING, default=None,
         doc="Subject claim of a JWT assertion.")
-    sasl_oauthbearer_assertion_file: str | None = option("sasl.oauthbearer.assertion.file", STRING, default=None,
+    sasl_oauthbearer_assertion_file: str | None = option("sasl.oauthbearer.assertion.file", STRING, default=None, is_file=True,
         doc="File with a ready JWT assertion.")
     sasl_oauthbearer_assertion_private_key_file: str | None = option(
-        "sasl.oauthbearer.assertion.private.key.file", STRING, default=None,
+        "sasl.oauthbearer.assertion.private.key.file", STRING, default=None, is_file=True,
         doc="File with the key that signs JWT assertions.")
     sasl_oauthbearer_assertion_private_key_passphrase: Secret | None = option(
         "sasl.oauthbearer.assertion.private.key.passphrase", PASSWORD, default=None,
         doc="Passphrase of that key.")
     sasl_oauthbearer_assertion_template_file: str | None = option(
-        "sasl.oauthbearer.assertion.template.file", STRING, default=None,
+        "sasl.oauthbearer.assertion.template.file", STRING, default=None, is_file=True,
         doc="File with more headers and claims for JWT assertions.")
 
     # fmt: on
@@ -547,12 +581,17 @@ class ProducerConfig:
         Strings are read as Java reads them: trimmed, booleans in any case, lists by comma. A key that is unknown or has no
         effect here is a warning in the log. Raises one ConfigError for all problems. Never blocks: host names are not looked up.
         """
-        mapping = conceal(mapping, _PRODUCER_KEYS)
+        mapping = cls.conceal(mapping)
         problems: list[str] = []
         config = cls.check(mapping, problems)
         if problems:
             raise config_error(problems)
         return config
+
+    @staticmethod
+    def conceal(mapping: Mapping[str, object]) -> dict[str, object]:
+        """A copy with every secret wrapped, for whoever keeps a mapping in a local."""
+        return conceal(mapping, _PRODUCER_KEYS)
 
     @classmethod
     def check(
@@ -631,10 +670,7 @@ NO_EFFECT: dict[str, str] = {
     "ssl.trustmanager.algorithm": _JVM,
     "ssl.secure.random.implementation": _JVM,
     "ssl.engine.factory.class": _JVM,
-    "sasl.client.callback.handler.class": _JVM,
-    "sasl.login.callback.handler.class": _JVM,
     "sasl.login.class": _JVM,
-    "sasl.oauthbearer.jwt.retriever.class": _JVM,
     "sasl.oauthbearer.jwt.validator.class": _JVM,
     "sasl.kerberos.kinit.cmd": _TICKETS,
     "sasl.kerberos.min.time.before.relogin": _TICKETS,
@@ -663,18 +699,18 @@ def _keys_for_plugins(given: Mapping[str, object], prefix: str) -> dict[str, obj
     for key in unknown:
         nearest = _nearest(key, [*_PRODUCER_KEYS])
         if nearest:
-            logger.warning("Option '%s%s' is left to the plug-ins; did you mean '%s%s'?", prefix, key, prefix, nearest)
+            _warn("Option '%s%s' is left to the plug-ins; did you mean '%s%s'?", prefix, key, prefix, nearest)
     return unknown
 
 
 def _warn_of_keys_without_effect(given: Sequence[str], prefix: str) -> None:
     for key in given:
         if key in NO_EFFECT:
-            logger.warning("Option '%s%s' has no effect: %s", prefix, key, NO_EFFECT[key])
+            _warn("Option '%s%s' has no effect: %s", prefix, key, NO_EFFECT[key])
         elif key not in _PRODUCER_KEYS:
             nearest = _nearest(key, [*_PRODUCER_KEYS, *NO_EFFECT])
             hint = f"; did you mean '{prefix}{nearest}'?" if nearest else ""
-            logger.warning("Option '%s%s' is not known to the Kafka producer and has no effect%s", prefix, key, hint)
+            _warn("Option '%s%s' is not known to the Kafka producer and has no effect%s", prefix, key, hint)
 
 
 # --- RULES ------------------------------------------------------------------------------------------------------------
@@ -746,7 +782,7 @@ def _delivery_outlasts_a_request(values: dict[str, Any]) -> Iterator[str]:
             f" it is {values['delivery_timeout_ms']}, they are {values['linger_ms']} + {values['request_timeout_ms']}"
         )
     else:
-        logger.warning(
+        _warn(
             "delivery.timeout.ms is raised from %d to %d, which is linger.ms + request.timeout.ms",
             values["delivery_timeout_ms"],
             least_ms,
@@ -763,7 +799,7 @@ def _backoff_grows(values: dict[str, Any]) -> Iterator[str]:
         ("socket.connection.setup.timeout.ms", "socket.connection.setup.timeout.max.ms"),
     ):
         if values[_attribute(first)] > values[_attribute(longest)]:
-            logger.warning("%s is greater than %s: it stays at %d ms", first, longest, values[_attribute(longest)])
+            _warn("%s is greater than %s: it stays at %d ms", first, longest, values[_attribute(longest)])
             values[_attribute(first)] = values[_attribute(longest)]
     yield from ()
 
@@ -791,6 +827,13 @@ def _stores_are_whole(values: dict[str, Any]) -> Iterator[str]:
             yield f"{text} is PEM, but {store}.type={values[_attribute(f'{store}.type')]}; set it to PEM, or remove it"
     if values["ssl_protocol"] == "TLSv1.2" and "TLSv1.2" not in values["ssl_enabled_protocols"]:
         yield "ssl.protocol=TLSv1.2 leaves nothing of ssl.enabled.protocols=TLSv1.3; change one of them"
+
+
+def _sasl_is_complete(values: dict[str, Any]) -> Iterator[str]:
+    yield from sasl_config.problems(values)
+    used = values["sasl_mechanism"] == sasl_config.AWS_MSK_IAM and values["security_protocol"].startswith("SASL_")
+    if values["sasl_client_callback_handler_class"] is not None and not used:
+        _warn("Option 'sasl.client.callback.handler.class' has no effect: %s", _JVM)
 
 
 def _removed_partitioners(values: dict[str, Any]) -> Iterator[str]:
@@ -846,7 +889,6 @@ def _not_available(values: dict[str, Any]) -> Iterator[str]:
 
 # What is declared but not built: (key, which values of it are refused, what to do instead).
 NOT_AVAILABLE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("security.protocol", lambda name: name.startswith("SASL"), "connect to a PLAINTEXT or SSL listener of the brokers"),
     ("transactional.id", lambda name: name is not None, "remove it; rows are then written at least once"),
     ("transaction.two.phase.commit.enable", bool, "remove it; rows are then written at least once"),
 )
@@ -874,6 +916,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[dict[str, Any]], Iterator[str]]], 
     ),
     ((), _not_available),
     (("partitioner.class", "interceptor.classes"), _plugins_are_python),
+    (("security.protocol", "sasl.mechanism", "sasl.jaas.config"), _sasl_is_complete),
     (("partitioner.class",), _removed_partitioners),
     (("client.id",), _name_the_client),
 )
@@ -895,11 +938,26 @@ BULK_DEFAULTS: dict[str, object] = {"batch_size": 262_144, "linger_ms": 20}
 PRODUCER_PREFIX = "kafka."
 _ADDED_BY_SPARK = ("checkpointlocation", "queryname")  # Spark hands them to every sink
 
+# What Spark's own Kafka connector takes for reading, lower-cased: jobs hand one set of options to both sides.
+_OF_SPARKS_SOURCE = frozenset(
+    (
+        *("assign", "subscribe", "subscribepattern", "startingtimestamp", "startingoffsets", "startingoffsetsbytimestamp"),
+        *("startingoffsetsbytimestampstrategy", "endingtimestamp", "endingoffsets", "endingoffsetsbytimestamp"),
+        *("failondataloss", "kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms"),
+        *("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "minpartitions", "maxrecordsperpartition"),
+        "groupidprefix",
+    )
+)
+
 _TOPIC_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 
+def is_topic_name(name: str) -> bool:
+    return _TOPIC_NAME.fullmatch(name) is not None
+
+
 def _topic(name: str) -> str:
-    if not _TOPIC_NAME.fullmatch(name):
+    if not is_topic_name(name):
         raise InvalidValueError("a topic's name is 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', and not . or ..")
     return name
 
@@ -910,6 +968,13 @@ def _delivery_guarantee(name: str) -> str:
             f"not available in this version; use {AT_LEAST_ONCE}, and make readers expect duplicates after a retried task"
         )
     return name.lower()
+
+
+FAIL, SKIP, DEAD_LETTER = FATES = ("fail", "skip", "deadLetter")
+
+
+def _fate(name: str) -> str:
+    return next(fate for fate in FATES if fate.lower() == name.lower())
 
 
 @dataclass(frozen=True, slots=True)
@@ -931,8 +996,23 @@ class SinkOptions:
     include_timestamp: bool = option("includeTimestamp", BOOLEAN, default=False,
         doc="Write the `timestamp` column (timestamp, or bigint in milliseconds) as the records' timestamp; brokers delete "
             "records by it.")
+    on_record_too_large: str = option("onRecordTooLarge", STRING, default=FAIL, choices=FATES, ignore_case=True, convert=_fate,
+        doc="What becomes of a row that is larger than max.request.size, or than the topic takes: the task fails, or the row is "
+            "left out, or it goes to deadLetterTopic.")
+    on_invalid_record: str = option("onInvalidRecord", STRING, default=FAIL, choices=FATES, ignore_case=True, convert=_fate,
+        doc="The same for a row that cannot be written as it is (null or impossible topic, a partition that does not exist, "
+            "negative timestamp, header without key) or that the broker refuses by itself (INVALID_RECORD, INVALID_TIMESTAMP).")
+    dead_letter_topic: str | None = option("deadLetterTopic", STRING, default=None, convert=_topic,
+        doc="Topic for rows that cannot be written: key, value and headers as they were, and more headers that say why.")
+    max_records_per_second: int | None = option("maxRecordsPerSecond", LONG, default=None, at_least=1,
+        doc="No task sends faster than this; a job writes at most this times the tasks that run at once.")
+    max_bytes_per_second: int | None = option("maxBytesPerSecond", LONG, default=None, at_least=1,
+        doc="The same for bytes of keys, values and headers, before compression.")
     report_path: str | None = option("reportPath", STRING, default=None, non_empty=True,
         doc="File on the driver to which each commit appends one line of JSON: rows, bytes, offsets.")
+    on_commit: str | None = option("onCommit", STRING, default=None, non_empty=True,
+        doc="Dotted name of a function, importable on the driver, that each commit calls with its CommitSummary: rows, bytes, "
+            "counters, offset ranges.")
     # fmt: on
     producer: ProducerConfig = field(default_factory=ProducerConfig)
 
@@ -952,6 +1032,7 @@ class SinkOptions:
         values: dict[str, Any] = _read_all(rows_of(cls), own, problems)
         producer = ProducerConfig.check(producer_options, problems, defaults=BULK_DEFAULTS, prefix=PRODUCER_PREFIX)
         problems.extend(_guarantee_conflicts(values, own, producer))
+        problems.extend(_dead_letter_conflicts(values, own))
         return cls(**values, producer=producer)
 
 
@@ -963,10 +1044,11 @@ def _unknown_options(options: Mapping[str, object]) -> Iterator[str]:
     for name in options:
         if name.startswith(PRODUCER_PREFIX) or name in _SINK_KEYS or name in _ADDED_BY_SPARK:
             continue
+        if name in _OF_SPARKS_SOURCE:
+            _warn("Option '%s' has no effect: it is for reading from Kafka", name)
+            continue
         if name == "path":
-            logger.warning(
-                "Option 'path' has no effect: rows go to Kafka. Write .save() without a path, and .option(\"topic\", …)"
-            )
+            _warn("Option 'path' has no effect: rows go to Kafka. Write .save() without a path, and .option(\"topic\", …)")
             continue
         nearest = known.get(PRODUCER_PREFIX + name) or known.get(_nearest(name, list(known)) or "")
         hint = f"Did you mean '{nearest}'?" if nearest else f"The sink's own are {', '.join(_SINK_KEYS.values())}."
@@ -990,13 +1072,23 @@ def _guarantee_conflicts(values: dict[str, Any], own: Mapping[str, object], prod
     if "deliveryGuarantee" in own and "delivery_guarantee" in values:
         yield f"deliveryGuarantee={AT_LEAST_ONCE} needs kafka.acks=all, but kafka.acks={producer.acks}; remove one of the two"
     elif "deliveryGuarantee" not in own:
-        logger.warning(
+        _warn(
             "kafka.acks=%d lowers the delivery guarantee from %s to %s: rows may be lost when a broker fails",
             producer.acks,
             AT_LEAST_ONCE,
             NO_GUARANTEE,
         )
         values["delivery_guarantee"] = NO_GUARANTEE
+
+
+def _dead_letter_conflicts(values: dict[str, Any], own: Mapping[str, object]) -> Iterator[str]:
+    asking = [key for key in ("onRecordTooLarge", "onInvalidRecord") if str(own.get(key)).strip().lower() == DEAD_LETTER.lower()]
+    if asking and "deadLetterTopic" not in own:
+        yield f"{asking[0]}={DEAD_LETTER} needs deadLetterTopic, the topic that such rows go to"
+    if not asking and "deadLetterTopic" in own:
+        yield f"deadLetterTopic has no effect: set onRecordTooLarge={DEAD_LETTER}, onInvalidRecord={DEAD_LETTER}, or both"
+    if values.get("dead_letter_topic") is not None and values.get("dead_letter_topic") == values.get("topic"):
+        yield f"deadLetterTopic={values['dead_letter_topic']} is the topic that is written to; name another"
 
 
 # --- LEGACY OPTIONS ---------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import pytest
 
 from jobs.kafka_jars import fetch_kafka, fetch_spark_kafka
 from jobs.local_kafka import LocalKafka
+from spark_kafka_sink import config as options
 from tests.integration.reading import READERS, ReadRecord
 
 if TYPE_CHECKING:
@@ -49,6 +50,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if fixtures & SPARK_FIXTURES:
             item.add_marker("spark")
     items.sort(key=lambda item: [item.get_closest_marker(kind) is not None for kind in ("spark", "broker")])
+
+
+@pytest.fixture(autouse=True)
+def warnings_of_options_are_told_anew() -> None:
+    """Each is told once per process, which is one for all tests."""
+    options._warned.clear()
 
 
 def _fixtures_from_here(item: pytest.Item) -> set[str]:

@@ -236,8 +236,6 @@ def test_a_client_without_a_name_gets_one_of_its_own() -> None:
 @pytest.mark.parametrize(
     "mapping",
     [
-        {"security.protocol": "sasl_ssl"},
-        {"security.protocol": "SASL_PLAINTEXT"},
         {"transactional.id": "t"},
         {"transaction.two.phase.commit.enable": "true"},
     ],
@@ -501,6 +499,57 @@ def test_what_spark_adds_is_no_problem(caplog: pytest.LogCaptureFixture) -> None
     _, problems = check(checkpointLocation="/c", queryName="q")
     assert problems == []
     assert caplog.records == []
+
+
+def test_a_warning_is_told_once_in_a_process(caplog: pytest.LogCaptureFixture) -> None:
+    """Spark has a stream's options checked twice in every micro-batch."""
+    for _ in range(3):
+        check(kafka__lingr__ms="3", path="p", kafka__acks="1")
+    assert len(caplog.records) == 3
+
+
+@pytest.mark.parametrize("written", ["deadletter", "deadLetter", " DEADLETTER "])
+def test_fates_are_read_in_any_case(written: str) -> None:
+    options, problems = check(onRecordTooLarge=written, onInvalidRecord="Skip", deadLetterTopic="dead")
+    assert problems == []
+    assert (options.on_record_too_large, options.on_invalid_record) == ("deadLetter", "skip")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"onRecordTooLarge": "deadLetter"}, "onRecordTooLarge=deadLetter needs deadLetterTopic, the topic that such rows go to"),
+        ({"onInvalidRecord": "deadletter"}, "onInvalidRecord=deadLetter needs deadLetterTopic, the topic that such rows go to"),
+        (
+            {"deadLetterTopic": "dead", "onInvalidRecord": "skip"},
+            "deadLetterTopic has no effect: set onRecordTooLarge=deadLetter, onInvalidRecord=deadLetter, or both",
+        ),
+        (
+            {"deadLetterTopic": "t", "onInvalidRecord": "deadLetter", "topic": "t"},
+            "deadLetterTopic=t is the topic that is written to; name another",
+        ),
+        (
+            {"onRecordTooLarge": "drop"},
+            "Invalid value drop for configuration onRecordTooLarge: String must be one of (case insensitive):"
+            " fail, skip, deadLetter",
+        ),
+        (
+            {"maxBytesPerSecond": "0"},
+            "Invalid value 0 for configuration maxBytesPerSecond: Value must be at least 1",
+        ),
+    ],
+)
+def test_a_fate_and_its_topic_belong_together(options: dict[str, str], problem: str) -> None:
+    assert check(**options)[1] == [problem]
+
+
+def test_options_of_sparks_kafka_source_are_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    """format("kafka") ignores them on its way out, and jobs share one set of options between both sides."""
+    shared = {"subscribe": "t", "startingOffsets": "earliest", "failOnDataLoss": "false", "kafka.group.id": "g"}
+    _, problems = check(**shared)
+    assert problems == []
+    assert "Option 'startingoffsets' has no effect: it is for reading from Kafka" in caplog.messages
+    assert len(caplog.records) == 4
 
 
 def test_a_path_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:

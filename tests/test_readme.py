@@ -1,6 +1,6 @@
 """The README is true: its tables are what the code prints, its error codes are all there are, and its code blocks run.
 
-Each block is run here, by the test that SHOWN_ELSEWHERE names, or is listed in NOT_RUN with the reason. Blocks run as
+Each block of code is run here, by the test that SHOWN_ELSEWHERE names, or is listed in NOT_RUN with the reason. Blocks run as
 they are, but for addresses and paths: a broker and a directory of the test's take the place of localhost:9092 and /tmp.
 """
 
@@ -42,11 +42,12 @@ SHOWN_ELSEWHERE = {
     "# transformations/orders.py": "tests/integration/test_clusters.py",
     "# spark-pipeline.yml": "tests/integration/test_clusters.py",
     "spark-submit --py-files pykafka_sink.zip,my_plugins.py": "tests/integration/test_sink_deployment.py",
-    "failure ": "tests/test_readme.py",  # the table printed from commit_protocol.py
+    "spark-submit --conf spark.python.daemon.module": "tests/integration/test_debug_log.py",
 }
 
 # Beginning of a block -> why nobody does.
 NOT_RUN = {
+    '.option("kafka.security.protocol", "SASL_SSL")': "a fragment; SASL is tested with brokers of its own",
     'pip install ".[spark]"': "it would change the tests' environment; test_sink_deployment.py installs the wheel elsewhere",
     "tests/run": "it is what runs this test",
     ".venv-tests/bin/python -m tests.benchmarks": "benchmarks take minutes, and measure nothing on a busy machine",

@@ -51,7 +51,7 @@ _NO_PARTITIONS: Mapping[int, PartitionInfo] = MappingProxyType({})
 class Cluster:
     """An immutable picture of the cluster."""
 
-    __slots__ = ("_available", "_names", "_nodes", "cluster_id", "is_bootstrap", "nodes", "topics")
+    __slots__ = ("_available", "_nodes", "cluster_id", "is_bootstrap", "nodes", "topics")
 
     def __init__(
         self,
@@ -66,7 +66,6 @@ class Cluster:
         self.is_bootstrap = is_bootstrap  # nodes are bootstrap.servers; no broker has answered since
         self._nodes = {node.id: node for node in self.nodes}
         self.topics = MappingProxyType(dict(topics))  # every topic that an answer told something about, be it an error
-        self._names = {topic.id: name for name, topic in topics.items() if topic.id is not None}
         self._available: dict[str, tuple[PartitionInfo, ...]] = {}  # filled on demand; filling twice gives the same
 
     def node(self, node_id: int) -> Node | None:
@@ -108,9 +107,6 @@ class Cluster:
         """None when the topic is unknown or its brokers do not know ids."""
         found = self.topics.get(topic)
         return None if found is None else found.id
-
-    def topic_name(self, topic_id: UUID) -> str | None:
-        return self._names.get(topic_id)
 
     def topic_error(self, topic: str) -> ErrorCode | None:
         """The error that the last answer about this topic carried."""

@@ -45,8 +45,9 @@ class Connection:
 
     def __init__(self, client_id: str, *, max_response_bytes: int = MAX_RESPONSE_BYTES) -> None:
         self._client_id = client_id
-        self._max_response_bytes = max_response_bytes
+        self.max_response_bytes = max_response_bytes  # may be changed; the next frame is compared with it
         self._next_correlation_id = 0
+        self.last_correlation_id = -1  # of what was sent last; for logs
         self._pending: deque[_Pending] = deque()  # oldest first
         self._received = bytearray()  # the start of a frame that is not complete
         self.error: ProtocolError | AuthenticationError | None = None  # why this connection cannot be used any more
@@ -65,6 +66,7 @@ class Connection:
         head = b"".join(header.buffers())
         frame: list[Buffer] = [_SIZE.pack(len(head) + sum(map(len, body))) + head, *body]
         self._next_correlation_id = (correlation_id + 1) & _MAX_CORRELATION_ID
+        self.last_correlation_id = correlation_id
         if expect_response:
             self._pending.append(_Pending(correlation_id, message.API_KEY, version, message.RESPONSE))
         return frame
@@ -90,9 +92,9 @@ class Connection:
                 " SSL or SASL_SSL",
                 condition="KAFKA_SSL_AUTHENTICATION_FAILED",
             )
-        if not 0 <= size <= self._max_response_bytes:
+        if not 0 <= size <= self.max_response_bytes:
             raise ProtocolError(
-                f"the broker announces a response of {size:,} bytes, more than {self._max_response_bytes:,} are never expected;"
+                f"the broker announces a response of {size:,} bytes, more than {self.max_response_bytes:,} are never expected;"
                 " is this a Kafka listener with the security protocol of this client?"
             )
         end = _SIZE.size + size

@@ -4,6 +4,7 @@ Sender thread only. Holds no sockets: NetworkClient tells it what happened, and 
 
     (no entry) ──connecting──> CONNECTING ──checking_api_versions──> CHECKING_API_VERSIONS ──ready──> READY
                                    └───────────────┴───── disconnected ────────┴──> DISCONNECTED ──connecting──> …
+    READY ──reauthenticating──> REAUTHENTICATING ──ready──> READY   (or disconnected, as from any other)
     authentication_failed after disconnected: AUTHENTICATION_FAILED, from where connecting is allowed after back-off too.
 """
 
@@ -31,17 +32,20 @@ class ConnectionState(Enum):
     CONNECTING = auto()
     CHECKING_API_VERSIONS = auto()
     READY = auto()
+    REAUTHENTICATING = auto()  # logs in again, and takes no requests meanwhile
     DISCONNECTED = auto()
     AUTHENTICATION_FAILED = auto()
 
 
 _C = ConnectionState
 _DISCONNECTED = frozenset({_C.DISCONNECTED, _C.AUTHENTICATION_FAILED})
-_CONNECTED = frozenset({_C.CHECKING_API_VERSIONS, _C.READY})
+_CONNECTED = frozenset({_C.CHECKING_API_VERSIONS, _C.READY, _C.REAUTHENTICATING})
+_PREPARING = frozenset({_C.CONNECTING, _C.CHECKING_API_VERSIONS, _C.REAUTHENTICATING})
 NEXT: dict[ConnectionState, frozenset[ConnectionState]] = {
     _C.CONNECTING: frozenset({_C.CHECKING_API_VERSIONS, _C.DISCONNECTED}),
     _C.CHECKING_API_VERSIONS: frozenset({_C.CHECKING_API_VERSIONS, _C.READY, _C.DISCONNECTED}),  # itself: a second request
-    _C.READY: frozenset({_C.DISCONNECTED}),
+    _C.READY: frozenset({_C.REAUTHENTICATING, _C.DISCONNECTED}),
+    _C.REAUTHENTICATING: frozenset({_C.READY, _C.DISCONNECTED}),
     _C.DISCONNECTED: frozenset({_C.CONNECTING, _C.AUTHENTICATION_FAILED}),
     _C.AUTHENTICATION_FAILED: frozenset({_C.CONNECTING}),
 }
@@ -95,9 +99,6 @@ class ClusterConnectionStates:
         node = self._nodes.get(node_id)
         return node is None or (node.state in _DISCONNECTED and now_ms - node.last_attempt_ms >= node.reconnect_backoff_ms)
 
-    def is_backing_off(self, node_id: int, now_ms: int) -> bool:
-        return self.is_disconnected(node_id) and not self.can_connect(node_id, now_ms)
-
     def connection_delay_ms(self, node_id: int, now_ms: int) -> int:
         """How long until trying makes sense. Once connected, events tell, so that is forever."""
         node = self._nodes.get(node_id)
@@ -119,7 +120,7 @@ class ClusterConnectionStates:
         return self.state(node_id) is ConnectionState.CONNECTING
 
     def is_preparing_connection(self, node_id: int) -> bool:
-        return self.state(node_id) in (ConnectionState.CONNECTING, ConnectionState.CHECKING_API_VERSIONS)
+        return self.state(node_id) in _PREPARING
 
     def is_connected(self, node_id: int) -> bool:
         return self.state(node_id) in _CONNECTED
@@ -151,6 +152,9 @@ class ClusterConnectionStates:
             for node_id, node in self._nodes.items()
             if node.state is ConnectionState.CONNECTING and now_ms - node.last_attempt_ms > node.setup_timeout_ms
         ]
+
+    def host(self, node_id: int) -> str:
+        return self._nodes[node_id].host
 
     def address_text(self, node_id: int) -> str:
         """host:port, as configured or as the brokers told."""
@@ -214,6 +218,9 @@ class ClusterConnectionStates:
         node = self._nodes[node_id]
         node.transition_to(ConnectionState.CHECKING_API_VERSIONS)
         self._reset_setup_timeout(node)
+
+    def reauthenticating(self, node_id: int) -> None:
+        self._nodes[node_id].transition_to(ConnectionState.REAUTHENTICATING)
 
     def ready(self, node_id: int) -> None:
         node = self._nodes[node_id]

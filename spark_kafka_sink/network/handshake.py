@@ -1,7 +1,8 @@
 """What a new connection says before it may be used, as a generator that reads like the protocol page.
 
 `handshake()` yields requests and receives their responses; what it returns is what the connection then knows of its broker.
-It computes only: NetworkClient sends what it yields and keeps the time.
+With SASL it logs in first, and `authenticate()` does so again before the session ends (KIP-368), on the open connection.
+It computes only: NetworkClient sends what it yields, has work done that may block, and keeps the time.
 """
 
 from __future__ import annotations
@@ -11,15 +12,22 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-from spark_kafka_sink.errors import UnsupportedVersionError
+from spark_kafka_sink.errors import AuthenticationError, UnsupportedVersionError
+from spark_kafka_sink.network.background import Background
+from spark_kafka_sink.network.sasl.login import Exchange, Login
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from spark_kafka_sink.protocol.schema import Message, Request
+from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from spark_kafka_sink.protocol.schema import Request
 
 SOFTWARE_NAME = (
     "pykafka-sink"  # brokers count clients by name and version (KIP-511); letters, digits, - and . only, or they refuse
 )
+
+
+_MAX_QUOTED = 20  # mechanisms of a broker
 
 
 class HandshakeRequest(NamedTuple):
@@ -27,7 +35,18 @@ class HandshakeRequest(NamedTuple):
     version: int
 
 
-Handshake = Generator[HandshakeRequest, Message, "NodeApiVersions"]
+Step = HandshakeRequest | Background
+
+
+class Session(NamedTuple):
+    """What a connection knows of its broker when it is ready."""
+
+    api_versions: NodeApiVersions
+    lifetime_ms: int = 0  # authenticate again before it is over; 0: never
+
+
+# It is sent the response to each request, and the result of each work.
+Handshake = Generator[Step, Any, Session]
 
 
 class NodeApiVersions:
@@ -58,12 +77,77 @@ class NodeApiVersions:
         return f"NodeApiVersions({self._ranges}, {self.finalized_features})"
 
 
-def handshake() -> Handshake:
+def handshake(login: Login | None = None, host: str = "") -> Handshake:
     """Yield each request a new connection sends before it is ready; receive its response.
 
+    Args:
+        login: the credentials, with SASL.
+        host: the broker's, as it was connected to.
+
     Raises:
+        AuthenticationError: the broker refuses the credentials, or is not the broker they are for.
         KafkaError: the broker refuses; the connection is of no use.
     """
+    lifetime_ms = 0
+    if login is not None:
+        # Version 0, as Java does: before the login, brokers take what they cannot read for a token of Kerberos.
+        answer = yield HandshakeRequest(ApiVersionsRequest(), 0)
+        _raise_error(answer)
+        _, lifetime_ms = yield from authenticate(login, host, NodeApiVersions(answer))
+    api_versions = yield from _ask_versions()
+    return Session(api_versions, lifetime_ms)
+
+
+def authenticate(login: Login, host: str, api_versions: NodeApiVersions) -> Handshake:
+    """Log in, on a new connection or again on one that is in use. Every AuthenticationError names who was to be logged in."""
+    try:
+        answer = yield HandshakeRequest(
+            SaslHandshakeRequest(mechanism=login.mechanism), api_versions.latest_usable_version(ApiKey.SASL_HANDSHAKE)
+        )
+        _check_mechanism(answer)
+        version = api_versions.latest_usable_version(ApiKey.SASL_AUTHENTICATE)
+        lifetime_ms = yield from _exchange(login.start(host), version)
+    except AuthenticationError as error:
+        error.message = f"SASL {login.mechanism} for {login.who}: {error.message}"
+        raise
+    return Session(api_versions, lifetime_ms)
+
+
+def _exchange(exchange: Exchange, version: int) -> Generator[Step, Any, int]:
+    """Carry messages between a mechanism and the broker until both have said all. Returns the session's lifetime."""
+    lifetime_ms = 0
+    try:
+        step = next(exchange)
+        while True:
+            if isinstance(step, Background):
+                step = exchange.send((yield step))
+                continue
+            reply = yield HandshakeRequest(SaslAuthenticateRequest(auth_bytes=step), version)
+            assert isinstance(reply, SaslAuthenticateResponse)
+            if reply.error_code:
+                raise Errors.for_code(reply.error_code).error("SaslAuthenticate", reply.error_message)
+            lifetime_ms = reply.session_lifetime_ms
+            step = exchange.send(reply.auth_bytes)
+    except StopIteration:
+        return lifetime_ms
+
+
+def _check_mechanism(answer: SaslHandshakeResponse) -> None:
+    error = Errors.for_code(answer.error_code)
+    if not error:
+        return
+    failure = error.error("SaslHandshake")
+    if error == Errors.UNSUPPORTED_SASL_MECHANISM:
+        offered = ", ".join(answer.mechanisms[:_MAX_QUOTED]) or "none"
+        failure.message += f" It offers {offered}; set sasl.mechanism to one of them."
+    elif error == Errors.ILLEGAL_SASL_STATE:
+        failure.message += (
+            " This listener does not seem to use SASL: connect to one that does, or set security.protocol to PLAINTEXT or SSL."
+        )
+    raise failure
+
+
+def _ask_versions() -> Generator[Step, Any, NodeApiVersions]:
     newest = API_TABLE[ApiKey.API_VERSIONS].max_version
     answer = yield HandshakeRequest(
         ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=_software_version()), newest
@@ -72,10 +156,14 @@ def handshake() -> Handshake:
     if answer.error_code == Errors.UNSUPPORTED_VERSION.number:
         answer = yield HandshakeRequest(ApiVersionsRequest(), 0)
         assert isinstance(answer, ApiVersionsResponse)
+    _raise_error(answer)
+    return NodeApiVersions(answer)
+
+
+def _raise_error(answer: ApiVersionsResponse) -> None:
     error = Errors.for_code(answer.error_code)
     if error:
         raise error.error("ApiVersions")
-    return NodeApiVersions(answer)
 
 
 @cache

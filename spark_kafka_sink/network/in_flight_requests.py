@@ -47,6 +47,7 @@ class ClientResponse:
     received_ms: int
     disconnected: bool = False
     timed_out: bool = False  # with disconnected: we closed the connection because a request on it took too long
+    correlation_id: int = -1  # for logs; -1: it was never sent
     error: KafkaError | None = None  # no version in common, or authentication failed: it was never sent
 
     @property
@@ -60,8 +61,14 @@ class InFlightRequest:
     version: int
     is_internal: bool  # made by NetworkClient itself: handshakes and metadata
     sent_ms: int
+    correlation_id: int = -1
     throttled_ms: int = 0  # time in which the broker does not read: it does not count for the time-out
     is_written: bool = False
+
+    def __str__(self) -> str:
+        """For the log."""
+        name = type(self.request.message).__name__
+        return f"node {self.request.node_id}: {name} v{self.version}, correlation id {self.correlation_id}"
 
     def has_timed_out(self, now_ms: int) -> bool:
         return now_ms - self.sent_ms - self.throttled_ms > self.request.request_timeout_ms
@@ -82,6 +89,11 @@ class InFlightRequests:
 
     def last_sent(self, node_id: int) -> InFlightRequest:
         return self._queues[node_id][-1]
+
+    def oldest(self, node_id: int) -> InFlightRequest | None:
+        """The one that the next answer belongs to."""
+        queue = self._queues.get(node_id)
+        return queue[0] if queue else None
 
     def complete_last_sent(self, node_id: int) -> InFlightRequest:
         return self._complete(node_id, deque.pop)

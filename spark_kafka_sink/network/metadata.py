@@ -3,7 +3,7 @@
 Callers add topics and wait; NetworkClient, on the Sender thread, asks `time_to_next_update_ms`, fetches, and hands each answer
 to `update`. Knows no connection and sends nothing. A reader takes `cluster()`, an immutable picture, without a lock.
 Laws: a partition's leader epoch never goes back unless its topic was re-created; a topic that nobody used for
-metadata.max.idle.ms is forgotten; an error is raised to one waiting caller, once.
+metadata.max.idle.ms is forgotten; an error is raised to one waiting caller, once, unless it is permanent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, NetworkError, ProducerClosedError
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Cluster, Node, PartitionInfo, Topic
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -66,6 +66,7 @@ class Metadata:
 
         self._changed = threading.Condition()  # guards all below; notified on every update, fatal error and close
         self._cluster = Cluster()  # replaced as a whole, so that reading it needs no lock
+        self._before_bootstrap = Cluster()  # what was known when bootstrap() forgot it
         self._update_version = 0  # counts answers
         self._request_version = 0  # counts additions of topics
         self._needs_full_update = False
@@ -77,7 +78,9 @@ class Metadata:
         self._topics: dict[str, int] = {}  # topic -> when it is forgotten
         self._new_topics: set[str] = set()  # no answer yet
         self._epochs: dict[TopicPartition, int] = {}  # last seen leader epochs
+        self._cluster_id: str | None = None  # of the first answer; every later one has to come from the same cluster
         self._fatal_error: KafkaError | None = None
+        self._permanent_error: KafkaError | None = None
         self._topic_errors: dict[str, ErrorCode] = {}  # unauthorized and invalid topics that no caller was told about
         self._connection_errors: dict[str, str] = {}  # host:port -> why it could not be reached, latest last
         self._is_closed = False
@@ -88,18 +91,10 @@ class Metadata:
     def cluster(self) -> Cluster:
         return self._cluster
 
-    def update_version(self) -> int:
-        with self._changed:
-            return self._update_version
-
     def last_successful_refresh_ms(self) -> int | None:
         """When brokers last answered; None if never."""
         refreshed_ms = self._last_successful_refresh_ms
         return None if refreshed_ms == _LONG_AGO else refreshed_ms
-
-    def contains_topic(self, topic: str) -> bool:
-        with self._changed:
-            return topic in self._topics
 
     def leader_and_epoch(self, topic_partition: TopicPartition) -> LeaderAndEpoch:
         """The leader, unless a newer epoch than the leader's has been seen; then only the epoch."""
@@ -109,6 +104,13 @@ class Metadata:
             if info is None or (epoch is not None and info.leader_epoch != epoch):
                 return LeaderAndEpoch(None, epoch)
             return LeaderAndEpoch(self._cluster.leader_for(topic_partition), info.leader_epoch)
+
+    def last_known_leader(self, topic_partition: TopicPartition) -> Node | None:
+        """For messages: the leader; while there are bootstrap servers only, the one from before."""
+        with self._changed:
+            cluster = self._before_bootstrap if self._cluster.is_bootstrap else self._cluster
+            leader = cluster.leader_for(topic_partition)
+            return None if leader is None else cluster.node(leader)
 
     # ---- callers: topics, waiting, errors --------------------------------------------------------------------------------
 
@@ -189,13 +191,9 @@ class Metadata:
             if error is not None:
                 raise error.error(f"topic {topic}")
 
-    def raise_any_error(self) -> None:
-        """Raise a fatal error, or that some topic is unauthorized or invalid; each once."""
-        with self._changed:
-            topic = next(iter(self._topic_errors), "")
-            self.raise_error_for_topic(topic)
-
     def _raise_fatal_error_locked(self) -> None:
+        if self._permanent_error is not None:
+            raise self._permanent_error
         error, self._fatal_error = self._fatal_error, None
         if error is not None:
             raise error
@@ -219,6 +217,8 @@ class Metadata:
             self._bootstrap_servers = tuple(servers)
             self._needs_full_update = True
             self._update_version += 1
+            if not self._cluster.is_bootstrap:
+                self._before_bootstrap = self._cluster
             nodes = [Node(-1 - index, host, port) for index, (host, port) in enumerate(servers)]
             self._cluster = Cluster(nodes=nodes, is_bootstrap=True)
 
@@ -265,6 +265,33 @@ class Metadata:
         with self._changed:
             self._fatal_error = error
             self._changed.notify_all()
+
+    def is_other_cluster(self, cluster_id: str | None) -> bool:
+        """Whether an answer comes from another cluster than all answers before. Brokers before 0.10.1 have no id."""
+        with self._changed:
+            return None not in (cluster_id, self._cluster_id) and cluster_id != self._cluster_id
+
+    def cluster_changed(self, cluster_id: str | None) -> None:
+        """bootstrap.servers lead to another cluster now: from here on every caller gets the error, and nothing is written.
+
+        What the other cluster would make of this producer's id and sequences is open: it may take a batch for a duplicate of
+        another producer's, and drop it. And rows acknowledged so far would lie in one cluster, all others in the other.
+        """
+        with self._changed:
+            if self._permanent_error is not None:
+                return
+            self._permanent_error = NetworkError(
+                f"the brokers behind bootstrap.servers are of cluster {cluster_id} now, and this producer has written to cluster"
+                f" {self._cluster_id}, where the rows acknowledged so far are; it writes none to the other. Check"
+                " bootstrap.servers; if the change is meant, write all rows again with a new producer (a retried task does)",
+                condition="KAFKA_CLUSTER_CHANGED",
+            )
+            log.error("! metadata: %s", self._permanent_error)
+            self._changed.notify_all()
+
+    def permanent_error(self) -> KafkaError | None:
+        """Why this producer cannot be used any more, if so."""
+        return self._permanent_error
 
     def connection_failed(self, address: str, reason: str) -> None:
         """For last_connection_error()."""
@@ -336,7 +363,8 @@ class Metadata:
         self._epochs = {tp: epoch for tp, epoch in self._epochs.items() if self._retain_topic_locked(tp.topic, now_ms)}
         addresses = {f"{node.host}:{node.port}" for node in self._cluster.nodes}
         self._connection_errors = {key: reason for key, reason in self._connection_errors.items() if key in addresses}
-        if old.cluster_id != response.cluster_id:
+        if self._cluster_id is None and response.cluster_id is not None:
+            self._cluster_id = response.cluster_id
             log.info("= metadata: cluster id %s", response.cluster_id)
         log.debug("< metadata version %d: %r", self._update_version, self._cluster)
 

@@ -37,6 +37,7 @@ class MetadataSender(Protocol):
     def can_connect(self, node_id: int, now_ms: int) -> bool: ...
     def is_any_node_connecting(self) -> bool: ...
     def initiate_connect(self, node: Node, now_ms: int) -> None: ...
+    def renew_session(self, node_id: int, now_ms: int) -> None: ...
     def send_metadata_request(self, node_id: int, request: MetadataRequest, now_ms: int) -> None: ...
 
 
@@ -76,6 +77,7 @@ class MetadataUpdater:
             self._in_progress = self._metadata.new_request(now_ms)
             self._sender.send_metadata_request(node.id, self._in_progress.request, now_ms)
             return self._request_timeout_ms
+        self._sender.renew_session(node.id, now_ms)
         if self._sender.is_any_node_connecting():
             return self._reconnect_backoff_ms  # one attempt at a time, lest a slow one makes us connect to every broker
         if self._sender.can_connect(node.id, now_ms):
@@ -109,6 +111,8 @@ class MetadataUpdater:
         elif not response.brokers:
             log.debug("! ignoring metadata without brokers: the broker is starting")
             self._metadata.failed_update(now_ms)
+        elif self._metadata.is_other_cluster(response.cluster_id):
+            self._refuse_other_cluster(response.cluster_id, now_ms)
         else:
             self._attempts_since_ms = None
             self._metadata.update(
@@ -118,6 +122,15 @@ class MetadataUpdater:
                 is_partial_update=in_progress.is_partial_update,
                 has_reliable_leader_epochs=version >= _FIRST_VERSION_WITH_RELIABLE_EPOCHS,
             )
+
+    def _refuse_other_cluster(self, cluster_id: str | None, now_ms: int) -> None:
+        """The address of a broker may have been given to one of another cluster; bootstrap.servers decide which is meant."""
+        self._metadata.failed_update(now_ms)
+        if self._metadata.cluster().is_bootstrap or not self._may_rebootstrap:
+            self._metadata.cluster_changed(cluster_id)
+            return
+        log.warning("! metadata from a broker of another cluster, %s, is ignored; asking bootstrap.servers", cluster_id)
+        self._attempts_since_ms = _LONG_AGO  # as above
 
     def needs_rebootstrap(self, now_ms: int) -> bool:
         """No update has succeeded for metadata.recovery.rebootstrap.trigger.ms, or a broker asks for it (KIP-1102)."""

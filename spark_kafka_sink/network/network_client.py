@@ -16,21 +16,32 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaError, ProducerClosedError, UnsupportedVersionError
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClosedError, UnsupportedVersionError
+from spark_kafka_sink.network.background import Background, BackgroundWorker, Outcome, Worker
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.network.connection import Connection, Response
+from spark_kafka_sink.network.connection import MAX_RESPONSE_BYTES, Connection, Response
 from spark_kafka_sink.network.connection_states import ClusterConnectionStates, Resolver
-from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest, NodeApiVersions, handshake
+from spark_kafka_sink.network.handshake import (
+    Handshake,
+    HandshakeRequest,
+    NodeApiVersions,
+    Session,
+    Step,
+    authenticate,
+    handshake,
+)
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse, InFlightRequest, InFlightRequests
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.metadata_updater import MetadataUpdater
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
+from spark_kafka_sink.network.sasl.login import Login
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selectable, Selector
 from spark_kafka_sink.network.tls import TlsConnector
 from spark_kafka_sink.network.transport import Address, PlaintextTransport, Transport, canonical_servers, resolve
 from spark_kafka_sink.protocol.api_keys import API_TABLE
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from spark_kafka_sink.protocol.schema import Message, Request
+from spark_kafka_sink.protocol.messages.produce import ProduceRequest
+from spark_kafka_sink.protocol.schema import Request
 
 if TYPE_CHECKING:
     from spark_kafka_sink.config import ProducerConfig
@@ -39,7 +50,10 @@ __all__ = ["ClientRequest", "ClientResponse", "NetworkClient"]
 
 log = logging.getLogger(__name__)
 
+MAX_HANDSHAKE_BYTES = 1024 * 1024  # a response, until we know that it is a broker; the largest, ApiVersions, takes about 1 KiB
 WARN_EVERY_MS = 30_000  # per node, of connections that cannot be established
+RENEW_AFTER_MS = 1000  # at least: brokers hang up on clients that log in again sooner, and something must be sent in between
+RENEW_AT = (0.85, 0.95)  # part of a session's lifetime after which we log in again, as Java does; not all clients at once
 
 
 class NetworkClient:
@@ -50,10 +64,10 @@ class NetworkClient:
         clock: for the time after a poll.
         client_id: instead of the config's, for brokers' logs and quotas.
         metrics: where the Selector and this count; nowhere, if not given.
-        selector, resolve_host, random: for tests.
+        selector, resolve_host, random, worker: for tests.
 
     Raises:
-        ConfigError: the security protocol is not supported, or certificates and keys cannot be read.
+        ConfigError: certificates and keys cannot be read, or a package or function that the login needs is missing.
     """
 
     def __init__(
@@ -67,16 +81,18 @@ class NetworkClient:
         selector: Selectable | None = None,
         resolve_host: Resolver = resolve,
         random: Random | None = None,
+        worker: Worker | None = None,
     ) -> None:
-        _check_security(config)
-        self._security_protocol = config.security_protocol
         self._metadata = metadata
         self._clock = clock
         self._random = random or Random()
+        self._login = _login(config, clock, self._random)  # None without SASL
+        self._security_protocol = config.security_protocol
         self._client_id = config.client_id if client_id is None else client_id
         self._request_timeout_ms = config.request_timeout_ms
         self._metrics = metrics or NetworkMetrics()
         self._selector: Selectable = selector or _selector(config, clock, self._metrics)
+        self._worker: Worker = worker or BackgroundWorker(self._selector.wakeup)
         self._states = ClusterConnectionStates(
             reconnect_backoff_ms=config.reconnect_backoff_ms,
             reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
@@ -88,12 +104,15 @@ class NetworkClient:
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
         self._updater = MetadataUpdater(metadata, self, config)
         self._connections: dict[int, Connection] = {}
-        self._handshakes: dict[int, Handshake] = {}  # connections that are not ready yet
+        self._handshakes: dict[int, Handshake] = {}  # connections that are not ready yet, or log in again
         self._handshake_requests: dict[int, HandshakeRequest] = {}  # their next request, until it can be sent
         self._api_versions: dict[int, NodeApiVersions] = {}
+        self._unproven: set[int] = set()  # ready, and has answered nothing yet: a listener with SASL hangs up on us here
+        self._renew_session_ms: dict[int, int] = {}  # when to log in again, on connections whose session ends
         self._aborted: list[ClientResponse] = []  # for the next poll: never sent, or cancelled by disconnect()
         self._warned_ms: dict[int, int] = {}  # when a failure to connect was last told aloud; repeated attempts are many
         self._is_closed = False
+        self.refusals: dict[int, AuthenticationError] = {}  # of the latest poll: nodes that did not let us in
         if config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only":
             metadata.bootstrap([server for host, port in config.bootstrap_servers for server in _canonical(host, port)])
 
@@ -103,6 +122,7 @@ class NetworkClient:
         """Whether a request can be sent now. If not, and if nothing speaks against it, start to connect."""
         if self.is_ready(node_id, now_ms):
             return True
+        self.renew_session(node_id, now_ms)
         node = self._metadata.cluster().node(node_id)
         if node is not None and self._states.can_connect(node_id, now_ms):
             self.initiate_connect(node, now_ms)
@@ -117,7 +137,24 @@ class NetworkClient:
             self._states.is_ready(node_id, now_ms)
             and self._selector.is_channel_ready(node_id)
             and self._in_flight.can_send_more(node_id)
+            and not self._is_session_due(node_id, now_ms)
         )
+
+    def _is_session_due(self, node_id: int, now_ms: int) -> bool:
+        return bool(self._renew_session_ms) and self._renew_session_ms.get(node_id, now_ms + 1) <= now_ms
+
+    def renew_session(self, node_id: int, now_ms: int) -> None:
+        """Log in again where the session is about to end (KIP-368). What is in flight is answered first; new sends wait.
+
+        Done when somebody wants to send, so that a connection that nobody uses can become idle and be closed.
+        """
+        if self._login is not None and self._states.is_ready(node_id, now_ms) and self._is_session_due(node_id, now_ms):
+            log.debug("= node %d: the session is about to end, logging in again", node_id)
+            del self._renew_session_ms[node_id]
+            self._states.reauthenticating(node_id)
+            steps = authenticate(self._login, self._states.host(node_id), self._api_versions[node_id])
+            self._begin_handshake(node_id, steps, now_ms)
+            self._continue_handshakes(now_ms)  # at once, where it can be sent: nothing else would end the next poll's wait
 
     def can_connect(self, node_id: int, now_ms: int) -> bool:
         return self._states.can_connect(node_id, now_ms)
@@ -165,7 +202,9 @@ class NetworkClient:
         nodes = list(self._metadata.cluster().nodes)
         self._random.shuffle(nodes)  # among equals, do not have every client choose the first
         usable = [node for node in nodes if self.can_send(node.id, now_ms)]
-        preparing = [node for node in nodes if self._states.is_preparing_connection(node.id)]
+        preparing = [
+            node for node in nodes if self._states.is_preparing_connection(node.id) or self._is_session_due(node.id, now_ms)
+        ]
         connectable = [node for node in nodes if self._states.can_connect(node.id, now_ms)]
         is_any_ready = any(self._states.is_ready(node.id, now_ms) and self._selector.is_channel_ready(node.id) for node in nodes)
         if usable:
@@ -179,10 +218,10 @@ class NetworkClient:
 
     def initiate_connect(self, node: Node, now_ms: int) -> None:
         self._states.connecting(node.id, now_ms, node.host, node.port)
-        connection = Connection(self._client_id)
+        connection = Connection(self._client_id, max_response_bytes=MAX_HANDSHAKE_BYTES)
         try:
             address = self._states.current_address(node.id)
-            log.debug("= connecting to node %s at %s", node, address)
+            log.debug("= node %d: connecting to %s:%d at %s", node.id, node.host, node.port, address)
             self._selector.connect(node.id, address, connection)
         except OSError as error:  # the name does not resolve, or there is no route
             self._process_disconnection([], node.id, now_ms, Disconnect(ChannelState.NOT_CONNECTED, str(error)))
@@ -204,7 +243,7 @@ class NetworkClient:
             version = self._api_versions[request.node_id].latest_usable_version(request.message.API_KEY, request.max_version)
             self._transmit(request, version, now_ms, is_internal=False)
         except UnsupportedVersionError as error:
-            log.debug("! %s to node %d: %s", type(request.message).__name__, request.node_id, error)
+            log.debug("! node %d: %s is not sent: %s", request.node_id, type(request.message).__name__, error)
             version = API_TABLE[request.message.API_KEY].max_version
             self._aborted.append(ClientResponse(request, None, version, now_ms, error=error))
 
@@ -219,11 +258,12 @@ class NetworkClient:
         return ClientRequest(node_id, message, now_ms, expect_response=True, request_timeout_ms=self._request_timeout_ms)
 
     def _transmit(self, request: ClientRequest, version: int, now_ms: int, *, is_internal: bool) -> None:
-        buffers = self._connections[request.node_id].send(request.message, version, expect_response=request.expect_response)
+        connection = self._connections[request.node_id]
+        buffers = connection.send(request.message, version, expect_response=request.expect_response)
+        in_flight = InFlightRequest(request, version, is_internal, now_ms, connection.last_correlation_id)
         if log.isEnabledFor(logging.DEBUG):
-            size = sum(map(len, buffers))
-            log.debug("> node %d: %s v%d, %d bytes", request.node_id, type(request.message).__name__, version, size)
-        self._in_flight.add(InFlightRequest(request, version, is_internal, now_ms))
+            log.debug("> %s, %d bytes%s", in_flight, sum(map(len, buffers)), _partitions(request.message))
+        self._in_flight.add(in_flight)
         self._selector.send(request.node_id, buffers)
 
     # ---- the loop ------------------------------------------------------------------------------------------------------------
@@ -235,6 +275,7 @@ class NetworkClient:
             The responses that were called back.
         """
         self._ensure_open()
+        self.refusals = {}
         if self._aborted:
             responses, self._aborted = self._aborted, []
             return _call_back(responses)
@@ -247,7 +288,8 @@ class NetworkClient:
         self._handle_completed_sends(responses, now_ms)
         self._handle_completed_receives(responses, now_ms)
         self._handle_disconnections(responses, now_ms)
-        self._handle_connections()
+        self._handle_connections(now_ms)
+        self._handle_finished_work(responses, now_ms)
         self._continue_handshakes(now_ms)
         self._handle_timed_out_connections(responses, now_ms)
         self._handle_timed_out_requests(responses, now_ms)
@@ -264,19 +306,35 @@ class NetworkClient:
             sent.is_written = True
             if not sent.request.expect_response:
                 self._in_flight.complete_last_sent(node_id)
-                responses.append(ClientResponse(sent.request, None, sent.version, now_ms))
+                log.debug("< %s is written, which is all that acks=0 asks for", sent)
+                responses.append(ClientResponse(sent.request, None, sent.version, now_ms, correlation_id=sent.correlation_id))
 
     def _handle_completed_receives(self, responses: list[ClientResponse], now_ms: int) -> None:
         for node_id, response in self._selector.completed_receives:
+            oldest = self._in_flight.oldest(node_id)
+            if oldest is None:
+                continue  # given up for what it answered just before
+            if not oldest.is_written:  # called back now, its buffers would be given back while they are being written
+                self._give_up(responses, node_id, now_ms, "the broker answered a request that it had not been sent completely")
+                continue
             answered = self._in_flight.complete_next(node_id)
-            log.debug("< node %d: %s v%d", node_id, type(response.message).__name__, response.version)
+            self._unproven.discard(node_id)
+            log.debug("< %s is answered after %d ms", answered, now_ms - answered.sent_ms)
             self._maybe_throttle(node_id, answered, response, now_ms)
             if not answered.is_internal:
-                responses.append(ClientResponse(answered.request, response.message, response.version, now_ms))
+                responses.append(
+                    ClientResponse(
+                        answered.request, response.message, response.version, now_ms, correlation_id=answered.correlation_id
+                    )
+                )
             elif isinstance(response.message, MetadataResponse):
                 self._updater.handle_response(response.message, response.version, now_ms)
             else:
-                self._advance_handshake(responses, node_id, response.message, now_ms)
+                self._advance_handshake(responses, node_id, Outcome(response.message, None), now_ms)
+
+    def _give_up(self, responses: list[ClientResponse], node_id: int, now_ms: int, reason: str) -> None:
+        self._selector.close(node_id)
+        self._process_disconnection(responses, node_id, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason))
 
     def _maybe_throttle(self, node_id: int, answered: InFlightRequest, response: Response, now_ms: int) -> None:
         """The broker has answered, and reads nothing more for a while (KIP-219)."""
@@ -285,7 +343,7 @@ class NetworkClient:
         if throttle_ms > 0 and response.version >= API_TABLE[answered.request.message.API_KEY].throttles_from:
             self._in_flight.add_throttle_time(node_id, throttle_ms)
             self._states.throttle(node_id, now_ms + throttle_ms)
-            log.debug("= node %d throttles this client for %d ms", node_id, throttle_ms)
+            log.debug("= node %d: throttles this client for %d ms", node_id, throttle_ms)
 
     def _handle_disconnections(self, responses: list[ClientResponse], now_ms: int) -> None:
         for node_id, disconnect in self._selector.disconnected.items():
@@ -298,6 +356,7 @@ class NetworkClient:
         """Whoever waits for metadata gets the error at once. After its back-off the node may be tried again all the same."""
         where = f"node {node_id} ({self._states.address_text(node_id)})"
         error = AuthenticationError(f"{where}: {cause.message}", condition=cause.condition)
+        self.refusals[node_id] = error
         self._states.authentication_failed(node_id, now_ms, error)
         self._metadata.fatal_error(error)
 
@@ -306,6 +365,7 @@ class NetworkClient:
             timeout_ms = self._states.setup_timeout_ms(node_id)
             self._selector.close(node_id)
             reason = f"no connection within {timeout_ms} ms (socket.connection.setup.timeout.ms, grows with each failure)"
+            log.debug("- node %d: %s", node_id, reason)
             self._process_disconnection(
                 responses, node_id, now_ms, Disconnect(ChannelState.NOT_CONNECTED, reason), timed_out=True
             )
@@ -314,7 +374,7 @@ class NetworkClient:
         for node_id in self._in_flight.nodes_with_timed_out_requests(now_ms):
             self._selector.close(node_id)
             reason = "no answer to a request within its time-out (request.timeout.ms)"
-            log.info("- disconnecting from node %d: %s", node_id, reason)
+            log.info("- node %d: disconnecting: %s", node_id, reason)
             self._process_disconnection(responses, node_id, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason), timed_out=True)
 
     def _handle_rebootstrap(self, responses: list[ClientResponse], now_ms: int) -> None:
@@ -337,14 +397,17 @@ class NetworkClient:
             is_news = now_ms - self._warned_ms.get(node_id, -WARN_EVERY_MS) >= WARN_EVERY_MS
             loud = logging.WARNING if disconnect.error is None else logging.ERROR
             level = loud if is_news else logging.DEBUG
-            log.log(level, "! connection to node %d (%s) could not be established: %s", node_id, address, reason)
+            log.log(level, "! node %d: connection to %s could not be established: %s", node_id, address, reason)
             if is_news:
                 self._warned_ms[node_id] = now_ms
         elif disconnect.state is ChannelState.READY and self._states.is_preparing_connection(node_id):
             reason += f" (before it was ready; does this listener speak {self._security_protocol}?)"
-            log.warning("! connection to node %d (%s) was lost: %s", node_id, address, reason)
+            log.warning("! node %d: connection to %s was lost: %s", node_id, address, reason)
+        elif disconnect.state is ChannelState.READY and node_id in self._unproven:
+            reason += f" (before it answered; is security.protocol={self._security_protocol} right for this listener?)"
+            log.warning("! node %d: connection to %s was lost: %s", node_id, address, reason)
         else:
-            log.debug("= node %d (%s) disconnected: %s", node_id, address, reason)
+            log.debug("= node %d: disconnected from %s: %s", node_id, address, reason)
         if disconnect.state is not ChannelState.EXPIRED:
             self._metadata.connection_failed(address, reason)
         self._forget_connection(node_id)
@@ -353,51 +416,96 @@ class NetworkClient:
         self._updater.handle_disconnect(f"{node_id} ({address})", now_ms)
 
     def _forget_connection(self, node_id: int) -> None:
-        for table in (self._connections, self._api_versions, self._handshakes, self._handshake_requests):
+        for table in (
+            self._connections,
+            self._api_versions,
+            self._handshakes,
+            self._handshake_requests,
+            self._renew_session_ms,
+        ):
             table.pop(node_id, None)
+        self._unproven.discard(node_id)
+        self._worker.forget(node_id)
 
     def _cancel_in_flight(self, node_id: int, now_ms: int, responses: list[ClientResponse] | None, *, timed_out: bool) -> None:
         for lost in self._in_flight.clear(node_id):
-            name = type(lost.request.message).__name__
-            log.debug("! node %d: %s v%d is cancelled after %d ms", node_id, name, lost.version, now_ms - lost.sent_ms)
+            log.debug("! %s is cancelled after %d ms", lost, now_ms - lost.sent_ms)
             if isinstance(lost.request.message, MetadataRequest) and lost.is_internal:
                 self._updater.handle_failed_request(now_ms)
             elif not lost.is_internal and responses is not None:
-                responses.append(ClientResponse(lost.request, None, lost.version, now_ms, disconnected=True, timed_out=timed_out))
+                responses.append(
+                    ClientResponse(
+                        lost.request,
+                        None,
+                        lost.version,
+                        now_ms,
+                        disconnected=True,
+                        timed_out=timed_out,
+                        correlation_id=lost.correlation_id,
+                    )
+                )
 
     # ---- handshakes ------------------------------------------------------------------------------------------------------------
 
-    def _handle_connections(self) -> None:
+    def _handle_connections(self, now_ms: int) -> None:
         for node_id in self._selector.connected:
-            steps = handshake()
-            self._handshakes[node_id] = steps
-            self._handshake_requests[node_id] = next(steps)
+            self._begin_handshake(node_id, handshake(self._login, self._states.host(node_id)), now_ms)
+
+    def _begin_handshake(self, node_id: int, steps: Handshake, now_ms: int) -> None:
+        self._handshakes[node_id] = steps
+        self._take_step(node_id, next(steps), now_ms)
+
+    def _take_step(self, node_id: int, step: Step, now_ms: int) -> None:
+        if isinstance(step, Background):
+            self._worker.start(node_id, step.work, now_ms + self._request_timeout_ms)
+        else:
+            self._handshake_requests[node_id] = step
+
+    def _handle_finished_work(self, responses: list[ClientResponse], now_ms: int) -> None:
+        for node_id, outcome in self._worker.finished():
+            self._advance_handshake(responses, node_id, outcome, now_ms)
+        for node_id in self._worker.overdue(now_ms):
+            self._selector.close(node_id)
+            reason = "the login was not ready within request.timeout.ms: the token source or the Kerberos server does not answer"
+            self._process_disconnection(responses, node_id, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason), timed_out=True)
 
     def _continue_handshakes(self, now_ms: int) -> None:
         for node_id in [node_id for node_id in self._handshake_requests if self._can_shake_hands(node_id)]:
             message, version = self._handshake_requests.pop(node_id)
-            self._states.checking_api_versions(node_id)
+            if self._states.is_connecting(node_id):
+                self._states.checking_api_versions(node_id)
             self._transmit(self._internal_request(node_id, message, now_ms), version, now_ms, is_internal=True)
 
     def _can_shake_hands(self, node_id: int) -> bool:
         return self._selector.is_channel_ready(node_id) and self._in_flight.can_send_more(node_id)
 
-    def _advance_handshake(self, responses: list[ClientResponse], node_id: int, answer: Message, now_ms: int) -> None:
+    def _advance_handshake(self, responses: list[ClientResponse], node_id: int, outcome: Outcome, now_ms: int) -> None:
+        steps = self._handshakes[node_id]
         try:
-            self._handshake_requests[node_id] = self._handshakes[node_id].send(answer)
+            step = steps.send(outcome.result) if outcome.error is None else steps.throw(outcome.error)
+            self._take_step(node_id, step, now_ms)
         except StopIteration as finished:
             del self._handshakes[node_id]
-            self._api_versions[node_id] = finished.value
-            self._states.ready(node_id)
-            self._metadata.connection_ready(self._states.address_text(node_id))
-            log.debug("= node %d is ready: %r", node_id, finished.value)
-        except KafkaError as error:
+            self._become_ready(node_id, finished.value, now_ms)
+        except AuthenticationError as error:
             self._selector.close(node_id)
-            self._process_disconnection(responses, node_id, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, str(error)))
-            if isinstance(error, AuthenticationError):
-                log.error("! node %d (%s) refused us: %s", node_id, self._states.address_text(node_id), error)
-                self._states.authentication_failed(node_id, now_ms, error)
-                self._metadata.fatal_error(error)
+            refusal = Disconnect(ChannelState.AUTHENTICATION_FAILED, error.message, error)
+            self._process_disconnection(responses, node_id, now_ms, refusal)
+            self._authentication_failed(node_id, now_ms, error)
+        except KafkaError as error:
+            self._give_up(responses, node_id, now_ms, str(error))
+
+    def _become_ready(self, node_id: int, session: Session, now_ms: int) -> None:
+        self._api_versions[node_id] = session.api_versions
+        if session.lifetime_ms > 0:
+            until_ms = int(session.lifetime_ms * self._random.uniform(*RENEW_AT))
+            self._renew_session_ms[node_id] = now_ms + max(until_ms, RENEW_AFTER_MS)
+        elif self._login is None:
+            self._unproven.add(node_id)
+        self._states.ready(node_id)
+        self._connections[node_id].max_response_bytes = MAX_RESPONSE_BYTES
+        self._metadata.connection_ready(self._states.address_text(node_id))
+        log.debug("= node %d: ready: %r", node_id, session.api_versions)
 
     # ---- closing ---------------------------------------------------------------------------------------------------------------
 
@@ -427,6 +535,13 @@ class NetworkClient:
             raise ProducerClosedError("the network client is closed")
 
 
+def _partitions(message: Request[Any]) -> str:
+    """What a Produce request writes to, for the log."""
+    if not isinstance(message, ProduceRequest):
+        return ""
+    return ": " + ", ".join(f"{topic.name}-{data.index}" for topic in message.topic_data for data in topic.partition_data)
+
+
 def _call_back(responses: list[ClientResponse]) -> list[ClientResponse]:
     """Run every callback in order. One that raises keeps no other from running; the first error is raised at the end."""
     first_error: Exception | None = None
@@ -443,11 +558,13 @@ def _call_back(responses: list[ClientResponse]) -> list[ClientResponse]:
     return responses
 
 
-def _check_security(config: ProducerConfig) -> None:
-    if config.security_protocol not in ("PLAINTEXT", "SSL"):
-        raise ConfigError(
-            f"security.protocol={config.security_protocol} is not supported by this version, which speaks PLAINTEXT and SSL"
-        )
+def _login(config: ProducerConfig, clock: Clock, random: Random) -> Login | None:
+    if not config.security_protocol.startswith("SASL_"):
+        return None
+    # Here: what some mechanisms need (http, json, email) takes as long to import as all the rest of the network.
+    from spark_kafka_sink.network.sasl.factory import login_of
+
+    return login_of(config, clock, random)
 
 
 def _selector(config: ProducerConfig, clock: Clock, metrics: NetworkMetrics) -> Selector:

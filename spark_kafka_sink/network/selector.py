@@ -186,7 +186,8 @@ class Selector:
 
     def _forget(self, channel: _Channel) -> None:
         self._selector.unregister(channel.transport)
-        channel.transport.close()
+        with contextlib.suppress(OSError):  # as good as closed; the others must not suffer
+            channel.transport.close()
         channel.is_connected = False
         channel.outgoing = None
         del self._channels[channel.node_id]

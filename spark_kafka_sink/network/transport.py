@@ -26,11 +26,14 @@ class Address(NamedTuple):
     host: str = ""  # the name that it was found under: what a broker's certificate must carry
 
     def __str__(self) -> str:
-        return f"{self.socket_address[0]}:{self.socket_address[1]}"
+        host, port, *_ = self.socket_address
+        return f"[{host}]:{port}" if self.family == socket.AF_INET6 else f"{host}:{port}"
 
 
 def resolve(host: str, port: int) -> list[Address]:
     """Every address of a host, in the order of the system's preference. Blocks for DNS; raises OSError."""
+    if not 0 < port < 1 << 16:
+        raise OSError(f"{port} is not a port")  # the system would take the lower 16 bits of it
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError as error:  # raised for names that DNS cannot hold, like one with a label of 64 characters

@@ -6,10 +6,11 @@ Part; it knows nothing of batches. Completed by the Sender thread, awaited by ca
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +22,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 UNKNOWN_OFFSET = -1  # acknowledged, but the broker did not say where: acks=0, or a duplicate older than its memory
 
 
-@dataclass(slots=True)
-class OffsetRange:
+class OffsetRange(NamedTuple):
     """What one write put into one topic-partition. Offsets are -1 where the broker did not tell them."""
 
     first: int
@@ -30,12 +30,12 @@ class OffsetRange:
     rows: int
     bytes: int
 
-    def add(self, first: int, last: int, rows: int, size_bytes: int) -> None:
-        known = [offset for offset in (self.first, first) if offset != UNKNOWN_OFFSET]
-        self.first = min(known, default=UNKNOWN_OFFSET)
-        self.last = max(self.last, last)
-        self.rows += rows
-        self.bytes += size_bytes
+    def merge(self, other: OffsetRange) -> OffsetRange:
+        """Both as one range; an unknown offset does not hide a known one."""
+        known = [offset for offset in (self.first, other.first) if offset != UNKNOWN_OFFSET]
+        return OffsetRange(
+            min(known, default=UNKNOWN_OFFSET), max(self.last, other.last), self.rows + other.rows, self.bytes + other.bytes
+        )
 
 
 class RecordsOwner(Protocol):
@@ -68,6 +68,17 @@ class Part:
         return len(self.rows)
 
 
+@dataclass(frozen=True, slots=True)
+class RowFailure:
+    """Rows of one batch that failed together. Positions are those in the caller's chunk."""
+
+    rows: npt.NDArray[np.int32]
+    error: KafkaError
+    topic_partition: TopicPartition | None  # None: they never came into a batch
+    blamed: Mapping[int, KafkaError]  # the rows among them that the broker refuses for their own sake (KIP-467), and why
+    rows_are_named: bool  # the broker said which rows of the batch are to blame: the others may be sent again
+
+
 class Delivery:
     """The handle that `send_columns` returns: counts rows until each is acknowledged or failed.
 
@@ -79,6 +90,7 @@ class Delivery:
         self.acknowledged = 0
         self.failed = 0
         self.error: KafkaError | None = None  # the first one
+        self.failures: list[RowFailure] = []  # each failed row is in one of them
         self.offsets: dict[TopicPartition, OffsetRange] = {}
         self.settled_ns: int | None = None  # Clock.now_ns() when the last row was settled
         self._clock = clock
@@ -110,32 +122,33 @@ class Delivery:
         first = UNKNOWN_OFFSET if base_offset == UNKNOWN_OFFSET else base_offset + part.first_delta
         last = UNKNOWN_OFFSET if first == UNKNOWN_OFFSET else first + part.row_count - 1
         with self._condition:
-            known = self.offsets.get(part.topic_partition)
-            if known is None:
-                self.offsets[part.topic_partition] = OffsetRange(first, last, part.row_count, part.size_bytes)
-            else:
-                known.add(first, last, part.row_count, part.size_bytes)
+            known, new = self.offsets.get(part.topic_partition), OffsetRange(first, last, part.row_count, part.size_bytes)
+            self.offsets[part.topic_partition] = new if known is None else known.merge(new)
             self.acknowledged += part.row_count
             self._settle_locked()
 
     def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
         """Fail all rows of a part; `record_errors` maps positions in the batch to the rows that are to blame (KIP-467)."""
-        own = {index: found for index, found in record_errors.items() if 0 <= index - part.first_delta < part.row_count}
-        if own:
-            index = min(own)
-            error = _at_row(own[index], part.topic_partition, int(part.rows[index - part.first_delta]))
-        with self._condition:
-            self.failed += part.row_count
-            if self.error is None:
-                self.error = error
-            self._settle_locked()
+        blamed = {
+            int(part.rows[index - part.first_delta]): found
+            for index, found in sorted(record_errors.items())
+            if 0 <= index - part.first_delta < part.row_count
+        }
+        if blamed:
+            row, found = next(iter(blamed.items()))
+            error = _at_row(found, part.topic_partition, row)
+        self._fail(RowFailure(part.rows, error, part.topic_partition, blamed, rows_are_named=bool(record_errors)))
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
         """Fail rows that never came into a batch."""
+        self._fail(RowFailure(rows, error, None, {}, rows_are_named=False))
+
+    def _fail(self, failure: RowFailure) -> None:
         with self._condition:
-            self.failed += len(rows)
+            self.failed += len(failure.rows)
+            self.failures.append(failure)
             if self.error is None:
-                self.error = error
+                self.error = failure.error
             self._settle_locked()
 
     def _settle_locked(self) -> None:
@@ -145,4 +158,8 @@ class Delivery:
 
 
 def _at_row(error: KafkaError, topic_partition: TopicPartition, row: int) -> KafkaError:
-    return KafkaError(f"row {row} of this chunk, {topic_partition}: {error.message}", condition=error.condition)
+    """The same error with the row's place in front."""
+    found = copy.copy(error)
+    where = "" if error.message.startswith(f"{topic_partition} ") else f", {topic_partition}"
+    found.message = f"row {row} of this chunk{where}: {error.message}"
+    return found

@@ -107,7 +107,7 @@ class Producer:
         limit_ms = LONGEST_WAIT_MS if timeout_ms is None else timeout_ms
         if self._mode.close(limit_ms):
             return
-        logger.warning("closing %s forcefully: messages were left after %d ms", self.client_id, limit_ms)
+        logger.warning("! closing %s forcefully: messages were left after %d ms", self.client_id, limit_ms)
         self._handler.abandon()
         self._producer.close(0)
         self._mode.close(CLOSE_MARGIN_MS)

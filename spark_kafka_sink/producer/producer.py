@@ -80,12 +80,14 @@ class KafkaProducer:
     client_id = ""  # until the configuration is read: a traceback with locals shows half-made producers too
 
     def __init__(self, config: Mapping[str, object], *, clock: Clock | None = None) -> None:
-        plain = dict(config)
-        self._serialize_key = find_serializer("key.serializer", plain.pop("key.serializer", None))
-        self._serialize_value = find_serializer("value.serializer", plain.pop("value.serializer", None))
+        serializers = {option: config.get(option) for option in ("key.serializer", "value.serializer")}
+        # From here on no frame of ours keeps what the caller wrote: a traceback with locals would show its secrets.
+        config = ProducerConfig.conceal({key: value for key, value in config.items() if key not in serializers})
+        self._serialize_key = find_serializer("key.serializer", serializers["key.serializer"])
+        self._serialize_value = find_serializer("value.serializer", serializers["value.serializer"])
         self._converts_keys = self._serialize_key is not as_bytes  # else bytes are not looked at
         self._converts_values = self._serialize_value is not as_bytes
-        self._config = ProducerConfig.from_mapping(plain)
+        self._config = ProducerConfig.from_mapping(config)
         self.client_id = self._config.client_id
         self._clock = clock or Clock()
         self._metrics = ProducerMetrics(self._config, self._clock)
@@ -404,8 +406,11 @@ class KafkaProducer:
 
     def _check_usable(self) -> None:
         self._accumulator.check_open()
-        if self._transactions is not None and self._transactions.fatal_error is not None:
-            raise self._transactions.fatal_error
+        fatal_error = None if self._transactions is None else self._transactions.fatal_error
+        if fatal_error is None:
+            fatal_error = self._metadata.permanent_error()
+        if fatal_error is not None:
+            raise fatal_error
 
     def _check_sizes(self, chunk: _TopicChunk) -> None:
         bounds = size_upper_bounds(chunk.columns)
@@ -525,7 +530,7 @@ class KafkaProducer:
             self._sender.force_close()
         self._thread.join(limit_ms / 1000)
         if self._thread.is_alive():
-            logger.warning("closing %s forcefully: rows were left after %d ms", self.client_id, limit_ms)
+            logger.warning("! closing %s forcefully: rows were left after %d ms", self.client_id, limit_ms)
             self._sender.force_close()
             self._thread.join(CLOSE_MARGIN_MS / 1000)
 

@@ -149,7 +149,7 @@ class ProducerBatch:
     def __repr__(self) -> str:
         return (
             f"ProducerBatch({self.topic_partition}, records={self.record_count}, bytes={self.record_bytes},"
-            f" sequence={self.base_sequence}, attempts={self.attempts})"
+            f" producer={self.producer_id}/{self.producer_epoch}, sequence={self.base_sequence}, attempts={self.attempts})"
         )
 
     # FILLING: callers

@@ -9,6 +9,7 @@ Law: a batch's memory is given back only when no request refers to it any more, 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Protocol
 from uuid import UUID
 
@@ -55,6 +56,9 @@ class KafkaClient(Protocol):
     def poll(self, timeout_ms: int, now_ms: int) -> list[ClientResponse]: ...
 
     def least_loaded_node(self, now_ms: int) -> int | None: ...
+
+    @property
+    def refusals(self) -> Mapping[int, AuthenticationError]: ...
 
     def connection_failed(self, node_id: int) -> bool: ...
 
@@ -153,26 +157,34 @@ class Sender:
     def run_once(self) -> None:
         now_ms = self._clock.now_ms()
         self._metrics.samples.roll(now_ms)
-        if self._transactions is not None and not self._prepare_producer(self._transactions, now_ms):
+        fatal_error = self._fatal_error()
+        if fatal_error is not None:
+            self._fail_everything(fatal_error, now_ms)
             self._client.poll(self._config.retry_backoff_ms, now_ms)
             return
+        if self._transactions is not None:
+            self._prepare_producer(self._transactions, now_ms)
         timeout_ms = self._send_producer_data(now_ms)
         self._client.poll(timeout_ms, now_ms)
 
-    def _prepare_producer(self, transactions: TransactionManager, now_ms: int) -> bool:
-        """Advance the producer's identity; false when nothing can ever be sent again."""
-        if transactions.fatal_error is not None:
-            if self._accumulator.has_incomplete():
-                self._abort_batches(transactions.fatal_error)
-            self._expire(now_ms)  # collects what a caller was still writing into
-            if self._gatherer is not None:
-                self._abort_gathered(transactions.fatal_error)
-            return False
+    def _fatal_error(self) -> KafkaError | None:
+        """Why nothing can ever be sent again, if so."""
+        error = None if self._transactions is None else self._transactions.fatal_error
+        return error or self._metadata.permanent_error()
+
+    def _fail_everything(self, error: KafkaError, now_ms: int) -> None:
+        if self._accumulator.has_incomplete():
+            self._abort_batches(error)
+        self._expire(now_ms)  # collects what a caller was still writing into
+        if self._gatherer is not None:
+            self._abort_gathered(error)
+
+    def _prepare_producer(self, transactions: TransactionManager, now_ms: int) -> None:
+        """Advance the producer's identity."""
         transactions.maybe_resolve()
         transactions.maybe_bump_epoch()
         if transactions.needs_producer_id and not self._producer_id_requested and now_ms >= self._producer_id_retry_at_ms:
             self._request_producer_id(transactions, now_ms)
-        return True
 
     def _send_producer_data(self, now_ms: int) -> int:
         """Drain and send what is ready, expire what is late; returns for how long the Sender may sleep."""
@@ -220,10 +232,15 @@ class Sender:
         nodes = result.ready_nodes
         if result.unknown_leader_topics and all(self._client.connection_failed(node.id) for node in cluster.nodes):
             nodes = nodes | {node.id for node in cluster.nodes}  # no one is left who could tell the leader
-        errors = (self._client.authentication_error(node) for node in sorted(nodes) if self._client.connection_failed(node))
-        error = next(filter(None, errors), None)
+        error = next(filter(None, map(self._refusal, sorted(nodes))), None)
         if error is not None:
             self._abort_batches(error)
+
+    def _refusal(self, node: int) -> AuthenticationError | None:
+        """Of the latest poll, even where another attempt is under way already (reconnect.backoff.ms=0), or until that begins."""
+        if node in self._client.refusals:
+            return self._client.refusals[node]
+        return self._client.authentication_error(node) if self._client.connection_failed(node) else None
 
     def _track(self, drained: dict[int, list[ProducerBatch]]) -> None:
         for batches in drained.values():
@@ -240,6 +257,7 @@ class Sender:
     def _expire(self, now_ms: int) -> None:
         """Fail what delivery.timeout.ms has caught up with, in queues and in flight."""
         for batch in self._accumulator.expired_batches(now_ms) + self._expired_in_flight(now_ms):
+            logger.debug("- %s: delivery.timeout.ms has run out", batch)
             self._fail(
                 batch, batch.poison or self._expiry_error(batch, now_ms), outcome_known=False, final_state=FinalState.ABORTED
             )
@@ -261,13 +279,19 @@ class Sender:
         return min(self._accumulator.next_expiry_delay_ms(now_ms), oldest + self._config.delivery_timeout_ms - now_ms)
 
     def _expiry_error(self, batch: ProducerBatch, now_ms: int) -> KafkaError:
-        reason = batch.last_error or self._metadata.last_connection_error() or self._waiting_for(batch)
+        leader = self._metadata.last_known_leader(batch.topic_partition)
+        led_by = "" if leader is None else f", led by node {leader.id} at {leader.host}:{leader.port}"
         return KafkaTimeoutError(
-            f"Expiring {batch.record_count} record(s) for {batch.topic_partition}: {now_ms - batch.created_ms} ms"
+            f"Expiring {batch.record_count} record(s) for {batch.topic_partition}{led_by}: {now_ms - batch.created_ms} ms"
             f" have passed since batch creation, delivery.timeout.ms={self._config.delivery_timeout_ms};"
-            f" {batch.attempts} attempt(s) were answered; last trouble: {reason}",
+            f" {batch.attempts} attempt(s) were answered; last trouble: {self._trouble(batch)}",
             condition="KAFKA_DELIVERY_TIMEOUT",
         )
+
+    def _trouble(self, batch: ProducerBatch) -> str:
+        """What became of the last attempt, and why there is no connection to make the next one on."""
+        troubles = [each for each in (batch.last_error, self._metadata.last_connection_error()) if each]
+        return "; ".join(troubles) or self._waiting_for(batch)
 
     def _waiting_for(self, batch: ProducerBatch) -> str:
         leader = self._metadata.cluster().leader_for(batch.topic_partition)
@@ -302,6 +326,9 @@ class Sender:
             callback=lambda response: self._handle_produce_response(response, batches, names),
             max_version=None if ids_known else LAST_PRODUCE_VERSION_BY_NAME,
         )
+        if logger.isEnabledFor(logging.DEBUG):
+            for batch in batches:
+                logger.debug("> node %d: %r", node, batch)
         self._client.send(request, now_ms)
         return True
 
@@ -317,6 +344,7 @@ class Sender:
             self._complete(
                 batch,
                 PartitionProduceResponse(index=batch.topic_partition.partition, error_code=answer.number, error_message=text),
+                response,
                 now_ms,
             )
 
@@ -357,7 +385,7 @@ class Sender:
                 error_code=Errors.UNKNOWN_SERVER_ERROR.number,
                 error_message="the response says nothing of this partition",
             )
-            self._complete(batch, answers.get(batch.topic_partition, missing), now_ms)
+            self._complete(batch, answers.get(batch.topic_partition, missing), response, now_ms)
 
     def _learn_leaders(self, message: ProduceResponse, answers: dict[TopicPartition, PartitionProduceResponse]) -> None:
         """Brokers that refuse a batch may name the new leader at once, which saves a metadata round trip (KIP-951)."""
@@ -374,10 +402,11 @@ class Sender:
 
     # FATES
 
-    def _complete(self, batch: ProducerBatch, answer: PartitionProduceResponse, now_ms: int) -> None:
+    def _complete(self, batch: ProducerBatch, answer: PartitionProduceResponse, response: ClientResponse, now_ms: int) -> None:
         error = Errors.for_code(answer.error_code)
         decision = decide(error, self._attempt(batch, answer, now_ms))
-        logger.debug("< %s: %s -> %s", batch, error, decision.value)
+        where = (response.request.node_id, batch, response.correlation_id)
+        logger.debug("< node %d: %r, correlation id %d: %s -> %s", *where, error, decision.value)
         if error:
             batch.last_error = str(error) + (f": {answer.error_message}" if answer.error_message else "")
         if batch.is_done:
@@ -431,7 +460,10 @@ class Sender:
             if decision is Decision.FATAL and self._transactions is not None:
                 self._transactions.become_fatal(failure)
             self._fail(
-                batch, failure, outcome_known=batch.attempts < self._config.retries, record_errors=_record_errors(failure, answer)
+                batch,
+                failure,
+                outcome_known=batch.attempts < self._config.retries,
+                record_errors=_record_errors(failure, error, answer, batch.record_count),
             )
 
     def _split(self, batch: ProducerBatch) -> None:
@@ -545,12 +577,21 @@ def _idempotent_write_denied(where: str) -> KafkaError:
     )
 
 
-def _record_errors(failure: KafkaError, answer: PartitionProduceResponse) -> dict[int, KafkaError]:
+# Whatever the broker says of the batch with one of these, it says of its records.
+_OF_RECORDS = (Errors.MESSAGE_TOO_LARGE, Errors.RECORD_LIST_TOO_LARGE, Errors.INVALID_RECORD, Errors.INVALID_TIMESTAMP)
+
+
+def _record_errors(
+    failure: KafkaError, error: ErrorCode, answer: PartitionProduceResponse, record_count: int
+) -> dict[int, KafkaError]:
     """The rows that the broker blames, by offset delta (KIP-467). Only a single one shares the batch's error for certain."""
+    if record_count == 1 and error in _OF_RECORDS and not answer.record_errors:
+        return {0: failure}
     condition = failure.condition if len(answer.record_errors) == 1 else "KAFKA_INVALID_RECORD"
     return {
         each.batch_index: KafkaError(
             each.batch_index_error_message or answer.error_message or failure.message, condition=condition
         )
         for each in answer.record_errors
+        if 0 <= each.batch_index < record_count
     }

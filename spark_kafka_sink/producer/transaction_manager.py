@@ -74,7 +74,7 @@ class TransactionManager:
         self.producer = ProducerIdAndEpoch(producer_id, epoch)
         self.transition_to(State.READY)
         self._renumber_in_flight()
-        logger.info("producer id is %d, epoch %d", producer_id, epoch)
+        logger.info("= producer id is %d, epoch %d", producer_id, epoch)
 
     def maybe_bump_epoch(self) -> None:
         """Carry out a bump that was asked for: a purely local step, the broker learns of it by the next batch (KIP-360).
@@ -176,6 +176,6 @@ class TransactionManager:
         for topic_partition in [tp for tp in self._unresolved if not self.sequences[tp].in_flight]:
             entry = self.sequences[topic_partition]
             if not entry.is_next(entry.next_sequence):
-                logger.info("%s: sequences up to %d are unresolved; starting a new epoch", topic_partition, entry.next_sequence)
+                logger.info("= %s: sequences up to %d are unresolved; starting a new epoch", topic_partition, entry.next_sequence)
                 self.request_epoch_bump(topic_partition)
             del self._unresolved[topic_partition]

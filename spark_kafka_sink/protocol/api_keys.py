@@ -13,8 +13,13 @@ from typing import NamedTuple
 class ApiKey(IntEnum):
     PRODUCE = 0
     METADATA = 3
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     INIT_PRODUCER_ID = 22
+    SASL_AUTHENTICATE = 36
+
+
+NEVER = 0x7FFF
 
 
 class Api(NamedTuple):
@@ -33,9 +38,13 @@ API_TABLE: dict[ApiKey, Api] = {
         Api(ApiKey.PRODUCE, 3, 13, flexible_from=9, throttles_from=6),
         # 4: every broker that takes Produce 3 speaks it, and it can say allow_auto_topic_creation. 13: error 129 (KIP-1102).
         Api(ApiKey.METADATA, 4, 13, flexible_from=9, throttles_from=6),
+        # 1: after it the exchange goes in SaslAuthenticate; after 0 in bare tokens. Never flexible, never throttled (KAFKA-9577).
+        Api(ApiKey.SASL_HANDSHAKE, 1, 1, flexible_from=NEVER, throttles_from=NEVER),
         # 0: the version in which any broker refuses a newer one. 4: features whose minimum is 0 (KAFKA-17011).
         Api(ApiKey.API_VERSIONS, 0, 4, flexible_from=3, throttles_from=2),
         # 0: idempotence (KIP-98). 5: TRANSACTION_ABORTABLE (KIP-890); 6 is for two-phase commit (KIP-939), which we do not offer.
         Api(ApiKey.INIT_PRODUCER_ID, 0, 5, flexible_from=2, throttles_from=1),
+        # 1: the session's lifetime, for re-authentication (KIP-368).
+        Api(ApiKey.SASL_AUTHENTICATE, 0, 2, flexible_from=2, throttles_from=NEVER),
     )
 }

@@ -200,7 +200,7 @@ def _encode_headers(column: Column, rows: int) -> pa.Array | None:
     np.cumsum(counts, out=ends[1:])
     if ends[-1] == 0:
         return None
-    fields = dict(zip((field.name for field in column.type.value_type), column.flatten().flatten(), strict=True))
+    fields = dict(zip((field.name.lower() for field in column.type.value_type), column.flatten().flatten(), strict=True))
     key, value = _payload("headers", fields["key"]), _payload("headers", fields["value"])
     key_lengths = _lengths(key)
     _refuse_null_header_keys(key_lengths, ends)
@@ -214,7 +214,7 @@ def _check_header_type(kind: pa.DataType) -> None:
     if pa.types.is_map(kind):
         types = {"key": kind.key_type, "value": kind.item_type}
     elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_struct(kind.value_type):
-        types = {field.name: field.type for field in kind.value_type}
+        types = {field.name.lower(): field.type for field in kind.value_type}  # names in any case, as Spark compares them
     if set(types) != {"key", "value"} or not all(_is_payload(type_) or pa.types.is_null(type_) for type_ in types.values()):
         raise SchemaError(f"column headers has type {kind}; it must be list<struct<key: string, value: binary>>")
 

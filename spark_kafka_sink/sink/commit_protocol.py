@@ -22,6 +22,7 @@ replicated when they failed (acks=1), and whatever did not arrive (acks=0).
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -33,10 +34,9 @@ from typing import Any, NamedTuple
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.producer.delivery import OffsetRange
 
 logger = logging.getLogger(__name__)
-
-UNKNOWN_OFFSET = -1  # acknowledged, but the broker did not say where
 
 
 class WrittenRange(NamedTuple):
@@ -50,13 +50,7 @@ class WrittenRange(NamedTuple):
     bytes: int
 
     def merge(self, other: WrittenRange) -> WrittenRange:
-        known = [offset for offset in (self.first, other.first) if offset != UNKNOWN_OFFSET]
-        return self._replace(
-            first=min(known, default=UNKNOWN_OFFSET),
-            last=max(self.last, other.last),
-            rows=self.rows + other.rows,
-            bytes=self.bytes + other.bytes,
-        )
+        return WrittenRange(*self[:2], *OffsetRange(*self[2:]).merge(OffsetRange(*other[2:])))
 
 
 # Metrics of the producer, since its start, that a message carries, and how those of two tasks become one.
@@ -113,10 +107,12 @@ class KafkaCommitMessage(WriterCommitMessage):
     attempt: int
     query_id: str | None  # of a stream, foreachBatch included
     batch_id: int | None
-    rows: int
+    rows: int  # acknowledged, in the topics that they were meant for
     bytes: int  # keys, values and headers as records, before compression
     seconds: float
     counters: tuple[float, ...]
+    skipped: int  # rows left out, as onRecordTooLarge or onInvalidRecord say
+    dead_lettered: int  # rows acknowledged in deadLetterTopic
     written: tuple[WrittenRange, ...]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -149,6 +145,8 @@ class CommitSummary:
     bytes: int
     slowest_task_seconds: float
     counters: Mapping[str, float]
+    skipped: int
+    dead_lettered: int
     written: tuple[WrittenRange, ...]
 
     @classmethod
@@ -163,6 +161,8 @@ class CommitSummary:
             bytes=sum(message.bytes for message in messages),
             slowest_task_seconds=max((message.seconds for message in messages), default=0.0),
             counters=merge_counters(columns),
+            skipped=sum(message.skipped for message in messages),
+            dead_lettered=sum(message.dead_lettered for message in messages),
             written=merge_ranges([each for message in messages for each in message.written]),
         )
 
@@ -172,9 +172,10 @@ class CommitSummary:
         named = ", ".join(topics) if len(topics) <= 3 else f"{len(topics)} topics"
         stream = f"; query {self.query_id}, batch {self.batch_id}" if self.query_id is not None else ""
         counters = ", ".join(f"{name} {count}" for name, count in self.counters.items())
+        rejected = f"; {self.skipped} skipped, {self.dead_lettered} dead-lettered" if self.skipped or self.dead_lettered else ""
         return (
             f"wrote {self.rows} rows, {self.bytes} bytes, in {self.tasks} tasks to {len(self.written)} partitions of"
-            f" {named or 'no topic'}; slowest task {self.slowest_task_seconds:.1f} s; {counters}{stream}"
+            f" {named or 'no topic'}{rejected}; slowest task {self.slowest_task_seconds:.1f} s; {counters}{stream}"
         )
 
     def to_json(self, committed_at_ms: int) -> str:
@@ -187,10 +188,10 @@ class CommitSummary:
         return json.dumps({"committed_at_ms": committed_at_ms, **values, "offsets": offsets})
 
 
-def commit(messages: Sequence[KafkaCommitMessage | None], report_path: str | None) -> CommitSummary:
-    """On the driver, when every task has ended well: add up, log one line, append one to the report file.
+def commit(messages: Sequence[KafkaCommitMessage | None], report_path: str | None, on_commit: str | None = None) -> CommitSummary:
+    """On the driver, when every task has ended well: add up, log one line, append one to the report file, call `on_commit`.
 
-    A report that cannot be written is an error in the log only: the rows are in Kafka, and to fail would write them again.
+    What goes wrong with these is an error in the log only: the rows are in Kafka, and to fail would write them again.
     Raises DeliveryError when a task's report is missing.
     """
     missing = sum(message is None for message in messages)
@@ -204,10 +205,32 @@ def commit(messages: Sequence[KafkaCommitMessage | None], report_path: str | Non
         logger.error("! %s", error)  # Spark goes on with a continuous query for a while: this line is all that is seen of it
         raise error
     summary = CommitSummary.of([message for message in messages if message is not None])
-    logger.info("%s", summary.line())
+    logger.log(logging.WARNING if summary.skipped or summary.dead_lettered else logging.INFO, "%s", summary.line())
     if report_path is not None:
         _append_report(report_path, summary)
+    if on_commit is not None:
+        _call(on_commit, summary)
     return summary
+
+
+def find_function(dotted_name: str) -> Callable[[CommitSummary], object]:
+    """The function that "package.module.function" names, imported. Raises ValueError, naming what is missing."""
+    module_name, _, name = dotted_name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module_name), name) if module_name else None
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise ValueError("it must be package.module.function, and the function one that can be called")
+    function: Callable[[CommitSummary], object] = found
+    return function
+
+
+def _call(on_commit: str, summary: CommitSummary) -> None:
+    try:
+        find_function(on_commit)(summary)
+    except Exception:
+        logger.exception("! onCommit=%s failed; %d rows are written all the same", on_commit, summary.rows)
 
 
 def _append_report(path: str, summary: CommitSummary) -> None:

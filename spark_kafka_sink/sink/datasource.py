@@ -14,7 +14,9 @@ from pyspark.sql.datasource import DataSource
 
 from spark_kafka_sink.config import SinkOptions, join_problems
 from spark_kafka_sink.errors import ConfigError, SchemaError
+from spark_kafka_sink.sink.commit_protocol import find_function
 from spark_kafka_sink.sink.row_mapping import RowMapping
+from spark_kafka_sink.sink.row_rules import RowRules
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
 
 if TYPE_CHECKING:
@@ -49,14 +51,21 @@ class KafkaDataSource(DataSource):
         del overwrite
         return KafkaStreamWriter(*self._check(schema, []))
 
-    def _check(self, schema: StructType, problems: list[str]) -> tuple[RowMapping, dict[str, object], str | None]:
+    def _check(
+        self, schema: StructType, problems: list[str]
+    ) -> tuple[RowMapping, dict[str, object], str | None, RowRules, str | None]:
         options = SinkOptions.check(self.options, problems)
         if options.report_path is not None and not os.path.isdir(os.path.dirname(os.path.abspath(options.report_path))):
             problems.append(f"reportPath={options.report_path} lies in a directory that does not exist on the driver")
+        if options.on_commit is not None:
+            try:
+                find_function(options.on_commit)
+            except ValueError as error:
+                problems.append(f"onCommit={options.on_commit} cannot be called on the driver: {error}")
         schema_problems: list[str] = []
         mapping = RowMapping.check(schema, options, schema_problems)
         if problems:
             raise ConfigError(join_problems([*problems, *schema_problems]))
         if schema_problems:
             raise SchemaError(join_problems(schema_problems))
-        return mapping, options.producer.to_mapping(), options.report_path
+        return mapping, options.producer.to_mapping(), options.report_path, RowRules.of(options), options.on_commit

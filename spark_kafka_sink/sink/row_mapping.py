@@ -4,7 +4,7 @@
     key        string or binary                          null: no key
     topic      string                                    required unless the option `topic` is set, which goes before it
     partition  int                                       null: the partitioner decides
-    headers    array<struct<key:string,value:binary>>    order and duplicates are kept
+    headers    array<struct<key:string,value:binary>>    order and duplicates are kept; or map<string,string or binary>
     timestamp  timestamp, or bigint in milliseconds      only with includeTimestamp=true; null: the time of sending
 
 Names are matched exactly, the first of two equal ones counts, and any other column is ignored, as Spark does.
@@ -25,6 +25,7 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructType,
     TimestampType,
@@ -34,6 +35,9 @@ from pyspark.sql.types import (
 from spark_kafka_sink.config import SinkOptions
 from spark_kafka_sink.errors import InvalidRecordError
 
+NULL_TOPIC = (
+    "The Kafka message data sent to the producer contains a null topic. Use the `topic` option for setting a default topic."
+)
 NO_TOPIC = "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
 
 
@@ -60,9 +64,11 @@ def _is_payload(kind: DataType) -> bool:
 
 
 def _is_headers(kind: DataType) -> bool:
+    if isinstance(kind, MapType):
+        return _is_string(kind.keyType) and _is_payload(kind.valueType)
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
         return False
-    fields = [(field.name, field.dataType) for field in kind.elementType.fields]
+    fields = [(field.name.lower(), field.dataType) for field in kind.elementType.fields]  # in any case, as Spark compares types
     return [name for name, _ in fields] == ["key", "value"] and _is_string(fields[0][1]) and isinstance(fields[1][1], BinaryType)
 
 
@@ -70,7 +76,9 @@ TOPIC = Attribute("topic", ("string",), _is_string)
 VALUE = Attribute("value", ("string", "binary"), _is_payload)
 KEY = Attribute("key", ("string", "binary"), _is_payload)
 PARTITION = Attribute("partition", ("int",), lambda kind: isinstance(kind, IntegerType))
-HEADERS = Attribute("headers", ("array<struct<key:string,value:binary>>",), _is_headers)
+HEADERS = Attribute(
+    "headers", ("array<struct<key:string,value:binary>>", "map<string,string>", "map<string,binary>"), _is_headers
+)
 TIMESTAMP = Attribute("timestamp", ("timestamp", "bigint"), lambda kind: isinstance(kind, TimestampType | LongType))
 
 
@@ -115,29 +123,26 @@ class RowMapping:
 
         Raises InvalidRecordError for a null topic. What is wrong with other values, the producer tells.
         """
+        columns = self.unchecked_columns(batch)
+        if not isinstance(columns["topic"], str) and columns["topic"].null_count:
+            raise InvalidRecordError(NULL_TOPIC, condition="KAFKA_NULL_TOPIC_IN_DATA")
+        return columns
+
+    def unchecked_columns(self, batch: pa.RecordBatch) -> dict[str, Any]:
+        """The same, null topics included."""
 
         def column(position: int | None) -> pa.Array | None:
             return None if position is None else batch.column(position)
 
         timestamp = column(self.timestamp)
         return {
-            "topic": self.topic if isinstance(self.topic, str) else _without_nulls(column(self.topic)),
+            "topic": self.topic if isinstance(self.topic, str) else column(self.topic),
             "value": column(self.value),
             "key": column(self.key),
             "partition": column(self.partition),
             "headers": column(self.headers),
             "timestamp": timestamp if timestamp is None else _milliseconds(timestamp),
         }
-
-
-def _without_nulls(topic: pa.Array) -> pa.Array:
-    if topic.null_count:
-        raise InvalidRecordError(
-            "The Kafka message data sent to the producer contains a null topic."
-            " Use the `topic` option for setting a default topic.",
-            condition="KAFKA_NULL_TOPIC_IN_DATA",
-        )
-    return topic
 
 
 def _milliseconds(timestamp: pa.Array) -> pa.Array:

@@ -49,10 +49,13 @@ from spark_kafka_sink.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from spark_kafka_sink.protocol.primitives import ZERO_UUID, Reader, Writer
 from spark_kafka_sink.protocol.schema import Message
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.record_decoder import Batch, InvalidBatch, Record, decode_batch
+from tests.fakes.sasl_server import SaslGate
 
 MAX_REQUEST_BYTES = 100 * 1024 * 1024  # socket.request.max.bytes: what claims more has its connection closed
 WAIT_SECONDS = 30  # no thread here waits longer for anything
@@ -64,6 +67,8 @@ _REQUESTS: dict[int, type[Message]] = {
     ApiKey.METADATA: MetadataRequest,
     ApiKey.API_VERSIONS: ApiVersionsRequest,
     ApiKey.INIT_PRODUCER_ID: InitProducerIdRequest,
+    ApiKey.SASL_HANDSHAKE: SaslHandshakeRequest,
+    ApiKey.SASL_AUTHENTICATE: SaslAuthenticateRequest,
 }
 
 
@@ -126,6 +131,8 @@ class FakeBroker:
         auto_create_partitions: partitions of topics that are asked for and unknown; None: they stay unknown.
         versions: where a broker should speak less than we do: api key -> (min, max); max below min: not at all.
         knows_topic_ids: false for brokers before Kafka 2.8.
+        users: name -> password (or token) of those who may log in, with SASL; None: no SASL.
+        session_ms: after so long a client must log in again; 0: never.
     """
 
     def __init__(
@@ -136,10 +143,14 @@ class FakeBroker:
         auto_create_partitions: int | None = None,
         versions: Mapping[ApiKey, tuple[int, int]] | None = None,
         knows_topic_ids: bool = True,
+        users: Mapping[str, str] | None = None,
+        session_ms: int = 0,
     ) -> None:
         self.cluster_id = "fake-cluster"
         self.auto_create_partitions = auto_create_partitions
         self.knows_topic_ids = knows_topic_ids
+        self.users = users
+        self.session_ms = session_ms
         self.versions = {key: (api.min_version, api.max_version) for key, api in API_TABLE.items()} | dict(versions or {})
         self.lock = threading.RLock()  # guards all below
         self.topics: dict[str, Topic] = {}
@@ -554,7 +565,8 @@ class _Node:
             with connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.sendall(self.greeting)
-                while not self._is_stopping.is_set() and self._serve_one(connection):
+                gate = SaslGate(self.broker.users, self.broker.session_ms)
+                while not self._is_stopping.is_set() and self._serve_one(connection, gate):
                     continue
         except (OSError, DropConnection):
             return  # the client left, or we drop it
@@ -576,7 +588,7 @@ class _Node:
             raise
         return secured
 
-    def _serve_one(self, connection: socket.socket) -> bool:
+    def _serve_one(self, connection: socket.socket, gate: SaslGate) -> bool:
         size = _receive(connection, 4)
         if size is None or struct.unpack(">i", size)[0] > MAX_REQUEST_BYTES:
             return False
@@ -596,7 +608,11 @@ class _Node:
         except ProtocolError as error:
             self.broker.violations.append(f"unreadable request: {error}")
             return False
-        response = self.broker.handle(ReceivedRequest(self.node_id, header, message), self._is_stopping)
+        response = gate.answer(message)
+        if response is None:
+            if not gate.lets_through(message):
+                return False
+            response = self.broker.handle(ReceivedRequest(self.node_id, header, message), self._is_stopping)
         if response is not None:
             self._respond(connection, header.api_key, header.api_version, header.correlation_id, response)
         return True

@@ -23,6 +23,8 @@ from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest
+from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer
 from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.clock import ManualClock
@@ -32,6 +34,8 @@ REQUESTS: dict[int, type[Message]] = {
     ApiKey.METADATA: MetadataRequest,
     ApiKey.API_VERSIONS: ApiVersionsRequest,
     ApiKey.INIT_PRODUCER_ID: InitProducerIdRequest,
+    ApiKey.SASL_HANDSHAKE: SaslHandshakeRequest,
+    ApiKey.SASL_AUTHENTICATE: SaslAuthenticateRequest,
 }
 
 

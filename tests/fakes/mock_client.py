@@ -66,6 +66,7 @@ class MockClient:
         self.wakeups = 0
         self.poll_timeouts_ms: list[int] = []  # of every poll
         self.is_closed = False
+        self.refusals: dict[int, AuthenticationError] = {}
         self._sent_ms: dict[int, int] = {}
         self._responses: deque[ClientResponse] = deque()  # for the next poll
         self._prepared: deque[Prepared] = deque()
@@ -130,6 +131,7 @@ class MockClient:
     def fail_authentication(self, node_id: int, error: AuthenticationError) -> None:
         self.disconnect(node_id, self.clock.now_ms())
         self.node(node_id).authentication_error = error
+        self.refusals[node_id] = error
         self.node(node_id).backing_off_until_ms = FOREVER_MS
         if self.metadata is not None:
             self.metadata.fatal_error(error)
@@ -155,6 +157,9 @@ class MockClient:
     def is_ready(self, node_id: int, now_ms: int) -> bool:
         node = self.node(node_id)
         return node.connected and now_ms >= node.throttled_until_ms and self._in_flight_of(node_id) < self.max_in_flight
+
+    def renew_session(self, node_id: int, now_ms: int) -> None:
+        """Sessions do not end here."""
 
     def connection_delay_ms(self, node_id: int, now_ms: int) -> int:
         node = self.node(node_id)
@@ -203,6 +208,7 @@ class MockClient:
 
     def poll(self, timeout_ms: int, now_ms: int) -> list[ClientResponse]:
         self.poll_timeouts_ms.append(timeout_ms)
+        self.refusals = {}
         self._time_requests_out(now_ms)
         self._update_metadata(now_ms)
         responses = list(self._responses)

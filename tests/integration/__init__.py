@@ -1,0 +1,57 @@
+"""Tests with real brokers and real Spark, and where the sink scenarios of Spark's own Kafka connector are found here.
+
+Files: test_sink_batch.py, test_sink_streaming.py, test_sink_errors.py, test_sink_rows.py (fates of rows, rates, reports),
+test_sink_parity.py (beside format("kafka")), test_sink_deployment.py, test_broker_failures.py, test_versions.py. A claim is
+ported, not Spark's way: its memory streams are files here, its test partitioner is one that Kafka has.
+
+KafkaSinkMicroBatchStreamingSuite, KafkaContinuousSinkSuite → test_sink_streaming.py
+    streaming - write to kafka with topic field → test_two_rounds_go_where_the_topic_column_says
+    streaming - write w/o topic field, with topic option → test_the_topic_option_suffices
+    streaming - topic field and topic option → test_the_topic_option_goes_before_the_column
+    streaming - write data with bad schema → test_a_wrong_schema_is_told_as_spark_tells_it
+    streaming - write data with valid schema but wrong types → the same
+    streaming - write to non-existing topic → test_sink_errors: test_a_topic_that_does_not_exist_ends_a_stream
+    streaming - exception on config serializer → test_serializers_are_refused…, test_sink_parity:
+        test_a_stream_refuses_serializers_in_sparks_words
+    streaming - sink progress is produced → test_the_progress_counts_the_rows (append; update mode is Spark's to refuse)
+    the same with a continuous trigger → test_the_continuous_trigger_fails_instead_of_losing_rows
+    generic - write big data with small producer buffer → test_sink_batch: test_large_rows_pass_through_a_small_buffer
+
+KafkaSinkBatchSuiteV1, …V2 → test_sink_batch.py
+    batch - write to kafka → test_topic_value_and_headers_come_back_as_written
+    batch - partition column and partitioner priorities → test_the_partition_column_goes_before_the_key, test_sink_parity:
+        test_a_partition_column_goes_before_a_partitioner_and_null_leaves_it_to_it, test_a_java_partitioner_is_refused_by_name
+    batch - null topic field value, and no topic option → test_sink_errors: test_a_null_topic_is_told_in_sparks_words
+    SPARK-20496: batch - enforce analyzed plans → test_an_analyzed_expression_may_be_the_value
+    batch - unsupported save modes (V1) → test_sink_errors: test_overwrite_is_refused_with_the_remedy
+    batch - unsupported save modes (V2) → test_sink_errors: test_spark_itself_refuses_other_save_modes, test_sink_parity:
+        test_the_default_save_mode_is_refused_by_spark_with_the_remedy
+    generic - write big data with small producer buffer → test_large_rows_pass_through_a_small_buffer
+
+InternalKafkaProducerPoolSuite
+    Should return same cached instance …, … different cached instances …, expire instances, reference counting …
+        not applicable here: each task makes a producer and closes it, tests/sink/test_writer.py:
+        test_a_writer_makes_its_producer_inside_the_task_and_closes_it
+KafkaDelegationTokenSuite  not applicable: tokens live in the JVM; the README says what to set instead
+KafkaRealTimeIntegrationSuite → test_sink_parity: test_real_time_mode_is_refused_by_spark
+KafkaRedactionUtilSuite → tests/test_config.py, section secrets; test_sink_errors: test_no_secret_shows_in_a_traceback_with_locals
+KafkaDontFailOnDataLossSuite, KafkaSparkConfSuite  not applicable: they are about reading
+
+What Spark has no test for
+    partitions as Java chooses them → test_sink_parity: test_a_hundred_thousand_random_rows_are_the_same_in_both_topics
+    null value, duplicate headers in order → the same; test_nulls_stay_nulls_and_empty_stays_empty
+    several topics in one task → test_rows_of_one_task_go_to_several_topics
+    no rows, no partitions → test_no_rows_write_nothing, test_empty_spark_partitions_do_no_harm
+    string, binary and large types → test_text_and_bytes_are_written_as_they_are, test_sink_rows:
+        test_large_types_of_arrow_are_written_as_others_are
+    offsets of arrays other than 0 → tests/records/test_columns.py; tests/sink/test_refused_rows.py
+    a retried task → test_sink_deployment: test_executors_in_other_processes_write_and_a_failed_task_is_run_again
+    a commit that fails, and the restart → test_a_commit_that_failed_is_made_good_by_writing_the_batch_again
+    complete mode, update mode → test_complete_mode_writes_the_whole_result_with_each_batch, test_update_mode_is_refused_by_spark
+    a writer that does not read all rows → tests/sink/test_writer.py: test_every_batch_is_sent_flushed_and_counted
+    a topic that cannot be → tests/test_config.py: test_an_impossible_topic_name_is_a_problem, test_sink_rows:
+        test_rows_that_can_be_sent_nowhere_are_buried_before_anything_is_sent
+    time zones of the session → test_sink_rows: test_a_timestamp_is_its_instant_whatever_the_sessions_time_zone
+    copies from topic to topic → test_sink_parity: test_a_copy_may_bring_all_of_the_sources_columns
+    retried tasks invisible to read_committed, fenced zombies  not yet: exactly-once
+"""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
 from collections import Counter, deque
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,22 +23,24 @@ from tests.integration.reading import READERS
 
 ROWS_PER_CALL = 5_000
 PARTITIONS = 6
+PREFERRED = 0  # election type: the first replica
 
 
 class SteadyWriter:
     """Writes numbered rows with 50 different keys until it is told to stop, on a thread of its own."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, *, pause_s: float = 0.02) -> None:
         options = {"bootstrap.servers": bootstrap_servers, "request.timeout.ms": "5000", "delivery.timeout.ms": "90000"}
         self.producer = KafkaProducer(options)
         self.deliveries: list[Delivery] = []
+        self._pause_s = pause_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._write)
         self._thread.start()
 
     def _write(self) -> None:
         for call in itertools.count():
-            if self._stop.wait(0.02):  # the pace of the rows, not a way to wait for something
+            if self._stop.wait(self._pause_s):  # the pace of the rows, not a way to wait for something
                 return
             numbers = np.arange(call * ROWS_PER_CALL, (call + 1) * ROWS_PER_CALL)
             keys = pa.array((numbers % 50).astype(str), pa.string())
@@ -96,6 +101,84 @@ def test_a_cluster_whose_brokers_die_one_after_the_other_loses_and_doubles_nothi
             writer.await_rows(50_000)  # the others go on without it
             cluster.restart(node)
         writer.await_rows(100_000)
+        assert_each_row_once_and_in_order(cluster.bootstrap_servers, writer.finish())
+
+
+class Admin:
+    """Moves leaders, and waits for replicas, by another client."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        from kafka.admin import KafkaAdminClient
+
+        self._client = KafkaAdminClient(bootstrap_servers=bootstrap_servers.split(","))
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def replicas(self) -> dict[int, list[int]]:
+        """Of each partition, the preferred leader first."""
+        return {each["partition_index"]: list(each["replica_nodes"]) for each in self._partitions()}
+
+    def leaders(self) -> dict[int, int]:
+        return {each["partition_index"]: each["leader_id"] for each in self._partitions()}
+
+    def _partitions(self) -> list[dict[str, Any]]:
+        partitions: list[dict[str, Any]] = self._client.describe_topics(["t"])[0]["partitions"]
+        return partitions
+
+    def reassign(self, replicas: dict[int, list[int]]) -> None:
+        """Give partitions other replicas, and their leadership to the first of them."""
+        from kafka import TopicPartition
+
+        self._client.alter_partition_reassignments({TopicPartition("t", number): nodes for number, nodes in replicas.items()})
+        self._await(lambda: not self._client.list_partition_reassignments())
+        self._client.elect_leaders(PREFERRED, {"t": list(replicas)}, raise_errors=False)  # one that leads already is an error
+        self._await(lambda: self.leaders() == {number: nodes[0] for number, nodes in replicas.items()})
+
+    def await_in_sync(self, replicas: int) -> None:
+        self._await(lambda: all(len(each["isr_nodes"]) == replicas for each in self._partitions()))
+
+    def _await(self, condition: Callable[[], bool], limit_s: float = 60) -> None:
+        deadline = time.monotonic() + limit_s
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {limit_s} s: {self._partitions()}"
+            time.sleep(0.1)
+
+
+@pytest.mark.usefixtures("kafka_jars")
+def test_leaders_that_move_between_running_brokers_lose_and_double_nothing(tmp_path: Path) -> None:
+    """Each partition goes round all three brokers: to a replica, and to a broker that had no copy of it before."""
+    with LocalKafka(tmp_path, brokers=3) as cluster:
+        cluster.create_topic("t", PARTITIONS, replication_factor=2)
+        writer = SteadyWriter(cluster.bootstrap_servers, pause_s=0.1)
+        with Admin(cluster.bootstrap_servers) as admin:
+            for _ in range(2):
+                writer.await_rows(25_000)
+                before = admin.leaders()
+                admin.reassign({number: [nodes[1], 6 - sum(nodes)] for number, nodes in admin.replicas().items()})
+                assert all(leader != before[number] for number, leader in admin.leaders().items())
+        writer.await_rows(25_000)
+        assert_each_row_once_and_in_order(cluster.bootstrap_servers, writer.finish())
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("kafka_jars")
+def test_a_rolling_restart_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    with LocalKafka(tmp_path, brokers=3) as cluster:
+        cluster.create_topic("t", PARTITIONS, {"min.insync.replicas": "2"})
+        writer = SteadyWriter(cluster.bootstrap_servers, pause_s=0.1)
+        with Admin(cluster.bootstrap_servers) as admin:
+            for node in (1, 2, 3):
+                writer.await_rows(50_000)
+                cluster.terminate(node)
+                writer.await_rows(50_000)  # the others go on without it
+                cluster.restart(node)
+                admin.await_in_sync(3)
+        writer.await_rows(50_000)
         assert_each_row_once_and_in_order(cluster.bootstrap_servers, writer.finish())
 
 

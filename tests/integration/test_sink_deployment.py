@@ -33,6 +33,11 @@ ReadTopic = Callable[..., list[ReadRecord]]
 
 
 def run(code: str, directory: Path, python_path: Path, **environment: str) -> str:
+    """What complete() prints."""
+    return complete(code, directory, python_path, **environment).stdout
+
+
+def complete(code: str, directory: Path, python_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a Spark program from a directory without our sources, with one directory on the Python path."""
     program = directory / "program.py"
     program.write_text(textwrap.dedent(code))
@@ -41,7 +46,7 @@ def run(code: str, directory: Path, python_path: Path, **environment: str) -> st
         [sys.executable, str(program)], cwd=directory, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert done.returncode == 0, done.stderr[-6000:]
-    return done.stdout
+    return done
 
 
 SETTINGS = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
@@ -88,6 +93,42 @@ def test_executors_in_other_processes_write_and_a_failed_task_is_run_again(
     assert {int(record.value or b"") for record in read_topic(flaky)} == set(range(20_000))
     first, second = (json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines())
     assert (first["tasks"], first["rows"]) == (second["tasks"], second["rows"]) == (4, 20_000)
+
+
+def test_executors_without_lz4_and_crc32c_write_the_same_and_say_so_once(
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    """Clusters that bring pyarrow alone: pyarrow's blocks make lz4 frames, numpy the checksum, which both readers check."""
+    name, bare = topic(2), tmp_path / "bare"
+    (bare / "lz4").mkdir(parents=True)
+    for module in ("lz4/__init__.py", "crc32c.py"):
+        (bare / module).write_text("raise ImportError('not on this cluster')")
+    paths = os.pathsep.join([str(bare), str(ROOT)])
+    done = complete(
+        f"""
+        from pyspark.sql import SparkSession
+        from spark_kafka_sink import KafkaDataSource
+
+        settings = {{**{SETTINGS}, "spark.executorEnv.PYTHONPATH": {paths!r}}}
+        spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
+        spark.dataSource.register(KafkaDataSource)
+        options = {{"kafka.bootstrap.servers": {broker.bootstrap_servers!r}, "topic": {name!r}, "kafka.compression.type": "lz4"}}
+        for start in (0, 10000):
+            df = spark.range(start, start + 10000, 1, 4).selectExpr("cast(id as string) key", "concat('value-', id) value")
+            df.write.format("pykafka-sink").options(**options).mode("append").save()
+        spark.stop()
+        """,
+        tmp_path,
+        tmp_path,
+        PYTHONPATH=paths,
+    )
+    written = {b"value-%d" % i for i in range(20_000)}
+    for client in ("confluent-kafka", "kafka-python"):
+        records = read_topic(name, client=client)
+        assert len(records) == 20_000
+        assert {record.value for record in records} == written
+    for missing in ("the lz4 package is missing", "the crc32c package is missing"):
+        assert done.stderr.count(missing) == 1, done.stderr[-4000:]
 
 
 def readme_block(first_line: str) -> str:

@@ -101,11 +101,12 @@ def test_misspelt_options_are_told_all_at_once_without_any_secret(spark: SparkSe
 
 
 def test_a_null_topic_is_told_in_sparks_words(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
-    df = spark.createDataFrame([(None, "v")], "topic string, value string")
+    df = spark.createDataFrame([(None, "v")], "topic string, value string").coalesce(1)
     told = error_of(lambda: save(df, broker))
     assert (
         "[KAFKA_NULL_TOPIC_IN_DATA] The Kafka message data sent to the producer contains a null topic."
-        " Use the `topic` option for setting a default topic. (Spark partition "
+        " Use the `topic` option for setting a default topic."
+        " It is row 0 of this task: topic null, no key, value of 1 bytes (Spark partition 0"
     ) in told
     save(df, broker, topic())
 
@@ -175,7 +176,8 @@ def test_a_row_above_max_request_size_is_told_with_size_and_limit(spark: SparkSe
     told = error_of(lambda: save(df, broker, topic()))
     assert "KAFKA_RECORD_TOO_LARGE" in conditions(told)
     assert "max.request.size=1048576" in told
-    assert "row 7" in told
+    assert "row 7 of this task: " in told
+    assert "no key, value of 2000000 bytes" in told
     assert "(Spark partition 0, attempt 0)" in told
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
+from tests.integration.failing import CommitFailsWhenAsked, file_that_fails_commits
 from tests.integration.reading import ReadRecord
 from tests.integration.writing import FORMAT, STREAM_LIMIT_S, FileStream, error_of, run, save
 
@@ -120,6 +121,27 @@ def test_a_batch_that_failed_is_written_after_the_restart(
     error_of(lambda: run(stream.writer(stream.read().withColumn("partition", F.lit(5)), broker, kafka__max__block__ms="500")))
     run(stream.writer(stream.read(), broker))
     assert counted(read_topic(name)) == once(range(20))
+
+
+def test_a_commit_that_failed_is_made_good_by_writing_the_batch_again(
+    stream: FileStream, spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    """Its rows had been acknowledged: at least once means that they are there twice, and no other ones are."""
+    name, report = topic(), tmp_path / "report.jsonl"
+    spark.dataSource.register(CommitFailsWhenAsked)
+    asked = file_that_fails_commits(str(report))
+    stream.feed([{"value": "a"}])
+    run(stream.writer(stream.read(), broker, name, reportPath=str(report)).format(CommitFailsWhenAsked.name()))
+    asked.touch()
+    stream.feed([{"value": "b"}])
+    told = error_of(
+        lambda: run(stream.writer(stream.read(), broker, name, reportPath=str(report)).format(CommitFailsWhenAsked.name()))
+    )
+    assert "no commit, as planned" in told
+    asked.unlink()
+    run(stream.writer(stream.read(), broker, name, reportPath=str(report)).format(CommitFailsWhenAsked.name()))
+    assert counted(read_topic(name)) == Counter([b"a", b"b", b"b"])
+    assert [json.loads(line)["batch_id"] for line in report.read_text().splitlines()] == [0, 1]
 
 
 def test_foreach_batch_writes_and_knows_its_stream(

@@ -91,7 +91,6 @@ def test_reconnect_back_off_doubles_until_its_limit_and_ends_with_ready() -> Non
         table.disconnected(NODE, NOW)
         assert is_about(table.connection_delay_ms(NODE, NOW), expected)
         assert not table.can_connect(NODE, NOW)
-        assert table.is_backing_off(NODE, NOW)
         assert table.can_connect(NODE, NOW + expected * 2)
     for _ in range(70):
         connect(table)

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-import pytest
+from functools import partial
+from random import Random
+from typing import Any
 
-from spark_kafka_sink.errors import BrokerError, UnsupportedVersionError
-from spark_kafka_sink.network.handshake import NodeApiVersions, handshake
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kafka_sink.config import Secret, SecretBytes
+from spark_kafka_sink.errors import AuthenticationError, BrokerError, KafkaError, UnsupportedVersionError
+from spark_kafka_sink.network.background import Background
+from spark_kafka_sink.network.handshake import NodeApiVersions, Session, Step, authenticate, handshake
+from spark_kafka_sink.network.sasl.login import Exchange, Login, PlainLogin
+from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin
+from spark_kafka_sink.network.sasl.scram import ScramLogin
+from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, RefreshWindow, TokenCache
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse, FinalizedFeatureKey
+from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from spark_kafka_sink.protocol.schema import Message
+from tests.fakes.clock import ManualClock
 from tests.fakes.network_config import api_versions
 
 
 def finish(steps: object, answer: Message) -> NodeApiVersions:
     with pytest.raises(StopIteration) as finished:
         steps.send(answer)  # type: ignore[attr-defined]
-    assert isinstance(finished.value.value, NodeApiVersions)
-    return finished.value.value
+    assert isinstance(finished.value.value, Session)
+    return finished.value.value.api_versions
 
 
 def test_it_asks_for_versions_and_introduces_itself() -> None:
@@ -91,3 +106,190 @@ def test_an_api_that_the_broker_does_not_know_is_an_error() -> None:
 def test_finalized_features_are_known() -> None:
     feature = FinalizedFeatureKey(name="transaction.version", max_version_level=2, min_version_level=2)
     assert NodeApiVersions(ApiVersionsResponse(finalized_features=(feature,))).finalized_features == {"transaction.version": 2}
+
+
+# ---- with SASL -------------------------------------------------------------------------------------------------------------
+
+
+class TwoRounds:
+    """A mechanism with work to be done first and two messages."""
+
+    mechanism = "TEST"
+    who = "user 'alice'"
+
+    def __init__(self) -> None:
+        self.challenges: list[bytes] = []
+
+    def start(self, host: str) -> Exchange:
+        first = yield Background(lambda: b"first for " + host.encode())
+        self.challenges.append((yield SecretBytes(first)))
+        self.challenges.append((yield SecretBytes(b"second")))
+        if self.challenges[-1] != b"good":
+            raise AuthenticationError("the broker's last word is wrong")
+
+
+def until_exchange(login: Login | None = None) -> tuple[Any, Step]:
+    """Up to the first step of the mechanism."""
+    steps: Any = handshake(login or TwoRounds(), "broker")
+    next(steps)
+    steps.send(api_versions())
+    return steps, steps.send(SaslHandshakeResponse(mechanisms=("TEST",)))
+
+
+def reply(challenge: bytes = b"", **fields: Any) -> SaslAuthenticateResponse:
+    return SaslAuthenticateResponse(auth_bytes=challenge, **fields)
+
+
+def test_a_login_comes_before_everything_else_and_reads_like_the_protocol_page() -> None:
+    login = TwoRounds()
+    steps = handshake(login, "broker")
+    assert next(steps) == (ApiVersionsRequest(), 0)  # what a broker cannot read it takes for a Kerberos token
+    assert steps.send(api_versions()) == (SaslHandshakeRequest(mechanism="TEST"), 1)
+    work = steps.send(SaslHandshakeResponse(mechanisms=("TEST",)))
+    assert isinstance(work, Background)
+    assert steps.send(work.work()) == (SaslAuthenticateRequest(auth_bytes=b"first for broker"), 2)
+    assert steps.send(reply(b"challenge")) == (SaslAuthenticateRequest(auth_bytes=b"second"), 2)
+    message, version = steps.send(reply(b"good", session_lifetime_ms=5000))  # type: ignore[misc]
+    assert isinstance(message, ApiVersionsRequest)
+    assert version == 4
+    with pytest.raises(StopIteration) as finished:
+        steps.send(api_versions())
+    assert finished.value.value.lifetime_ms == 5000
+    assert login.challenges == [b"challenge", b"good"]
+
+
+@pytest.mark.parametrize(("theirs", "expected"), [((0, 0), 0), ((0, 1), 1), ((0, 9), 2)])
+def test_the_newest_common_version_carries_the_exchange(theirs: tuple[int, int], expected: int) -> None:
+    steps: Any = handshake(TwoRounds(), "broker")
+    next(steps)
+    steps.send(api_versions({ApiKey.SASL_AUTHENTICATE: theirs}))
+    steps.send(SaslHandshakeResponse())
+    _, version = steps.send(b"first")
+    assert version == expected
+
+
+def test_a_broker_from_before_kafka_1_0_is_of_no_use() -> None:
+    steps: Any = handshake(TwoRounds(), "broker")
+    next(steps)
+    steps.send(api_versions({ApiKey.SASL_AUTHENTICATE: (0, -1)}))
+    with pytest.raises(UnsupportedVersionError, match="no version of SASL_AUTHENTICATE in common"):
+        steps.send(SaslHandshakeResponse())
+
+
+def test_an_unknown_mechanism_is_told_with_those_that_the_broker_has() -> None:
+    steps: Any = handshake(TwoRounds(), "broker")
+    next(steps)
+    steps.send(api_versions())
+    with pytest.raises(
+        AuthenticationError, match=r"SASL TEST for user 'alice'.* It offers PLAIN, OAUTHBEARER; set sasl\.mech"
+    ) as e:
+        steps.send(SaslHandshakeResponse(error_code=33, mechanisms=("PLAIN", "OAUTHBEARER")))
+    assert e.value.condition == "KAFKA_UNSUPPORTED_SASL_MECHANISM"
+
+
+def test_a_listener_without_sasl_is_told_with_the_likely_cause() -> None:
+    steps: Any = handshake(TwoRounds(), "broker")
+    next(steps)
+    steps.send(api_versions())
+    with pytest.raises(AuthenticationError, match=r"KAFKA_ILLEGAL_SASL_STATE.* This listener does not seem to use SASL"):
+        steps.send(SaslHandshakeResponse(error_code=34))
+
+
+def test_refused_credentials_are_told_in_the_brokers_words() -> None:
+    steps, _ = until_exchange()
+    steps.send(b"first")
+    with pytest.raises(AuthenticationError, match=r"SASL TEST for user 'alice': .*\"Invalid username or password\"") as raised:
+        steps.send(reply(error_code=58, error_message="Invalid username or password"))
+    assert raised.value.condition == "KAFKA_SASL_AUTHENTICATION_FAILED"
+
+
+def test_another_error_of_the_exchange_is_no_refusal() -> None:
+    """A broker that fails for its own reasons is tried again."""
+    steps, _ = until_exchange()
+    steps.send(b"first")
+    with pytest.raises(BrokerError, match="KAFKA_UNKNOWN_SERVER_ERROR"):
+        steps.send(reply(error_code=-1))
+
+
+def test_a_broker_that_fails_the_mechanisms_check_is_not_spoken_to() -> None:
+    steps, _ = until_exchange()
+    steps.send(b"first")
+    steps.send(reply(b"challenge"))
+    with pytest.raises(AuthenticationError, match="SASL TEST for user 'alice': the broker's last word is wrong"):
+        steps.send(reply(b"bad"))
+
+
+def test_work_that_fails_fails_the_login() -> None:
+    steps, _ = until_exchange()
+    with pytest.raises(AuthenticationError, match="SASL TEST for user 'alice': no token"):
+        steps.throw(AuthenticationError("no token"))
+
+
+def test_logging_in_again_leaves_the_versions_alone() -> None:
+    versions = NodeApiVersions(api_versions())
+    steps: Any = authenticate(TwoRounds(), "broker", versions)
+    assert next(steps) == (SaslHandshakeRequest(mechanism="TEST"), 1)
+    steps.send(SaslHandshakeResponse())
+    steps.send(b"first")
+    steps.send(reply(b"challenge"))
+    with pytest.raises(StopIteration) as finished:
+        steps.send(reply(b"good", session_lifetime_ms=7))
+    assert finished.value.value == (versions, 7)
+
+
+def test_the_messages_of_a_login_show_nothing() -> None:
+    request = SaslAuthenticateRequest(auth_bytes=b"canary-7Qx2")
+    assert "canary" not in repr(request)
+    assert "canary" not in repr(request.encode(2))
+    assert b"canary-7Qx2" in b"".join(request.encode(2))
+    assert "canary" not in repr(reply(b"canary-7Qx2"))
+
+
+# ---- whatever a broker says --------------------------------------------------------------------------------------------------
+
+
+def real_login(mechanism: str) -> Login:
+    if mechanism == "PLAIN":
+        return PlainLogin("alice", Secret("canary-7Qx2"))
+    if mechanism == "OAUTHBEARER":
+        window = RefreshWindow(0.8, 0.05, 0, 0)
+        fetch = partial(OAuthBearerToken, Secret("canary-7Qx2"))
+        return OAuthBearerLogin(TokenCache(fetch, window, ManualClock(), wait_ms=1000, random=Random(0)))
+    return ScramLogin(mechanism, "alice", Secret("canary-7Qx2"), nonce="n")
+
+
+codes = st.sampled_from([0, 0, 0, 33, 34, 35, 58, -1]) | st.integers(-(1 << 15), (1 << 15) - 1)
+challenges = st.binary(max_size=40) | st.just(b"r=nX,s=c2FsdA==,i=4096") | st.just(b"v=AAAA")
+replies = st.builds(
+    SaslAuthenticateResponse,
+    error_code=codes,
+    error_message=st.none() | st.text(max_size=10),
+    auth_bytes=challenges,
+    session_lifetime_ms=st.integers(-(1 << 63), (1 << 63) - 1),
+)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
+@given(
+    hello=st.builds(SaslHandshakeResponse, error_code=codes, mechanisms=st.tuples(st.text())),
+    answers=st.lists(replies, max_size=4),
+)
+def test_whatever_a_broker_says_a_login_succeeds_or_ends_with_an_error_of_ours(
+    mechanism: str, hello: SaslHandshakeResponse, answers: list[SaslAuthenticateResponse]
+) -> None:
+    steps: Any = authenticate(real_login(mechanism), "broker", NodeApiVersions(api_versions()))
+    next(steps)
+    try:
+        step = steps.send(hello)
+        for answer in answers:
+            while isinstance(step, Background):
+                step = steps.send(step.work())
+            step = steps.send(answer)
+    except KafkaError as error:
+        shown = str(error)
+    except StopIteration as finished:
+        shown = repr(finished.value)
+        assert mechanism in ("PLAIN", "OAUTHBEARER")  # SCRAM cannot be passed without the password
+    else:
+        shown = ""
+    assert "canary" not in shown

@@ -18,7 +18,10 @@ def test_answers_take_the_oldest_and_writes_the_newest() -> None:
     requests = [in_flight() for _ in range(3)]
     for request in requests:
         queue.add(request)
+    assert queue.oldest(1) is requests[0]
     assert queue.complete_next(1) is requests[0]
+    assert queue.oldest(1) is requests[1]
+    assert queue.oldest(2) is None
     assert queue.last_sent(1) is requests[2]
     assert queue.complete_last_sent(1) is requests[2]
     assert queue.count(1) == 1

@@ -14,6 +14,7 @@ from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
+from spark_kafka_sink.protocol.primitives import ZERO_UUID
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
 from tests.fakes.network_config import metadata, network_config, topic
@@ -111,7 +112,6 @@ def test_an_answer_replaces_the_cluster(orders: Metadata) -> None:
     assert cluster.leader_for(TP) == 0
     assert cluster.leader_epoch(TP) == 5
     assert cluster.topic_id("orders") == ID_1
-    assert cluster.topic_name(ID_1) == "orders"
 
 
 def test_a_cluster_once_taken_never_changes(orders: Metadata, clock: ManualClock) -> None:
@@ -162,6 +162,29 @@ def test_a_re_created_topic_starts_a_new_count_of_epochs(orders: Metadata, clock
     assert orders.cluster().topic_id("orders") == ID_2
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "is_believed"),
+    [(None, ID_1, True), (ID_1, ID_1, False), (ID_1, None, False), (None, None, False)],
+    ids=["first id", "same id", "id is told no longer", "no ids"],
+)
+def test_an_older_epoch_counts_only_with_another_topic_id(
+    meta: Metadata, clock: ManualClock, before: UUID | None, after: UUID | None, is_believed: bool
+) -> None:
+    meta.add_topic("orders", clock.now_ms())
+    meta.update(metadata(topic("orders", [0], epoch=5, topic_id=before or ZERO_UUID)), clock.now_ms())
+    meta.update(metadata(topic("orders", [1], epoch=4, topic_id=after or ZERO_UUID)), clock.now_ms())
+    assert meta.leader_and_epoch(TP) == (LeaderAndEpoch(1, 4) if is_believed else LeaderAndEpoch(0, 5))
+    assert meta.cluster().topic_id("orders") == after
+
+
+def test_a_leader_of_an_older_epoch_stays_out_though_its_node_has_come(orders: Metadata, clock: ManualClock) -> None:
+    """Two answers in the wrong order: the newer one names a leader that the older one's brokers do not list."""
+    orders.update(metadata(topic("orders", [2, 1], epoch=6, topic_id=ID_1), nodes=3), clock.now_ms())
+    orders.update(metadata(topic("orders", [1, 1], epoch=5, topic_id=ID_1), nodes=2), clock.now_ms())
+    assert orders.cluster().leader_for(TP) is None
+    assert orders.cluster().leader_epoch(TP) == 6
+
+
 def test_epochs_outlive_an_answer_that_does_not_know_the_topic(orders: Metadata, clock: ManualClock) -> None:
     orders.update(metadata(topic("orders", [], error_code=3, topic_id=ID_1)), clock.now_ms())
     assert orders.leader_and_epoch(TP) == LeaderAndEpoch(None, 5)
@@ -194,7 +217,7 @@ def test_an_update_is_due_by_age(orders: Metadata, clock: ManualClock) -> None:
 
 def test_a_requested_update_waits_for_back_off(orders: Metadata, clock: ManualClock) -> None:
     version = orders.request_update("test")
-    assert version == orders.update_version()
+    assert version == orders.request_update("test")
     assert is_about(orders.time_to_next_update_ms(clock.now_ms()), BACKOFF_MS)
     clock.advance(2 * BACKOFF_MS)
     assert orders.time_to_next_update_ms(clock.now_ms()) == 0
@@ -275,7 +298,8 @@ def test_a_full_update_asks_for_every_topic(orders: Metadata, clock: ManualClock
 def test_an_unused_topic_is_forgotten(orders: Metadata, clock: ManualClock) -> None:
     clock.advance(MAX_IDLE_MS)
     orders.update(metadata(topic("orders", [0, 1], epoch=5, topic_id=ID_1)), clock.now_ms())
-    assert not orders.contains_topic("orders")
+    orders.request_update("test")
+    assert names(orders, clock) == []
     assert orders.cluster().partition_count("orders") is None
     assert orders.leader_and_epoch(TP) == LeaderAndEpoch(None, None)
 
@@ -284,14 +308,16 @@ def test_a_used_topic_is_kept(orders: Metadata, clock: ManualClock) -> None:
     clock.advance(MAX_IDLE_MS)
     orders.add_topic("orders", clock.now_ms())
     orders.update(metadata(topic("orders", [0, 1], epoch=5, topic_id=ID_1)), clock.now_ms())
-    assert orders.contains_topic("orders")
+    orders.request_update("test")
+    assert names(orders, clock) == ["orders"]
 
 
 def test_a_topic_is_not_forgotten_before_it_was_answered_for(meta: Metadata, clock: ManualClock) -> None:
     meta.add_topic("orders", clock.now_ms())
     clock.advance(MAX_IDLE_MS)
     meta.update(metadata(topic("orders", [0])), clock.now_ms())
-    assert meta.contains_topic("orders")
+    meta.request_update("test")
+    assert names(meta, clock) == ["orders"]
 
 
 def test_an_update_for_a_topic_that_is_still_new_is_partial_and_at_once(orders: Metadata, clock: ManualClock) -> None:
@@ -322,23 +348,16 @@ def test_an_invalid_or_unauthorized_topic_is_reported_once(
     assert orders.cluster().topic_error("orders") == Errors.for_code(code)
 
 
-def test_any_error_is_reported_to_whoever_asks_for_no_topic(orders: Metadata, clock: ManualClock) -> None:
-    orders.update(metadata(topic("orders", [], error_code=29)), clock.now_ms())
-    with pytest.raises(KafkaError, match="topic orders"):
-        orders.raise_any_error()
-    orders.raise_any_error()
-
-
 def test_a_later_answer_clears_topic_errors(orders: Metadata, clock: ManualClock) -> None:
     orders.update(metadata(topic("orders", [], error_code=29)), clock.now_ms())
     orders.update(metadata(topic("orders", [0], epoch=9)), clock.now_ms())
-    orders.raise_any_error()
+    orders.raise_error_for_topic("orders")
     assert orders.cluster().topic_error("orders") is None
 
 
 def test_an_unknown_topic_is_asked_for_again_and_is_no_error_to_raise(orders: Metadata, clock: ManualClock) -> None:
     orders.update(metadata(topic("orders", [], error_code=3)), clock.now_ms())
-    orders.raise_any_error()
+    orders.raise_error_for_topic("orders")
     assert orders.cluster().topic_error("orders") is Errors.UNKNOWN_TOPIC_OR_PARTITION
     assert orders.time_to_next_update_ms(clock.now_ms()) <= MAX_BACKOFF_MS
 
@@ -347,7 +366,7 @@ def test_a_fatal_error_is_raised_once(meta: Metadata) -> None:
     meta.fatal_error(AuthenticationError("no"))
     with pytest.raises(AuthenticationError):
         meta.await_update(0, 10)
-    meta.raise_any_error()
+    meta.raise_error_for_topic("orders")
 
 
 # ---- waiting -------------------------------------------------------------------------------------------------------------------
@@ -356,35 +375,35 @@ def test_a_fatal_error_is_raised_once(meta: Metadata) -> None:
 def test_waiting_ends_when_there_is_a_newer_version() -> None:
     clock = PatientClock()
     meta = Metadata(network_config(), clock)
-    version = meta.update_version()
+    version = meta.request_update("test")
     error = run_while_waiting(clock, lambda: meta.await_update(version, 60_000), lambda: meta.update(metadata(), 0))
     assert error is None
-    assert meta.update_version() == version + 1
+    assert meta.request_update("test") == version + 1
 
 
 def test_not_waiting_when_the_version_is_newer_already(orders: Metadata) -> None:
-    orders.await_update(orders.update_version() - 1, 0)
+    orders.await_update(orders.request_update("test") - 1, 0)
 
 
 def test_waiting_ends_with_the_time_out_and_names_why_nobody_answered(meta: Metadata, clock: ManualClock) -> None:
     before_ms = clock.now_ms()
     with pytest.raises(KafkaTimeoutError, match=r"within 5000 ms$"):
-        meta.await_update(meta.update_version(), 5000)
+        meta.await_update(meta.request_update("test"), 5000)
     assert clock.now_ms() - before_ms == 5000
     meta.connection_failed("boot1:9001", "[Errno 111] Connection refused")
     with pytest.raises(KafkaTimeoutError, match=r"boot1:9001: \[Errno 111\] Connection refused"):
-        meta.await_update(meta.update_version(), 5000)
+        meta.await_update(meta.request_update("test"), 5000)
 
 
 def test_a_wait_without_time_ends_at_once(meta: Metadata) -> None:
     with pytest.raises(KafkaTimeoutError):
-        meta.await_update(meta.update_version(), -1)
+        meta.await_update(meta.request_update("test"), -1)
 
 
 def test_close_ends_waiting() -> None:
     clock = PatientClock()
     meta = Metadata(network_config(), clock)
-    error = run_while_waiting(clock, lambda: meta.await_update(meta.update_version(), 60_000), meta.close)
+    error = run_while_waiting(clock, lambda: meta.await_update(meta.request_update("test"), 60_000), meta.close)
     assert isinstance(error, ProducerClosedError)
 
 
@@ -392,16 +411,16 @@ def test_a_fatal_error_ends_waiting() -> None:
     clock = PatientClock()
     meta = Metadata(network_config(), clock)
     error = run_while_waiting(
-        clock, lambda: meta.await_update(meta.update_version(), 60_000), lambda: meta.fatal_error(AuthenticationError("no"))
+        clock, lambda: meta.await_update(meta.request_update("test"), 60_000), lambda: meta.fatal_error(AuthenticationError("no"))
     )
     assert isinstance(error, AuthenticationError)
 
 
 def test_an_answer_after_close_is_ignored(orders: Metadata, clock: ManualClock) -> None:
-    version = orders.update_version()
+    version = orders.request_update("test")
     orders.close()
     orders.update(metadata(), clock.now_ms())
-    assert orders.update_version() == version
+    assert orders.request_update("test") == version
 
 
 # ---- leader hints, rebootstrap, connection errors ------------------------------------------------------------------------------
@@ -444,10 +463,20 @@ def test_a_hint_that_is_old_or_incomplete_is_ignored(
     assert orders.cluster() is before
 
 
+def test_the_last_known_leader_outlives_starting_over(orders: Metadata) -> None:
+    assert orders.last_known_leader(TP) == Node(0, "broker0", 9010)
+    orders.rebootstrap()
+    orders.rebootstrap()
+    assert orders.cluster().leader_for(TP) is None
+    assert orders.last_known_leader(TP) == Node(0, "broker0", 9010)
+    assert orders.last_known_leader(TopicPartition("other", 0)) is None
+
+
 def test_rebootstrap_starts_over(orders: Metadata, clock: ManualClock) -> None:
     orders.rebootstrap()
     assert [node.id for node in orders.cluster().nodes] == [-1, -2]
     assert orders.cluster().is_bootstrap
+    orders.request_update("test")
     assert names(orders, clock) == ["orders"]
 
 

@@ -201,6 +201,48 @@ def test_a_second_request_waits_for_the_first_to_be_written(selector: Selector, 
         selector.send(1, [b"y"])
 
 
+def test_sending_without_a_connection_is_a_mistake(selector: Selector) -> None:
+    with pytest.raises(KeyError):
+        selector.send(1, [b"x"])
+
+
+def test_what_happened_is_told_until_the_next_poll(selector: Selector, server: Server) -> None:
+    connection, peer = connect(selector, server)
+    selector.send(1, connection.send(INIT, 5))
+    peer.sendall(answer(0))
+    poll_until(selector, lambda: bool(selector.completed_receives))
+    peer.close()
+    poll_until(selector, lambda: 1 in selector.disconnected)
+    assert (selector.connected, selector.completed_sends, selector.completed_receives) == ([], [], [])
+    selector.poll(0)
+    assert selector.disconnected == {}
+
+
+class EagerTransport(PlaintextTransport):
+    """Is connected at once, as a Unix socket or a local one on other systems."""
+
+    def connect(self, address: Address) -> bool:
+        self._socket.setblocking(True)
+        self._socket.connect(address.socket_address)
+        self._socket.setblocking(False)
+        return True
+
+
+def test_a_connection_made_at_once_is_told_by_the_next_poll_which_does_not_wait(server: Server, clock: ManualClock) -> None:
+    selector = Selector(clock, connections_max_idle_ms=-1, open_transport=EagerTransport)
+    selector.connect(1, server.address, Connection("test"))
+    assert not selector.is_channel_ready(1)
+    selector.poll(60_000)
+    assert selector.connected == [1]
+    selector.poll(0)
+    assert selector.connected == []
+    selector.connect(2, server.address, Connection("test"))
+    selector.close(2)
+    selector.poll(0)
+    assert selector.connected == []
+    selector.close()
+
+
 def test_several_connections_at_once(selector: Selector, server: Server) -> None:
     peers = {node_id: connect(selector, server, node_id) for node_id in range(5)}
     for node_id, (connection, _) in peers.items():
@@ -264,6 +306,21 @@ def test_answers_that_came_before_the_end_are_delivered_with_it(selector: Select
     assert 1 in selector.disconnected
 
 
+def test_half_an_answer_before_the_end_is_none(selector: Selector, server: Server) -> None:
+    connection, peer = connect(selector, server)
+    connection.send(INIT, 5)
+    peer.sendall(answer(0)[:-1])
+    peer.close()
+    received = []
+    for _ in range(100):
+        selector.poll(100)
+        received += selector.completed_receives
+        if selector.disconnected:
+            break
+    assert received == []
+    assert selector.disconnected[1].state is ChannelState.READY
+
+
 class BrokenPipeTransport(PlaintextTransport):
     def send(self, buffers: Sequence[Buffer]) -> int:
         raise OSError(errno.EPIPE, f"cannot write {len(buffers)} buffers")
@@ -319,6 +376,20 @@ def test_closing_a_connection_reports_nothing_and_lets_go_of_its_buffers(selecto
 
 
 # ---- waiting -------------------------------------------------------------------------------------------------------------------
+
+
+class StubbornTransport(PlaintextTransport):
+    def close(self) -> None:
+        super().close()
+        raise OSError(errno.EIO, "cannot be closed")
+
+
+def test_closing_everything_closes_the_rest_when_one_cannot_be_closed(server: Server, clock: ManualClock) -> None:
+    selector = Selector(clock, connections_max_idle_ms=-1, open_transport=StubbornTransport)
+    peers = [connect(selector, server, node_id)[1] for node_id in (1, 2, 3)]
+    selector.close()
+    assert [peer.recv(1) for peer in peers] == [b"", b"", b""]
+    selector.wakeup()  # harmless
 
 
 def test_wakeup_ends_a_poll_that_waits(selector: Selector) -> None:
@@ -432,6 +503,18 @@ def test_canonical_names_are_listed_once(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(transports, "resolve", lambda *_: found)
     monkeypatch.setattr(socket, "getnameinfo", lambda *_: ("same.example", "9"))
     assert transports.canonical_servers("alias.example", 9) == [("same.example", 9)]
+
+
+@pytest.mark.parametrize("port", [-1, 0, 65_536, 99_999_999])
+def test_a_number_that_cannot_be_a_port_is_an_os_error(port: int) -> None:
+    """The system took the lower 16 bits: metadata with a wrong port led to whatever listened there."""
+    with pytest.raises(OSError, match=f"{port} is not a port"):
+        resolve("127.0.0.1", port)
+
+
+def test_an_address_is_written_as_users_write_it() -> None:
+    assert str(Address(socket.AF_INET, ("127.0.0.1", 9092))) == "127.0.0.1:9092"
+    assert str(Address(socket.AF_INET6, ("::1", 9092, 0, 0))) == "[::1]:9092"
 
 
 def test_a_text_that_cannot_be_a_name_is_an_os_error() -> None:

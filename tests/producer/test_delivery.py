@@ -138,6 +138,25 @@ def test_of_several_blamed_rows_the_first_is_named() -> None:
     assert "row 23" in str(delivery.error)
 
 
+def test_every_failed_row_is_told_with_its_batch_and_whether_the_broker_named_rows() -> None:
+    delivery = Delivery(5, ManualClock())
+    refused, late = KafkaError("no key"), KafkaTimeoutError("too late")
+    delivery.fail(part(delivery, [17, 23], first_delta=5), KafkaError("batch refused"), {6: refused})
+    delivery.fail(part(delivery, [3], where=tp(1)), KafkaError("batch refused"), {9: refused})
+    delivery.abandon(np.array([4, 5], np.int32), late)
+    told = [(each.rows.tolist(), each.topic_partition, dict(each.blamed), each.rows_are_named) for each in delivery.failures]
+    assert told == [([17, 23], tp(), {23: refused}, True), ([3], tp(1), {}, True), ([4, 5], None, {}, False)]
+    assert delivery.failures[0].error is delivery.error
+    assert delivery.failures[2].error is late
+
+
+def test_an_error_keeps_its_kind_when_its_row_is_named() -> None:
+    delivery = Delivery(1, ManualClock())
+    delivery.fail(part(delivery, [7]), KafkaError("batch refused"), {0: RecordTooLargeError(f"{tp()} (1 records): too large")})
+    assert isinstance(delivery.error, RecordTooLargeError)
+    assert delivery.error.message == f"row 7 of this chunk: {tp()} (1 records): too large"
+
+
 @pytest.mark.parametrize("index", [4, 8])
 def test_a_row_of_another_caller_is_not_blamed_on_this_one(index: int) -> None:
     delivery = Delivery(3, ManualClock())

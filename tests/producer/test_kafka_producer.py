@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_kafka_sink.errors import (
+    AuthenticationError,
     BrokerError,
     ConfigError,
     InvalidRecordError,
@@ -26,6 +27,7 @@ from spark_kafka_sink.errors import (
     SchemaError,
 )
 from spark_kafka_sink.network.cluster import Cluster
+from spark_kafka_sink.producer.delivery import Delivery
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
 from spark_kafka_sink.producer.serializers import SerializationError
@@ -708,3 +710,39 @@ def test_a_callback_may_close(broker: FakeBroker) -> None:
     assert closed.wait(WAIT_S)
     producer.close()
     assert broker.values("single") == [b"a"]
+
+
+# ---- SASL ------------------------------------------------------------------------------------------------------------------
+
+
+def sasl_producer(broker: FakeBroker) -> KafkaProducer:
+    return KafkaProducer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers.split(",")[0],
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.jaas.config": 'ScramLoginModule required username="alice" password="alice-secret";',
+            "linger.ms": 0,
+            "reconnect.backoff.ms": 0,  # the next attempt begins before the Sender looks at what came of this one
+        }
+    )
+
+
+def write_to(producer: KafkaProducer, partition: int) -> Delivery:
+    delivery = producer.send_columns("orders", value=pa.array(["v"]), partition=pa.array([partition], pa.int32()))
+    producer.flush()
+    return delivery
+
+
+def test_rows_for_one_broker_that_refuses_the_login_fail_at_once_and_others_go_on() -> None:
+    """delivery.timeout.ms is two minutes here, longer than this test may take."""
+    with FakeBroker(nodes=2, topics={"orders": 2}, users={"alice": "alice-secret"}) as broker:
+        with sasl_producer(broker) as producer:
+            assert write_to(producer, 0).acknowledged == 1
+            broker.users = {"alice": "changed"}
+            refused = write_to(producer, 1)
+            assert isinstance(refused.error, AuthenticationError)
+            assert "node 1 (127.0.0.1:" in refused.error.message
+            assert "SASL SCRAM-SHA-256 for user 'alice'" in refused.error.message
+            assert write_to(producer, 0).acknowledged == 1  # its connection has logged in long ago
+        assert len(broker.values("orders")) == 2

@@ -283,10 +283,10 @@ def test_a_topic_that_metadata_forgot_comes_back_when_rows_wait_for_it() -> None
     stage = Stage(metadata_max_idle_ms=5000)
     stage.clock.advance(6000)
     stage.client.update_metadata(metadata_response(stage.leaders))
-    assert not stage.metadata.contains_topic(TOPIC)
+    assert stage.metadata.cluster().partition_count(TOPIC) is None
     stage.append(b"a")
     stage.run(3)
-    assert stage.metadata.contains_topic(TOPIC)
+    assert stage.metadata.cluster().partition_count(TOPIC) is not None
     assert values(stage) == [[b"a"]]
 
 
@@ -414,6 +414,26 @@ def test_the_row_that_the_broker_blames_is_named() -> None:
     assert (first.failed, second.failed) == (2, 3)
 
 
+def test_a_batch_of_one_record_is_refused_for_its_records_sake_even_if_the_broker_does_not_name_it() -> None:
+    stage = Stage()
+    delivery = stage.send(b"a")
+    stage.refuse(Errors.INVALID_TIMESTAMP)
+    (failure,) = delivery.failures
+    assert [error.condition for error in failure.blamed.values()] == ["KAFKA_INVALID_TIMESTAMP"]
+
+
+def test_of_several_records_none_is_blamed_that_the_broker_does_not_name() -> None:
+    """Nor one that the batch does not have: whoever sends the others again would do so for ever."""
+    stage = Stage()
+    delivery = stage.append(b"a", b"b")
+    stage.run()
+    nobody = BatchIndexAndErrorMessage(batch_index=2, batch_index_error_message="bad")
+    stage.refuse(Errors.INVALID_RECORD, record_errors=(nobody,))
+    (failure,) = delivery.failures
+    assert not failure.blamed
+    assert not failure.rows_are_named
+
+
 # ---- KIP-951: THE ANSWER NAMES THE NEW LEADER
 
 
@@ -527,7 +547,8 @@ def test_a_batch_in_flight_expires_and_its_rows_fail_at_once() -> None:
     stage.clock.advance(1500)
     stage.run()
     assert isinstance(delivery.error, KafkaTimeoutError)
-    assert str(delivery.error).startswith("[KAFKA_DELIVERY_TIMEOUT] Expiring 1 record(s) for orders-0: 1500 ms")
+    assert str(delivery.error).startswith("[KAFKA_DELIVERY_TIMEOUT] Expiring 1 record(s) for orders-0, led by node 0 at ")
+    assert ": 1500 ms have passed since batch creation" in str(delivery.error)
     assert "no answer from node 0" in str(delivery.error)
     assert not stage.accumulator.has_incomplete()  # flush() need not wait
 
@@ -756,6 +777,18 @@ def test_rows_for_a_broker_that_refuses_us_fail_at_once_and_later_ones_ask_again
     again = stage.send(b"b")
     stage.succeed()
     assert again.acknowledged == 1
+
+
+def test_a_refusal_counts_although_the_next_attempt_has_begun() -> None:
+    """With reconnect.backoff.ms=0 the Sender never saw a refusal: rows were failed by delivery.timeout.ms, two minutes later."""
+    stage = Stage()
+    delivery = stage.append(b"a")
+    stage.client.fail_authentication(0, REFUSED)
+    stage.client.node(0).backing_off_until_ms = 0
+    stage.client.delay_ready(0, 1000)
+    assert not stage.client.connection_failed(0)
+    stage.run()
+    assert delivery.error is REFUSED
 
 
 def test_rows_for_other_brokers_are_written_while_one_refuses_us() -> None:
@@ -1312,6 +1345,23 @@ def test_a_fatal_answer_fails_everything_queued_and_in_flight(error: ErrorCode) 
     stage.succeed(request=second, partition=1)  # too late for its rows, in time for its memory
     assert stage.is_whole
     assert len(stage.sent) == 2
+
+
+@pytest.mark.parametrize("idempotence", [False, True])
+def test_another_cluster_behind_the_bootstrap_servers_fails_everything_queued_and_in_flight(idempotence: bool) -> None:
+    """Its brokers do not know our sequences; written there, the batches could be taken for duplicates of another producer's."""
+    stage = idempotent() if idempotence else Stage()
+    deliveries = [stage.send(b"1")]
+    deliveries.append(stage.append(b"2"))
+    stage.metadata.cluster_changed("other")
+    stage.run(2)
+    assert [delivery.failed for delivery in deliveries] == [1, 1]
+    assert all(delivery.error is stage.metadata.permanent_error() for delivery in deliveries)
+    stage.refuse(Errors.NETWORK_EXCEPTION)
+    stage.back_off()
+    stage.run(2)
+    assert len(stage.sent) == 1
+    assert stage.is_whole
 
 
 def test_a_fatal_answer_without_idempotence_fails_its_batch_only() -> None:

@@ -22,12 +22,15 @@ from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, 
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
+from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from spark_kafka_sink.protocol.primitives import ZERO_UUID
 from spark_kafka_sink.protocol.schema import Message
 
 MESSAGES: list[type[Message]] = [
     ProduceRequest, ProduceResponse, MetadataRequest, MetadataResponse, ApiVersionsRequest, ApiVersionsResponse,
-    InitProducerIdRequest, InitProducerIdResponse,
+    InitProducerIdRequest, InitProducerIdResponse, SaslHandshakeRequest, SaslHandshakeResponse,
+    SaslAuthenticateRequest, SaslAuthenticateResponse,
 ]  # fmt: skip
 CASES = [
     (cls, version)
@@ -35,6 +38,7 @@ CASES = [
     for version in range(API_TABLE[cls.API_KEY].min_version, API_TABLE[cls.API_KEY].max_version + 1)
 ]
 OUR_NAMES = {"throttle_time": "throttle_time_ms", "timeout": "timeout_ms", "transaction_timeout": "transaction_timeout_ms"}
+OUR_NAMES |= {"session_lifetime": "session_lifetime_ms"}
 OUR_NAMES |= {"log_append_time": "log_append_time_ms"}
 INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
@@ -79,11 +83,13 @@ def values_of(kind: str) -> st.SearchStrategy[Any]:
     return {
         "error_code": st.sampled_from([code.value for code in ErrorCode]).map(int),
         "timedelta_i32": st.integers(-(1 << 31), (1 << 31) - 1),
+        "timedelta_i64": st.integers(-(1 << 50), 1 << 50),
         "datetime_i64": st.integers(0, 4_000_000_000_000),
         "string": st.text(max_size=12),
         "bool": st.booleans(),
         "uuid": st.uuids(),
         "records": st.binary(max_size=30),
+        "bytes": st.binary(max_size=30),
     }[kind]
 
 
@@ -101,7 +107,7 @@ def kio_messages(theirs: Any) -> st.SearchStrategy[dict[str, Any]]:
             values = kio_messages(inner)
         else:
             values = values_of(kind)
-            nullable = nullable and kind == "string"  # uuid: null is zero; records: we always send some
+            nullable = nullable and kind in ("string", "bytes")  # uuid: null is zero; records: we always send some
         fields[our_name] = values | st.none() if nullable else values
     return st.fixed_dictionaries(fields)
 
@@ -118,7 +124,7 @@ def build_theirs(theirs: Any, values: dict[str, Any]) -> Any:
             value = build_theirs(inner, value)
         elif kind == "error_code":
             value = ErrorCode(value)
-        elif kind == "timedelta_i32":
+        elif kind in ("timedelta_i32", "timedelta_i64"):
             value = datetime.timedelta(milliseconds=value)
         elif kind == "datetime_i64":
             value = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(milliseconds=value)

@@ -195,6 +195,14 @@ def test_entries_under_a_null_list_are_not_written() -> None:
     assert headers_of(headers) == [[("a", b"1")], [], [("b", b"3")]]
 
 
+def test_the_fields_of_a_header_are_found_in_any_case() -> None:
+    kind = pa.list_(pa.struct([("KEY", pa.string()), ("Value", pa.binary())]))
+    column = pa.array([[{"KEY": "a", "Value": b"1"}]], kind)
+    same = pa.array([[{"key": "a", "value": b"1"}]], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+    values = pa.array(["v"])
+    assert record_columns(values, headers=column).headers.equals(record_columns(values, headers=same).headers)
+
+
 def test_header_values_may_all_be_null() -> None:
     headers = pa.array([[("a", None)], []], pa.list_(pa.struct([("key", pa.string()), ("value", pa.null())])))
     assert headers_of(headers) == [[("a", None)], []]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.producer.delivery import OffsetRange
+from spark_kafka_sink.producer.delivery import OffsetRange, RowFailure
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 
@@ -17,8 +19,24 @@ class FakeDelivery:
         self.rows = rows
         self.acknowledged = 0
         self.error: KafkaError | None = None
+        self.failures: list[RowFailure] = []
         self.offsets: dict[TopicPartition, OffsetRange] = {}
         self._first_offset = first_offset
+
+    def refuse(self, blamed: Mapping[int, KafkaError], others: Sequence[int] = (), *, partition: int = 0) -> None:
+        """Some rows are to blame, others were in the same batch; the rest is acknowledged."""
+        rows = np.array(sorted([*blamed, *others]), np.int32)
+        error = next(iter(blamed.values()), KafkaError("another row of the batch was refused"))
+        where = TopicPartition("t", partition)
+        self.failures.append(RowFailure(rows, error, where, dict(blamed), rows_are_named=True))
+        self.error = self.error or error
+        if self.rows > len(rows):
+            self.acknowledge(self.rows - len(rows))
+
+    def fail_all(self, error: KafkaError) -> None:
+        rows = np.arange(self.rows, dtype=np.int32)
+        self.failures.append(RowFailure(rows, error, None, {}, rows_are_named=False))
+        self.error = error
 
     def acknowledge(self, rows: int | None = None) -> None:
         self.acknowledged = self.rows if rows is None else rows

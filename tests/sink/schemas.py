@@ -31,6 +31,8 @@ TYPES: dict[str, DataType] = {
     "headers": headers(BinaryType()),
     "headers of strings": headers(StringType()),
     "map": MapType(StringType(), BinaryType()),
+    "map of strings": MapType(StringType(), StringType()),
+    "headers with capitals": ArrayType(StructType([StructField("KEY", StringType()), StructField("Value", BinaryType())])),
     "strings": ArrayType(StringType()),
 }
 

@@ -26,11 +26,14 @@ from spark_kafka_sink.sink.row_mapping import RowMapping
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
 
 
-def message(partition: int, *written: WrittenRange, count: int = 1, query_id: str | None = None) -> KafkaCommitMessage:
+def message(
+    partition: int, *written: WrittenRange, count: int = 1, query_id: str | None = None, rejected: tuple[int, int] = (0, 0)
+) -> KafkaCommitMessage:
     rows = sum(each.rows for each in written)
     counters = tuple(count for _ in COUNTERS)
     batch_id = None if query_id is None else 4
-    return KafkaCommitMessage(partition, 0, query_id, batch_id, rows, 10 * rows, 0.5 + partition, counters, written)
+    seconds = 0.5 + partition
+    return KafkaCommitMessage(partition, 0, query_id, batch_id, rows, 10 * rows, seconds, counters, *rejected, written)
 
 
 ONE = message(0, WrittenRange("a", 0, 10, 19, 10, 100), WrittenRange("b", 0, 5, 5, 1, 10), count=2)
@@ -176,6 +179,56 @@ def test_each_commit_appends_one_line_of_json(tmp_path: Path) -> None:
 def test_a_report_that_cannot_be_written_does_not_fail_the_write(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     commit_protocol.commit([ONE], str(tmp_path / "missing" / "report"))
     assert "the report of 11 rows was not written to reportPath=" in caplog.text
+
+
+# --- rows that were not written ---------------------------------------------------------------------------------------
+
+
+def test_rows_that_were_not_written_are_counted_and_make_the_line_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    summary = commit_protocol.commit([ONE, message(1, rejected=(2, 3)), message(2, rejected=(1, 0))], None)
+    assert (summary.rows, summary.skipped, summary.dead_lettered) == (11, 3, 3)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "; 3 skipped, 3 dead-lettered; " in record.getMessage()
+    assert (json.loads(summary.to_json(0))["skipped"], json.loads(summary.to_json(0))["dead_lettered"]) == (3, 3)
+
+
+# --- the caller's function --------------------------------------------------------------------------------------------
+
+summaries: list[CommitSummary] = []
+
+
+def remember(summary: CommitSummary) -> None:
+    summaries.append(summary)
+
+
+def fail(summary: CommitSummary) -> None:
+    raise RuntimeError(f"no use for {summary.rows} rows")
+
+
+def test_the_callers_function_gets_the_summary() -> None:
+    summary = commit_protocol.commit([ONE, TWO], None, f"{__name__}.remember")
+    assert summaries.pop() is summary
+
+
+def test_a_function_that_fails_does_not_fail_the_write(caplog: pytest.LogCaptureFixture) -> None:
+    assert commit_protocol.commit([ONE], None, f"{__name__}.fail").rows == 11
+    assert f"onCommit={__name__}.fail failed; 11 rows are written all the same" in caplog.text
+    assert "no use for 11 rows" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("nowhere.at_all", "ModuleNotFoundError"),
+        ("json.lods", "AttributeError"),
+        ("json.__name__", "can be called"),
+        ("print", "package.module.function"),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_told(name: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        commit_protocol.find_function(name)
 
 
 # --- abort ------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from spark_kafka_sink import KafkaDataSource, _autoregister
 from spark_kafka_sink.config import BULK_DEFAULTS, Secret
 from spark_kafka_sink.errors import ConfigError, KafkaError, SchemaError
 from spark_kafka_sink.sink import require_pyspark
+from spark_kafka_sink.sink.row_rules import RowRules
 from tests.sink.schemas import schema
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -94,6 +95,17 @@ def test_a_report_path_needs_its_directory(tmp_path: Path) -> None:
     source(reportPath="r.jsonl").writer(GOOD, False)
     with pytest.raises(ConfigError, match="lies in a directory that does not exist on the driver"):
         source(reportPath=str(tmp_path / "no" / "r.jsonl")).writer(GOOD, False)
+
+
+def test_on_commit_needs_a_function_that_the_driver_can_import() -> None:
+    assert source(onCommit="builtins.print").writer(GOOD, False).on_commit == "builtins.print"
+    with pytest.raises(ConfigError, match=r"onCommit=nowhere\.f cannot be called on the driver: ModuleNotFoundError"):
+        source(onCommit="nowhere.f").streamWriter(GOOD, False)
+
+
+def test_the_rules_for_rows_travel_to_the_tasks() -> None:
+    writer = source(onInvalidRecord="deadLetter", deadLetterTopic="dead", maxBytesPerSecond="7").writer(GOOD, False)
+    assert pickle.loads(pickle.dumps(writer)).rules == RowRules("fail", "deadLetter", "dead", None, 7)
 
 
 # --- doors ------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from spark_kafka_sink.errors import InvalidRecordError
 from spark_kafka_sink.sink.row_mapping import RowMapping
 from tests.sink.schemas import schema
 
-HEADERS = "array<struct<key:string,value:binary>>"
+HEADERS = "array<struct<key:string,value:binary>> or map<string,string> or map<string,binary>"
 
 
 def check(columns: dict[str, str], **options: str) -> tuple[RowMapping, list[str]]:
@@ -85,10 +85,6 @@ def test_the_first_of_two_equal_names_counts() -> None:
             "headers attribute unsupported type array<struct<key:string,value:string>>. headers must be a(n) " + HEADERS,
         ),
         (
-            {"topic": "string", "value": "string", "headers": "map"},
-            "headers attribute unsupported type map<string,binary>. headers must be a(n) " + HEADERS,
-        ),
-        (
             {"topic": "string", "value": "string", "headers": "strings"},
             "headers attribute unsupported type array<string>. headers must be a(n) " + HEADERS,
         ),
@@ -96,6 +92,19 @@ def test_the_first_of_two_equal_names_counts() -> None:
 )
 def test_a_wrong_schema_is_told_in_sparks_words(columns: dict[str, str], expected: str) -> None:
     assert check(columns)[1] == [expected]
+
+
+@pytest.mark.parametrize("said", ["true", "false"])
+def test_headers_are_written_whatever_include_headers_says(said: str) -> None:
+    """As Spark does: the option is for reading."""
+    assert check({"value": "string", "headers": "headers"}, topic="t", includeHeaders=said)[0].headers == 1
+
+
+@pytest.mark.parametrize("kind", ["map", "map of strings", "headers with capitals"])
+def test_headers_may_also_be_maps_and_fields_named_in_any_case(kind: str) -> None:
+    """Spark's own sink compares types without regard to case; maps it does not take."""
+    mapping, problems = check({"value": "string", "headers": kind}, topic="t")
+    assert (mapping.headers, problems) == (1, [])
 
 
 def test_all_wrong_columns_are_told_at_once() -> None:

@@ -15,7 +15,9 @@ from spark_kafka_sink.errors import ConfigError, DeliveryError, KafkaError, Kafk
 from spark_kafka_sink.sink import writer
 from spark_kafka_sink.sink.commit_protocol import COUNTERS, KafkaCommitMessage, WrittenRange
 from spark_kafka_sink.sink.row_mapping import RowMapping
-from spark_kafka_sink.sink.writer import MAX_PENDING, KafkaBatchWriter, KafkaStreamWriter, Task, with_shipped_files, write_batches
+from spark_kafka_sink.sink.row_rules import RowRules
+from spark_kafka_sink.sink.row_sender import MAX_PENDING, RowSender
+from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter, Task, with_shipped_files, write_batches
 from tests.sink.fake_producer import FakeDelivery, FakeProducer
 
 MAPPING = RowMapping(topic="t", value=0, key=None, partition=None, headers=None, timestamp=None)
@@ -38,7 +40,8 @@ class Batches:
 
 
 def write(batches: Batches, producer: FakeProducer) -> KafkaCommitMessage:
-    return write_batches(iter(batches), MAPPING, producer, TASK)  # type: ignore[arg-type]
+    sender = RowSender(producer, MAPPING, {}, RowRules(), FakeProducer)  # type: ignore[arg-type]
+    return write_batches(iter(batches), sender, producer, TASK)  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +106,7 @@ def test_a_failure_of_the_last_batch_fails_the_task() -> None:
 
 
 def test_a_row_that_is_neither_acknowledged_nor_failed_is_told() -> None:
-    with pytest.raises(DeliveryError, match="5 rows came in, 5 were sent and 4 acknowledged"):
+    with pytest.raises(DeliveryError, match="5 rows came in, 4 are acknowledged, 0 were skipped and 0 dead-lettered"):
         write(Batches(2, 3), FakeProducer(on_send=lambda _, each: each.acknowledge(2)))
 
 
@@ -119,7 +122,7 @@ def test_handles_of_unanswered_batches_stay_few() -> None:
 
 
 def test_ranges_of_many_batches_are_merged_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_kafka_sink.sink.writer.MAX_RANGES", 2)
+    monkeypatch.setattr("spark_kafka_sink.sink.row_sender.MAX_RANGES", 2)
     assert write(Batches(*[1] * 9), FakeProducer(on_send=acknowledge_at_once)).written == (WrittenRange("t", 0, 0, 8, 9, 90),)
 
 

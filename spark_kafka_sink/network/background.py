@@ -1,0 +1,86 @@
+"""Work that may block (a token endpoint, a Kerberos server), done beside the Sender's thread, which must not wait for it.
+
+A handshake yields Background(work); NetworkClient starts it here and goes on with its other connections until the outcome is
+there. Each work has a daemon thread of its own: one that hangs in foreign code keeps nothing else from going on, and nobody
+waits for it longer than the handshake's time-out.
+Law: what `work` raises leaves this file as an AuthenticationError without the frames of the thread, whose locals may be secrets.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from spark_kafka_sink.errors import AuthenticationError, KafkaError
+
+
+class Background(NamedTuple):
+    """What a handshake yields to have `work()` done; it is sent the result, or thrown a KafkaError."""
+
+    work: Callable[[], Any]
+
+
+class Outcome(NamedTuple):
+    result: Any
+    error: KafkaError | None
+
+
+class Worker(Protocol):
+    """What NetworkClient needs; tests hand in one without threads."""
+
+    def start(self, node_id: int, work: Callable[[], Any], deadline_ms: int) -> None: ...
+    def finished(self) -> list[tuple[int, Outcome]]: ...
+    def overdue(self, now_ms: int) -> list[int]: ...
+    def forget(self, node_id: int) -> None: ...
+
+
+class BackgroundWorker:
+    """Sender thread only. `wakeup` is called when a work is done, by its thread."""
+
+    def __init__(self, wakeup: Callable[[], None]) -> None:
+        self._wakeup = wakeup
+        self._lock = threading.Lock()  # guards _outcomes
+        self._outcomes: dict[object, Outcome] = {}  # by the token of its start
+        self._running: dict[int, tuple[object, int]] = {}  # node id -> token, deadline
+
+    def start(self, node_id: int, work: Callable[[], Any], deadline_ms: int) -> None:
+        """One at a time for each node."""
+        token = object()
+        self._running[node_id] = (token, deadline_ms)
+        threading.Thread(target=self._run, args=(token, work), name="kafka-producer-login", daemon=True).start()
+
+    def _run(self, token: object, work: Callable[[], Any]) -> None:
+        outcome = outcome_of(work)
+        with self._lock:
+            self._outcomes[token] = outcome
+        self._wakeup()
+
+    def finished(self) -> list[tuple[int, Outcome]]:
+        """Node ids whose work is done, and what came of it; each once. What nobody waits for any more is dropped."""
+        if not self._running and not self._outcomes:
+            return []
+        with self._lock:
+            outcomes, self._outcomes = self._outcomes, {}
+        done = [(node_id, outcomes[token]) for node_id, (token, _) in self._running.items() if token in outcomes]
+        for node_id, _ in done:
+            del self._running[node_id]
+        return done
+
+    def overdue(self, now_ms: int) -> list[int]:
+        return [node_id for node_id, (_, deadline_ms) in self._running.items() if now_ms >= deadline_ms]
+
+    def forget(self, node_id: int) -> None:
+        self._running.pop(node_id, None)
+
+
+def outcome_of(work: Callable[[], Any]) -> Outcome:
+    """Do it, here and now."""
+    try:
+        return Outcome(work(), None)
+    except KafkaError as error:
+        failure = error
+    except Exception as error:  # noqa: BLE001 - it runs foreign code: a token callback, a Kerberos library
+        failure = AuthenticationError(f"{type(error).__name__}: {error}", condition="KAFKA_LOGIN_FAILED")
+    failure.__traceback__ = failure.__context__ = failure.__cause__ = None
+    return Outcome(None, failure)

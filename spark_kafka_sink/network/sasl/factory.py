@@ -1,0 +1,69 @@
+"""The login that a configuration asks for. config.py has checked the options; what only shows here is what must be importable."""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+
+from spark_kafka_sink import sasl_config
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config import ProducerConfig, Secret
+from spark_kafka_sink.errors import ConfigError
+from spark_kafka_sink.network.sasl import token_endpoint
+from spark_kafka_sink.network.sasl.kerberos import GssapiLogin, load_gssapi
+from spark_kafka_sink.network.sasl.login import Login, PlainLogin
+from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin
+from spark_kafka_sink.network.sasl.scram import ScramLogin
+from spark_kafka_sink.network.sasl.token_sources import (
+    Source,
+    aws_source,
+    find_callback,
+    token_in_file,
+    token_of_callback,
+    unsecured_token,
+)
+from spark_kafka_sink.network.sasl.tokens import RefreshWindow, TokenCache
+from spark_kafka_sink.sasl_config import JaasEntry
+
+
+def login_of(config: ProducerConfig, clock: Clock, random: Random) -> Login:
+    """The login for a security.protocol with SASL. Neither blocks nor connects.
+
+    Raises:
+        ConfigError: a package, a function or an option that the mechanism needs is missing.
+    """
+    values = {name: getattr(config, name) for name in config.__slots__}
+    for problem in sasl_config.problems(values):
+        raise ConfigError(problem)
+    entry = sasl_config.read_entry(values)
+    assert isinstance(entry, JaasEntry)
+    mechanism = config.sasl_mechanism
+    if mechanism == sasl_config.GSSAPI:
+        return GssapiLogin(config.sasl_kerberos_service_name or entry.get("serviceName") or "", entry, load_gssapi())
+    if mechanism in (sasl_config.OAUTHBEARER, sasl_config.AWS_MSK_IAM):
+        source = _source(sasl_config.token_source(values), config, entry, clock)
+        cache = TokenCache(source, RefreshWindow.of(config), clock, wait_ms=config.request_timeout_ms, random=random)
+        return OAuthBearerLogin(cache)
+    name, password = entry.get("username") or "", Secret(entry.get("password") or "")
+    if mechanism == sasl_config.PLAIN:
+        return PlainLogin(name, password)
+    return ScramLogin(mechanism, name, password, token_auth=(entry.get("tokenauth") or "").lower() == "true")
+
+
+def _source(kind: str, config: ProducerConfig, entry: JaasEntry, clock: Clock) -> Source:
+    if kind is sasl_config.UNSECURED:
+        return partial(unsecured_token, entry, clock)
+    if kind is sasl_config.AWS:
+        return aws_source(config, entry)
+    if kind is sasl_config.CALLBACK:
+        return partial(token_of_callback, find_callback(config.sasl_login_callback_handler_class or ""), entry)
+    if kind is sasl_config.TOKEN_FILE:
+        return partial(token_in_file, config.sasl_oauthbearer_token_endpoint_url or "", config.sasl_oauthbearer_sub_claim_name)
+    endpoint = token_endpoint.Endpoint.of(config, entry)
+    if kind is sasl_config.JWT_BEARER:
+        if config.sasl_oauthbearer_assertion_file is None:
+            token_endpoint.require_cryptography()
+        make_post = partial(token_endpoint.jwt_bearer_post, config, entry, clock)
+    else:
+        make_post = partial(token_endpoint.client_credentials_post, config, entry)
+    return partial(token_endpoint.fetch_token, endpoint, make_post, clock)

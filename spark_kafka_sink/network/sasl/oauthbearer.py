@@ -1,0 +1,47 @@
+"""OAUTHBEARER: a token instead of a password (RFC 7628, KIP-255, KIP-342)."""
+
+from __future__ import annotations
+
+import re
+
+from spark_kafka_sink.config import SecretBytes
+from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.network.background import Background
+from spark_kafka_sink.network.sasl.login import Exchange
+from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, TokenCache, token_error
+
+_TOKEN = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
+_EXTENSION_NAME = re.compile(r"[A-Za-z]+")
+_EXTENSION_VALUE = re.compile(r"[\x21-\x7E \t\r\n]+")
+_MAX_QUOTED = 300
+
+
+class OAuthBearerLogin:
+    mechanism = "OAUTHBEARER"
+
+    def __init__(self, tokens: TokenCache) -> None:
+        self._tokens = tokens
+
+    @property
+    def who(self) -> str:
+        name = self._tokens.principal_name
+        return "the bearer of a token" if name is None else f"token principal '{name}'"
+
+    def start(self, host: str) -> Exchange:  # noqa: ARG002 - Login's signature
+        refusal = yield (yield Background(lambda: first_message(self._tokens.token())))
+        if not refusal:
+            return
+        yield SecretBytes(b"\x01")  # the refusal is only complete when we have asked for its end; brokers then send an error
+        text = refusal[:_MAX_QUOTED].decode("ascii", errors="replace")
+        raise AuthenticationError(f"the broker refused the token: {text!r}", condition="KAFKA_SASL_AUTHENTICATION_FAILED")
+
+
+def first_message(token: OAuthBearerToken) -> SecretBytes:
+    """Raises AuthenticationError for a token or extensions that the mechanism cannot carry."""
+    if _TOKEN.fullmatch(token.value.reveal()) is None:
+        raise token_error("the token has characters that RFC 6750 does not allow")
+    for name, value in token.extensions.items():
+        if name == "auth" or not _EXTENSION_NAME.fullmatch(name) or not _EXTENSION_VALUE.fullmatch(value):
+            raise token_error(f"the SASL extension {name!r} has a name or value that OAUTHBEARER does not allow")
+    extensions = "".join(f"{name}={value}\x01" for name, value in token.extensions.items())
+    return SecretBytes(f"n,,\x01auth=Bearer {token.value.reveal()}\x01{extensions}\x01".encode())

@@ -1,0 +1,307 @@
+"""Tokens from an OAuth server: the client credentials flow (KIP-768) and the JWT bearer flow (KIP-1139).
+
+One POST per token, over https (config allows http for localhost only), with time-outs, back-off between attempts, a bound for
+the answer and no redirects, which would carry the client's secret elsewhere. Blocks; runs on a thread of background.py.
+Law: urllib's frames hold the secret in their locals, so no exception of it leaves this file, not even as a context.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import logging
+import socket
+import ssl
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NamedTuple
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote_plus, urlencode
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config import ProducerConfig, Secret, SecretBytes
+from spark_kafka_sink.errors import AuthenticationError, ConfigError
+from spark_kafka_sink.network.backoff import ExponentialBackoff
+from spark_kafka_sink.network.sasl.token_sources import MAX_TOKEN_BYTES, read_secret_file
+from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, token_error, token_from_jwt
+from spark_kafka_sink.sasl_config import JaasEntry
+
+log = logging.getLogger(__name__)
+
+DEFAULT_TIMEOUT_MS = 10_000
+# Asking again brings the same answer.
+_FINAL_STATUS = frozenset({400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 412, 413, 414, 415, 501, 505})
+_MAX_QUOTED = 300
+_JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    url: str
+    connect_timeout_ms: int
+    read_timeout_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    sub_claim: str
+    extensions: dict[str, str] = field(repr=False)
+
+    @classmethod
+    def of(cls, config: ProducerConfig, entry: JaasEntry) -> Endpoint:
+        return cls(
+            config.sasl_oauthbearer_token_endpoint_url or "",
+            config.sasl_login_connect_timeout_ms or DEFAULT_TIMEOUT_MS,
+            config.sasl_login_read_timeout_ms or DEFAULT_TIMEOUT_MS,
+            max(config.sasl_login_retry_backoff_ms, 1),
+            config.sasl_login_retry_backoff_max_ms,
+            config.sasl_oauthbearer_sub_claim_name,
+            entry.with_prefix("extension_"),
+        )
+
+
+class Post(NamedTuple):
+    """What is sent. Shows nothing."""
+
+    body: SecretBytes
+    authorization: Secret | None
+
+    def __repr__(self) -> str:
+        return "Post()"
+
+
+def client_credentials_post(config: ProducerConfig, entry: JaasEntry) -> Post:
+    client_id = config.sasl_oauthbearer_client_credentials_client_id or entry.get("clientId") or ""
+    secret = config.sasl_oauthbearer_client_credentials_client_secret or Secret(entry.get("clientSecret") or "")
+    encode: Callable[[str], str] = quote_plus if config.sasl_oauthbearer_header_urlencode else str
+    pair = SecretBytes(f"{encode(client_id)}:{encode(secret.reveal())}".encode())
+    form = {"grant_type": "client_credentials"} | _scope(config, entry)
+    return Post(SecretBytes(urlencode(form).encode()), Secret(f"Basic {base64.b64encode(pair).decode()}"))
+
+
+def jwt_bearer_post(config: ProducerConfig, entry: JaasEntry, clock: Clock) -> Post:
+    assertion = assertion_of(config, clock)
+    return Post(
+        SecretBytes(urlencode({"grant_type": _JWT_BEARER, "assertion": assertion.reveal()} | _scope(config, entry)).encode()),
+        None,
+    )
+
+
+def _scope(config: ProducerConfig, entry: JaasEntry) -> dict[str, str]:
+    scope = config.sasl_oauthbearer_scope or entry.get("scope")
+    return {"scope": scope} if scope else {}
+
+
+# ---- asking -------------------------------------------------------------------------------------------------------------------
+
+
+class _Failure(NamedTuple):
+    text: str
+    may_retry: bool
+
+
+def fetch_token(endpoint: Endpoint, make_post: Callable[[], Post], clock: Clock) -> OAuthBearerToken:
+    """Ask until there is a token, or the answer is final, or sasl.login.retry.backoff.max.ms have passed.
+
+    Raises AuthenticationError, which quotes the server's refusal.
+    """
+    backoff = ExponentialBackoff(
+        endpoint.retry_backoff_ms, max(endpoint.retry_backoff_max_ms, endpoint.retry_backoff_ms), Random()
+    )
+    end_ms = clock.now_ms() + endpoint.retry_backoff_max_ms
+    attempts = 0
+    while True:
+        outcome = _ask_once(endpoint, make_post())
+        if isinstance(outcome, OAuthBearerToken):
+            return outcome
+        wait_ms = min(backoff.backoff_ms(attempts), end_ms - clock.now_ms())
+        attempts += 1
+        if not outcome.may_retry or wait_ms <= 0:
+            break
+        log.warning(
+            "! attempt %d to get a token from %s failed: %s; again in %d ms", attempts, endpoint.url, outcome.text, wait_ms
+        )
+        _pause(clock, wait_ms)
+    raise token_error(f"no token from {endpoint.url} after {attempts} attempt(s): {outcome.text}")
+
+
+def _pause(clock: Clock, wait_ms: int) -> None:
+    condition = threading.Condition()
+    with condition:
+        clock.wait(condition, wait_ms)
+
+
+def _ask_once(endpoint: Endpoint, post: Post) -> OAuthBearerToken | _Failure:
+    try:
+        with _opener(endpoint).open(_request(endpoint.url, post)) as response:
+            answer = SecretBytes(response.read(MAX_TOKEN_BYTES + 1))
+    except HTTPError as error:
+        with error:
+            return _refusal(error)
+    except (URLError, OSError, http.client.HTTPException) as error:
+        reason = error.reason if isinstance(error, URLError) else error
+        is_final = isinstance(reason, ssl.SSLCertVerificationError)
+        return _Failure(f"{type(reason).__name__}: {reason}", not is_final)
+    token = _access_token(answer)
+    if token is None:
+        return _Failure("the answer holds no access_token", may_retry=False)
+    return token_from_jwt(token, sub_claim=endpoint.sub_claim, extensions=endpoint.extensions)
+
+
+def _request(url: str, post: Post) -> Request:
+    request = Request(url, data=post.body, method="POST")
+    request.add_header("Accept", "application/json")
+    request.add_header("Cache-Control", "no-cache")
+    request.add_header("Content-Type", "application/x-www-form-urlencoded")
+    if post.authorization is not None:
+        request.add_unredirected_header("Authorization", post.authorization.reveal())
+    return request
+
+
+def _refusal(error: HTTPError) -> _Failure:
+    try:
+        body = json.loads(error.read(MAX_TOKEN_BYTES))
+        told = [str(body[key]) for key in ("error", "error_description") if key in body]
+    except (OSError, http.client.HTTPException, ValueError, TypeError, RecursionError):
+        told = []
+    return _Failure(
+        f"HTTP status {error.code} {': '.join(told)[:_MAX_QUOTED]}".rstrip(),
+        error.code >= 400 and error.code not in _FINAL_STATUS,
+    )
+
+
+def _access_token(answer: SecretBytes) -> Secret | None:
+    try:
+        body = Secret(json.loads(answer))  # whatever it is, out of sight
+    except (ValueError, RecursionError):
+        return None
+    value: Any = body.reveal()
+    token = value.get("access_token") if isinstance(value, dict) else None
+    return Secret(token.strip()) if isinstance(token, str) and token.strip() else None
+
+
+def _opener(endpoint: Endpoint) -> Any:
+    connect_s, read_s = endpoint.connect_timeout_ms / 1000, endpoint.read_timeout_ms / 1000
+
+    class Http(http.client.HTTPConnection):
+        def connect(self) -> None:
+            self.timeout = connect_s
+            super().connect()
+            _limit_reads(self.sock, read_s)
+
+    class Https(http.client.HTTPSConnection):
+        def connect(self) -> None:
+            self.timeout = connect_s
+            super().connect()
+            _limit_reads(self.sock, read_s)
+
+    class OpenHttp(HTTPHandler):
+        def http_open(self, req: Request) -> http.client.HTTPResponse:
+            return self.do_open(Http, req)
+
+    class OpenHttps(HTTPSHandler):
+        def https_open(self, req: Request) -> http.client.HTTPResponse:
+            return self.do_open(Https, req, context=ssl.create_default_context())
+
+    return build_opener(OpenHttp, OpenHttps, _NoRedirects)
+
+
+def _limit_reads(sock: socket.socket | None, seconds: float) -> None:
+    if sock is not None:
+        sock.settimeout(seconds)
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """A redirection is an answer like any other that is no token."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+# ---- JWT assertions -----------------------------------------------------------------------------------------------------------
+
+
+def assertion_of(config: ProducerConfig, clock: Clock) -> Secret:
+    """The ready one of sasl.oauthbearer.assertion.file, or one that is signed here. Raises AuthenticationError."""
+    if config.sasl_oauthbearer_assertion_file is not None:
+        return read_secret_file(config.sasl_oauthbearer_assertion_file, "sasl.oauthbearer.assertion.file")
+    option = "sasl.oauthbearer.assertion.private.key.file"
+    key = read_secret_file(config.sasl_oauthbearer_assertion_private_key_file or "", option)
+    header, claims = _template(config)
+    header = {"alg": config.sasl_oauthbearer_assertion_algorithm.upper(), "typ": "JWT"} | header
+    claims = claims | assertion_claims(config, clock.wall_ms() // 1000)
+    signed = SecretBytes(b"%b.%b" % (_base64url(json.dumps(header).encode()), _base64url(json.dumps(claims).encode())))
+    signature = _sign(signed, key, config.sasl_oauthbearer_assertion_private_key_passphrase, header["alg"])
+    return Secret(f"{signed.decode()}.{_base64url(signature).decode()}")
+
+
+def assertion_claims(config: ProducerConfig, now_s: int) -> dict[str, object]:
+    """What the sasl.oauthbearer.assertion.claim.* options say."""
+    claims: dict[str, object] = {
+        "iat": now_s,
+        "exp": now_s + config.sasl_oauthbearer_assertion_claim_exp_seconds,
+        "nbf": now_s - config.sasl_oauthbearer_assertion_claim_nbf_seconds,
+        "aud": config.sasl_oauthbearer_assertion_claim_aud,
+        "iss": config.sasl_oauthbearer_assertion_claim_iss,
+        "sub": config.sasl_oauthbearer_assertion_claim_sub,
+        "jti": str(uuid.uuid4()) if config.sasl_oauthbearer_assertion_claim_jti_include else None,
+    }
+    return {name: value for name, value in claims.items() if value is not None}
+
+
+def _template(config: ProducerConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`header` and `payload` of sasl.oauthbearer.assertion.template.file."""
+    if config.sasl_oauthbearer_assertion_template_file is None:
+        return {}, {}
+    option = "sasl.oauthbearer.assertion.template.file"
+    text = read_secret_file(config.sasl_oauthbearer_assertion_template_file, option)
+    try:
+        template = json.loads(text.reveal())
+    except (ValueError, RecursionError):
+        template = None
+    if not isinstance(template, dict) or not all(isinstance(template.get(part, {}), dict) for part in ("header", "payload")):
+        raise token_error(f'{option} must hold JSON like {{"header": {{…}}, "payload": {{…}}}}')
+    return template.get("header", {}), template.get("payload", {})
+
+
+def require_cryptography() -> None:
+    """Raises ConfigError when assertions cannot be signed here."""
+    try:
+        import cryptography  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            "sasl.oauthbearer.assertion.private.key.file needs the package cryptography on the driver and all executors:"
+            " pip install 'pykafka-sink[jwt]'; or sign elsewhere and set sasl.oauthbearer.assertion.file"
+        ) from error
+
+
+def _sign(signed: SecretBytes, key: Secret, passphrase: Secret | None, algorithm: str) -> SecretBytes:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+    from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    loaded: Any = None
+    try:
+        loaded = load_pem_private_key(key.reveal().encode(), None if passphrase is None else passphrase.reveal().encode())
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        problem = str(error)
+    if loaded is None:
+        raise token_error(f"sasl.oauthbearer.assertion.private.key.file cannot be used: {problem[:_MAX_QUOTED]}")
+    if algorithm == "RS256" and isinstance(loaded, rsa.RSAPrivateKey):
+        return SecretBytes(loaded.sign(signed, padding.PKCS1v15(), SHA256()))
+    if algorithm == "ES256" and isinstance(loaded, ec.EllipticCurvePrivateKey) and loaded.curve.name == "secp256r1":
+        r, s = decode_dss_signature(loaded.sign(signed, ec.ECDSA(SHA256())))
+        return SecretBytes(r.to_bytes(32, "big") + s.to_bytes(32, "big"))
+    raise AuthenticationError(
+        f"the key of sasl.oauthbearer.assertion.private.key.file does not fit sasl.oauthbearer.assertion.algorithm={algorithm}",
+        condition="KAFKA_OAUTH_TOKEN_UNAVAILABLE",
+    )
+
+
+def _base64url(value: bytes) -> SecretBytes:
+    return SecretBytes(base64.urlsafe_b64encode(value).rstrip(b"="))

@@ -1,0 +1,205 @@
+"""Where OAuth tokens come from when no server is asked for them: made here, a Python function, a file, AWS's signer.
+
+Each source is a function without arguments that returns a token, may block, and raises AuthenticationError; it runs on a thread
+of background.py. A token endpoint is one more source, in token_endpoint.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config import ProducerConfig, Secret
+from spark_kafka_sink.errors import ConfigError, KafkaError
+from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, token_error, token_from_jwt
+from spark_kafka_sink.sasl_config import JaasEntry
+
+Source = Callable[[], OAuthBearerToken]
+
+MAX_TOKEN_BYTES = 1 << 20
+
+# ---- unsecured: for tests of brokers with Kafka's unsecured validator ----------------------------------------------------------
+
+
+def unsecured_token(entry: JaasEntry, clock: Clock) -> OAuthBearerToken:
+    """An unsigned JWT from the unsecuredLogin* options of the login module, as Kafka's unsecured handler makes it."""
+    principal_claim = entry.get("unsecuredLoginPrincipalClaimName") or "sub"
+    claims = unsecured_claims(entry, clock.wall_ms() / 1000)
+    if not claims.get(principal_claim):
+        raise token_error(f"sasl.jaas.config sets no unsecuredLoginStringClaim_{principal_claim}, which names the user")
+    token = Secret(f"{_base64url({'alg': 'none'})}.{_base64url(claims)}.")
+    return token_from_jwt(token, sub_claim=principal_claim, extensions=entry.with_prefix("unsecuredLoginExtension_"))
+
+
+def unsecured_claims(entry: JaasEntry, now_s: float) -> dict[str, object]:
+    """Raises AuthenticationError for a number that is none, and for claims that are not to be set."""
+    claims: dict[str, object] = {"iat": now_s, "exp": now_s + _number(entry.get("unsecuredLoginLifetimeSeconds") or "3600")}
+    convert: dict[str, Callable[[str], object]] = {"String": str, "Number": _number, "List": _listed}
+    for kind, read in convert.items():
+        for name, value in entry.with_prefix(f"unsecuredLogin{kind}Claim_").items():
+            if name in ("iat", "exp"):
+                raise token_error(f"sasl.jaas.config must not set the claim {name}")
+            claims[name] = read(value)
+    return claims
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise token_error("an unsecuredLogin… option of sasl.jaas.config that must be a number is none") from None
+
+
+def _listed(text: str) -> list[str]:
+    """The first character separates the rest: `|a|b`."""
+    return text[1:].split(text[0]) if len(text) > 1 else []
+
+
+def _base64url(claims: Mapping[str, object]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+
+
+# ---- a Python function ------------------------------------------------------------------------------------------------------
+
+
+def find_callback(name: str) -> Callable[[Mapping[str, str]], Any]:
+    """The function that sasl.login.callback.handler.class names, as `package.module.function` or `package.module:function`.
+
+    Raises:
+        ConfigError: it cannot be imported here, or is no function.
+    """
+    module, _, attribute = name.replace(":", ".").rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"sasl.login.callback.handler.class={name} cannot be imported here ({error}); it must be the dotted name of a Python"
+            " function that is installed on the driver and all executors (classes of Java cannot be used)"
+        ) from error
+    if not callable(found):
+        raise ConfigError(f"sasl.login.callback.handler.class={name} is no function")
+    return found  # type: ignore[no-any-return]
+
+
+def token_of_callback(callback: Callable[[Mapping[str, str]], Any], entry: JaasEntry) -> OAuthBearerToken:
+    """What the function makes of the login module's options.
+
+    It returns the token as str (its expiry is read from it when it is a JWT), or (token, expiry in seconds since 1970), or an
+    OAuthBearerToken. An exception of it fails the login; its text is shown, so it must hold no secret.
+    """
+    returned = _Returned(callback(entry.with_prefix("")))
+    extensions = entry.with_prefix("extension_")
+    if isinstance(returned.value, OAuthBearerToken):
+        return returned.value
+    if isinstance(returned.value, str):
+        return token_from_jwt(Secret(returned.value), extensions=extensions)
+    if returned.is_pair():
+        known = token_from_jwt(Secret(returned.value[0]), extensions=extensions)
+        return OAuthBearerToken(known.value, int(returned.value[1] * 1000), known.principal_name, None, extensions)
+    raise token_error(
+        f"the token callback returned a {type(returned.value).__name__}; it must return a str, (str, expiry in seconds since"
+        " 1970) or OAuthBearerToken"
+    )
+
+
+class _Returned:
+    """Holds what a callback returned, out of sight."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def is_pair(self) -> bool:
+        value = self.value
+        return (
+            isinstance(value, tuple | list)
+            and len(value) == 2
+            and isinstance(value[0], str)
+            and isinstance(value[1], int | float)
+            and 0 <= value[1] < 1e12
+        )
+
+
+# ---- a file -------------------------------------------------------------------------------------------------------------------
+
+
+def token_in_file(url: str, sub_claim: str) -> OAuthBearerToken:
+    """The token in a file:///… that something else keeps fresh; read again whenever a token is needed."""
+    return token_from_jwt(
+        read_secret_file(unquote(urlsplit(url).path), "sasl.oauthbearer.token.endpoint.url"), sub_claim=sub_claim
+    )
+
+
+def read_secret_file(path: str, option: str) -> Secret:
+    """A file's text, trimmed. Raises AuthenticationError when it cannot be read, is empty or too large."""
+    try:
+        if Path(path).stat().st_size > MAX_TOKEN_BYTES:
+            raise token_error(f"{option}: {path} is larger than {MAX_TOKEN_BYTES} bytes")
+        text = Secret(Path(path).read_text(encoding="utf-8").strip())
+    except UnicodeDecodeError:
+        problem = "it is no text"
+    except OSError as error:
+        problem = error.strerror or str(error)
+    else:
+        if text.reveal():
+            return text
+        problem = "it is empty"
+    raise token_error(f"{option}: {path} cannot be read: {problem}")
+
+
+# ---- AWS MSK with IAM ---------------------------------------------------------------------------------------------------------
+
+_AWS_HOST = re.compile(r"\.kafka(?:-serverless)?\.(?P<region>[a-z]{2}(?:-[a-z]+)+-[0-9]+)\.amazonaws\.com(?:\.cn)?$")
+
+
+def aws_region(config: ProducerConfig, environment: Mapping[str, str]) -> str | None:
+    """Of the cluster: as its host names say, else as AWS_REGION or AWS_DEFAULT_REGION do."""
+    found = next((match for host, _ in config.bootstrap_servers if (match := _AWS_HOST.search(host))), None)
+    return found["region"] if found else environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+
+
+def aws_source(config: ProducerConfig, entry: JaasEntry) -> Source:
+    """Tokens of AWS's official signer, for the mechanism that MSK offers to others than Java.
+
+    Raises:
+        ConfigError: the signer is not installed, or the region cannot be told.
+    """
+    try:
+        signer = importlib.import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
+    except ImportError as error:
+        raise ConfigError(
+            "sasl.mechanism=AWS_MSK_IAM needs the package aws-msk-iam-sasl-signer-python on the driver and all executors:"
+            " pip install 'pykafka-sink[aws]'"
+        ) from error
+    region = aws_region(config, os.environ)
+    if region is None:
+        raise ConfigError("the AWS region is not known: bootstrap.servers does not tell it, and AWS_REGION is not set")
+    return lambda: _aws_token(signer, region, entry)
+
+
+def _aws_token(signer: Any, region: str, entry: JaasEntry) -> OAuthBearerToken:
+    debug = (entry.get("awsDebugCreds") or "").lower() == "true"
+    profile, role = entry.get("awsProfileName"), entry.get("awsRoleArn")
+    try:
+        if role:
+            session = entry.get("awsRoleSessionName") or "pykafka-sink"
+            returned = _Returned(signer.generate_auth_token_from_role_arn(region, role, session))
+        elif profile:
+            returned = _Returned(signer.generate_auth_token_from_profile(region, profile))
+        else:
+            returned = _Returned(signer.generate_auth_token(region, aws_debug_creds=debug))
+        return OAuthBearerToken(Secret(returned.value[0]), int(returned.value[1]), role or profile)
+    except KafkaError:
+        raise
+    except Exception as error:  # noqa: BLE001 - botocore's errors have no common base here
+        problem = f"{type(error).__name__}: {error}"
+    raise token_error(f"AWS gave no token for region {region}: {problem}")

@@ -1,0 +1,162 @@
+"""OAuth tokens: what they are, and one that is kept and renewed before it expires.
+
+A token is fetched when a connection needs one, and again when the next connection or re-authentication comes after its time:
+there is no thread that renews tokens nobody uses. Where fetching fails while the old token is still good, the old one serves.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NamedTuple
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config import ProducerConfig, Secret
+from spark_kafka_sink.errors import AuthenticationError, KafkaError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthBearerToken:
+    """
+    Args:
+        value: the token; a str is wrapped as a Secret.
+        lifetime_ms: when it expires, in milliseconds since 1970; None: not known, it is used for one login only.
+        principal_name: whom it names, for errors.
+        start_time_ms: since when it is good; None: since it was fetched.
+        extensions: of the SASL exchange (KIP-342).
+    """
+
+    value: Secret
+    lifetime_ms: int | None = None
+    principal_name: str | None = None
+    start_time_ms: int | None = None
+    extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.value, str):
+            object.__setattr__(self, "value", Secret(self.value))
+        elif not isinstance(self.value, Secret):
+            raise TypeError(f"a token is a str, not {type(self.value).__name__}")
+
+
+def token_error(text: str) -> AuthenticationError:
+    return AuthenticationError(text, condition="KAFKA_OAUTH_TOKEN_UNAVAILABLE")
+
+
+def token_from_jwt(value: Secret, *, sub_claim: str = "sub", extensions: Mapping[str, str] | None = None) -> OAuthBearerToken:
+    """A token whose expiry and principal are read from it, unverified, when it is a JWT. It is the broker that verifies."""
+    claims = _claims(value)
+    return OAuthBearerToken(
+        value,
+        _milliseconds(claims.get("exp")),
+        str(claims[sub_claim]) if sub_claim in claims else None,
+        _milliseconds(claims.get("iat")),
+        dict(extensions or {}),
+    )
+
+
+def _claims(value: Secret) -> dict[str, Any]:
+    """Empty for a token that is no JWT."""
+    try:
+        payload = Secret(value.reveal().split(".")[1])
+        claims = json.loads(base64.urlsafe_b64decode(payload.reveal() + "=" * (-len(payload.reveal()) % 4)))
+    except (IndexError, ValueError, RecursionError, binascii.Error):
+        return {}
+    return claims if isinstance(claims, dict) else {}
+
+
+def _milliseconds(claim: object) -> int | None:
+    if isinstance(claim, int | float) and not isinstance(claim, bool) and 0 <= claim < 1e12:
+        return int(claim * 1000)
+    return None
+
+
+class RefreshWindow(NamedTuple):
+    """The sasl.login.refresh.* options."""
+
+    factor: float
+    jitter: float
+    min_period_ms: int
+    buffer_ms: int
+
+    @classmethod
+    def of(cls, config: ProducerConfig) -> RefreshWindow:
+        return cls(
+            config.sasl_login_refresh_window_factor,
+            config.sasl_login_refresh_window_jitter,
+            config.sasl_login_refresh_min_period_seconds * 1000,
+            config.sasl_login_refresh_buffer_seconds * 1000,
+        )
+
+    def refresh_at_ms(self, token: OAuthBearerToken, now_ms: int, random: Random) -> int:
+        """When a token that was fetched at `now_ms` is to be renewed; as Kafka's ExpiringCredentialRefreshingLogin has it."""
+        if token.lifetime_ms is None:
+            return now_ms
+        part = self.factor + self.jitter * random.random()
+        if now_ms + self.min_period_ms + self.buffer_ms > token.lifetime_ms:  # too short for either
+            return now_ms + int((token.lifetime_ms - now_ms) * part)
+        start_ms = now_ms if token.start_time_ms is None else token.start_time_ms
+        proposed_ms = start_ms + int((token.lifetime_ms - start_ms) * part)
+        return max(min(proposed_ms, token.lifetime_ms - self.buffer_ms), now_ms + self.min_period_ms)
+
+
+class TokenCache:
+    """Any thread. Times are wall time, as the token's are.
+
+    Args:
+        fetch: gives a token; blocks, and raises KafkaError.
+        window: when to renew.
+        wait_ms: how long one caller waits for another's fetch.
+    """
+
+    def __init__(
+        self, fetch: Callable[[], OAuthBearerToken], window: RefreshWindow, clock: Clock, *, wait_ms: int, random: Random
+    ) -> None:
+        self._fetch = fetch
+        self._window = window
+        self._clock = clock
+        self._wait_ms = wait_ms
+        self._random = random
+        self._lock = threading.Lock()  # held while fetching: one fetch serves all that wait for it; guards the two below
+        self._token: OAuthBearerToken | None = None
+        self._refresh_at_ms = 0
+
+    @property
+    def principal_name(self) -> str | None:
+        """Of the latest token."""
+        token = self._token
+        return None if token is None else token.principal_name
+
+    def token(self) -> OAuthBearerToken:
+        """The token to log in with. Blocks while one is fetched. Raises AuthenticationError."""
+        if not self._lock.acquire(timeout=self._wait_ms / 1000):
+            raise token_error(f"another connection has been fetching a token for more than {self._wait_ms} ms")
+        try:
+            return self._token_locked()
+        finally:
+            self._lock.release()
+
+    def _token_locked(self) -> OAuthBearerToken:
+        now_ms = self._clock.wall_ms()
+        if self._token is not None and now_ms < self._refresh_at_ms:
+            return self._token
+        try:
+            token = self._fetch()
+        except KafkaError as error:
+            if self._token is None or self._token.lifetime_ms is None or self._token.lifetime_ms <= now_ms:
+                raise
+            log.warning("! an OAuth token could not be renewed, the old one serves on until it expires: %s", error)
+            return self._token
+        now_ms = self._clock.wall_ms()
+        if token.lifetime_ms is not None and token.lifetime_ms <= now_ms:
+            raise token_error("the token that was issued has expired already; are the clocks right?")
+        self._token, self._refresh_at_ms = token, self._window.refresh_at_ms(token, now_ms, self._random)
+        return token

@@ -1,0 +1,146 @@
+"""Rows that cannot be written where they belong go to the dead letter topic, with headers that tell from where and why.
+
+A dead letter keeps key, value, headers and, if it has a valid one, timestamp; HEADER_PREFIX begins the names of the headers
+that are added behind its own. It is sent by the task's producer; one too large for that, by a second one that takes up to
+LARGEST_REQUEST bytes, made when it is needed.
+Law: a row counts as dead-lettered when it is acknowledged there; if that fails, so does the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import KafkaError, RecordTooLargeError
+from spark_kafka_sink.sink.refused_rows import Rows, header_entries
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.delivery import Delivery
+    from spark_kafka_sink.producer.producer import KafkaProducer
+
+HEADER_PREFIX = "__pykafka_sink.errors."
+LARGEST_REQUEST = 100_000_000  # bytes; brokers take 104,857,600 (socket.request.max.bytes) unless told otherwise
+
+
+class DeadLetters:
+    """Args:
+    topic: the dead letter topic.
+    producer: the task's own.
+    make_larger_producer: see `options_for_large_rows`; called at most once.
+    """
+
+    def __init__(self, topic: str, producer: KafkaProducer, make_larger_producer: Callable[[], KafkaProducer]) -> None:
+        self._topic = topic
+        self._producer = producer
+        self._make_larger_producer = make_larger_producer
+        self._larger_producer: KafkaProducer | None = None
+        self._deliveries: list[Delivery] = []
+        self.acknowledged = 0
+
+    def send(self, columns: Mapping[str, Any], condition: str, text: str, partition: int | None = None) -> None:
+        """Queue rows that share a reason. Blocks and raises as send_columns does.
+
+        Args:
+            columns: arguments of send_columns for these rows alone.
+            partition: where a broker refused them; None: the partition column, if any, tells.
+        """
+        letters = dead_letters(columns, condition, text, partition)
+        try:
+            self._deliveries.append(self._send(letters))
+        except KafkaError as error:
+            raise self._told(error) from error
+        while self._deliveries and self._deliveries[0].done():
+            self._settle(self._deliveries.pop(0))
+
+    def _send(self, letters: dict[str, Any]) -> Delivery:
+        try:
+            return self._producer.send_columns(self._topic, **letters)
+        except RecordTooLargeError:  # of which none has been queued
+            if self._larger_producer is None:
+                self._larger_producer = self._make_larger_producer()
+            return self._larger_producer.send_columns(self._topic, **letters)
+
+    def finish(self) -> None:
+        """Wait until every row is acknowledged, as long as the producers' flush does. Raises the first error."""
+        if not self._deliveries:
+            return
+        self._producer.flush()
+        if self._larger_producer is not None:
+            self._larger_producer.flush()
+        while self._deliveries:
+            self._settle(self._deliveries.pop(0))
+
+    def _settle(self, delivery: Delivery) -> None:
+        try:
+            delivery.result()
+        except KafkaError as error:
+            raise self._told(error) from error
+        self.acknowledged += delivery.acknowledged
+
+    def _told(self, error: KafkaError) -> KafkaError:
+        return KafkaError(
+            f"rows cannot be written to deadLetterTopic={self._topic} either: {error.message}", condition=error.condition
+        )
+
+    def close(self, timeout_ms: int | None) -> None:
+        if self._larger_producer is not None:
+            self._larger_producer.close(timeout_ms)
+
+
+def options_for_large_rows(options: Mapping[str, object]) -> dict[str, object]:
+    """The producer's options with limits as high as brokers usually have them."""
+    config = ProducerConfig.from_mapping(options)
+    return {
+        **options,
+        "max.request.size": max(config.max_request_size, LARGEST_REQUEST),
+        "buffer.memory": max(config.buffer_memory, LARGEST_REQUEST),
+    }
+
+
+def dead_letters(columns: Mapping[str, Any], condition: str, text: str, partition: int | None = None) -> dict[str, Any]:
+    """Columns of send_columns but the topic. A header of theirs without a key gets the empty one, as it must have one."""
+    value = columns["value"]
+    rows = len(value)
+    topic = pa.repeat(columns["topic"], rows) if isinstance(columns["topic"], str) else columns["topic"]
+    where = columns["partition"] if partition is None else pa.repeat(pa.scalar(partition, pa.int32()), rows)
+    added = {
+        "topic": topic.cast(pa.binary()),
+        "partition": pa.nulls(rows, pa.binary()) if where is None else where.cast(pa.string()).cast(pa.binary()),
+        "condition": pa.repeat(condition.encode(), rows),
+        "message": pa.repeat(text.encode(), rows),
+    }
+    timestamp = columns["timestamp"]
+    if timestamp is not None:
+        timestamp = pc.if_else(pc.less(timestamp, 0), pa.scalar(None, pa.int64()), timestamp)
+    return {"key": columns["key"], "value": value, "headers": _with_headers(columns["headers"], added), "timestamp": timestamp}
+
+
+def _with_headers(headers: pa.Array | None, added: Mapping[str, pa.Array]) -> pa.Array:
+    """Each row's headers, then one of each name in `added`. All entries are laid end to end and taken in the order of rows."""
+    rows = len(next(iter(added.values())))
+    counts: Rows = np.zeros(rows, np.int64)
+    keys, values = [], []
+    if headers is not None:
+        counts, own_keys, own_values = header_entries(headers)
+        keys.append(own_keys.cast(pa.string()).fill_null(""))
+        values.append(own_values.cast(pa.binary()))
+    own = int(counts.sum())
+    for name, column in added.items():
+        keys.append(pa.repeat(HEADER_PREFIX + name, rows))
+        values.append(column)
+    ends = np.cumsum(counts + len(added))
+    order = np.empty(int(ends[-1]) if rows else 0, np.int64)
+    is_own = np.ones(len(order), np.bool_)
+    for position in range(len(added)):
+        places = ends - len(added) + position
+        order[places] = own + position * rows + np.arange(rows)
+        is_own[places] = False
+    order[is_own] = np.arange(own)
+    entries = pa.StructArray.from_arrays([pa.concat_arrays(keys), pa.concat_arrays(values)], ["key", "value"])
+    offsets = np.concatenate([[0], ends]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), entries.take(pa.array(order)))

@@ -1,0 +1,42 @@
+"""What a task does with rows that cannot be written, and how fast it may be: the user's choices, as they travel to the tasks.
+
+Plain data, made on the driver from SinkOptions. `row_sender.py` follows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_kafka_sink.config import FAIL, SinkOptions
+
+# A row with one of these is too large, for the client or for the broker; with any other it is invalid.
+TOO_LARGE = frozenset({"KAFKA_RECORD_TOO_LARGE", "KAFKA_MESSAGE_TOO_LARGE", "KAFKA_RECORD_LIST_TOO_LARGE"})
+
+
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """Fates are those of config.FATES; rates are per task and second, None: no limit."""
+
+    on_record_too_large: str = FAIL
+    on_invalid_record: str = FAIL
+    dead_letter_topic: str | None = None
+    max_records_per_second: int | None = None
+    max_bytes_per_second: int | None = None
+
+    @classmethod
+    def of(cls, options: SinkOptions) -> RowRules:
+        return cls(
+            options.on_record_too_large,
+            options.on_invalid_record,
+            options.dead_letter_topic,
+            options.max_records_per_second,
+            options.max_bytes_per_second,
+        )
+
+    def fate(self, condition: str) -> str:
+        """What becomes of a row that is refused with this condition."""
+        return self.on_record_too_large if condition in TOO_LARGE else self.on_invalid_record
+
+    @property
+    def all_rows_must_be_written(self) -> bool:
+        return self.on_record_too_large == FAIL and self.on_invalid_record == FAIL

@@ -1,0 +1,32 @@
+"""A sink whose commits fail while a file exists. Importable, as Spark makes its writers anew in processes of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from spark_kafka_sink import KafkaDataSource
+from spark_kafka_sink.sink.writer import KafkaStreamWriter
+
+
+def file_that_fails_commits(report_path: str) -> Path:
+    return Path(report_path).with_suffix(".fail")
+
+
+class _Writer(KafkaStreamWriter):
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        if file_that_fails_commits(self.report_path or "").exists():
+            raise RuntimeError("no commit, as planned")
+        super().commit(messages, batchId)
+
+
+class CommitFailsWhenAsked(KafkaDataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "pykafka-sink-failing-commits"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
+        made = super().streamWriter(schema, overwrite)
+        return _Writer(made.mapping, made.producer_options, made.report_path, made.rules, made.on_commit)

@@ -1,0 +1,123 @@
+"""A real broker that asks for SASL: its listeners, users and permissions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jobs.local_kafka import LocalKafka
+from tests.fakes.certificates import Authority
+
+SECURITY = "org.apache.kafka.common.security"
+PASSWORD = "canary-7Qx2"  # never to be seen in any output
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+REAUTH_MS = 3000  # sessions of PLAIN
+
+AUTHORITY = Authority("ca")
+BROKER = AUTHORITY.issue("broker")
+
+JAAS = {
+    "PLAIN": f"{SECURITY}.plain.PlainLoginModule",
+    "SCRAM-SHA-256": f"{SECURITY}.scram.ScramLoginModule",
+    "SCRAM-SHA-512": f"{SECURITY}.scram.ScramLoginModule",
+    "OAUTHBEARER": f"{SECURITY}.oauthbearer.OAuthBearerLoginModule",
+}
+
+
+def jaas(mechanism: str, user: str = "alice", password: str = PASSWORD) -> str:
+    """A Spark user's sasl.jaas.config."""
+    if mechanism == "OAUTHBEARER":
+        return f'{JAAS[mechanism]} required unsecuredLoginStringClaim_sub="{user}";'
+    return f'{JAAS[mechanism]} required username="{user}" password="{password}";'
+
+
+def client_options(
+    mechanism: str, user: str = "alice", password: str = PASSWORD, protocol: str = "SASL_PLAINTEXT"
+) -> dict[str, Any]:
+    """Kafka's own keys."""
+    tls = {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": AUTHORITY.pem} if protocol == "SASL_SSL" else {}
+    return {
+        "security.protocol": protocol,
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": jaas(mechanism, user, password),
+        **tls,
+    }
+
+
+def listener_properties(listener: str, mechanisms: Sequence[str]) -> dict[str, str]:
+    """Sessions of PLAIN end after REAUTH_MS."""
+    prefix = f"listener.name.{listener.lower()}"
+    everything = {
+        f"{prefix}.sasl.enabled.mechanisms": ",".join(mechanisms),
+        f"{prefix}.plain.sasl.jaas.config": f'{JAAS["PLAIN"]} required user_alice="{PASSWORD}" user_bob="{PASSWORD}";',
+        f"{prefix}.plain.connections.max.reauth.ms": str(REAUTH_MS),
+        **{f"{prefix}.{name.lower()}.sasl.jaas.config": f"{JAAS[name]} required;" for name in MECHANISMS if name != "PLAIN"},
+    }
+    absent = {name.lower() for name in MECHANISMS} - {name.lower() for name in mechanisms}
+    return {key: value for key, value in everything.items() if key.split(".")[3] not in absent}
+
+
+def tls_properties(listener: str, keystore: Path) -> dict[str, str]:
+    keystore.write_text(BROKER.key_pem() + BROKER.chain_pem)
+    prefix = f"listener.name.{listener.lower()}.ssl.keystore"
+    return {f"{prefix}.type": "PEM", f"{prefix}.location": str(keystore)}
+
+
+def scram_users() -> list[str]:
+    """For Kafka's storage tool."""
+    options = []
+    for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+        options += ["--add-scram", f"{mechanism}=[name=alice,password={PASSWORD}]"]
+    return options
+
+
+def sasl_cluster(work_dir: Path) -> LocalKafka:
+    """Every mechanism with and without TLS, a listener with SCRAM-SHA-256 alone, and ACLs.
+
+    Everybody on the PLAINTEXT listener is ANONYMOUS, who may do anything.
+    """
+    properties = {
+        **listener_properties("SASL_PLAINTEXT", MECHANISMS),
+        **listener_properties("SASL_SSL", MECHANISMS),
+        **listener_properties("SCRAM", ["SCRAM-SHA-256"]),
+        **tls_properties("SASL_SSL", work_dir / "broker.pem"),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    listeners = ["SASL_PLAINTEXT", "SASL_SSL", "SCRAM:SASL_PLAINTEXT"]
+    return LocalKafka(work_dir, extra_listeners=listeners, properties=properties, format_options=scram_users())
+
+
+def allow(broker: LocalKafka, user: str, operation: str, topic_prefix: str) -> None:
+    """Permit an operation on all topics that begin so."""
+    from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType
+
+    binding = AclBinding(
+        ResourceType.TOPIC,
+        topic_prefix,
+        ResourcePatternType.PREFIXED,
+        f"User:{user}",
+        "*",
+        AclOperation[operation],
+        AclPermissionType.ALLOW,
+    )
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for future in admin.create_acls([binding]).values():
+        future.result(30)
+
+
+def add_scram_user(broker: LocalKafka, user: str, password: str) -> None:
+    """A name and password of any characters, which the storage tool's command line would not survive."""
+    from confluent_kafka.admin import (
+        AdminClient,
+        ScramCredentialInfo,
+        ScramMechanism,
+        UserScramCredentialUpsertion,
+    )
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+        credential = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 8192), password.encode())
+        for future in admin.alter_user_scram_credentials([credential]).values():
+            future.result(30)

@@ -1,0 +1,188 @@
+"""Spark's own Kafka sink and this one, side by side: the same rows, the same topics, the same bytes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from jobs.local_kafka import LocalKafka
+from tests.integration.reading import ReadRecord
+from tests.integration.writing import FileStream, error_of, run, save
+
+Topic = Callable[..., str]
+ReadTopic = Callable[..., list[ReadRecord]]
+
+ROWS = 100_000
+PARTITIONS = 7
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+WORDS = ["", "a", "straße", "日本語", "🙂🙂", "\x00", "a\nb", "x" * 300, "ключ"]
+
+
+def save_with_spark(df: DataFrame, broker: LocalKafka, topic: str | None = None, **options: str) -> None:
+    writer = df.write.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap_servers).options(**options)
+    (writer if topic is None else writer.option("topic", topic)).save()
+
+
+@pytest.fixture(scope="module")
+def frame(spark: SparkSession) -> DataFrame:
+    """Random rows, by key in four Spark partitions and by `id` within them; the same each time it is written."""
+    draw = random.Random(20_241)
+
+    def header() -> dict[str, Any]:
+        return {"key": draw.choice(WORDS), "value": draw.choice([None, b"", draw.randbytes(9)])}
+
+    def headers() -> list[dict[str, Any]] | None:
+        return draw.choice([None, [], [header()], [header(), header()], [header()] * 2 + [header()]])
+
+    def maybe(value: Any, chance: float) -> Any:
+        return value if draw.random() < chance else None
+
+    columns = {
+        "id": pa.array(range(ROWS)),
+        "key": pa.array([maybe(draw.choice(WORDS) + str(draw.randrange(5000)) * draw.randrange(2), 0.9) for _ in range(ROWS)]),
+        "value": pa.array([maybe(draw.randbytes(draw.choice([0, 1, 20, 200])), 0.9) for _ in range(ROWS)], pa.binary()),
+        "headers": pa.array([headers() for _ in range(ROWS)], HEADERS),
+        "partition": pa.array([maybe(draw.randrange(PARTITIONS), 0.1) for _ in range(ROWS)], pa.int32()),
+    }
+    df = spark.createDataFrame(pa.table(columns)).repartition(4, "key").sortWithinPartitions("id").cache()
+    assert df.count() == ROWS
+    return df
+
+
+def by_key(records: list[ReadRecord]) -> dict[bytes, dict[int, list[tuple[Any, ...]]]]:
+    """What each key has in each partition, in order."""
+    found: dict[bytes, dict[int, list[tuple[Any, ...]]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        if record.key is not None:
+            found[record.key][record.partition].append((record.value, tuple(record.headers)))
+    return found
+
+
+def without_key(records: list[ReadRecord]) -> Counter[tuple[Any, ...]]:
+    return Counter((record.value, tuple(record.headers)) for record in records if record.key is None)
+
+
+def test_a_hundred_thousand_random_rows_are_the_same_in_both_topics(
+    frame: DataFrame, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    """Keys: same partitions, same bytes, same order. Rows without a key or partition may lie anywhere, in both sinks."""
+    theirs, ours = topic(PARTITIONS), topic(PARTITIONS)
+    save_with_spark(frame, broker, theirs)
+    save(frame, broker, ours)
+    expected, found = read_topic(theirs), read_topic(ours)
+    assert len(expected) == len(found) == ROWS
+    assert by_key(found) == by_key(expected)
+    assert without_key(found) == without_key(expected)
+
+
+def test_several_topics_from_a_column_get_the_same_rows_by_binary_keys(
+    frame: DataFrame, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    theirs, ours = [topic(PARTITIONS), topic(2)], [topic(PARTITIONS), topic(2)]
+    sample = frame.where("id < 5000 and key is not null").withColumn("key", F.col("key").cast("binary")).drop("partition")
+    for names, write in ((theirs, save_with_spark), (ours, save)):
+        write(sample.withColumn("topic", F.when(F.col("id") % 3 == 0, names[0]).otherwise(names[1])), broker)
+    for expected, found in zip(theirs, ours, strict=True):
+        assert by_key(read_topic(found)) == by_key(read_topic(expected))
+
+
+# --- copies from topic to topic ---------------------------------------------------------------------------------------
+
+
+def read(spark: SparkSession, broker: LocalKafka, topic: str) -> DataFrame:
+    options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, "includeHeaders": "true"}
+    return spark.read.format("kafka").options(**options).option("startingOffsets", "earliest").load()
+
+
+def test_a_copy_may_bring_all_of_the_sources_columns(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    """The option `topic` goes before the source's column; its `partition` is written to; offset and times are ignored."""
+    source, copy, with_times = topic(3), topic(3), topic(3)
+    rows = spark.range(300, numPartitions=2).selectExpr(
+        "cast(id as string) key",
+        "cast(id as string) value",
+        "array(named_struct('key', 'h', 'value', cast('v' as binary))) headers",
+        "1700000000000 + id timestamp",
+    )
+    save(rows, broker, source, includeTimestamp="true")
+    df = read(spark, broker, source)
+    assert {"key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"} == set(df.columns)
+    save(df, broker, copy)
+    save(df, broker, with_times, includeTimestamp="true")
+
+    def content(records: list[ReadRecord]) -> set[tuple[Any, ...]]:
+        return {(record.partition, record.key, record.value, tuple(record.headers)) for record in records}
+
+    originals, copies, timed = read_topic(source), read_topic(copy), read_topic(with_times)
+    assert len(originals) == len(copies) == len(timed) == 300
+    assert content(copies) == content(timed) == content(originals)
+    assert {(record.key, record.timestamp) for record in timed} == {(record.key, record.timestamp) for record in originals}
+    assert min(record.timestamp for record in copies) > max(record.timestamp for record in originals)
+
+
+def test_without_the_option_a_copy_goes_back_to_the_topic_it_came_from(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    """As in Spark's own sink: the source's column names the topic."""
+    source = topic(2)
+    save(spark.range(10).selectExpr("cast(id as string) value"), broker, source)
+    save(read(spark, broker, source).cache(), broker)
+    assert Counter(record.value for record in read_topic(source)) == Counter({b"%d" % i: 2 for i in range(10)})
+
+
+# --- partitioner priorities -------------------------------------------------------------------------------------------
+
+
+def test_a_partition_column_goes_before_a_partitioner_and_null_leaves_it_to_it(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    name = topic(4)
+    robin = {"kafka__partitioner__class": "org.apache.kafka.clients.producer.RoundRobinPartitioner"}
+    df = spark.range(40, numPartitions=1).selectExpr("'k' key", "cast(id as string) value", "if(id < 8, null, 2) partition")
+    save(df, broker, name, **robin)
+    assert Counter(record.partition for record in read_topic(name)) == {0: 2, 1: 2, 2: 2 + 32, 3: 2}
+
+
+def test_a_java_partitioner_is_refused_by_name(spark: SparkSession) -> None:
+    df = spark.range(1).selectExpr("'v' value")
+    told = error_of(
+        lambda: save(df, "127.0.0.1:9", "t", kafka__partitioner__class="org.apache.spark.sql.kafka010.TestPartitioner")
+    )
+    assert "org.apache.spark.sql.kafka010.TestPartitioner" in told
+    assert "KAFKA_INVALID_CONFIG" in told
+
+
+# --- differences, where they bite -------------------------------------------------------------------------------------
+
+
+def test_the_default_save_mode_is_refused_by_spark_with_the_remedy(spark: SparkSession) -> None:
+    """`format("kafka")` takes it: this is what a copied job meets first."""
+    writer = spark.range(1).selectExpr("'v' value").write.format("pykafka-sink").option("topic", "t")
+    told = error_of(writer.save)
+    assert "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in told
+    assert "Append" in told
+
+
+def test_real_time_mode_is_refused_by_spark(spark: SparkSession, broker: LocalKafka, topic: Topic, tmp_path: Any) -> None:
+    source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    df = source.option("subscribe", topic()).load().select("value")
+    writer = df.writeStream.format("pykafka-sink").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    writer = writer.option("topic", topic()).option("checkpointLocation", str(tmp_path)).outputMode("update")
+    told = error_of(lambda: run(writer.trigger(realTime="5 seconds")))
+    assert "STREAMING_REAL_TIME_MODE" in told
+
+
+@pytest.mark.parametrize("key", ["key.serializer", "value.serializer"])
+def test_a_stream_refuses_serializers_in_sparks_words(spark: SparkSession, tmp_path: Any, key: str) -> None:
+    stream = FileStream(spark, tmp_path, "topic string, value string")
+    stream.feed([{"topic": "t", "value": "a"}])
+    told = error_of(lambda: run(stream.writer(stream.read(), "127.0.0.1:9", **{f"kafka.{key}": "foo"})))
+    assert f"Kafka option '{key}' is not supported as " in told

@@ -1,0 +1,274 @@
+"""Brokers that send anything: no bytes and no values of theirs may crash, hang or exhaust the client.
+
+Bytes first (Connection, Reader, Selector), then well-formed answers with senseless values (NetworkClient, Metadata).
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import tracemalloc
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spark_kafka_sink.errors import KafkaError, ProtocolError
+from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.in_flight_requests import ClientRequest
+from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.network.network_client import NetworkClient
+from spark_kafka_sink.network.selector import Selector
+from spark_kafka_sink.network.transport import Address, PlaintextTransport, resolve
+from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
+from spark_kafka_sink.protocol.headers import RequestHeader
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from spark_kafka_sink.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from spark_kafka_sink.protocol.schema import Message, Request
+from tests.fakes.clock import ManualClock
+from tests.fakes.fake_selector import FakeSelector, Sent, framed
+from tests.fakes.network_config import api_versions, metadata, network_config, topic
+
+KIB, MIB = 1024, 1024 * 1024
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
+REQUESTS: list[Request[Any]] = [
+    ApiVersionsRequest(),
+    MetadataRequest(topics=None),
+    InitProducerIdRequest(transaction_timeout_ms=1000),
+    ProduceRequest(acks=-1, timeout_ms=1000, topic_data=()),
+]
+EVERY_VERSION = [
+    (request, version)
+    for request in REQUESTS
+    for version in range(API_TABLE[request.API_KEY].min_version, API_TABLE[request.API_KEY].max_version + 1)
+]
+
+int16s, int32s, int64s = (st.one_of(st.integers(-3, 5), st.integers(-(1 << bits), (1 << bits) - 1)) for bits in (15, 31, 63))
+names = st.one_of(st.sampled_from(["orders", "", "other"]), st.text(max_size=5))
+uuids = st.sampled_from([UUID(int=0), UUID(int=1), UUID(int=2)])
+
+
+def several(elements: st.SearchStrategy[Any], at_most: int = 3) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(elements, max_size=at_most).map(tuple)
+
+
+nodes = st.integers(-2, 3)
+partitions = st.builds(
+    MetadataResponsePartition,
+    error_code=int16s,
+    partition_index=int32s,
+    leader_id=nodes,
+    leader_epoch=int32s,
+    replica_nodes=several(nodes),
+    isr_nodes=several(nodes),
+)
+topics = st.builds(
+    MetadataResponseTopic, error_code=int16s, name=st.one_of(st.none(), names), topic_id=uuids, partitions=several(partitions)
+)
+answers: dict[ApiKey, st.SearchStrategy[Message]] = {
+    ApiKey.API_VERSIONS: st.one_of(
+        st.just(api_versions()),
+        st.builds(
+            ApiVersionsResponse,
+            error_code=int16s,
+            api_keys=several(st.builds(ApiVersion, api_key=int16s, min_version=int16s, max_version=int16s)),
+            throttle_time_ms=int32s,
+        ),
+    ),
+    ApiKey.METADATA: st.one_of(
+        st.just(metadata(topic("orders", [0, 1]))),
+        st.builds(
+            MetadataResponse,
+            brokers=several(st.builds(MetadataResponseBroker, node_id=nodes, host=names, port=int32s)),
+            topics=several(topics),
+            cluster_id=st.sampled_from([None, "c"]),  # another one would rightly be the end
+            controller_id=int32s,
+            throttle_time_ms=int32s,
+            error_code=st.sampled_from([0, 0, 129, -1, 77]),
+        ),
+    ),
+    ApiKey.INIT_PRODUCER_ID: st.builds(
+        InitProducerIdResponse, error_code=int16s, producer_id=int64s, producer_epoch=int16s, throttle_time_ms=int32s
+    ),
+    ApiKey.PRODUCE: st.builds(
+        ProduceResponse,
+        responses=several(
+            st.builds(
+                TopicProduceResponse,
+                topic_id=uuids,
+                partition_responses=several(
+                    st.builds(
+                        PartitionProduceResponse,
+                        index=int32s,
+                        error_code=int16s,
+                        base_offset=int64s,
+                        record_errors=several(st.builds(BatchIndexAndErrorMessage, batch_index=int32s)),
+                        current_leader=st.builds(LeaderIdAndEpoch, leader_id=nodes, leader_epoch=int32s),
+                    )
+                ),
+            )
+        ),
+        throttle_time_ms=int32s,
+        node_endpoints=several(st.builds(NodeEndpoint, node_id=nodes, host=names, port=int32s)),
+    ),
+}
+
+
+# ---- bytes -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("request_", "version"), EVERY_VERSION, ids=lambda value: str(getattr(value, "API_KEY", value)))
+@given(data=st.data())
+@settings(PATIENT, max_examples=25)
+def test_a_damaged_answer_is_read_or_refused_and_nothing_else(request_: Request[Any], version: int, data: st.DataObject) -> None:
+    """Cut, lengthened, or with bytes changed: every length inside is compared with what is there."""
+    message = data.draw(answers[request_.API_KEY])
+    connection = Connection("me")
+    connection.send(request_, version)
+    try:
+        good = framed(RequestHeader(request_.API_KEY, version, 0, None), message)
+    except KafkaError:
+        return  # this version cannot carry what was drawn
+    body = bytearray(good[4:])
+    for at, value in data.draw(st.lists(st.tuples(st.integers(0, len(body) - 1), st.integers(0, 255)), max_size=3)):
+        body[at] = value
+    body = body[: data.draw(st.integers(0, len(body)))] + data.draw(st.binary(max_size=3))
+    responses = connection.receive_data(struct.pack(">i", len(body)) + body)
+    assert (len(responses) == 1) != (connection.error is not None)
+
+
+@pytest.mark.parametrize(("request_", "version"), EVERY_VERSION, ids=lambda value: str(getattr(value, "API_KEY", value)))
+@pytest.mark.parametrize("filling", [b"\x7f", b"\xff", b"\xff\xff\xff\xff\x07", b"\x00\x01", b"\x00"])
+def test_lengths_without_content_reserve_nothing(request_: Request[Any], version: int, filling: bytes) -> None:
+    """Wherever a length stands it announces the most that it can, or each element is as small as it can be."""
+    body = struct.pack(">i", 0) + filling * (20 * KIB // len(filling))
+    connection = Connection("me")
+    connection.send(request_, version)
+    frame = struct.pack(">i", len(body)) + body
+    tracemalloc.start()
+    try:
+        connection.receive_data(frame)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 5 * MIB
+
+
+@given(chunks=st.lists(st.binary(min_size=1, max_size=100), max_size=8), sends=st.integers(0, 4), is_closed=st.booleans())
+@settings(PATIENT, max_examples=50)
+def test_a_selector_survives_any_bytes_and_ends_the_connection_at_the_first_violation(
+    chunks: list[bytes], sends: int, is_closed: bool
+) -> None:
+    clock = ManualClock()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        selector = Selector(clock, connections_max_idle_ms=-1, open_transport=PlaintextTransport)
+        connection = Connection("me", max_response_bytes=1000)
+        try:
+            selector.connect(1, Address(socket.AF_INET, listener.getsockname()), connection)
+            peer, _ = listener.accept()
+            while 1 not in selector.connected:
+                selector.poll(1000)
+            for _ in range(sends):
+                selector.send(1, connection.send(REQUESTS[2], 5))
+                selector.poll(1000)
+            with peer:
+                peer.sendall(b"".join(chunks))
+                if is_closed:
+                    peer.shutdown(socket.SHUT_WR)
+                for _ in range(20):
+                    if 1 in selector.disconnected:
+                        break
+                    selector.poll(10)
+                ended = 1 in selector.disconnected
+            assert ended == (is_closed or connection.error is not None)
+            assert selector.is_channel_ready(1) != ended
+        finally:
+            selector.close()
+
+
+def test_a_frame_that_trickles_in_takes_no_more_memory_than_what_has_come() -> None:
+    connection = Connection("me")
+    connection.send(REQUESTS[1], 12)
+    tracemalloc.start()
+    try:
+        connection.receive_data(struct.pack(">i", 100 * MIB))
+        for _ in range(100):
+            connection.receive_data(bytes(KIB))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert connection.error is None
+    assert peak < MIB
+
+
+# ---- values ------------------------------------------------------------------------------------------------------------------
+
+
+@given(data=st.data())
+@settings(PATIENT, max_examples=100)
+def test_a_client_goes_on_whatever_brokers_answer(data: st.DataObject) -> None:
+    """Senseless values are refused, ignored or waited out; then brokers that make sense are found and answer again."""
+    clock = ManualClock()
+    config = network_config(metadata_recovery_rebootstrap_trigger_ms=10_000, request_timeout_ms=2_000)
+    shared = Metadata(config, clock, random=Random(0))
+    shared.add_topic("orders", clock.now_ms())
+    selector = FakeSelector(clock)
+    is_hostile = True
+
+    def answer(sent: Sent) -> Message | None:
+        key = ApiKey(sent.header.api_key)
+        if is_hostile:
+            message: Message = data.draw(answers[key])
+            try:
+                message.encode(sent.header.api_version)
+            except ProtocolError:
+                return None  # what this version cannot carry is not answered at all
+            return message
+        return {ApiKey.API_VERSIONS: api_versions(), ApiKey.METADATA: metadata(topic("orders", [0, 1]))}.get(
+            key, InitProducerIdResponse(producer_id=7, producer_epoch=0)
+        )
+
+    selector.answer = answer
+
+    def names_only(host: str, port: int) -> list[Address]:
+        if not 0 < port < 1 << 16:
+            resolve(host, port)  # raises
+        return [Address(socket.AF_INET, (host, port))]
+
+    client = NetworkClient(config, shared, clock, selector=selector, resolve_host=names_only, random=Random(0))
+
+    def one_round(node_id: int) -> bool:
+        if client.ready(node_id, clock.now_ms()) and client.can_send(node_id, clock.now_ms()):
+            request = data.draw(st.sampled_from(REQUESTS[2:])) if is_hostile else REQUESTS[2]
+            client.send(client_request(node_id, request, clock), clock.now_ms())
+        return any(response.was_successful for response in client.poll(50, clock.now_ms()))
+
+    for node_id in data.draw(st.lists(nodes, min_size=1, max_size=12)):
+        one_round(node_id)
+        clock.advance(data.draw(st.integers(0, 3_000)))
+    is_hostile = False
+    clock.advance(1 << 31)  # throttled for that long at most
+    assert any(one_round(node_id % 2) for node_id in range(200) if not clock.advance(100))
+
+
+def client_request(node_id: int, message: Request[Any], clock: ManualClock) -> ClientRequest:
+    return ClientRequest(node_id, message, clock.now_ms(), expect_response=True, request_timeout_ms=2_000)

@@ -1,0 +1,398 @@
+"""network/sasl: PLAIN, OAUTHBEARER and GSSAPI as exchanges, and which login a configuration asks for."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kafka_sink.config import ProducerConfig, Secret
+from spark_kafka_sink.errors import AuthenticationError, ConfigError
+from spark_kafka_sink.network.background import Background, outcome_of
+from spark_kafka_sink.network.sasl.factory import login_of
+from spark_kafka_sink.network.sasl.kerberos import GssapiLogin
+from spark_kafka_sink.network.sasl.login import Exchange, Login, PlainLogin
+from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin, first_message
+from spark_kafka_sink.network.sasl.scram import ScramLogin
+from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, RefreshWindow, TokenCache
+from spark_kafka_sink.sasl_config import JaasEntry, parse_jaas
+from tests.fakes.clock import ManualClock
+from tests.fakes.sasl_server import Refused, SaslServer
+
+CANARY = "canary-7Qx2"
+
+
+class Dialog:
+    """An exchange whose background work is done at once."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self.message: bytes | None = self._until_message(lambda: next(exchange))
+
+    def send(self, challenge: bytes) -> bytes | None:
+        """The next message; None at the end."""
+        self.message = self._until_message(lambda: self._exchange.send(challenge))
+        return self.message
+
+    def _until_message(self, resume: Any) -> bytes | None:
+        try:
+            step = resume()
+            while isinstance(step, Background):
+                outcome = outcome_of(step.work)
+                step = self._exchange.send(outcome.result) if outcome.error is None else self._exchange.throw(outcome.error)
+        except StopIteration:
+            return None
+        assert repr(step) == "[hidden]"
+        return bytes(step)
+
+
+def frames_of(error: BaseException) -> str:
+    """All frames with their locals, but for this file's."""
+    shown = traceback.TracebackException.from_exception(error, capture_locals=True)
+    return str([(frame.name, frame.locals) for frame in shown.stack if frame.filename != __file__]) + str(shown)
+
+
+# ---- PLAIN -----------------------------------------------------------------------------------------------------------------
+
+
+def test_plain_sends_name_and_password() -> None:
+    dialog = Dialog(PlainLogin("zoë", Secret("pä\u00a0ss")).start("broker"))
+    assert dialog.message == b"\0zo\xc3\xab\0p\xc3\xa4\xc2\xa0ss"
+    assert dialog.send(b"") is None
+
+
+def test_plain_is_understood_by_a_server() -> None:
+    server = SaslServer("PLAIN", {"alice": CANARY})
+    server.evaluate(Dialog(PlainLogin("alice", Secret(CANARY)).start("broker")).message or b"")
+    assert server.complete
+    with pytest.raises(Refused):
+        SaslServer("PLAIN", {"alice": "other"}).evaluate(Dialog(PlainLogin("alice", Secret(CANARY)).start("")).message or b"")
+
+
+# ---- OAUTHBEARER -----------------------------------------------------------------------------------------------------------
+
+
+def bearer(token: OAuthBearerToken | Exception) -> OAuthBearerLogin:
+    def fetch() -> OAuthBearerToken:
+        if isinstance(token, Exception):
+            raise token
+        return token
+
+    window = RefreshWindow(0.8, 0.05, 60_000, 300_000)
+    return OAuthBearerLogin(TokenCache(fetch, window, ManualClock(), wait_ms=1000, random=Random(0)))
+
+
+def test_oauthbearer_sends_the_token_and_is_done() -> None:
+    login = bearer(OAuthBearerToken(Secret("abc.def"), principal_name="alice"))
+    assert login.who == "the bearer of a token"
+    dialog = Dialog(login.start("broker"))
+    assert dialog.message == b"n,,\x01auth=Bearer abc.def\x01\x01"
+    assert dialog.send(b"") is None
+    assert login.who == "token principal 'alice'"
+
+
+def test_extensions_follow_the_token() -> None:
+    token = OAuthBearerToken(Secret("abc"), extensions={"logicalCluster": "lkc-1", "identityPoolId": "pool"})
+    assert first_message(token) == b"n,,\x01auth=Bearer abc\x01logicalCluster=lkc-1\x01identityPoolId=pool\x01\x01"
+
+
+def test_a_refused_token_is_acknowledged_and_told_with_the_brokers_reason() -> None:
+    dialog = Dialog(bearer(OAuthBearerToken(Secret(CANARY))).start("broker"))
+    assert dialog.send(b'{"status":"invalid_token"}') == b"\x01"
+    with pytest.raises(AuthenticationError, match=r"KAFKA_SASL_AUTHENTICATION_FAILED.*invalid_token") as raised:
+        dialog.send(b"")  # brokers send an error here; this one forgot
+    assert CANARY not in frames_of(raised.value)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        OAuthBearerToken(Secret("")),
+        OAuthBearerToken(Secret(CANARY + "\x01auth=Bearer other")),
+        OAuthBearerToken(Secret(CANARY + " ")),
+        OAuthBearerToken(Secret(CANARY + "\n")),
+        OAuthBearerToken(Secret(CANARY + "é")),
+        OAuthBearerToken(Secret(CANARY), extensions={"auth": "x"}),
+        OAuthBearerToken(Secret(CANARY), extensions={"a1": "x"}),
+        OAuthBearerToken(Secret(CANARY), extensions={"a": "x\x01b=y"}),
+    ],
+)
+def test_what_would_break_the_message_is_not_sent(token: OAuthBearerToken) -> None:
+    with pytest.raises(AuthenticationError, match="KAFKA_OAUTH_TOKEN_UNAVAILABLE") as raised:
+        Dialog(bearer(token).start("broker"))
+    assert CANARY not in frames_of(raised.value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: OAuthBearerToken(CANARY.encode()),  # type: ignore[arg-type]
+        lambda: OAuthBearerToken(Secret("abc"), "soon"),  # type: ignore[arg-type]
+        lambda: OAuthBearerToken(Secret("abc"), extensions={"a": 1}),  # type: ignore[dict-item]
+        lambda: OAuthBearerToken(Secret("abc"), extensions=None),  # type: ignore[arg-type]
+    ],
+)
+def test_a_token_of_the_wrong_types_fails_the_login_and_nothing_else(
+    make: Callable[[], OAuthBearerToken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "callback", lambda _: make())
+    options = {"sasl__mechanism": "OAUTHBEARER", "sasl__login__callback__handler__class": f"{__name__}.callback"}
+    with pytest.raises(AuthenticationError, match="KAFKA_LOGIN_FAILED") as raised:
+        Dialog(login(**options).start(""))
+    assert CANARY not in str(raised.value)
+
+
+def test_a_token_that_cannot_be_had_fails_the_login() -> None:
+    with pytest.raises(AuthenticationError, match=r"\[KAFKA_LOGIN_FAILED\] ValueError: no idea"):
+        Dialog(bearer(ValueError("no idea")).start("broker"))
+
+
+@given(refusal=st.binary(min_size=1))
+def test_any_refusal_of_a_token_can_be_told(refusal: bytes) -> None:
+    dialog = Dialog(bearer(OAuthBearerToken(Secret("abc"))).start("broker"))
+    dialog.send(refusal)
+    with pytest.raises(AuthenticationError):
+        dialog.send(b"")
+
+
+# ---- GSSAPI ----------------------------------------------------------------------------------------------------------------
+
+
+class FakeGssapi:
+    """python-gssapi, as far as it is used: wraps by putting text around, and stands after `rounds` tokens of the server."""
+
+    class exceptions:
+        class GSSError(Exception):
+            pass
+
+    NameType = SimpleNamespace(hostbased_service="host", kerberos_principal="principal")
+
+    def __init__(self, *, rounds: int = 1, fails_in: str = "") -> None:
+        self.rounds = rounds
+        self.fails_in = fails_in
+        self.credentials: list[dict[str, Any]] = []
+        self.targets: list[str] = []
+
+    def Name(self, name: str, kind: str) -> str:
+        return f"{kind}:{name}"
+
+    def Credentials(self, **options: Any) -> str:
+        self.credentials.append(options)
+        return "credentials"
+
+    def SecurityContext(self, *, name: str, creds: str | None, usage: str) -> FakeContext:
+        assert usage == "initiate"
+        assert (creds is None) == (not self.credentials)
+        self.targets.append(name)
+        return FakeContext(self)
+
+
+class FakeContext:
+    initiator_name = "alice@EXAMPLE.COM"
+
+    def __init__(self, gssapi: FakeGssapi) -> None:
+        self._gssapi = gssapi
+        self._left = gssapi.rounds
+        self._has_begun = False
+
+    @property
+    def complete(self) -> bool:
+        """As python-gssapi, which puts off an error of a step that gave a token."""
+        if self._has_begun:
+            self._may_fail("complete")
+        return self._has_begun and self._left == 0
+
+    def step(self, token: bytes | None) -> bytes | None:
+        self._may_fail("step")
+        if token is None:
+            self._has_begun = True
+            return b"first"
+        self._left -= 1
+        return b"next" if self._left else None
+
+    def unwrap(self, data: bytes) -> SimpleNamespace:
+        self._may_fail("unwrap")
+        return SimpleNamespace(message=data.removeprefix(b"<").removesuffix(b">"))
+
+    def wrap(self, data: bytes, encrypt: bool) -> SimpleNamespace:
+        assert not encrypt
+        return SimpleNamespace(message=b"<" + data + b">")
+
+    def _may_fail(self, where: str) -> None:
+        if self._gssapi.fails_in == where:
+            raise self._gssapi.exceptions.GSSError("Server not found in Kerberos database")
+
+
+def gssapi_dialog(gssapi: FakeGssapi, jaas: str = "Krb5LoginModule required;") -> Dialog:
+    entry = parse_jaas(jaas)
+    assert isinstance(entry, JaasEntry)
+    return Dialog(GssapiLogin("kafka", entry, gssapi).start("broker1.example.com"))
+
+
+def test_gssapi_has_three_parts() -> None:
+    gssapi = FakeGssapi()
+    dialog = gssapi_dialog(gssapi)
+    assert gssapi.targets == ["host:kafka@broker1.example.com"]
+    assert dialog.message == b"first"
+    assert dialog.send(b"reply") == b""  # the context stands; the server's offer comes next
+    assert dialog.send(b"<\x01\x00\x10\x00>") == b"<\x01\x00\x00\x00alice@EXAMPLE.COM>"
+    assert dialog.send(b"") is None
+
+
+def test_gssapi_takes_as_many_tokens_as_the_context_needs() -> None:
+    dialog = gssapi_dialog(FakeGssapi(rounds=2))
+    assert dialog.send(b"reply") == b"next"
+    assert dialog.send(b"reply") == b""
+    dialog = gssapi_dialog(FakeGssapi(rounds=0))  # without mutual authentication the offer comes at once
+    assert dialog.send(b"<\x07\x00\x10\x00>") == b"<\x01\x00\x00\x00alice@EXAMPLE.COM>"
+
+
+@pytest.mark.parametrize("offer", [b"<\x02\x00\x10\x00>", b"<\x06\x00\x10\x00>", b"<>", b"<\x01>", b"<\x01\x00\x10\x00more>"])
+def test_gssapi_refuses_an_offer_that_it_cannot_take(offer: bytes) -> None:
+    dialog = gssapi_dialog(FakeGssapi())
+    dialog.send(b"reply")
+    with pytest.raises(AuthenticationError, match="KAFKA_ILLEGAL_SASL_CHALLENGE"):
+        dialog.send(offer)
+
+
+@pytest.mark.parametrize(
+    ("fails_in", "told"),
+    [("step", "no Kerberos ticket for kafka@broker1"), ("complete", "Server not found"), ("unwrap", "Server not found")],
+)
+def test_what_kerberos_refuses_is_told(fails_in: str, told: str) -> None:
+    with pytest.raises(AuthenticationError, match=told) as raised:  # noqa: PT012 - whichever of them
+        dialog = gssapi_dialog(FakeGssapi(fails_in=fails_in))
+        dialog.send(b"reply")
+        dialog.send(b"<\x01\x00\x10\x00>")
+    assert raised.value.condition == "KAFKA_LOGIN_FAILED"
+
+
+@pytest.mark.parametrize(
+    ("jaas", "credentials"),
+    [
+        ("Krb5LoginModule required useTicketCache=true;", []),
+        (
+            'Krb5LoginModule required useKeyTab=true keyTab="/etc/k" principal="alice@EXAMPLE.COM";',
+            [{"name": "principal:alice@EXAMPLE.COM", "usage": "initiate", "store": {"client_keytab": "/etc/k"}}],
+        ),
+        (
+            'Krb5LoginModule required useTicketCache=true keyTab="/etc/k" principal="alice@EXAMPLE.COM";',
+            [{"name": "principal:alice@EXAMPLE.COM", "usage": "initiate"}],
+        ),
+    ],
+)
+def test_tickets_come_from_the_keytab_or_the_cache(jaas: str, credentials: list[dict[str, Any]]) -> None:
+    gssapi = FakeGssapi()
+    gssapi_dialog(gssapi, jaas)
+    assert gssapi.credentials == credentials
+
+
+# ---- which login -----------------------------------------------------------------------------------------------------------
+
+
+def login(**options: str) -> Login:
+    mapping = {"bootstrap.servers": "b-1.x.c2.kafka.eu-west-1.amazonaws.com:9098", "security.protocol": "SASL_PLAINTEXT"}
+    mapping |= {name.replace("__", "."): value for name, value in options.items()}
+    return login_of(ProducerConfig.from_mapping(mapping), ManualClock(), Random(0))
+
+
+def test_names_and_passwords_go_to_the_mechanism_that_was_asked_for() -> None:
+    jaas = 'x.PlainLoginModule required username="alice" password="alice-secret";'
+    plain = login(sasl__mechanism="PLAIN", sasl__jaas__config=jaas)
+    assert isinstance(plain, PlainLogin)
+    assert Dialog(plain.start("")).message == b"\0alice\0alice-secret"
+    jaas = 'x.ScramLoginModule required username="id" password="p" tokenauth="true";'
+    scram = login(sasl__mechanism="SCRAM-SHA-512", sasl__jaas__config=jaas)
+    assert isinstance(scram, ScramLogin)
+    assert (scram.mechanism, scram.who) == ("SCRAM-SHA-512", "delegation token 'id'")
+
+
+def test_a_missing_kerberos_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    with pytest.raises(ConfigError, match=r"pip install 'pykafka-sink\[kerberos\]'"):
+        login(sasl__kerberos__service__name="kafka")
+
+
+def test_a_missing_aws_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
+    with pytest.raises(ConfigError, match=r"pip install 'pykafka-sink\[aws\]'"):
+        login(sasl__mechanism="AWS_MSK_IAM")
+
+
+class FakeSigner:
+    """aws_msk_iam_sasl_signer.MSKAuthTokenProvider."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def generate_auth_token(self, region: str, aws_debug_creds: bool = False) -> tuple[str, int]:
+        return self._give("default", region, aws_debug_creds)
+
+    def generate_auth_token_from_profile(self, region: str, aws_profile: str) -> tuple[str, int]:
+        return self._give("profile", region, aws_profile)
+
+    def generate_auth_token_from_role_arn(self, region: str, role_arn: str, sts_session_name: str) -> tuple[str, int]:
+        if role_arn == "bad":
+            raise RuntimeError("AccessDenied")
+        return self._give("role", region, role_arn, sts_session_name)
+
+    def _give(self, *call: Any) -> tuple[str, int]:
+        self.calls.append(call)
+        return CANARY, 4_000_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("jaas", "call"),
+    [
+        ("IAMLoginModule required;", ("default", "eu-west-1", False)),
+        ('IAMLoginModule required awsProfileName="p";', ("profile", "eu-west-1", "p")),
+        ('IAMLoginModule required awsRoleArn="r" awsRoleSessionName="s";', ("role", "eu-west-1", "r", "s")),
+        ('IAMLoginModule required awsRoleArn="r";', ("role", "eu-west-1", "r", "pykafka-sink")),
+    ],
+)
+def test_aws_tokens_come_from_the_official_signer(monkeypatch: pytest.MonkeyPatch, jaas: str, call: tuple[Any, ...]) -> None:
+    signer = FakeSigner()
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", SimpleNamespace(__path__=[], MSKAuthTokenProvider=signer))
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer.MSKAuthTokenProvider", signer)  # type: ignore[arg-type]
+    found = login(sasl__mechanism="AWS_MSK_IAM", sasl__jaas__config="software.amazon.msk.auth.iam." + jaas)
+    assert found.mechanism == "OAUTHBEARER"
+    assert Dialog(found.start("")).message == b"n,,\x01auth=Bearer " + CANARY.encode() + b"\x01\x01"
+    assert signer.calls == [call]
+
+
+def test_what_aws_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    signer = FakeSigner()
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", SimpleNamespace(__path__=[]))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer.MSKAuthTokenProvider", signer)  # type: ignore[arg-type]
+    found = login(sasl__mechanism="AWS_MSK_IAM", sasl__jaas__config='IAMLoginModule required awsRoleArn="bad";')
+    with pytest.raises(AuthenticationError, match="AWS gave no token for region eu-west-1: RuntimeError: AccessDenied"):
+        Dialog(found.start(""))
+
+
+def callback(options: Mapping[str, str]) -> str:
+    return options["token"]
+
+
+def test_a_token_callback_is_found_by_its_dotted_name() -> None:
+    options = {"sasl__mechanism": "OAUTHBEARER", "sasl__jaas__config": "OAuthBearerLoginModule required token=abc;"}
+    for name in (f"{__name__}.callback", f"{__name__}:callback"):
+        found = login(**options, sasl__login__callback__handler__class=name)
+        assert Dialog(found.start("")).message == b"n,,\x01auth=Bearer abc\x01\x01"
+
+
+@pytest.mark.parametrize("name", ["no_such_module.function", f"{__name__}.no_such_function", "com.google.auth.Handler"])
+def test_a_callback_that_cannot_be_imported_is_told(name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be imported here"):
+        login(sasl__mechanism="OAUTHBEARER", sasl__login__callback__handler__class=name)
+
+
+def test_a_callback_that_is_no_function_is_told() -> None:
+    with pytest.raises(ConfigError, match="is no function"):
+        login(sasl__mechanism="OAUTHBEARER", sasl__login__callback__handler__class=f"{__name__}.CANARY")

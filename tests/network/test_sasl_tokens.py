@@ -1,0 +1,569 @@
+"""network/sasl: tokens are kept, renewed in time, made, read, and asked of a server that may be slow, wrong or hostile."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import json
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kafka_sink.config import ProducerConfig, Secret
+from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaError
+from spark_kafka_sink.network.sasl import token_endpoint
+from spark_kafka_sink.network.sasl.token_sources import (
+    MAX_TOKEN_BYTES,
+    aws_region,
+    token_in_file,
+    token_of_callback,
+    unsecured_token,
+)
+from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, RefreshWindow, TokenCache, token_error, token_from_jwt
+from spark_kafka_sink.sasl_config import NO_OPTIONS, JaasEntry, parse_jaas
+from tests.fakes.clock import ManualClock
+
+CANARY = "canary-7Qx2"
+HOUR = 3_600_000
+WINDOW = RefreshWindow(0.8, 0.0, 60_000, 300_000)
+
+
+def entry(options: str) -> JaasEntry:
+    parsed = parse_jaas(f"OAuthBearerLoginModule required {options};")
+    assert isinstance(parsed, JaasEntry)
+    return parsed
+
+
+def jwt(**claims: object) -> str:
+    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in ({}, claims)) + ".c2ln"
+
+
+def claims_of(token: Secret) -> dict[str, Any]:
+    payload = token.reveal().split(".")[1]
+    return json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))  # type: ignore[no-any-return]
+
+
+# ---- reading tokens --------------------------------------------------------------------------------------------------------
+
+
+def test_expiry_and_principal_are_read_from_a_jwt() -> None:
+    token = token_from_jwt(Secret(jwt(exp=1000.5, iat=900, sub="alice")))
+    assert (token.lifetime_ms, token.start_time_ms, token.principal_name) == (1_000_500, 900_000, "alice")
+    assert token_from_jwt(Secret(jwt(user="bob")), sub_claim="user").principal_name == "bob"
+
+
+@given(value=st.text() | st.text(st.sampled_from(".eyJ{}\"'a1")) | st.binary().map(lambda b: "a." + base64.b64encode(b).decode()))
+def test_what_is_no_jwt_is_a_token_too(value: str) -> None:
+    assert token_from_jwt(Secret(value)).value == Secret(value)
+
+
+@pytest.mark.parametrize("exp", ["soon", None, True, -1, 1e300, [1]])
+def test_an_expiry_that_makes_no_sense_is_none(exp: object) -> None:
+    assert token_from_jwt(Secret(jwt(exp=exp))).lifetime_ms is None
+
+
+def test_a_token_shows_neither_itself_nor_its_extensions() -> None:
+    assert CANARY not in repr(OAuthBearerToken(CANARY, extensions={"a": CANARY}))  # type: ignore[arg-type]  # str is wrapped
+
+
+# ---- keeping and renewing ----------------------------------------------------------------------------------------------------
+
+
+class Issuer:
+    """Counts what it issues; each lives for an hour, or is the error that a test puts here."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.issued = 0
+        self.lifetime_ms: int | None = HOUR
+        self.error: KafkaError | None = None
+
+    def __call__(self) -> OAuthBearerToken:
+        self.issued += 1
+        if self.error is not None:
+            raise self.error
+        end = None if self.lifetime_ms is None else self.clock.wall_ms() + self.lifetime_ms
+        return OAuthBearerToken(Secret(f"token-{self.issued}"), end)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def issuer(clock: ManualClock) -> Issuer:
+    return Issuer(clock)
+
+
+@pytest.fixture
+def cache(clock: ManualClock, issuer: Issuer) -> TokenCache:
+    return TokenCache(issuer, WINDOW, clock, wait_ms=1000, random=Random(0))
+
+
+def value(cache: TokenCache) -> str:
+    return cache.token().value.reveal()
+
+
+def test_a_token_serves_until_it_is_time_to_renew_it(cache: TokenCache, clock: ManualClock) -> None:
+    assert value(cache) == "token-1"
+    clock.advance(int(HOUR * 0.8) - 1)
+    assert value(cache) == "token-1"
+    clock.advance(1)
+    assert value(cache) == "token-2"
+
+
+def test_a_token_of_unknown_expiry_is_used_once(cache: TokenCache, issuer: Issuer) -> None:
+    issuer.lifetime_ms = None
+    assert [value(cache), value(cache)] == ["token-1", "token-2"]
+
+
+def test_a_good_token_serves_on_while_no_new_one_can_be_had(
+    cache: TokenCache, issuer: Issuer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert value(cache) == "token-1"
+    issuer.error = token_error("the server is down")
+    clock.advance(int(HOUR * 0.9))
+    assert value(cache) == "token-1"
+    assert "could not be renewed, the old one serves on" in caplog.text
+    clock.advance(int(HOUR * 0.1))
+    with pytest.raises(AuthenticationError, match="the server is down"):
+        cache.token()
+    issuer.error = None
+    assert value(cache) == "token-4"
+
+
+def test_a_token_that_is_issued_too_late_is_refused(cache: TokenCache, issuer: Issuer) -> None:
+    issuer.lifetime_ms = 0
+    with pytest.raises(AuthenticationError, match="has expired already; are the clocks right"):
+        cache.token()
+
+
+def test_who_waits_for_another_ones_fetch_waits_no_longer_than_allowed(clock: ManualClock) -> None:
+    has_begun, release = threading.Event(), threading.Event()
+
+    def hang() -> OAuthBearerToken:
+        has_begun.set()
+        assert release.wait(30)
+        return OAuthBearerToken(Secret("late"))
+
+    cache = TokenCache(hang, WINDOW, clock, wait_ms=50, random=Random(0))
+    first = threading.Thread(target=cache.token)
+    first.start()
+    assert has_begun.wait(30)
+    with pytest.raises(AuthenticationError, match="for more than 50 ms"):
+        cache.token()
+    release.set()
+    first.join(30)
+
+
+@pytest.mark.parametrize(
+    ("window", "start_ms", "end_ms", "expected"),
+    [
+        ((0.8, 0.0, 60_000, 300_000), None, HOUR, 2_880_000),
+        ((0.5, 0.0, 60_000, 300_000), None, HOUR, 1_800_000),
+        ((0.8, 0.0, 60_000, 300_000), -HOUR, HOUR, int(2 * HOUR * 0.8) - HOUR),  # counted from when it was issued
+        ((1.0, 0.0, 60_000, 300_000), None, HOUR, HOUR - 300_000),  # the buffer
+        ((0.5, 0.0, 900_000, 0), None, 1_000_000, 900_000),  # the minimum period
+        ((0.8, 0.0, 60_000, 300_000), None, 100_000, 80_000),  # too short for either
+    ],
+)
+def test_the_time_to_renew_is_kafkas(
+    window: tuple[float, float, int, int], start_ms: int | None, end_ms: int, expected: int
+) -> None:
+    token = OAuthBearerToken(Secret(""), end_ms, start_time_ms=start_ms)
+    assert RefreshWindow(*window).refresh_at_ms(token, 0, Random(0)) == expected
+
+
+@given(
+    factor=st.floats(0.5, 1), jitter=st.floats(0, 0.25), minimum=st.integers(0, 900), buffer=st.integers(0, 3600),
+    lifetime=st.integers(1, 10**6), seed=st.integers(),
+)  # fmt: skip
+def test_a_token_is_never_renewed_in_the_past(
+    factor: float, jitter: float, minimum: int, buffer: int, lifetime: int, seed: int
+) -> None:
+    window = RefreshWindow(factor, jitter, minimum * 1000, buffer * 1000)
+    assert window.refresh_at_ms(OAuthBearerToken(Secret(""), lifetime * 1000), 0, Random(seed)) >= 0
+
+
+# ---- sources -----------------------------------------------------------------------------------------------------------------
+
+
+def test_an_unsecured_token_has_the_claims_of_the_login_module(clock: ManualClock) -> None:
+    options = entry(
+        'unsecuredLoginStringClaim_sub="alice" unsecuredLoginNumberClaim_level="3" unsecuredLoginListClaim_scope="|read|write"'
+        ' unsecuredLoginLifetimeSeconds="60" unsecuredLoginExtension_traceId="t1"'
+    )
+    token = unsecured_token(options, clock)
+    now_s = clock.wall_ms() / 1000
+    assert claims_of(token.value) == {"iat": now_s, "exp": now_s + 60, "sub": "alice", "level": 3, "scope": ["read", "write"]}
+    assert token.value.reveal().endswith(".")  # no signature
+    assert (token.principal_name, token.extensions) == ("alice", {"traceId": "t1"})
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ('unsecuredLoginStringClaim_name="alice"', "sets no unsecuredLoginStringClaim_sub"),
+        ('unsecuredLoginStringClaim_sub="a" unsecuredLoginLifetimeSeconds="long"', "that must be a number is none"),
+        ('unsecuredLoginStringClaim_sub="a" unsecuredLoginNumberClaim_exp="1"', "must not set the claim exp"),
+    ],
+)
+def test_unsecured_options_that_make_no_sense_are_told(options: str, told: str, clock: ManualClock) -> None:
+    with pytest.raises(AuthenticationError, match=told):
+        unsecured_token(entry(options), clock)
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        ("abc", ("abc", None, None)),
+        (jwt(exp=5, sub="alice"), (jwt(exp=5, sub="alice"), 5000, "alice")),
+        (("abc", 12.5), ("abc", 12_500, None)),
+        (OAuthBearerToken(Secret("abc"), 7, "bob"), ("abc", 7, "bob")),
+    ],
+)
+def test_a_callback_returns_a_token_in_one_of_three_forms(returned: object, expected: tuple[str, int | None, str | None]) -> None:
+    token = token_of_callback(lambda _: returned, NO_OPTIONS)
+    assert (token.value.reveal(), token.lifetime_ms, token.principal_name) == expected
+
+
+@pytest.mark.parametrize("returned", [None, b"abc", ("abc",), ("abc", "soon"), ("abc", -1), (1, 2), {CANARY: 1}])
+def test_what_else_a_callback_returns_is_told_by_its_type_only(returned: object) -> None:
+    with pytest.raises(AuthenticationError, match=f"returned a {type(returned).__name__}; it must return") as raised:
+        token_of_callback(lambda _: returned, NO_OPTIONS)
+    assert CANARY not in str(raised.value)
+
+
+def test_a_callback_gets_the_options_and_extensions_go_along() -> None:
+    seen: list[Mapping[str, str]] = []
+    token = token_of_callback(lambda options: seen.append(options) or "abc", entry("a=b extension_c=d"))  # type: ignore[func-returns-value]
+    assert seen == [{"a": "b", "extension_c": "d"}]
+    assert token.extensions == {"c": "d"}
+
+
+def test_a_token_is_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "a token"
+    file.write_text(f"\n{jwt(exp=5, sub='alice')}\n")
+    token = token_in_file(file.as_uri(), "sub")
+    assert (token.value.reveal(), token.principal_name) == (jwt(exp=5, sub="alice"), "alice")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [(None, "No such file"), (b" \n", "it is empty"), (b"\xff", "it is no text"), (b"x" * (MAX_TOKEN_BYTES + 1), "is larger")],
+)
+def test_a_token_file_that_cannot_be_used_is_told(tmp_path: Path, content: bytes | None, told: str) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(AuthenticationError, match=told):
+        token_in_file(file.as_uri(), "sub")
+
+
+@pytest.mark.parametrize(
+    ("servers", "environment", "region"),
+    [
+        ("b-1.demo.x2y3.c2.kafka.us-east-1.amazonaws.com:9098", {}, "us-east-1"),
+        ("boot-abc.c1.kafka-serverless.eu-central-1.amazonaws.com:9098", {"AWS_REGION": "x"}, "eu-central-1"),
+        ("b-1.demo.kafka.cn-north-1.amazonaws.com.cn:9098", {}, "cn-north-1"),
+        ("b-1.demo.kafka.us-gov-west-1.amazonaws.com:9098", {}, "us-gov-west-1"),
+        ("proxy:9098", {"AWS_REGION": "eu-west-1"}, "eu-west-1"),
+        ("proxy:9098", {"AWS_DEFAULT_REGION": "eu-west-2"}, "eu-west-2"),
+        ("proxy:9098", {}, None),
+    ],
+)
+def test_the_region_is_that_of_the_cluster(servers: str, environment: dict[str, str], region: str | None) -> None:
+    assert aws_region(ProducerConfig.from_mapping({"bootstrap.servers": servers}), environment) == region
+
+
+# ---- a token endpoint ----------------------------------------------------------------------------------------------------------
+
+
+class TokenServer(http.server.ThreadingHTTPServer):
+    """Answers with what a test has put into `answers`: (status, body, headers), or a function that does as it likes."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, bytes, dict[str, str]] | Callable[[Any], None]] = []
+        self.requests: list[tuple[dict[str, str], dict[str, list[str]]]] = []
+        super().__init__(("127.0.0.1", 0), TokenHandler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/token"
+
+
+class TokenHandler(http.server.BaseHTTPRequestHandler):
+    server: TokenServer
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.server.requests.append((dict(self.headers), parse_qs(body)))
+        answer = self.server.answers.pop(0)
+        if callable(answer):
+            answer(self)
+            return
+        status, content, headers = answer
+        self.send_response(status)
+        for name, text in {"Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name, text)
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def server() -> Iterator[TokenServer]:
+    with TokenServer() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(30)
+
+
+def config_for(server: TokenServer | str, **options: str) -> ProducerConfig:
+    mapping = {
+        "bootstrap.servers": "h:1",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": server if isinstance(server, str) else server.url,
+        "sasl.oauthbearer.client.credentials.client.id": "me",
+        "sasl.oauthbearer.client.credentials.client.secret": CANARY,
+    }
+    return ProducerConfig.from_mapping(mapping | {name.replace("__", "."): text for name, text in options.items()})
+
+
+def fetch(config: ProducerConfig, clock: ManualClock, jaas: JaasEntry = NO_OPTIONS) -> OAuthBearerToken:
+    endpoint = token_endpoint.Endpoint.of(config, jaas)
+    return token_endpoint.fetch_token(endpoint, lambda: token_endpoint.client_credentials_post(config, jaas), clock)
+
+
+def refusal(config: ProducerConfig, clock: ManualClock) -> str:
+    with pytest.raises(AuthenticationError) as raised:
+        fetch(config, clock)
+    error: BaseException | None = raised.value
+    while error is not None:  # what urllib raised would have the secret in its frames
+        shown = traceback.TracebackException.from_exception(error, capture_locals=True)
+        assert CANARY not in str([frame.locals for frame in shown.stack]) + str(error)
+        error = error.__context__
+    return raised.value.message
+
+
+def granted(token: str = "abc") -> tuple[int, bytes, dict[str, str]]:
+    return 200, json.dumps({"access_token": token, "token_type": "Bearer"}).encode(), {}
+
+
+def test_client_credentials_are_exchanged_for_a_token(server: TokenServer, clock: ManualClock) -> None:
+    server.answers = [granted(jwt(exp=9, sub="me", user="alice"))]
+    token = fetch(
+        config_for(server, sasl__oauthbearer__scope="kafka read", sasl__oauthbearer__sub__claim__name="user"),
+        clock,
+        entry("extension_logicalCluster=lkc"),
+    )
+    assert (token.lifetime_ms, token.principal_name, token.extensions) == (9000, "alice", {"logicalCluster": "lkc"})
+    ((headers, form),) = server.requests
+    assert form == {"grant_type": ["client_credentials"], "scope": ["kafka read"]}
+    assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == f"me:{CANARY}".encode()
+    assert (headers["Accept"], headers["Content-Type"]) == ("application/json", "application/x-www-form-urlencoded")
+
+
+def test_the_login_module_may_hold_the_credentials(server: TokenServer, clock: ManualClock) -> None:
+    server.answers = [granted()]
+    jaas = entry('clientId="i d" clientSecret="s&t" scope="x"')
+    config = config_for(
+        server,
+        sasl__oauthbearer__client__credentials__client__id=None,  # type: ignore[arg-type]
+        sasl__oauthbearer__client__credentials__client__secret=None,  # type: ignore[arg-type]
+        sasl__jaas__config='OAuthBearerLoginModule required clientId="i d" clientSecret="s&t" scope="x";',
+        sasl__oauthbearer__header__urlencode="true",
+    )
+    assert fetch(config, clock, jaas).value.reveal() == "abc"
+    ((headers, form),) = server.requests
+    assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == b"i+d:s%26t"
+    assert form["scope"] == ["x"]
+
+
+def test_a_busy_server_is_asked_again_with_growing_pauses(server: TokenServer, clock: ManualClock) -> None:
+    server.answers = [(503, b"", {}), (500, b"not json", {}), granted()]
+    assert fetch(config_for(server), clock).value.reveal() == "abc"
+    assert len(server.requests) == 3
+
+
+def test_asking_again_ends_after_the_time_for_it(server: TokenServer, clock: ManualClock) -> None:
+    server.answers = [(503, b"", {})] * 100
+    started_ms = clock.now_ms()
+    told = refusal(config_for(server, sasl__login__retry__backoff__max__ms="1000"), clock)
+    assert told.startswith(f"no token from {server.url} after ")
+    assert "HTTP status 503" in told
+    assert clock.now_ms() - started_ms == 1000
+    assert 3 <= len(server.requests) <= 6
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+def test_a_final_refusal_is_told_at_once_in_the_servers_words(server: TokenServer, clock: ManualClock, status: int) -> None:
+    server.answers = [(status, b'{"error":"invalid_client","error_description":"no such client"}', {})]
+    told = refusal(config_for(server), clock)
+    assert told == f"no token from {server.url} after 1 attempt(s): HTTP status {status} invalid_client: no such client"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"access_token":null}', b'{"access_token":" "}', b"\xff", b"[" * 100_000, b'{"id_token":"x"}']
+)
+def test_an_answer_without_a_token_is_told(server: TokenServer, clock: ManualClock, body: bytes) -> None:
+    server.answers = [(200, body, {})]
+    assert "the answer holds no access_token" in refusal(config_for(server), clock)
+
+
+def test_the_answer_is_read_up_to_a_limit(server: TokenServer, clock: ManualClock) -> None:
+    server.answers = [(200, b'{"access_token":"' + b"x" * (2 * MAX_TOKEN_BYTES) + b'"}', {})]
+    assert "the answer holds no access_token" in refusal(config_for(server), clock)
+
+
+def test_redirects_are_not_followed(server: TokenServer, clock: ManualClock) -> None:
+    server.answers = [(302, b"", {"Location": server.url}), granted()]
+    assert "after 1 attempt(s): HTTP status 302" in refusal(config_for(server), clock)
+    assert len(server.requests) == 1
+
+
+def test_an_answer_that_does_not_come_in_time_is_told(server: TokenServer, clock: ManualClock) -> None:
+    release = threading.Event()
+    server.answers = [lambda _: release.wait(30)]
+    config = config_for(server, sasl__login__read__timeout__ms="50", sasl__login__retry__backoff__max__ms="0")
+    try:
+        assert "TimeoutError: timed out" in refusal(config, clock)
+    finally:
+        release.set()
+
+
+def test_a_server_that_hangs_up_or_is_not_there_is_told(server: TokenServer, clock: ManualClock) -> None:
+    server.answers = [lambda handler: handler.connection.close()]
+    once = {"sasl__login__retry__backoff__max__ms": "0"}
+    assert "after 1 attempt(s)" in refusal(config_for(server, **once), clock)
+    assert "ConnectionRefusedError" in refusal(config_for("http://127.0.0.1:9/token", **once), clock)
+
+
+# ---- JWT assertions ------------------------------------------------------------------------------------------------------------
+
+
+def write_key(tmp_path: Path, kind: str, passphrase: bytes | None = None) -> tuple[Path, Any]:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+    key: Any = rsa.generate_private_key(65537, 2048) if kind == "RS256" else ec.generate_private_key(ec.SECP256R1())
+    hiding = serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
+    file = tmp_path / "key.pem"
+    file.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, hiding))
+    return file, key.public_key()
+
+
+def bearer_config(**options: str) -> ProducerConfig:
+    retriever = "org.apache.kafka.common.security.oauthbearer.JwtBearerJwtRetriever"
+    return config_for("https://h/token", sasl__oauthbearer__jwt__retriever__class=retriever, **options)
+
+
+def verify(assertion: Secret, public: Any, algorithm: str) -> dict[str, Any]:
+    """The header, after its signature has been checked."""
+    from cryptography.hazmat.primitives.asymmetric import ec, padding
+    from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    signed, _, signature = assertion.reveal().rpartition(".")
+    raw = base64.urlsafe_b64decode(signature + "==")
+    if algorithm == "RS256":
+        public.verify(raw, signed.encode(), padding.PKCS1v15(), SHA256())
+    else:
+        pair = encode_dss_signature(int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:], "big"))
+        public.verify(pair, signed.encode(), ec.ECDSA(SHA256()))
+    return json.loads(base64.urlsafe_b64decode(signed.split(".")[0] + "=="))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "ES256"])
+@pytest.mark.parametrize("passphrase", [None, "open"])
+def test_an_assertion_is_signed_and_says_what_the_options_say(
+    tmp_path: Path, clock: ManualClock, algorithm: str, passphrase: str | None
+) -> None:
+    file, public = write_key(tmp_path, algorithm, passphrase and passphrase.encode())  # type: ignore[arg-type]
+    template = tmp_path / "template.json"
+    template.write_text('{"header": {"kid": "k1"}, "payload": {"tenant": "t", "iss": "replaced"}}')
+    config = bearer_config(
+        sasl__oauthbearer__assertion__private__key__file=str(file),
+        sasl__oauthbearer__assertion__private__key__passphrase=passphrase,  # type: ignore[arg-type]
+        sasl__oauthbearer__assertion__algorithm=algorithm,
+        sasl__oauthbearer__assertion__template__file=str(template),
+        sasl__oauthbearer__assertion__claim__iss="issuer",
+        sasl__oauthbearer__assertion__claim__sub="alice",
+        sasl__oauthbearer__assertion__claim__aud="kafka",
+        sasl__oauthbearer__assertion__claim__jti__include="true",
+    )
+    assertion = token_endpoint.assertion_of(config, clock)
+    assert verify(assertion, public, algorithm) == {"alg": algorithm, "typ": "JWT", "kid": "k1"}
+    claims = claims_of(assertion)
+    now_s = clock.wall_ms() // 1000
+    assert len(claims.pop("jti")) == 36
+    assert claims == {
+        "tenant": "t", "iss": "issuer", "sub": "alice", "aud": "kafka", "iat": now_s, "exp": now_s + 300, "nbf": now_s - 60,
+    }  # fmt: skip
+
+
+def test_an_assertion_is_exchanged_for_a_token(server: TokenServer, clock: ManualClock, tmp_path: Path) -> None:
+    (tmp_path / "assertion").write_text("a.b.c\n")
+    server.answers = [granted()]
+    config = config_for(
+        server,
+        sasl__oauthbearer__jwt__retriever__class="JwtBearerJwtRetriever",
+        sasl__oauthbearer__assertion__file=str(tmp_path / "assertion"),
+        sasl__oauthbearer__scope="s",
+    )
+    endpoint = token_endpoint.Endpoint.of(config, NO_OPTIONS)
+    make = lambda: token_endpoint.jwt_bearer_post(config, NO_OPTIONS, clock)  # noqa: E731
+    assert token_endpoint.fetch_token(endpoint, make, clock).value.reveal() == "abc"
+    ((headers, form),) = server.requests
+    assert form == {"grant_type": ["urn:ietf:params:oauth:grant-type:jwt-bearer"], "assertion": ["a.b.c"], "scope": ["s"]}
+    assert "Authorization" not in headers
+
+
+@pytest.mark.parametrize(
+    ("key", "options", "told"),
+    [
+        ("RS256", {"algorithm": "ES256"}, "does not fit sasl.oauthbearer.assertion.algorithm=ES256"),
+        ("RS256", {"private__key__passphrase": "open"}, "cannot be used"),
+        ("garbage", {}, "cannot be used"),
+        ("RS256", {"template__file": "/no/such/file"}, "assertion.template.file: /no/such/file cannot be read"),
+        ("RS256", {"template__file": __file__}, "must hold JSON like"),
+    ],
+)
+def test_a_key_or_template_that_cannot_be_used_is_told(
+    tmp_path: Path, clock: ManualClock, key: str, options: dict[str, str], told: str
+) -> None:
+    if key == "garbage":
+        file = tmp_path / "key.pem"
+        file.write_text(CANARY)
+    else:
+        file, _ = write_key(tmp_path, key)
+    config = bearer_config(
+        sasl__oauthbearer__assertion__private__key__file=str(file),
+        **{f"sasl__oauthbearer__assertion__{name}": text for name, text in options.items()},
+    )
+    with pytest.raises(AuthenticationError, match=told) as raised:
+        token_endpoint.assertion_of(config, clock)
+    shown = traceback.TracebackException.from_exception(raised.value, capture_locals=True)
+    assert CANARY not in str([frame.locals for frame in shown.stack])
+    assert "PRIVATE KEY" not in str([frame.locals for frame in shown.stack])
+
+
+def test_a_missing_cryptography_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
+    with pytest.raises(ConfigError, match=r"pip install 'pykafka-sink\[jwt\]'"):
+        token_endpoint.require_cryptography()

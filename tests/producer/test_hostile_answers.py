@@ -1,0 +1,90 @@
+"""Brokers whose answers make no sense: the Sender goes on, every row is settled once, and all memory comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from tests.producer.harness import TOPIC, Stage
+
+error_codes = st.one_of(st.just(0), st.integers(-1, 140), st.integers(-(1 << 15), (1 << 15) - 1))
+small = st.integers(-2, 3)
+texts = st.one_of(st.none(), st.text(max_size=3))
+int64s = st.one_of(small, st.integers(-(1 << 63), (1 << 63) - 1))
+
+
+def several(elements: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(elements, max_size=3).map(tuple)
+
+
+partition_answers = st.builds(
+    PartitionProduceResponse,
+    index=small,
+    error_code=error_codes,
+    base_offset=int64s,
+    log_append_time_ms=int64s,
+    log_start_offset=int64s,
+    record_errors=several(st.builds(BatchIndexAndErrorMessage, batch_index=small, batch_index_error_message=texts)),
+    error_message=texts,
+    current_leader=st.builds(LeaderIdAndEpoch, leader_id=small, leader_epoch=small),
+)
+produce_answers = st.builds(
+    ProduceResponse,
+    responses=several(
+        st.builds(
+            TopicProduceResponse, name=st.sampled_from([TOPIC, TOPIC, "other"]), partition_responses=several(partition_answers)
+        )
+    ),
+    node_endpoints=several(st.builds(NodeEndpoint, node_id=small, host=st.text(max_size=3), port=small)),
+)
+producer_ids = st.builds(
+    InitProducerIdResponse,
+    error_code=error_codes,
+    producer_id=int64s,
+    producer_epoch=st.one_of(small, st.sampled_from([32766, 32767, -32768])),
+)
+
+
+@given(data=st.data(), idempotence=st.booleans())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
+def test_whatever_brokers_answer_each_row_settles_once_and_all_memory_comes_back(data: st.DataObject, idempotence: bool) -> None:
+    stage = Stage(
+        leaders={TOPIC: (0, 1)},
+        has_producer_id=False,
+        enable_idempotence=idempotence,
+        request_timeout_ms=1000,
+        delivery_timeout_ms=5000,
+    )
+
+    def answer_some() -> None:
+        for request in stage.in_flight:
+            if data.draw(st.integers(0, 3)):
+                is_id = isinstance(request.message, InitProducerIdRequest)
+                stage.client.respond(data.draw(producer_ids if is_id else produce_answers), request=request)
+        stage.run()
+
+    deliveries = []
+    for _ in range(data.draw(st.integers(1, 6))):
+        rows = [b"x" * data.draw(st.integers(0, 40))] * data.draw(st.integers(1, 4))
+        deliveries.append(stage.send(*rows, partition=data.draw(st.integers(0, 1))))
+        answer_some()
+        stage.clock.advance(data.draw(st.sampled_from([0, 10, 500])))
+        answer_some()
+    stage.clock.advance(6000)
+    stage.run(2)
+    for node in (0, 1):
+        stage.disconnect(node)
+    stage.run(3)
+    assert [delivery.acknowledged + delivery.failed for delivery in deliveries] == [delivery.rows for delivery in deliveries]
+    assert stage.is_whole

@@ -1,0 +1,117 @@
+"""dead_letters.py: a row keeps what it had and gains why it is here; too large ones go by a producer of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, RecordTooLargeError
+from spark_kafka_sink.sink.dead_letters import LARGEST_REQUEST, DeadLetters, dead_letters, options_for_large_rows
+from tests.sink.fake_producer import FakeProducer
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def columns(**given: Any) -> dict[str, Any]:
+    return {"topic": "orders", "key": None, "partition": None, "headers": None, "timestamp": None} | given
+
+
+def added(topic: bytes, partition: bytes | None) -> list[tuple[str, bytes | None]]:
+    values = {"topic": topic, "partition": partition, "condition": b"KAFKA_X", "message": "müde".encode()}
+    return [(f"__pykafka_sink.errors.{name}", value) for name, value in values.items()]
+
+
+def headers_of(letters: dict[str, Any]) -> list[list[tuple[str, bytes | None]]]:
+    return [[(each["key"], each["value"]) for each in row] for row in letters["headers"].to_pylist()]
+
+
+def test_a_dead_letter_keeps_its_own_and_gains_four_headers() -> None:
+    own = [[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None, [], [{"key": None, "value": b"2"}]]
+    given = columns(
+        topic=pa.array(["x", None, "y", "z"]),
+        key=pa.array(["k", None, "", "l"]),
+        value=pa.array([None, b"v", b"", b"w"]),
+        partition=pa.array([None, 1, -1, 2], pa.int32()),
+        headers=pa.array(own, HEADERS),
+        timestamp=pa.array([-1, None, 5, 0]),
+    )
+    letters = dead_letters(given, "KAFKA_X", "müde")
+    assert letters["key"] is given["key"]
+    assert letters["value"] is given["value"]
+    assert letters["timestamp"].to_pylist() == [None, None, 5, 0]
+    assert headers_of(letters) == [
+        [("a", b"1"), ("a", None), *added(b"x", None)],
+        added(None, b"1"),  # type: ignore[arg-type]
+        added(b"y", b"-1"),
+        [("", b"2"), *added(b"z", b"2")],
+    ]
+
+
+def test_a_row_without_headers_or_timestamp_gets_only_the_four() -> None:
+    letters = dead_letters(columns(value=pa.array(["a", "b"])), "KAFKA_X", "müde", partition=3)
+    assert headers_of(letters) == [added(b"orders", b"3")] * 2
+    assert letters["timestamp"] is None
+
+
+def test_headers_given_as_a_map_are_kept() -> None:
+    maps = pa.array([[("a", "1")], None], pa.map_(pa.string(), pa.string()))
+    letters = dead_letters(columns(value=pa.array(["a", "b"]), headers=maps), "KAFKA_X", "müde")
+    assert headers_of(letters) == [[("a", b"1"), *added(b"orders", None)], added(b"orders", None)]
+
+
+class Refusing(FakeProducer):
+    """A producer that finds every row too large."""
+
+    def send_columns(self, topic: Any, **columns: Any) -> Any:  # noqa: ARG002
+        raise RecordTooLargeError("too large")
+
+
+def test_rows_count_when_they_are_acknowledged() -> None:
+    producer = FakeProducer()
+    letters = DeadLetters("dead", producer, FakeProducer)  # type: ignore[arg-type]
+    letters.send(columns(value=pa.array(["a", "b"])), "KAFKA_X", "why")
+    assert letters.acknowledged == 0
+    letters.finish()
+    assert letters.acknowledged == 2
+    assert [call["topic"] for call in producer.calls] == ["dead"]
+
+
+def test_rows_too_large_for_the_tasks_producer_go_by_one_other() -> None:
+    made: list[FakeProducer] = []
+
+    def make() -> FakeProducer:
+        made.append(FakeProducer())
+        return made[-1]
+
+    letters = DeadLetters("dead", Refusing(), make)  # type: ignore[arg-type]
+    for _ in range(2):
+        letters.send(columns(value=pa.array(["a"])), "KAFKA_X", "why")
+    letters.finish()
+    letters.close(0)
+    (larger,) = made
+    assert letters.acknowledged == len(larger.calls) == 2
+    assert larger.closed == [0]
+
+
+def test_a_row_too_large_for_both_is_an_error_that_names_the_dead_letter_topic() -> None:
+    letters = DeadLetters("dead", Refusing(), Refusing)  # type: ignore[arg-type]
+    with pytest.raises(KafkaError, match=r"^\[KAFKA_RECORD_TOO_LARGE\] rows cannot be written to deadLetterTopic=dead either"):
+        letters.send(columns(value=pa.array(["a"])), "KAFKA_X", "why")
+
+
+def test_a_dead_letter_that_is_not_acknowledged_fails_the_task() -> None:
+    def fail(_: FakeProducer, delivery: Any) -> None:
+        delivery.error = KafkaTimeoutError("no answer")
+
+    letters = DeadLetters("dead", FakeProducer(on_send=fail), FakeProducer)  # type: ignore[arg-type]
+    with pytest.raises(KafkaError, match="deadLetterTopic=dead either: no answer"):
+        letters.send(columns(value=pa.array(["a"])), "KAFKA_X", "why")
+
+
+def test_the_larger_producer_takes_what_brokers_take_and_never_less_than_the_user_said() -> None:
+    base = {"bootstrap.servers": "a:1", "acks": "all"}
+    larger = options_for_large_rows(base)
+    assert (larger["max.request.size"], larger["buffer.memory"], larger["acks"]) == (LARGEST_REQUEST, LARGEST_REQUEST, "all")
+    assert options_for_large_rows({**base, "buffer.memory": 200_000_000})["buffer.memory"] == 200_000_000

@@ -1,0 +1,102 @@
+"""refused_rows.py: each bad row is found, once, by the first check that it fails; and a row is put into words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.sink.refused_rows import find_refused_rows, header_entries, payload_bytes, row_in_words
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+LIMITS = {"max.request.size": 1000, "buffer.memory": 5000}
+
+
+def columns(**given: Any) -> dict[str, Any]:
+    return {"topic": "t", "key": None, "partition": None, "headers": None, "timestamp": None} | given
+
+
+def refused(counts: dict[str, int] | None = None, **given: Any) -> list[tuple[str, list[int]]]:
+    return [(each.condition, each.rows.tolist()) for each in find_refused_rows(columns(**given), LIMITS, counts or {})]
+
+
+def test_good_rows_are_not_refused() -> None:
+    given = {
+        "topic": pa.array(["a", "b"]),
+        "key": pa.array([None, "k"]),
+        "value": pa.array([None, b"v"]),
+        "partition": pa.array([None, 5], pa.int32()),
+        "timestamp": pa.array([None, 0]),
+        "headers": pa.array([None, [{"key": "h", "value": None}]], HEADERS),
+    }
+    assert refused({"b": 6}, **given) == []
+
+
+def test_a_row_is_refused_by_the_first_check_it_fails() -> None:
+    topic = pa.array([None, "a/b", "a", "a", "a", "a", "a", None])
+    partition = pa.array([-1, -1, -1, 3, 0, None, None, 9], pa.int32())
+    timestamp = pa.array([None, None, -5, -5, -5, 1, 1, -5])
+    headers = pa.array([None, [], [], [], [{"key": None, "value": b""}], [{"key": None, "value": b""}], [], []], HEADERS)
+    value = pa.array(["v"] * 6 + ["x" * 1000] + ["v"])
+    assert refused({"a": 3}, topic=topic, partition=partition, timestamp=timestamp, headers=headers, value=value) == [
+        ("KAFKA_NULL_TOPIC_IN_DATA", [0, 7]),
+        ("KAFKA_INVALID_TOPIC_EXCEPTION", [1]),
+        ("KAFKA_INVALID_PARTITION", [2]),
+        ("KAFKA_UNKNOWN_PARTITION", [3]),
+        ("KAFKA_INVALID_RECORD", [4]),
+        ("KAFKA_INVALID_RECORD", [5]),
+        ("KAFKA_RECORD_TOO_LARGE", [6]),
+    ]
+
+
+def test_the_partitions_of_a_topic_whose_count_is_not_known_are_not_judged() -> None:
+    partition = pa.array([7, 7], pa.int32())
+    assert refused({"b": 3}, topic=pa.array(["a", "b"]), value=pa.array(["", ""]), partition=partition) == [
+        ("KAFKA_UNKNOWN_PARTITION", [1])
+    ]
+
+
+@pytest.mark.parametrize(("found", "told"), [([-1, -1], "-1"), ([-1, -7], "below 0")])
+def test_a_negative_partition_is_told_in_kafkas_words(found: list[int], told: str) -> None:
+    given = columns(value=pa.array(["", ""]), partition=pa.array(found, pa.int32()))
+    (refusal,) = find_refused_rows(given, LIMITS, {})
+    assert refusal.text == f"Invalid partition: {told}. Partition number should always be non-negative or null."
+
+
+def test_a_row_of_just_the_limit_is_good() -> None:
+    """61 bytes of a batch's header, 21 of a record's overhead, then 1 + 2 bytes of lengths and 1 of headers."""
+    value = pa.array([b"x" * (1000 - 61 - 21 - 4 + extra) for extra in (0, 1)])
+    assert refused(value=value) == [("KAFKA_RECORD_TOO_LARGE", [1])]
+
+
+def test_sizes_count_key_value_and_headers() -> None:
+    given = columns(
+        key=pa.array([None, "é", ""]),
+        value=pa.array([b"12345", None, b""]),
+        headers=pa.array(
+            [[{"key": "a", "value": b"bc"}, {"key": "a", "value": None}], None, [{"key": "é", "value": b""}]], HEADERS
+        ),
+    )
+    assert payload_bytes(given).tolist() == [9, 2, 2]
+    assert payload_bytes({**given, "headers": None, "key": None}).tolist() == [5, 0, 0]
+
+
+def test_maps_and_slices_of_headers_are_laid_out_too() -> None:
+    whole = pa.array([[("z", b"0")], [("a", b"1"), ("b", None)], None, [("c", b"2")]], pa.map_(pa.string(), pa.binary()))
+    counts, keys, values = header_entries(whole.slice(1))
+    assert (counts.tolist(), keys.to_pylist(), values.to_pylist()) == ([2, 0, 1], ["a", "b", "c"], [b"1", None, b"2"])
+
+
+def test_a_row_is_told_by_number_topic_partition_key_and_sizes() -> None:
+    given = columns(
+        topic=pa.array(["a", "b"]),
+        key=pa.array([None, b"k" * 33]),
+        value=pa.array([None, b"123"]),
+        partition=pa.array([None, 4], pa.int32()),
+        headers=pa.array([None, [{"key": "h", "value": b""}]], HEADERS),
+    )
+    assert row_in_words(given, 0, 70) == "row 70 of this task: topic a, no key, value of null, 0 headers"
+    told = row_in_words(given, 1, 71)
+    assert told == f"row 71 of this task: topic b, partition 4, key {b'k' * 32!r}… of 33 bytes, value of 3 bytes, 1 headers"
+    assert row_in_words(given, 0, 0, partition=2).startswith("row 0 of this task: topic a, partition 2, ")

@@ -1,0 +1,295 @@
+"""row_sender.py: every row is acknowledged, or has the fate that the user chose for rows like it, or the task fails."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.config import DEAD_LETTER, SKIP
+from spark_kafka_sink.errors import BrokerError, InvalidRecordError, KafkaError, KafkaTimeoutError, RecordTooLargeError
+from spark_kafka_sink.sink import row_sender
+from spark_kafka_sink.sink.commit_protocol import WrittenRange
+from spark_kafka_sink.sink.row_mapping import RowMapping
+from spark_kafka_sink.sink.row_rules import RowRules
+from spark_kafka_sink.sink.row_sender import RowSender
+from tests.sink.fake_producer import FakeDelivery, FakeProducer
+
+MAPPING = RowMapping(topic="t", value=0, key=1, partition=2, headers=None, timestamp=None)
+SKIPPING = RowRules(on_record_too_large=SKIP, on_invalid_record=SKIP)
+BURYING = RowRules(on_record_too_large=DEAD_LETTER, on_invalid_record=DEAD_LETTER, dead_letter_topic="dead")
+NO_KEY = KafkaError("Compacted topic cannot accept message without key", condition="KAFKA_INVALID_RECORD")
+TOO_LARGE = BrokerError("t-0 (1 records): too large", error_code=10, condition="KAFKA_MESSAGE_TOO_LARGE")
+
+
+def batch(values: list[str], partitions: list[int | None] | None = None) -> pa.RecordBatch:
+    columns = [pa.array(values), pa.array([f"k{value}" for value in values])]
+    return pa.RecordBatch.from_arrays(
+        [*columns, pa.array(partitions or [None] * len(values), pa.int32())], names=["value", "key", "partition"]
+    )
+
+
+class Choosy(FakeProducer):
+    """Raises what a test says for a chunk with certain values; knows topics of three partitions."""
+
+    def __init__(self, refusals: dict[str, KafkaError], **how: Any) -> None:
+        super().__init__({}, **how)
+        self.refusals = refusals
+        self.refused = 0
+        self.partitions = 3
+
+    def send_columns(self, topic: Any, **columns: Any) -> FakeDelivery:
+        for value in columns["value"].to_pylist():
+            if value in self.refusals and topic != "dead":
+                self.refused += 1
+                raise self.refusals[value]
+        return super().send_columns(topic, **columns)
+
+    def partitions_for(self, topic: str) -> range:  # noqa: ARG002
+        return range(self.partitions)
+
+
+def sender(producer: FakeProducer, rules: RowRules, **options: object) -> RowSender:
+    given = {"bootstrap.servers": "a:1", **options}
+    return RowSender(producer, MAPPING, given, rules, FakeProducer)  # type: ignore[arg-type]
+
+
+def values(producer: FakeProducer) -> list[list[str]]:
+    return [call["value"].to_pylist() for call in producer.calls]
+
+
+def refusing(call: int, *, blamed: dict[int, KafkaError], others: list[int]) -> Callable[[FakeProducer, FakeDelivery], None]:
+    def on_send(producer: FakeProducer, delivery: FakeDelivery) -> None:
+        if len(producer.deliveries) == call:
+            delivery.refuse(blamed, others)
+
+    return on_send
+
+
+# --- refused before anything is queued --------------------------------------------------------------------------------
+
+
+def test_a_row_that_the_producer_refuses_fails_the_task_and_is_told_with_its_number() -> None:
+    producer = Choosy({"x" * 200: RecordTooLargeError("row 1 of this chunk: …")})
+    sending = sender(producer, RowRules(), **{"max.request.size": 200})
+    sending.send(batch(["a", "b", "c"]))
+    with pytest.raises(RecordTooLargeError) as raised:
+        sending.send(batch(["d", "x" * 200]))
+    key = "k" + "x" * 31
+    assert raised.value.message == (
+        f"row 4 of this task: topic t, key {key.encode()!r}… of 201 bytes, value of 200 bytes: when serialized, the record"
+        " exceeds max.request.size=200; raise max.request.size and the topic's max.message.bytes"
+    )
+    assert values(producer) == [["a", "b", "c"]]
+
+
+def test_a_null_topic_is_told_in_sparks_words_and_then_with_its_row() -> None:
+    mapping = RowMapping(topic=1, value=0, key=None, partition=None, headers=None, timestamp=None)
+    topics = pa.RecordBatch.from_arrays([pa.array(["a", "b"]), pa.array(["t", None])], names=["value", "topic"])
+    sending = RowSender(FakeProducer(), mapping, {"bootstrap.servers": "a:1"}, RowRules(), FakeProducer)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRecordError) as raised:
+        sending.send(topics)
+    assert str(raised.value) == (
+        "[KAFKA_NULL_TOPIC_IN_DATA] The Kafka message data sent to the producer contains a null topic. Use the `topic` option for"
+        " setting a default topic. It is row 1 of this task: topic null, no key, value of 1 bytes"
+    )
+
+
+def test_refused_rows_are_skipped_and_the_others_sent_in_order(caplog: pytest.LogCaptureFixture) -> None:
+    producer = Choosy({"bad": InvalidRecordError("…")})
+    sending = sender(producer, SKIPPING)
+    sending.send(batch(["a", "bad", "b", "bad", "c"], [None, -1, 0, -1, 1]))
+    sending.finish()
+    assert values(producer) == [["a", "b", "c"]]
+    assert (sending.rows, sending.acknowledged, sending.skipped, sending.dead_lettered) == (5, 3, 2, 0)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith("row 1 of this task: topic t, partition -1, key b'kbad' of 4 bytes, value of 3 bytes")
+    assert "[KAFKA_INVALID_PARTITION] Invalid partition: -1." in record.getMessage()
+
+
+def test_a_chunk_of_refused_rows_alone_sends_nothing() -> None:
+    producer = Choosy({"bad": InvalidRecordError("…")})
+    sending = sender(producer, SKIPPING)
+    sending.send(batch(["bad"], [-1]))
+    sending.finish()
+    assert (values(producer), sending.skipped) == ([], 1)
+
+
+def test_each_kind_of_row_has_its_own_fate() -> None:
+    producer = Choosy({"bad": InvalidRecordError("…", condition="KAFKA_INVALID_PARTITION")})
+    with pytest.raises(InvalidRecordError, match="KAFKA_INVALID_PARTITION"):
+        sender(producer, RowRules(on_record_too_large=SKIP)).send(batch(["a", "bad"], [0, -1]))
+    assert values(producer) == []
+
+
+def test_an_error_that_no_row_is_to_blame_for_is_raised_as_it_is() -> None:
+    for error in (InvalidRecordError("a plug-in found something"), KafkaTimeoutError("no metadata")):
+        with pytest.raises(type(error), match=error.message):
+            sender(Choosy({"a": error}), SKIPPING).send(batch(["a"]))
+
+
+def test_a_partition_that_a_topic_lacks_is_waited_for_once_and_then_refused_until_it_is_there() -> None:
+    absent = InvalidRecordError("after 60000 ms", condition="KAFKA_UNKNOWN_PARTITION")
+    producer = Choosy({"x": absent})
+    sending = sender(producer, SKIPPING)
+    sending.send(batch(["a", "x"], [2, 3]))
+    sending.send(batch(["b", "x"], [0, 9]))
+    assert producer.refused == 1
+    producer.partitions, producer.refusals = 10, {}
+    sending.send(batch(["c", "x"], [0, 9]))
+    sending.finish()
+    assert values(producer) == [["a"], ["b"], ["c", "x"]]
+    assert sending.skipped == 2
+
+
+def test_refused_rows_go_to_the_dead_letter_topic() -> None:
+    producer = Choosy({"bad": InvalidRecordError("…")})
+    sending = sender(producer, BURYING)
+    sending.send(batch(["a", "bad", "bad"], [0, -1, -2]))
+    sending.finish()
+    assert [(call["topic"], call["value"].to_pylist()) for call in producer.calls] == [("dead", ["bad", "bad"]), ("t", ["a"])]
+    assert producer.calls[0]["key"].to_pylist() == ["kbad", "kbad"]
+    assert (sending.acknowledged, sending.dead_lettered) == (1, 2)
+    assert [each.topic for each in sending.written()] == ["t"]
+
+
+# --- refused by the broker --------------------------------------------------------------------------------------------
+
+
+def test_a_row_that_the_broker_blames_is_told_with_number_partition_and_key() -> None:
+    producer = FakeProducer(on_send=refusing(2, blamed={1: NO_KEY}, others=[0]))
+    sending = sender(producer, RowRules())
+    sending.send(batch(["a", "b", "c"]))
+    with pytest.raises(KafkaError) as raised:
+        sending.send(batch(["d", "e"]))
+    assert str(raised.value) == (
+        "[KAFKA_INVALID_RECORD] row 4 of this task: topic t, partition 0, key b'ke' of 2 bytes, value of 1 bytes:"
+        " Compacted topic cannot accept message without key"
+    )
+
+
+def test_rows_that_shared_a_batch_with_a_refused_one_are_sent_again() -> None:
+    producer = FakeProducer(on_send=refusing(1, blamed={1: NO_KEY, 3: NO_KEY}, others=[2, 4]))
+    sending = sender(producer, SKIPPING)
+    sending.send(batch(["a", "b", "c", "d", "e"]))
+    sending.finish()
+    assert values(producer) == [["a", "b", "c", "d", "e"], ["c", "e"]]
+    assert (sending.acknowledged, sending.skipped) == (3, 2)
+    assert sum(each.rows for each in sending.written()) == 3
+
+
+def test_rows_are_sent_again_while_those_behind_them_are_settled() -> None:
+    """Sending again settles what is done by then: finish() once counted on finding all of it still pending."""
+
+    class RefusingTheFirst(FakeProducer):
+        def flush(self) -> None:
+            if not self.deliveries[0].done():
+                self.deliveries[0].refuse({0: NO_KEY}, [1])
+            super().flush()
+
+    producer = RefusingTheFirst()
+    sending = sender(producer, SKIPPING)
+    for _ in range(3):
+        sending.send(batch(["a", "b"]))
+    sending.finish()
+    assert values(producer) == [["a", "b"]] * 3 + [["b"]]
+    assert (sending.acknowledged, sending.skipped) == (5, 1)
+
+
+def test_rows_sent_again_may_be_refused_again() -> None:
+    def on_send(_: FakeProducer, delivery: FakeDelivery) -> None:
+        if delivery.rows > 1:
+            delivery.refuse({0: NO_KEY}, range(1, delivery.rows))
+
+    producer = FakeProducer(on_send=on_send)
+    sending = sender(producer, SKIPPING)
+    sending.send(batch(["a", "b", "c"]))
+    sending.finish()
+    assert values(producer) == [["a", "b", "c"], ["b", "c"], ["c"]]
+    assert (sending.acknowledged, sending.skipped) == (1, 2)
+
+
+def test_rows_refused_by_the_broker_go_to_the_dead_letter_topic_by_reason() -> None:
+    blamed = {0: NO_KEY, 1: TOO_LARGE, 2: NO_KEY}
+    producer = FakeProducer(on_send=refusing(1, blamed=blamed, others=[]))
+    sending = sender(producer, BURYING)
+    sending.send(batch(["a", "b", "c"]))
+    sending.finish()
+    assert values(producer)[1:] == [["a", "c"], ["b"]]
+    told = {each["key"]: each["value"] for each in producer.calls[1]["headers"][0].as_py()}
+    assert told["__pykafka_sink.errors.condition"] == b"KAFKA_INVALID_RECORD"
+    assert told["__pykafka_sink.errors.partition"] == b"0"
+    assert (sending.acknowledged, sending.dead_lettered) == (0, 3)
+
+
+def test_a_failure_that_names_no_row_fails_the_task_whatever_the_rules() -> None:
+    class Lost(FakeProducer):
+        def flush(self) -> None:
+            self.deliveries[0].fail_all(KafkaTimeoutError("no answer"))
+
+    sending = sender(Lost(), SKIPPING)
+    sending.send(batch(["a"]))
+    with pytest.raises(KafkaTimeoutError, match="no answer"):
+        sending.finish()
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_what_may_be_sent_again_is_waited_for_before_too_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_sender, "KEPT_BYTES", 3 * batch(["a"]).nbytes)
+    open_handles = []
+
+    def count_open(producer: FakeProducer, _: FakeDelivery) -> None:
+        open_handles.append(sum(not each.done() for each in producer.deliveries))
+
+    sending = sender(FakeProducer(on_send=count_open), SKIPPING)
+    for _ in range(10):
+        sending.send(batch(["a"]))
+    assert max(open_handles) == 4
+    sending.finish()
+    assert sending.acknowledged == 10
+
+
+def test_what_need_not_be_sent_again_is_forgotten_rather_than_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error then says less; the rows that are kept still have their numbers."""
+    monkeypatch.setattr(row_sender, "KEPT_BYTES", 1)
+
+    class LateRefusals(FakeProducer):
+        refused = 0
+
+        def flush(self) -> None:
+            self.deliveries[self.refused].refuse({0: NO_KEY})
+            super().flush()
+
+    for refused, told in ((0, "Compacted topic"), (4, "row 4 of this task")):
+        producer = LateRefusals()
+        producer.refused = refused
+        sending = sender(producer, RowRules())
+        for _ in range(5):
+            sending.send(batch(["a"]))
+        with pytest.raises(KafkaError) as raised:
+            sending.finish()
+        assert raised.value.message.startswith(told)
+
+
+def test_ranges_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_sender, "MAX_RANGES", 2)
+    sending = sender(FakeProducer(), SKIPPING)
+    for _ in range(6):
+        sending.send(batch(["a", "b"]))
+    sending.finish()
+    assert sending.written() == (WrittenRange("t", 0, 0, 11, 12, 120),)
+
+
+def test_rows_are_sent_in_runs_when_rates_are_given() -> None:
+    rules = RowRules(max_records_per_second=400_000)
+    producer = FakeProducer()
+    sending = sender(producer, rules)
+    sending.send(batch(["a"] * 150_000))
+    sending.finish()
+    assert [len(call["value"]) for call in producer.calls] == [100_000, 50_000]

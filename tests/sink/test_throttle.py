@@ -1,0 +1,70 @@
+"""throttle.py: what is given out never runs ahead of the rates by more than one run, and no wait is long."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from spark_kafka_sink.sink.throttle import RUN_MS, Throttle
+from tests.fakes.clock import ManualClock
+
+
+class Watched(ManualClock):
+    """Remembers how long it was waited for at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[int] = []
+
+    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+        self.waits.append(timeout_ms)
+        return super().wait(condition, timeout_ms)
+
+
+def times(throttle: Throttle, clock: ManualClock, sizes: list[int]) -> list[tuple[int, int, int]]:
+    """When each run was given out, in ms since the start, and its rows."""
+    started = clock.now_ms()
+    return [(clock.now_ms() - started, *run) for run in throttle.runs(np.array(sizes, np.int64))]
+
+
+def test_records_are_given_out_in_runs_of_a_quarter_of_a_second() -> None:
+    clock = Watched()
+    assert times(Throttle(100, None, clock), clock, [1] * 60) == [(0, 0, 25), (250, 25, 50), (500, 50, 60)]
+
+
+def test_bytes_are_counted_row_by_row() -> None:
+    clock = Watched()
+    assert times(Throttle(None, 1000, clock), clock, [100, 100, 100, 10]) == [(0, 0, 2), (200, 2, 4)]
+
+
+def test_the_lower_rate_counts() -> None:
+    clock = Watched()
+    assert times(Throttle(8, 1000, clock), clock, [10, 240, 240]) == [(0, 0, 2), (250, 2, 3)]
+
+
+def test_a_row_above_the_rate_goes_alone_and_is_paid_for_in_waits_of_at_most_a_second() -> None:
+    clock = Watched()
+    assert times(Throttle(None, 100, clock), clock, [1, 350, 1]) == [(0, 0, 1), (10, 1, 2), (3510, 2, 3)]
+    assert clock.waits == [10, 1000, 1000, 1000, 500]
+
+
+def test_what_was_not_used_is_not_saved_up() -> None:
+    clock = Watched()
+    throttle = Throttle(100, None, clock)
+    times(throttle, clock, [1] * 25)
+    clock.advance(60_000)
+    assert times(throttle, clock, [1] * 50) == [(0, 0, 25), (RUN_MS, 25, 50)]
+
+
+def test_the_next_chunk_waits_for_the_one_before() -> None:
+    clock = Watched()
+    throttle = Throttle(100, None, clock)
+    times(throttle, clock, [1] * 25)
+    assert times(throttle, clock, [1]) == [(RUN_MS, 0, 1)]
+
+
+@pytest.mark.parametrize(("records", "size", "off"), [(None, None, True), (1, None, False), (None, 1, False)])
+def test_without_rates_it_is_off(records: int | None, size: int | None, off: bool) -> None:
+    assert Throttle(records, size, ManualClock()).is_off == off
