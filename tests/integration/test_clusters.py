@@ -1,7 +1,7 @@
 """The README's ways to a cluster, each with its own words: standalone workers, a packed environment, Spark Connect, pipelines.
 
 What the README shows is what runs here, with this test's addresses in it. The package is in no environment used here unless the
-README put it there. What needs packages from an index, beyond those of the tests, is marked matrix.
+README put it there. Only with --all: half of it needs more packages from an index, and all of it takes minutes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.integration.clusters import ROOT, SPARK_HOME
 from tests.integration.reading import ReadRecord
 from tests.readme_tables import code_block
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.matrix, pytest.mark.timeout(900)]
 
 Topic = Callable[..., str]
 ReadTopic = Callable[..., list[ReadRecord]]
@@ -73,7 +73,6 @@ def test_two_workers_of_a_standalone_cluster_write_what_a_job_reads(
     assert len(re.findall(r"Launching executor app-\S+ on worker", (directory / "master.log").read_text())) >= 2
 
 
-@pytest.mark.matrix
 def test_executors_write_with_nothing_but_a_packed_environment(
     standalone: tuple[str, Path], broker: LocalKafka, topic: Topic, read_topic: ReadTopic, incoming: Path, tmp_path: Path
 ) -> None:
@@ -100,7 +99,6 @@ def connect_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return clusters.make_environment(tmp_path_factory.mktemp("connect") / "env", CONNECT, "pandas<3", upon_ours=True)
 
 
-@pytest.mark.matrix
 def test_a_spark_connect_client_brings_the_package_along_for_batches(
     connect_python: Path, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
 ) -> None:
@@ -112,7 +110,6 @@ def test_a_spark_connect_client_brings_the_package_along_for_batches(
     assert [(record.key, record.value) for record in read_topic(name)] == [(b"1", b"first")]
 
 
-@pytest.mark.matrix
 def test_a_stream_over_spark_connect_finds_the_package_where_the_server_runs(
     connect_python: Path, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, incoming: Path, tmp_path: Path
 ) -> None:
@@ -141,7 +138,6 @@ def test_a_stream_over_spark_connect_finds_the_package_where_the_server_runs(
 # DECLARATIVE PIPELINES
 
 
-@pytest.mark.matrix
 def test_a_declarative_pipeline_writes_to_a_sink_of_ours(
     connect_python: Path, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, incoming: Path, tmp_path: Path
 ) -> None:
