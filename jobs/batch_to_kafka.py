@@ -4,7 +4,7 @@
     spark-submit --py-files pykafka_sink.zip,jobs/command_line.py jobs/batch_to_kafka.py --input …
 
 pykafka_sink.zip is the wheel under that name: Spark hands its workers a .zip, and leaves a .whl aside.
-Parses arguments, builds a DataFrame, calls the sink.
+Parses arguments, builds a DataFrame, calls the sink. A long write says on stderr how far it is.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-try:
+if __package__:
     from jobs import command_line
-except ImportError:  # spark-submit puts this folder on the path, not its parent
+else:  # spark-submit puts this folder on the path, not its parent
     import command_line  # type: ignore[import-not-found,no-redef]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMAT = "pykafka-sink"
+EXAMPLES = """
+    python -m jobs.batch_to_kafka --input flights.csv --topic flights --key carrier --bootstrap-servers localhost:9092
+    python -m jobs.batch_to_kafka --input s3a://bucket/orders/ --input-format parquet --topic orders \\
+        --key 'cast(id AS string)' --value 'to_json(struct(id, total))' --config conf/sink.properties --config secrets.properties
+"""
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="batch_to_kafka", description="Write a file or a directory to a Kafka topic.")
-    command_line.add_arguments(parser)
-    return parser
+    return command_line.new_parser("batch_to_kafka", "Write a file or a directory to a Kafka topic, once.", EXAMPLES)
 
 
 def batch_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
@@ -40,7 +43,8 @@ def batch_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
         reader = reader.schema(arguments.schema)
     rows = reader.load(arguments.input)
     options = command_line.sink_options(arguments)
-    command_line.records(rows, arguments).write.format(FORMAT).options(**options).mode("append").save()
+    with command_line.status_lines(spark):
+        command_line.records(rows, arguments).write.format(FORMAT).options(**options).mode("append").save()
     return f"batch_to_kafka: wrote {arguments.input} to topic {options['topic']} in {time.monotonic() - started:.1f} s"
 
 

@@ -1,6 +1,6 @@
-"""What batch_to_kafka and stream_to_kafka share: arguments, .properties files, and one clear line when something fails.
+"""What the jobs share: arguments, .properties files, and one clear line when something fails.
 
-Nothing here knows Kafka or what the sink does with an option. Exit codes: 0 done, 1 failed, 2 usage, 130 Ctrl-C.
+Nothing here knows Kafka or what the sink does with an option. Exit codes: EXIT_CODES.
 Law: the value of an option is never printed or logged; it may be a password. Such values belong in a --config file, because
 a command line can be seen by every user of the machine.
 """
@@ -15,6 +15,8 @@ import re
 import shlex
 import signal
 import sys
+import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 FORMAT_OF_SUFFIX = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 COMPRESSION_SUFFIXES = {".gz", ".bz2", ".zst", ".snappy", ".lz4", ".deflate"}
 INPUT_DEFAULTS = {"csv": {"header": "true", "inferSchema": "true"}}
+EXIT_CODES = "exit codes: 0 all rows are acknowledged, 1 failed, with one line that says why, 2 usage, 130 Ctrl-C"
+STATUS_INTERVAL_S = 10  # between the lines of a long write
 DEFAULT_VALUE = "to_json(struct(*))"
 # Every other producer key of Kafka has a dot, and no option of the sink has.
 DOTLESS_KAFKA_KEYS = {"acks", "retries"}
@@ -49,21 +53,32 @@ class UsageError(Exception):
     """The command line or a file it names is wrong: one sentence, exit code 2."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that both jobs take."""
-    add = parser.add_argument
-    add("--input", help="file or directory to read")
-    add("--input-format", help="csv, json, parquet or any Spark format (default: by the extension of --input)")
+def new_parser(name: str, description: str, examples: str) -> argparse.ArgumentParser:
+    """A parser of the arguments that both jobs take; --help ends with examples and the exit codes."""
+    parser = argparse.ArgumentParser(
+        prog=name,
+        description=description,
+        epilog=f"examples:\n{textwrap.indent(textwrap.dedent(examples).strip(), '  ')}\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument_group("what to read").add_argument
+    add("--input", metavar="PATH", help="file or directory; any that Spark reads, like hdfs:// or s3a://")
+    add("--input-format", metavar="NAME", help="csv, json, parquet or any Spark format (default: by the extension of --input)")
     add("--input-option", type=pair, action="append", default=[], metavar="NAME=VALUE", help="of Spark's reader; repeatable")
-    add("--schema", help="columns of the input, like 'id INT, name STRING' (default: read from the input)")
+    add("--schema", metavar="DDL", help="columns of the input, like 'id INT, name STRING' (default: read from the input)")
+    add = parser.add_argument_group("what to write: SQL expressions over the input's columns").add_argument
+    add("--key", metavar="SQL", help="the key, a string or binary: rows with equal keys share a partition (default: no key)")
+    add("--value", metavar="SQL", default=DEFAULT_VALUE, help="the value, a string or binary (default: the row as JSON)")
+    add("--headers", metavar="SQL", help="the headers: array<struct<key: string, value: binary>> (default: none)")
+    add = parser.add_argument_group("where to").add_argument
     add("--topic", help="topic to write to (or `topic` in --config)")
-    add("--key", metavar="SQL", help="expression for the key, a string or binary (default: no key)")
-    add("--value", metavar="SQL", default=DEFAULT_VALUE, help="expression for the value (default: the row as JSON)")
-    add("--headers", metavar="SQL", help="expression for the headers: array<struct<key: string, value: binary>>")
     add("--bootstrap-servers", metavar="HOST:PORT,...", help="brokers (or `bootstrap.servers` in --config)")
     add("--option", type=pair, action="append", default=[], metavar="NAME=VALUE", help="of the sink, or kafka.<key>; repeatable")
-    add("--config", type=Path, action="append", default=[], metavar="FILE", help="Kafka keys and sink options; repeatable")
+    what = "options of the sink and Kafka's, one NAME=VALUE a line: the place for passwords; repeatable; samples in conf/"
+    add("--config", type=Path, action="append", default=[], metavar="FILE", help=what)
+    add = parser.add_argument_group("while running").add_argument
     add("--verbose", action="store_true", help="show Spark's log and whole stack traces")
+    return parser
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -99,14 +114,14 @@ def option_name(key: str) -> str:
     return f"kafka.{key}" if is_kafka_key and not key.startswith("kafka.") else key
 
 
-def read_properties(file: Path) -> dict[str, str]:
-    """The pairs of a Java .properties file; UsageError when it cannot be read."""
+def read_properties(file: Path, argument: str = "--config") -> dict[str, str]:
+    """The pairs of a Java .properties file, which `argument` names; UsageError when it cannot be read."""
     try:
         return parse_properties(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--config {file} cannot be read ({error}).") from error
+        raise UsageError(f"{argument} {file} cannot be read ({error}).") from error
     except ValueError as error:
-        raise UsageError(f"--config {file}: {error}") from error
+        raise UsageError(f"{argument} {file}: {error}") from error
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -222,21 +237,51 @@ def _run_with_spark(name: str, job: Job, arguments: argparse.Namespace) -> int:
 
 
 def start_spark(name: str, *, verbose: bool) -> SparkSession:
-    """A session as spark-submit or the environment configures it, with the sink registered; a progress bar only on a terminal."""
+    """A session as spark-submit or the environment configures it, with the sink registered."""
     from pyspark.sql import SparkSession
 
     from spark_kafka_sink.sink.datasource import KafkaDataSource
 
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # started by python -m, not by spark-submit
         _prepare_environment()
-    on_terminal = str(sys.stderr.isatty()).lower()
-    with _signals_held():
-        spark = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", on_terminal).getOrCreate()
+    with _signals_held():  # the progress bar would overwrite the lines of status_lines
+        spark = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false").getOrCreate()
     signal.signal(signal.SIGINT, _interrupt)  # PySpark's own calls the JVM in the middle of another call
     if not verbose:
         _quieten(spark)
     spark.dataSource.register(KafkaDataSource)  # --py-files are not searched for data sources
     return spark
+
+
+@contextlib.contextmanager
+def status_lines(spark: SparkSession, interval_s: float | None = None) -> Iterator[None]:
+    """While the block runs, say every now and then on stderr how many tasks are done and how many rows have been read.
+
+    Spark learns of rows from tasks that have ended, and from the others every spark.executor.heartbeatInterval.
+    """
+    ended = threading.Event()
+    arguments = (spark, STATUS_INTERVAL_S if interval_s is None else interval_s, ended)
+    thread = threading.Thread(target=_say_status, args=arguments, name="status-lines", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(STATUS_INTERVAL_S)
+
+
+def _say_status(spark: SparkSession, interval_s: float, ended: threading.Event) -> None:
+    from py4j.protocol import Py4JError
+
+    store = spark.sparkContext._jsc.sc().statusStore()  # pyspark's own tracker knows tasks, not rows
+    while not ended.wait(interval_s):
+        try:
+            stages = store.activeStages()
+            for stage in map(stages.apply, range(stages.size())):
+                done, tasks = stage.numCompleteTasks(), stage.numTasks()
+                print(f"{done:,} of {tasks:,} tasks done, {stage.inputRecords():,} rows read so far", file=sys.stderr, flush=True)
+        except Py4JError as error:
+            logging.getLogger(__name__).debug("no status: %s", error)
 
 
 @contextlib.contextmanager

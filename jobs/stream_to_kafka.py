@@ -4,18 +4,21 @@
         --bootstrap-servers localhost:9092 --trigger '10 seconds'
     spark-submit --py-files pykafka_sink.zip,jobs/command_line.py jobs/stream_to_kafka.py --input-format rate …
 
-Parses arguments, builds a streaming DataFrame, calls the sink. Runs until the trigger ends it, the query fails, or Ctrl-C.
+Parses arguments, builds a streaming DataFrame, calls the sink. Runs until the trigger ends it, the query fails, or Ctrl-C;
+says on stderr how many rows have been written.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-try:
+if __package__:
     from jobs import command_line
-except ImportError:  # spark-submit puts this folder on the path, not its parent
+else:  # spark-submit puts this folder on the path, not its parent
     import command_line  # type: ignore[import-not-found,no-redef]
 
 if TYPE_CHECKING:
@@ -24,16 +27,24 @@ if TYPE_CHECKING:
 
 FORMAT = "pykafka-sink"
 NAMED_TRIGGERS: dict[str, dict[str, Any]] = {"available-now": {"availableNow": True}, "once": {"once": True}}
-PROGRESS_INTERVAL_S = 5
+POLL_S = 2  # Spark keeps the progress of 100 batches: none is missed
+EXAMPLES = """
+    python -m jobs.stream_to_kafka --input incoming/ --input-format json --topic events --checkpoint checkpoints/events \\
+        --trigger '10 seconds' --bootstrap-servers localhost:9092
+    python -m jobs.stream_to_kafka --input-format rate --value 'cast(value AS string)' --topic ticks \\
+        --checkpoint checkpoints/ticks --bootstrap-servers localhost:9092
+"""
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="stream_to_kafka", description="Write a stream to a Kafka topic.")
-    command_line.add_arguments(parser)
-    add = parser.add_argument
-    add("--checkpoint", required=True, metavar="DIR", help="where Spark remembers what was written; one directory per query")
-    add("--trigger", default=None, help="available-now, once, or an interval like '10 seconds' (default: batch after batch)")
-    add("--query-name", default=None, help="name of the query in Spark's UI and logs")
+    what = "Write what arrives to a Kafka topic: new files in a directory, or any streaming source of Spark."
+    parser = command_line.new_parser("stream_to_kafka", what, EXAMPLES)
+    add = parser.add_argument_group("the stream").add_argument
+    where = "where Spark remembers what was written, to go on from there; one directory per query"
+    add("--checkpoint", required=True, metavar="DIR", help=where)
+    when = "available-now (what is there, then end), once, or an interval like '10 seconds' (default: batch after batch)"
+    add("--trigger", default=None, metavar="WHEN", help=when)
+    add("--query-name", default=None, metavar="NAME", help="name of the query in Spark's UI and logs")
     return parser
 
 
@@ -47,11 +58,43 @@ def stream_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
     if arguments.trigger:
         writer = writer.trigger(**NAMED_TRIGGERS.get(arguments.trigger, {"processingTime": arguments.trigger}))
     query = writer.start()
+    written = Written()
     try:
-        _follow(query)
+        _follow(query, written)
     finally:
         query.stop()
-    return f"stream_to_kafka: the query to topic {options['topic']} ended"
+    return f"stream_to_kafka: the query to topic {options['topic']} ended: {written}"
+
+
+def _follow(query: StreamingQuery, written: Written) -> None:
+    """Wait for the query's end; say now and then how much has been written, if anything new was."""
+    said, said_at = written.rows, time.monotonic()
+    while not query.awaitTermination(POLL_S):
+        written.add(query.recentProgress)
+        if written.rows > said and time.monotonic() - said_at >= command_line.STATUS_INTERVAL_S:
+            print(f"{written} so far", file=sys.stderr, flush=True)
+            said, said_at = written.rows, time.monotonic()
+    written.add(query.recentProgress)
+
+
+class Written:
+    """Rows and batches of a query so far, by what its progress says."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.batches = 0
+        self._seen: set[tuple[int, str]] = set()  # a batch that found nothing new reports again under its number
+
+    def add(self, recent: Iterable[Mapping[str, Any]]) -> None:
+        """Count the batches not seen before that had rows."""
+        fresh = {(each["batchId"], each["timestamp"]): max(0, each["sink"]["numOutputRows"]) for each in recent}
+        new = {key: rows for key, rows in fresh.items() if key not in self._seen and rows}
+        self._seen = set(fresh)  # what Spark no longer lists does not come back
+        self.rows += sum(new.values())
+        self.batches += len(new)
+
+    def __str__(self) -> str:
+        return f"{self.rows:,} rows written in {self.batches:,} batches"
 
 
 def _read_stream(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
@@ -64,17 +107,6 @@ def _read_stream(spark: SparkSession, arguments: argparse.Namespace) -> DataFram
     elif arguments.input:
         reader = reader.schema(spark.read.format(format_name).options(**options).load(arguments.input).schema)
     return reader.load(arguments.input)
-
-
-def _follow(query: StreamingQuery) -> None:
-    """Wait for the query's end; on a terminal, show each new batch."""
-    shown = None
-    while not query.awaitTermination(PROGRESS_INTERVAL_S):
-        progress = query.lastProgress
-        if sys.stderr.isatty() and progress is not None and progress["batchId"] != shown:
-            shown = progress["batchId"]
-            rate = progress["processedRowsPerSecond"] or 0
-            print(f"batch {shown}: {progress['numInputRows']:,} rows, {rate:,.0f} rows/s", file=sys.stderr)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The parts of the README that are printed from the code.
+"""The parts of the README that are printed from the code, and its code blocks for tests to run.
 
 `python -m tests.readme_tables` writes them; test_readme.py compares.
 """
@@ -39,6 +39,17 @@ def filled_in(text: str) -> str:
             raise LookupError(f"the README has {count} places for {name}")
         text = text[: begin.end(1)] + f"\n{part()}\n\n" + text[begin.start(2) :]
     return text
+
+
+def code_blocks() -> list[tuple[str, str]]:
+    """(language, text) of each fenced block of the README, in order."""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def code_block(begins_with: str) -> str:
+    """The one block whose text begins so."""
+    (block,) = [text for _, text in code_blocks() if text.startswith(begins_with)]
+    return block
 
 
 if __name__ == "__main__":

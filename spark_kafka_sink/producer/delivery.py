@@ -92,6 +92,7 @@ class Delivery:
         self.error: KafkaError | None = None  # the first one
         self.failures: list[RowFailure] = []  # each failed row is in one of them
         self.offsets: dict[TopicPartition, OffsetRange] = {}
+        self.settled_ns: int | None = None  # Clock.now_ns() when the last row was settled
         self._clock = clock
         self._condition = threading.Condition()  # guards the five above; notified when the last row is settled
 
@@ -152,6 +153,7 @@ class Delivery:
 
     def _settle_locked(self) -> None:
         if self.done():
+            self.settled_ns = self._clock.now_ns()
             self._condition.notify_all()
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
+import venv
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -213,6 +215,31 @@ def test_the_wheel_holds_the_package_and_the_shim_and_nothing_else(installed: Pa
     names = zipfile.ZipFile(wheel).namelist()
     assert {"pyspark_kafka_sink.py", "spark_kafka_sink/py.typed", "spark_kafka_sink/sink/datasource.py"} <= set(names)
     assert {name.split("/")[0].split("-")[0] for name in names} == {"pyspark_kafka_sink.py", "spark_kafka_sink", "pykafka_sink"}
+
+
+def test_a_type_checker_sees_the_types_of_the_installed_package(installed: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "env", with_pip=False)
+    (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    (site / "installed.pth").write_text(str(installed / "site"))
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            from spark_kafka_sink import KafkaDataSource, KafkaProducer
+
+            with KafkaProducer({"bootstrap.servers": "localhost:9092"}) as producer:
+                reveal_type(producer.send_columns("t", value=None).result())
+                producer.flush(timeout_ms="soon")
+            """
+        )
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.devnull]
+    command += ["--python-executable", str(tmp_path / "env" / "bin" / "python"), str(program)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert "note: Revealed type is" in done.stdout
+    assert "producer.delivery.Delivery" in done.stdout
+    errors = [line for line in done.stdout.splitlines() if " error: " in line]
+    assert [re.search(r"\[([\w-]+)\]$", line).group(1) for line in errors] == ["arg-type"], done.stdout  # type: ignore[union-attr]
 
 
 def test_an_installed_wheel_registers_itself(

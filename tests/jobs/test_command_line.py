@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import signal
+import types
 from pathlib import Path
 
 import pytest
@@ -177,11 +179,35 @@ def _batch(*arguments: str) -> argparse.Namespace:
 
 
 def test_both_jobs_take_the_same_arguments() -> None:
-    shared = argparse.ArgumentParser(add_help=False)
-    command_line.add_arguments(shared)
-    names = {action.dest for action in shared._actions}
+    names = {action.dest for action in command_line.new_parser("job", "", "")._actions}
+    assert len(names) > 10
     for module in (batch_to_kafka, stream_to_kafka):
         assert names <= {action.dest for action in module.build_parser()._actions}
+
+
+@pytest.mark.parametrize("module", [batch_to_kafka, stream_to_kafka])
+def test_help_explains_every_argument_and_ends_with_examples_that_parse_and_the_exit_codes(module: types.ModuleType) -> None:
+    parser = module.build_parser()
+    assert all(action.help for action in parser._actions)
+    shown = parser.format_help()
+    assert shown.rstrip().endswith(command_line.EXIT_CODES)
+    examples = shown.split("examples:\n")[1].split("exit codes:")[0].replace("\\\n", " ").strip().splitlines()
+    assert len(examples) == 2
+    for line in examples:
+        words = shlex.split(line)
+        assert words[:3] == ["python", "-m", f"jobs.{parser.prog}"]
+        parser.parse_args(words[3:])
+
+
+def test_every_batch_of_a_stream_is_counted_once() -> None:
+    def progress(batch: int, timestamp: str, rows: int) -> dict[str, object]:
+        return {"batchId": batch, "timestamp": timestamp, "sink": {"numOutputRows": rows}}
+
+    written = stream_to_kafka.Written()
+    first, second, idle, third = progress(0, "a", 10), progress(1, "b", 5), progress(2, "c", -1), progress(2, "d", 1000)
+    for recent in ([], [first], [first, second, idle], [first, second, idle], [idle, third]):
+        written.add(recent)
+    assert str(written) == "1,015 rows written in 3 batches"
 
 
 def test_ctrl_c_is_put_off_until_spark_has_started() -> None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyspark
 import pytest
+from pyspark.sql import functions
 
-from jobs import batch_to_kafka, stream_to_kafka
+from jobs import batch_to_kafka, command_line, stream_to_kafka
 from jobs.local_kafka import LocalKafka
+from spark_kafka_sink.config import ProducerConfig
 from tests.integration.reading import ReadRecord
 
 if TYPE_CHECKING:
@@ -57,15 +61,51 @@ def test_a_stream_writes_each_file_once_across_restarts(
     arguments += ["--bootstrap-servers", broker.bootstrap_servers, "--trigger", "available-now"]
     arguments += ["--checkpoint", str(tmp_path / "checkpoint")]
     parsed = stream_to_kafka.build_parser().parse_args(arguments)
-    stream_to_kafka.stream_to_kafka(spark, parsed)
+    said = [stream_to_kafka.stream_to_kafka(spark, parsed)]
     (csv.parent / "b.csv").write_text("id,name\n4,dan\n")
-    stream_to_kafka.stream_to_kafka(spark, parsed)
-    stream_to_kafka.stream_to_kafka(spark, parsed)
+    said += [stream_to_kafka.stream_to_kafka(spark, parsed) for _ in range(2)]
+    written = [line.partition("ended: ")[2] for line in said]
+    assert written == ["3 rows written in 1 batches", "1 rows written in 1 batches", "0 rows written in 0 batches"]
     assert [record.value for record in read_topic(name)] == [b"ann", b"bob", None, b"dan"]
 
 
+def test_a_long_write_says_how_far_it_is(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+    slow = functions.udf(lambda number: time.sleep(1) or str(number))
+    with command_line.status_lines(spark, interval_s=0.2):
+        spark.range(4, numPartitions=4).select(slow("id")).collect()
+    lines = [line for line in capfd.readouterr().err.splitlines() if "rows read so far" in line]
+    assert lines
+    assert all(re.fullmatch(r"[0-4] of 4 tasks done, \d rows read so far", line) for line in lines)
+
+
+def sample_spark_settings() -> dict[str, str]:
+    lines = (ROOT / "conf" / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
+    return dict(line.split() for line in lines if line and not line.startswith("#"))
+
+
+def test_spark_knows_every_setting_of_the_sample(spark: SparkSession) -> None:
+    known: Any = spark._jvm
+    spark.range(1).select(functions.udf(str)("id")).collect()  # Spark declares settings of Python workers when it needs them
+    find = known.org.apache.spark.internal.config.ConfigEntry.findEntry
+    settings = sample_spark_settings()
+    assert len(settings) >= 3
+    for name, value in settings.items():
+        entry = find(name)
+        assert entry is not None, name
+        entry.valueConverter().apply(value)
+
+
+def test_an_idle_worker_is_left_alone_as_long_as_a_batch_may_take() -> None:
+    idle_s = int(sample_spark_settings()["spark.python.worker.idleTimeoutSeconds"])
+    assert idle_s * 1000 > ProducerConfig.from_mapping({"bootstrap.servers": "b:1"}).delivery_timeout_ms
+
+
+def submit(*arguments: str) -> list[str]:
+    return [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[1]", *arguments]
+
+
 @pytest.mark.spark
-def test_spark_submit_runs_a_job_with_the_package_as_a_zip(
+def test_spark_submit_runs_a_job_with_the_package_as_a_zip_and_the_sample_settings(
     broker: LocalKafka, topic: Callable[..., str], read_topic: Reader, csv: Path, tmp_path: Path
 ) -> None:
     """Outside the checkout, as on a cluster: only what --py-files names is there, on the driver and in the workers."""
@@ -76,33 +116,47 @@ def test_spark_submit_runs_a_job_with_the_package_as_a_zip(
             archive.write(source, source.relative_to(ROOT))
     job = tmp_path / "batch_to_kafka.py"
     job.write_bytes((ROOT / "jobs" / "batch_to_kafka.py").read_bytes())
-    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[1]"]
+    command = submit("--verbose", "--properties-file", str(ROOT / "conf" / "spark-defaults.conf"))
     command += ["--py-files", f"{package},{ROOT / 'jobs' / 'command_line.py'}", str(job)]
     command += ["--input", str(csv), "--topic", name, "--value", "name", "--bootstrap-servers", broker.bootstrap_servers]
     done = _run(command, tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(read_topic(name)) == 3
+    for setting, value in sample_spark_settings().items():
+        assert f"({setting},{value})" in done.stdout + done.stderr
 
 
 @pytest.mark.spark
-def test_a_failing_job_ends_with_one_line_and_exit_code_1(csv: Path) -> None:
+@pytest.mark.parametrize("start", [[sys.executable], submit()], ids=["python", "spark-submit"])
+def test_a_usage_error_is_exit_code_2(start: list[str]) -> None:
+    done = _run(
+        [*start, str(ROOT / "jobs" / "stream_to_kafka.py"), "--topic", "t", "--checkpoint", "c"], ROOT, PYTHONPATH=str(ROOT)
+    )
+    assert done.returncode == 2, done.stderr
+    assert "stream_to_kafka: error: --bootstrap-servers is missing" in done.stdout + done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("start", [[sys.executable], submit()], ids=["python", "spark-submit"])
+def test_a_failing_job_ends_with_one_line_and_exit_code_1(start: list[str], csv: Path) -> None:
     arguments = ["--input", str(csv), "--topic", "t", "--bootstrap-servers", "127.0.0.1:1", "--option", "kafka.linger.ms=soon"]
-    done = _run([sys.executable, "-m", "jobs.batch_to_kafka", *arguments], ROOT)
+    done = _run([*start, str(ROOT / "jobs" / "batch_to_kafka.py"), *arguments], ROOT, PYTHONPATH=str(ROOT))
     assert done.returncode == 1
-    assert "batch_to_kafka: error: [KAFKA_INVALID_CONFIG] " in done.stderr
-    assert "\tat org.apache" not in done.stderr
-    assert "Traceback" not in done.stderr
+    said = done.stdout + done.stderr  # spark-submit sends both to its stdout
+    assert "batch_to_kafka: error: [KAFKA_INVALID_CONFIG] " in said
+    assert "\tat org.apache" not in said
+    assert "Traceback" not in said
 
 
-def _run(command: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+def _run(command: list[str], directory: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | more
     return subprocess.run(
         command,
         cwd=directory,
         env=environment,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=280,
         stdin=subprocess.DEVNULL,
         check=False,
     )

@@ -1,0 +1,273 @@
+"""producer_perf: its statistics, its throttle and its payloads by themselves, then whole runs on a real broker."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs import producer_perf
+from jobs.command_line import UsageError
+from jobs.local_kafka import LocalKafka
+from jobs.producer_perf import (
+    NS_PER_MS,
+    Report,
+    Statistics,
+    Throttle,
+    build_parser,
+    chunk_records,
+    chunks,
+    payloads,
+    producer_options,
+)
+from spark_kafka_sink.errors import KafkaError
+from tests.fakes.clock import ManualClock
+from tests.integration.reading import ReadRecord
+
+NEEDED = ["--topic", "t", "--num-records", "100"]
+S = 1000 * NS_PER_MS
+
+
+# STATISTICS
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 3000)), min_size=1, max_size=30))
+def test_percentiles_count_every_record_of_a_chunk(waits: list[tuple[int, int]]) -> None:
+    """As if each record had been counted by itself: the smallest latency that so many records did not exceed."""
+    measured = Statistics(0)
+    for records, ms in waits:
+        measured.add(records, records, ms * NS_PER_MS, S)
+    single = sorted(ms for records, ms in waits for _ in range(records))
+    for part, found in zip((0.5, 0.95, 0.99, 0.999), measured.percentiles_ms(), strict=True):
+        assert found == next(ms for rank, ms in enumerate(single, 1) if rank >= part * len(single))
+
+
+def test_average_and_maximum_are_of_records_and_rates_end_with_the_last_acknowledgement() -> None:
+    measured = Statistics(5 * S)
+    measured.add(3, 3 * 1024 * 1024, 10 * NS_PER_MS, 7 * S)
+    measured.add(1, 1024 * 1024, 50 * NS_PER_MS, 6 * S)
+    average = statistics.mean([10, 10, 10, 50])
+    assert measured.line() == f"4 records sent, 2.0 records/sec (2.00 MB/sec), {average:.1f} ms avg latency, 50.0 ms max latency"
+    assert measured.total_line().endswith(", 10.0 ms 50th, 50.0 ms 95th, 50.0 ms 99th, 50.0 ms 99.9th.")
+
+
+def test_nothing_acknowledged_is_said_without_rates() -> None:
+    assert Statistics(0).total_line() == "0 records sent."
+
+
+def test_a_latency_is_never_rounded_down() -> None:
+    measured = Statistics(0)
+    measured.add(1, 1, 1, 1)
+    assert measured.percentiles_ms() == [0.1] * 4
+
+
+def test_a_line_is_said_each_interval_of_the_records_since_the_last() -> None:
+    clock, said = ManualClock(), list[str]()
+    report = Report(clock, 1000, 0, said.append)
+    for number in range(4):
+        now_ns = clock.now_ns()
+        clock.advance(500)
+        report.acknowledged(number, 10, 0, now_ns, clock.now_ns())
+    assert said == ["20 records sent, 20.0 records/sec (0.00 MB/sec), 500.0 ms avg latency, 500.0 ms max latency."] * 2
+    assert report.total.records == 40
+
+
+def test_the_steady_state_leaves_the_warm_up_out_even_when_that_is_acknowledged_later() -> None:
+    clock, said = ManualClock(), list[str]()
+    report = Report(clock, 10_000, 10, said.append)
+    clock.advance(5000)
+    report.begin_steady()
+    started_ns = clock.now_ns()
+    clock.advance(1000)
+    report.acknowledged(10, 20, 0, started_ns, clock.now_ns())
+    report.acknowledged(0, 10, 0, started_ns - 5 * S, clock.now_ns())
+    report.say_totals()
+    assert said[0].startswith("30 records sent, 5.0 records/sec")
+    assert said[1].startswith("20 steady state records sent, 20.0 records/sec (0.00 MB/sec), 1000.0 ms avg latency")
+
+
+def test_the_first_failure_is_kept() -> None:
+    report = Report(ManualClock(), 1000, 0, lambda _: None)
+    report.failed(2, KafkaError("first"))
+    report.failed(3, KafkaError("second"))
+    assert (report.failures, str(report.error)) == (5, "[KAFKA_ERROR] first")
+
+
+# RATE AND CHUNKS
+
+
+def test_the_throttle_waits_until_the_rate_is_kept_and_catches_up_after_a_pause() -> None:
+    clock = ManualClock()
+    throttle = Throttle(1000, clock)
+    started_ms = clock.now_ms()
+    throttle.wait(500)
+    assert clock.now_ms() - started_ms == 500
+    clock.advance(2000)
+    assert throttle.early_ms(2000) <= 0
+    assert throttle.early_ms(3000) == 500
+    assert Throttle(-1, clock).early_ms(10**9) == 0
+
+
+@given(st.integers(1, 500), st.integers(1, 100), st.integers(0, 600))
+def test_chunks_hold_every_record_once_and_the_warm_up_ends_one(records: int, size: int, warmup: int) -> None:
+    parts = list(chunks(records, size, warmup))
+    assert [number for first, count in parts for number in range(first, first + count)] == list(range(records))
+    assert all(1 <= count <= size for _, count in parts)
+    assert warmup >= records or warmup in {first for first, _ in parts}
+
+
+@pytest.mark.parametrize(("throughput", "rows"), [("-1", 10_000), ("5000000", 10_000), ("5000", 50), ("20", 1)])
+def test_a_throttled_chunk_is_what_ten_milliseconds_allow(throughput: str, rows: int) -> None:
+    assert chunk_records(build_parser().parse_args([*NEEDED, "--record-size", "1", "--throughput", throughput])) == rows
+
+
+# PAYLOADS
+
+
+def test_random_payloads_have_their_size_and_differ() -> None:
+    take = payloads(build_parser().parse_args([*NEEDED, "--record-size", "100"]))
+    values = take(0, 100).to_pylist()
+    assert {len(value) for value in values} == {100}
+    assert len(set(values)) == 100
+    assert all(re.fullmatch(rb"[A-Z]+", value) for value in values)
+    assert take(90, 30).to_pylist() == values[90:] + values[:20]
+
+
+def test_a_record_may_be_larger_than_the_pool() -> None:
+    take = payloads(build_parser().parse_args(["--topic", "t", "--num-records", "3", "--record-size", "1000000"]))
+    assert pc.binary_length(take(1, 2)).to_pylist() == [1_000_000] * 2
+
+
+def test_payloads_of_a_file_are_its_parts_without_empty_ones_at_the_end(tmp_path: Path) -> None:
+    file = tmp_path / "payloads"
+    file.write_text("eins\nzwei\n\n", encoding="utf-8")
+    assert set(payloads(_parsed("--payload-file", str(file)))(0, 500).to_pylist()) == {"eins", "zwei"}
+    file.write_text("a;b;ü", encoding="utf-8")
+    take = payloads(_parsed("--payload-file", str(file), "--payload-delimiter", ";"))
+    assert set(take(0, 500).to_pylist()) == {"a", "b", "ü"}
+
+
+def test_monotonic_payloads_count() -> None:
+    assert payloads(_parsed("--payload-monotonic"))(8, 3).to_pylist() == ["8", "9", "10"]
+
+
+def _parsed(*arguments: str) -> argparse.Namespace:
+    return build_parser().parse_args([*NEEDED, *arguments])
+
+
+# ARGUMENTS
+
+
+def test_an_address_goes_before_properties_and_these_before_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "producer.properties"
+    file.write_text("bootstrap.servers=file:1\nacks=1\nlinger.ms=7\n")
+    for names in (["--command-config", "--command-property"], ["--producer.config", "--producer-props"]):
+        arguments = [names[0], str(file), names[1], "acks=all", "bootstrap.servers=props:1", "--bootstrap-server", "named:1"]
+        assert producer_options(_parsed("--payload-monotonic", *arguments)) == {
+            "client.id": "perf-producer-client",
+            "bootstrap.servers": "named:1",
+            "acks": "all",
+            "linger.ms": "7",
+        }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--record-size", "1"], "--bootstrap-server is missing"),
+        (["--payload-file", "/none", "--bootstrap-server", "b:1"], "--payload-file /none cannot be read"),
+        (["--record-size", "1", "--command-config", "/none"], "--command-config /none cannot be read"),
+    ],
+)
+def test_what_is_missing_is_one_sentence_and_exit_code_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert producer_perf.main([*NEEDED, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"producer_perf: error: {said}")
+    assert error.count("\n") == 1
+
+
+def test_an_empty_payload_file_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("\n\n")
+    with pytest.raises(UsageError, match="holds no payload"):
+        payloads(_parsed("--payload-file", str(tmp_path / "empty")))
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--record-size", "1", "--payload-monotonic"], ["--record-size", "0"], ["--record-size", "1", "--nope"]]
+)
+def test_contradicting_and_unknown_arguments_end_with_exit_code_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        producer_perf.main([*NEEDED, *arguments])
+    assert exit_.value.code == 2
+
+
+def test_a_secret_among_the_properties_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        producer_perf.main([*NEEDED, "--record-size", "1", "--producer-props", "hunter2"])
+    assert "hunter2" not in capsys.readouterr().err
+
+
+def test_a_configuration_that_the_producer_refuses_ends_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--record-size", "1", "--bootstrap-server", "b:1", "--producer-props", "acks=7"]
+    assert producer_perf.main([*NEEDED, *arguments]) == 1
+    assert capsys.readouterr().err.startswith("producer_perf: error: [KAFKA_INVALID_CONFIG] ")
+
+
+# RUNS
+
+TOTAL = (
+    r"{records} records sent, [\d.]+ records/sec \([\d.]+ MB/sec\), [\d.]+ ms avg latency, [\d.]+ ms max latency,"
+    r" [\d.]+ ms 50th, [\d.]+ ms 95th, [\d.]+ ms 99th, [\d.]+ ms 99.9th\."
+)
+
+
+@pytest.mark.parametrize("mode", [[], ["--single"]], ids=["columns", "single"])
+def test_every_record_is_in_the_topic_and_in_the_summaries(
+    mode: list[str],
+    broker: LocalKafka,
+    topic: Callable[..., str],
+    read_topic: Callable[..., list[ReadRecord]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = topic(3)
+    arguments = ["--topic", name, "--num-records", "25000", "--payload-monotonic", "--throughput", "-1", *mode]
+    arguments += ["--bootstrap-server", broker.bootstrap_servers, "--warmup-records", "5000", "--reporting-interval", "1"]
+    assert producer_perf.main([*arguments, "--print-metrics", "--producer-props", "compression.type=lz4"]) == 0
+    assert {record.value for record in read_topic(name)} == {b"%d" % number for number in range(25_000)}
+    lines = capsys.readouterr().out.splitlines()
+    assert any(re.fullmatch(TOTAL.format(records=25_000), line) for line in lines)
+    assert any(re.fullmatch(TOTAL.format(records="20000 steady state"), line) for line in lines)
+    windows = [int(line.split()[0]) for line in lines if line.endswith("max latency.")]
+    assert 0 < sum(windows) <= 25_000
+    assert any(re.fullmatch(r"producer-metrics:record-send-total +: 25000\.000", line) for line in lines)
+    assert any(line.startswith(f"producer-topic-metrics:byte-total:{{topic={name}}}") for line in lines)
+
+
+def test_the_rate_asked_for_is_kept(broker: LocalKafka, topic: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--topic", topic(), "--num-records", "600", "--record-size", "10", "--throughput", "1000"]
+    assert producer_perf.main([*arguments, "--bootstrap-server", broker.bootstrap_servers]) == 0
+    said = re.search(r"600 records sent, ([\d.]+) records/sec", capsys.readouterr().out)
+    assert said is not None
+    assert float(said[1]) <= 1020
+
+
+@pytest.mark.parametrize("mode", [[], ["--single"]], ids=["columns", "single"])
+def test_a_record_that_brokers_refuse_ends_the_run_with_exit_code_1(
+    mode: list[str], broker: LocalKafka, topic: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = topic(config={"max.message.bytes": "1000"})
+    arguments = ["--topic", name, "--num-records", "3", "--record-size", "2000", "--bootstrap-server", broker.bootstrap_servers]
+    assert producer_perf.main([*arguments, *mode]) == 1
+    told = capsys.readouterr()
+    assert told.out == "0 records sent.\n"
+    assert told.err.startswith("producer_perf: error: [KAFKA_")
+    assert "(3 records failed)" in told.err
