@@ -871,6 +871,8 @@ class SinkOptions:
             "records by it.")
     report_path: str | None = option("reportPath", STRING, default=None, non_empty=True,
         doc="File on the driver to which each commit appends one line of JSON: rows, bytes, offsets.")
+    producer_cache_timeout_ms: int = option("producerCacheTimeoutMs", LONG, default=60_000, at_least=0,
+        doc="How long a task's producer stays connected for the next task in its Python worker; 0: it is closed with the task.")
     # fmt: on
     producer: ProducerConfig = field(default_factory=ProducerConfig)
 

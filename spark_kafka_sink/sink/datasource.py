@@ -49,7 +49,7 @@ class KafkaDataSource(DataSource):
         del overwrite
         return KafkaStreamWriter(*self._check(schema, []))
 
-    def _check(self, schema: StructType, problems: list[str]) -> tuple[RowMapping, dict[str, object], str | None]:
+    def _check(self, schema: StructType, problems: list[str]) -> tuple[RowMapping, dict[str, object], str | None, int]:
         options = SinkOptions.check(self.options, problems)
         if options.report_path is not None and not os.path.isdir(os.path.dirname(os.path.abspath(options.report_path))):
             problems.append(f"reportPath={options.report_path} lies in a directory that does not exist on the driver")
@@ -59,4 +59,4 @@ class KafkaDataSource(DataSource):
             raise ConfigError(join_problems([*problems, *schema_problems]))
         if schema_problems:
             raise SchemaError(join_problems(schema_problems))
-        return mapping, options.producer.to_mapping(), options.report_path
+        return mapping, options.producer.to_mapping(), options.report_path, options.producer_cache_timeout_ms

@@ -1,8 +1,8 @@
 """The writers that travel to the tasks: plain data on the driver, one producer inside write().
 
 write() hands each Arrow batch to `KafkaProducer.send_columns` and returns only when every row is acknowledged.
-Laws: rows in == rows acknowledged, or it raises. On success the iterator has been read to its end. The producer is closed
-when write() returns or raises: a Python worker gets no other chance.
+Laws: rows in == rows acknowledged, or it raises. On success the iterator has been read to its end. The producer comes from the
+worker's ProducerCache and goes back flushed and empty, or is closed: a Python worker gets no other chance.
 """
 
 from __future__ import annotations
@@ -160,24 +160,19 @@ class _TaskWriter:
     mapping: RowMapping
     producer_options: Mapping[str, object] = field(repr=False)  # checked on the driver; secrets wrapped
     report_path: str | None = None
+    producer_cache_timeout_ms: int = 0
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task. Blocks until every row is acknowledged, at most delivery.timeout.ms after the last was sent.
 
         Raises KafkaError, naming the Spark partition and attempt, when a row cannot be written; Spark then retries the task.
         """
-        from spark_kafka_sink.producer.producer import KafkaProducer  # here: the driver, which plans every batch, does without
+        from spark_kafka_sink.sink.producer_cache import PRODUCERS  # here: the driver, which plans every batch, does without
 
         task = Task.current()
         try:
-            producer = KafkaProducer(self.producer_options)
-            finished = False
-            try:
-                message = write_batches(iterator, self.mapping, producer, task)
-                finished = True
-                return message
-            finally:
-                producer.close(timeout_ms=None if finished else 0)  # after a failure, nothing more is sent
+            with PRODUCERS.lend(self.producer_options, self.producer_cache_timeout_ms) as producer:
+                return write_batches(iterator, self.mapping, producer, task)
         except KafkaError as error:
             error.message = f"{error.message} ({task})"
             raise
