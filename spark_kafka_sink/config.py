@@ -1013,6 +1013,8 @@ class SinkOptions:
     on_commit: str | None = option("onCommit", STRING, default=None, non_empty=True,
         doc="Dotted name of a function, importable on the driver, that each commit calls with its CommitSummary: rows, bytes, "
             "counters, offset ranges.")
+    producer_cache_timeout_ms: int = option("producerCacheTimeoutMs", LONG, default=60_000, at_least=0,
+        doc="How long a task's producer stays connected for the next task in its Python worker; 0: it is closed with the task.")
     # fmt: on
     producer: ProducerConfig = field(default_factory=ProducerConfig)
 

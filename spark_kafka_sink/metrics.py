@@ -3,12 +3,14 @@
 A Stat adds up. Samples remembers where each Stat stood when the last windows began (metrics.num.samples of
 metrics.sample.window.ms), so that recording is a few additions and the arithmetic is the reader's. Which readings there are
 stands in tables of Metric, next to what they measure; the README's table is printed from them.
-Law: a Stat is written by one thread, or under one lock; `roll` is called by one thread. Anybody reads at any time, without a
-lock: every number is whole, but two numbers of one event may be that event apart while it is being recorded.
+Law: a Stat is written by one thread, or under one lock; `roll` is called by one thread, `restart` while nothing is recorded that
+its caller cares for. Anybody reads at any time, without a lock: every number is whole, but two numbers of one event may be that
+event apart while it is being recorded.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -29,13 +31,14 @@ class Mark:
 class Stat:
     """Values, none below zero: how many, their sum, the largest."""
 
-    __slots__ = ("count", "largest", "marks", "total", "window_largest")
+    __slots__ = ("count", "largest", "marks", "origin", "total", "window_largest")
 
     def __init__(self) -> None:
         self.count = 0
         self.total: float = 0  # stays an int when all values are
         self.window_largest: float = 0  # since the last mark
-        self.largest: float = 0  # before it
+        self.largest: float = 0  # before it, since the origin
+        self.origin = Mark(0, 0, 0)  # where it stood at the last restart
         self.marks: tuple[Mark, ...] = ()  # oldest first; replaced as a whole
 
     def record(self, value: float) -> None:
@@ -54,7 +57,7 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One Stat, over the windows or over its whole life; its sums in all beside it."""
+    """One Stat, over the windows or since the start or last restart; its sums in all, or since then, beside it."""
 
     count: int
     total: float
@@ -80,6 +83,7 @@ class Samples:
         self._count = count
         self._window_started_ms = started_ms
         self._stats: list[Stat] = []
+        self._moving = threading.Lock()  # guards marks and maxima while windows or the start are moved
 
     def stat(self) -> Stat:
         return self.watch(Stat())
@@ -94,15 +98,31 @@ class Samples:
         if now_ms - self._window_started_ms < self._window_ms:
             return
         self._window_started_ms = now_ms
-        for stat in self._stats:
-            over = replace(stat.marks[-1], largest=stat.window_largest)
-            stat.largest = max(stat.largest, over.largest)
-            stat.marks = (*stat.marks[:-1], over, Mark(now_ms, stat.count, stat.total))[-self._count - 1 :]
-            stat.window_largest = 0
+        with self._moving:
+            for stat in self._stats:
+                stat.largest = max(stat.largest, stat.window_largest)
+                over = self._largest_so_far(stat)
+                stat.marks = (*stat.marks[:-1], over, Mark(now_ms, stat.count, stat.total))[-self._count - 1 :]
+                stat.window_largest = 0
+
+    def restart(self, now_ms: int) -> None:
+        """Read `since_start` from here on; windows go on as they were. For one who takes over what another has used before."""
+        with self._moving:
+            self.started_ms = now_ms
+            for stat in self._stats.copy():
+                stat.origin = Mark(now_ms, stat.count, stat.total)
+                stat.marks = (*stat.marks[:-1], self._largest_so_far(stat))
+                stat.largest = stat.window_largest = 0
+
+    @staticmethod
+    def _largest_so_far(stat: Stat) -> Mark:
+        """The window that is open, knowing its maximum."""
+        return replace(stat.marks[-1], largest=max(stat.marks[-1].largest, stat.window_largest))
 
     def read(self, stat: Stat, now_ms: int, *, since_start: bool) -> Reading:
         count, total, largest = stat.count, stat.total, stat.window_largest
         if since_start:
+            count, total = count - stat.origin.count, total - stat.origin.total
             return Reading(count, total, max(largest, stat.largest), max(1, now_ms - self.started_ms), count, total)
         least_ms = (self._count - 1) * self._window_ms
         kept = [mark for mark in stat.marks if now_ms - mark.started_ms < (self._count + 1) * self._window_ms]
@@ -119,6 +139,11 @@ class Samples:
 
 def _total(reading: Reading) -> float:
     return reading.total_in_all
+
+
+def _total_ms(reading: Reading) -> float:
+    """Of a Stat of nanoseconds."""
+    return reading.total_in_all // NS_PER_MS
 
 
 def _count(reading: Reading) -> float:
@@ -158,6 +183,11 @@ class Metric:
 
 def total(name: str, stat: str, doc: str) -> list[Metric]:
     return [Metric(name, stat, _total, doc)]
+
+
+def total_ms(name: str, stat: str, doc: str) -> list[Metric]:
+    """Of a Stat of nanoseconds."""
+    return [Metric(name, stat, _total_ms, doc)]
 
 
 def count(name: str, stat: str, doc: str) -> list[Metric]:

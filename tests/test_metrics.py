@@ -126,6 +126,20 @@ def test_a_stat_that_is_watched_later_keeps_its_totals() -> None:
     assert samples.read(stat, START_MS, since_start=True).total == 12
 
 
+def test_after_a_restart_the_start_is_then_and_windows_go_on() -> None:
+    measured = Measured()
+    measured.record(100, 0)
+    measured.record(40, 400)
+    measured.samples.restart(START_MS + 500)
+    assert set(measured.read(500, since_start=True).values()) == {0}
+    measured.record(20, 1500)
+    measured.record(10, 2500)
+    since = measured.read(2500, since_start=True)
+    assert (since["bytes-total"], since["calls-total"], since["size-max"], since["size-avg"]) == (30, 2, 20, 15)
+    assert since["calls-rate"] == 1
+    assert (measured.read(1600)["size-max"], measured.read(2500)["bytes-total"]) == (100, 170)
+
+
 def test_windows_do_not_pile_up() -> None:
     measured = Measured()
     for second in range(50):

@@ -108,6 +108,13 @@ class BufferPool:
             blocks.clear()
             self._wake_next_locked()
 
+    def release_free(self, keep_bytes: int) -> None:
+        """Let go of free blocks beyond `keep_bytes`; they are made anew when they are needed again."""
+        with self._lock:
+            kept = min(len(self._free), keep_bytes // self.block_size)
+            self._unmade += len(self._free) - kept
+            del self._free[kept:]
+
     def close(self) -> None:
         """Fail all waiters and all later allocations; giving back stays possible."""
         with self._lock:

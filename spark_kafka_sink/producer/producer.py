@@ -14,6 +14,7 @@ where it asks to (flush, Delivery.result, close).
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
@@ -26,7 +27,6 @@ import pyarrow as pa
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError, RecordTooLargeError
-from spark_kafka_sink.metrics import NS_PER_MS
 from spark_kafka_sink.network.cluster import Cluster, PartitionInfo
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
@@ -93,6 +93,7 @@ class KafkaProducer:
         self._converts_values = self._serialize_value is not as_bytes
         self._config = ProducerConfig.from_mapping(config)
         self.client_id = self._config.client_id
+        self._pid = os.getpid()  # a fork has the sockets too, but no Sender: they are not its to use
         self._clock = clock or Clock()
         self._metrics = ProducerMetrics(self._config, self._clock)
         self._transactions = TransactionManager() if self._config.enable_idempotence else None
@@ -482,17 +483,36 @@ class KafkaProducer:
             self._sender.force_close()
         self._thread.join(limit_ms / 1000)
         if self._thread.is_alive():
-            logger.warning("! closing %s forcefully: rows were left after %d ms", self.client_id, limit_ms)
+            if limit_ms > 0:
+                logger.warning("! closing %s forcefully: rows were left after %d ms", self.client_id, limit_ms)
             self._sender.force_close()
             self._thread.join(CLOSE_MARGIN_MS / 1000)
+
+    # RESTING: for one who keeps a producer for the next task
+
+    def rest(self, keep_bytes: int = 0) -> None:
+        """Give buffer memory beyond `keep_bytes` back to Python. Connections and the producer id stay. Never blocks."""
+        self._pool.release_free(keep_bytes)
+
+    def resume(self) -> None:
+        """Count `metrics(since_start=True)` and its kin from here on: for the next task of a producer at rest. Never blocks."""
+        self._metrics.restart()
+
+    def is_at_rest(self) -> bool:
+        """Whether this producer could serve somebody else now: it is neither closed nor has it failed for good, its thread
+        lives in this process, and nothing that was sent is unsettled."""
+        fatal = self._transactions is not None and self._transactions.fatal_error is not None
+        works = self._pid == os.getpid() and self._thread.is_alive() and not fatal and not self._accumulator.is_closed()
+        return works and not self._accumulator.has_incomplete() and not self._gatherer.chunks
 
     # METRICS: at any time, from any thread, without blocking; also after close()
 
     def metrics(self, *, since_start: bool = False) -> dict[str, float]:
         """Kafka's producer-metrics by their names, as of now; the README lists them. Times are ms unless the name says ns.
 
-        Averages, maxima and rates are of the last metrics.num.samples windows of metrics.sample.window.ms, or with
-        `since_start` of the producer's whole life; totals always are. 0 where there was nothing to take an average of.
+        Averages, maxima and rates are of the last metrics.num.samples windows of metrics.sample.window.ms, totals of the
+        producer's whole life; with `since_start` all of them since its start, or since the last `resume`. 0 where there was
+        nothing to take an average of.
         Rows that flush() or a Delivery says are settled are in it; of what is just being sent, some numbers may be one
         request ahead of others.
         """
@@ -518,7 +538,6 @@ class KafkaProducer:
             "waiting-threads": self._pool.queued,
             "buffer-total-bytes": lambda: self._pool.total_memory,
             "buffer-available-bytes": lambda: self._pool.available_memory,
-            "bufferpool-wait-time-ms-total": lambda: self._pool.waits.total // NS_PER_MS,
         }
 
     def __enter__(self) -> KafkaProducer:

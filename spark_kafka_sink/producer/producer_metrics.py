@@ -27,6 +27,7 @@ from spark_kafka_sink.metrics import (
     snapshot,
     time_and_share,
     total,
+    total_ms,
 )
 from spark_kafka_sink.network.network_metrics import NETWORK_METRICS, NODE_METRICS, NetworkMetrics
 from spark_kafka_sink.producer.buffer_pool import BufferPool
@@ -66,7 +67,7 @@ OWN_METRICS = [
     *count("produce-request-total", "records_per_request", "Produce requests sent."),
     *count("produce-response-total", "latency", "Their responses."),
     *total("request-latency-total", "latency", "Sum behind `request-latency-avg`, over these."),
-    *gauge("bufferpool-wait-time-ms-total", "`bufferpool-wait-time-ns-total` in milliseconds."),
+    *total_ms("bufferpool-wait-time-ms-total", "pool_waits", "`bufferpool-wait-time-ns-total` in milliseconds."),
 ]
 TOPIC_METRICS = [
     *meter("record-send", "records", "Records sent; one that is sent again counts again."),
@@ -194,6 +195,10 @@ class ProducerMetrics:
             self.metadata_waits.total += self._clock.now_ns() - since_ns
 
     # READING: any thread
+
+    def restart(self) -> None:
+        """Read `since_start` from here on; for a producer at rest."""
+        self.samples.restart(self._clock.now_ms())
 
     def snapshot(self, *, since_start: bool = False) -> dict[str, float]:
         now_ms = self._clock.now_ms()

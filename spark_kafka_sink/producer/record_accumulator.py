@@ -252,6 +252,9 @@ class RecordAccumulator:
         queue.batches.append(batch)
         return batch
 
+    def is_closed(self) -> bool:
+        return self._closed
+
     def check_open(self) -> None:
         if self._closed:
             raise ProducerClosedError("Cannot write: the producer is closed or being closed")

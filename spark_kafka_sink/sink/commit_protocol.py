@@ -8,7 +8,8 @@ What is in the topic, and what Spark does next (deliveryGuarantee=at-least-once)
     failure                                         in the topic                    then
     a row is refused, or not acknowledged in time   rows acknowledged before it     task retried: those rows again
     executor lost, worker killed, task cancelled    rows acknowledged before that   task retried: those rows again
-    task done, its executor lost before commit      all its rows                    task re-run: all its rows again
+    task done, its executor lost before commit      all its rows                    nothing: the driver has its report already
+    brokers die and come back while tasks write     rows acknowledged before that   nothing is there twice: brokers know the rest
     two attempts of a task (speculation)            rows of both                    nothing: the loser's rows are duplicates
     a task fails for good                           rows of all tasks so far        abort(); tasks still running may write on
     driver dies before commit()                     all rows                        a stream re-runs the batch: all rows again
@@ -16,7 +17,9 @@ What is in the topic, and what Spark does next (deliveryGuarantee=at-least-once)
     driver dies after commit(), before Spark's log  all rows                        a stream re-runs the batch: all rows again
     query.stop() within a batch                     rows of all tasks so far        a restart runs the whole batch again
 
-So no row is lost, and rows may be there twice. With deliveryGuarantee=none rows may be lost too: what brokers had not
+tests/integration/test_sink_faults.py does these things to real Spark. A task's report that is above
+spark.task.maxDirectResultSize (1 MiB: some 10,000 topic-partitions) waits on the executor, and is lost with it: the task is then
+re-run. So no row is lost, and rows may be there twice. With deliveryGuarantee=none rows may be lost too: what brokers had not
 replicated when they failed (acks=1), and whatever did not arrive (acks=0).
 """
 

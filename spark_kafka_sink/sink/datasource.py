@@ -53,7 +53,7 @@ class KafkaDataSource(DataSource):
 
     def _check(
         self, schema: StructType, problems: list[str]
-    ) -> tuple[RowMapping, dict[str, object], str | None, RowRules, str | None]:
+    ) -> tuple[RowMapping, dict[str, object], str | None, int, RowRules, str | None]:
         options = SinkOptions.check(self.options, problems)
         if options.report_path is not None and not os.path.isdir(os.path.dirname(os.path.abspath(options.report_path))):
             problems.append(f"reportPath={options.report_path} lies in a directory that does not exist on the driver")
@@ -68,4 +68,5 @@ class KafkaDataSource(DataSource):
             raise ConfigError(join_problems([*problems, *schema_problems]))
         if schema_problems:
             raise SchemaError(join_problems(schema_problems))
-        return mapping, options.producer.to_mapping(), options.report_path, RowRules.of(options), options.on_commit
+        cache_ms = options.producer_cache_timeout_ms
+        return mapping, options.producer.to_mapping(), options.report_path, cache_ms, RowRules.of(options), options.on_commit

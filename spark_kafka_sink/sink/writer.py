@@ -2,8 +2,8 @@
 
 write() hands each Arrow batch to a RowSender and returns only when every row is acknowledged, or has the fate that the user
 chose for rows that cannot be written.
-Laws: every row that comes in is accounted for, or it raises. On success the iterator has been read to its end. The producer is
-closed when write() returns or raises: a Python worker gets no other chance.
+Laws: every row that comes in is accounted for, or it raises. On success the iterator has been read to its end. The producer
+comes from the worker's ProducerCache and goes back flushed and empty, or is closed: a Python worker gets no other chance.
 """
 
 from __future__ import annotations
@@ -140,6 +140,7 @@ class _TaskWriter:
     mapping: RowMapping
     producer_options: Mapping[str, object] = field(repr=False)  # checked on the driver; secrets wrapped
     report_path: str | None = None
+    producer_cache_timeout_ms: int = 0
     rules: RowRules = field(default_factory=RowRules)
     on_commit: str | None = None
 
@@ -151,26 +152,23 @@ class _TaskWriter:
         # Here: the driver, which plans every batch, does without.
         from spark_kafka_sink.producer.producer import KafkaProducer
         from spark_kafka_sink.sink.dead_letters import options_for_large_rows
+        from spark_kafka_sink.sink.producer_cache import PRODUCERS
         from spark_kafka_sink.sink.row_sender import RowSender
 
         task = Task.current()
         try:
             options = with_shipped_files(self.producer_options)
-            producer = KafkaProducer(options)
-            sender = RowSender(
-                producer, self.mapping, options, self.rules, lambda: KafkaProducer(options_for_large_rows(options))
-            )
-            finished = False
-            try:
-                message = write_batches(iterator, sender, producer, task)
-                finished = True
-                return message
-            finally:
-                timeout_ms = None if finished else 0  # after a failure, nothing more is sent
+            with PRODUCERS.lend(options, self.producer_cache_timeout_ms) as producer:
+                sender = RowSender(
+                    producer, self.mapping, options, self.rules, lambda: KafkaProducer(options_for_large_rows(options))
+                )
+                finished = False
                 try:
-                    sender.close(timeout_ms)
+                    message = write_batches(iterator, sender, producer, task)
+                    finished = True
+                    return message
                 finally:
-                    producer.close(timeout_ms=timeout_ms)
+                    sender.close(None if finished else 0)  # after a failure, nothing more is sent
         except KafkaError as error:
             error.message = f"{error.message} ({task})"
             raise

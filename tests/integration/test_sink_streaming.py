@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
 from tests.integration.failing import CommitFailsWhenAsked, file_that_fails_commits
+from tests.integration.processes import connected, until, workers_of
 from tests.integration.reading import ReadRecord
 from tests.integration.writing import FORMAT, STREAM_LIMIT_S, FileStream, error_of, run, save
 
@@ -210,3 +212,115 @@ def test_the_continuous_trigger_fails_instead_of_losing_rows(
     assert "exceeded its maximum" in told
     assert [path.name for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")] == []
     assert read_topic(name) == []
+
+
+# --- triggers, many queries, empty batches ------------------------------------------------------------------------------
+
+
+def numbers(start: int, stop: int) -> list[dict[str, str]]:
+    return [{"value": str(number)} for number in range(start, stop)]
+
+
+def test_a_processing_time_trigger_writes_what_comes_while_it_runs(
+    stream: FileStream, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    name = topic(2)
+    stream.feed(numbers(0, 10))
+    query = stream.writer(stream.read(), broker, name).trigger(processingTime="200 milliseconds").start()
+    try:
+        query.processAllAvailable()
+        assert counted(read_topic(name)) == once(range(10))
+        stream.feed(numbers(10, 20))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert counted(read_topic(name)) == once(range(20))
+
+
+def test_queries_of_one_session_do_not_mix(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    """Their tasks take turns in the same Python workers, with the same producers where their options are equal."""
+    names = [topic() for _ in range(4)]
+    queries = []
+    try:
+        for number, name in enumerate(names):
+            directory = tmp_path / name
+            directory.mkdir()
+            stream = FileStream(spark, directory, "value string")
+            for batch in range(3):
+                stream.feed(numbers(number * 100 + batch * 10, number * 100 + batch * 10 + 10))
+            linger = {"kafka__linger__ms": str(number // 2)}  # two pairs of queries with equal options
+            queries.append(stream.writer(stream.read(), broker, name, **linger).start())
+        for query in queries:
+            assert query.awaitTermination(STREAM_LIMIT_S)
+    finally:
+        for query in queries:
+            query.stop()
+    for number, name in enumerate(names):
+        assert counted(read_topic(name)) == once(range(number * 100, number * 100 + 30))
+
+
+def test_empty_batches_are_committed_and_write_nothing(
+    stream: FileStream, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    name, report = topic(), tmp_path / "report.jsonl"
+    for rows in (numbers(0, 5), [{"key": "none"}], numbers(5, 10)):
+        stream.feed(rows)
+    run(stream.writer(stream.read().where("value is not null"), broker, name, reportPath=str(report)))
+    assert sorted(json.loads(line)["rows"] for line in report.read_text().splitlines()) == [0, 5, 5]
+    assert counted(read_topic(name)) == once(range(10))
+
+
+# --- what is kept between batches, and what is not --------------------------------------------------------------------
+
+
+def test_later_batches_find_their_producer_connected(
+    stream: FileStream, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    name, report = topic(), tmp_path / "report.jsonl"
+    for batch in range(8):
+        stream.feed(numbers(batch * 10, batch * 10 + 10))
+    run(stream.writer(stream.read(), broker, name, reportPath=str(report), kafka__client__id="later-batches"))
+    told = [json.loads(line)["counters"] for line in report.read_text().splitlines()]
+    assert [each["record-send-total"] for each in told] == [10] * 8
+    connections = [each["connection-creation-total"] for each in told]
+    assert connections[0] > 0
+    assert sum(count > 0 for count in connections) <= 2  # the first batch in each of two workers
+    assert counted(read_topic(name)) == once(range(80))
+
+
+def test_no_thread_and_no_connection_outlives_the_time_that_a_producer_may_rest(
+    spark: SparkSession, stream: FileStream, broker: LocalKafka, topic: Topic
+) -> None:
+    threads = F.udf(lambda _: ",".join(thread.name for thread in threading.enumerate()))
+    stream.feed(numbers(0, 10))
+    run(stream.writer(stream.read(), broker, topic(), producerCacheTimeoutMs="500"))
+    # Those of other tests go too, when the default time is over.
+    until(lambda: connected(workers_of(spark), broker.bootstrap_servers) == [], 90, "workers let their connections go")
+    for row in spark.range(4, numPartitions=2).select(threads("id").alias("names")).collect():
+        assert "MainThread" in row.names
+        assert "kafka-producer" not in row.names
+
+
+def test_a_query_that_is_stopped_within_a_batch_leaves_nothing_open_and_repeats_the_batch(
+    spark: SparkSession, stream: FileStream, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    name, marker = topic(), tmp_path / "marker"
+    rows = [{"value": f"{number:08}"} for number in range(100)]
+    stream.feed(rows)
+    options = {
+        "kafka.partitioner.class": "tests.integration.plugins.Fault",
+        "kafka.fault.kind": "wait",
+        "kafka.fault.row": "50",
+        "kafka.fault.marker": str(marker),
+        "producerCacheTimeoutMs": "500",
+    }
+    writer = stream.writer(stream.read(), broker, name).options(**options)
+    query = writer.start()
+    until(lambda: marker.exists() or query.exception() is not None, STREAM_LIMIT_S, "the task stands still")
+    query.stop()
+    until(lambda: connected(workers_of(spark), broker.bootstrap_servers) == [], 90, "workers let their connections go")
+    assert read_topic(name) == []
+    run(writer)
+    assert counted(read_topic(name)) == Counter(row["value"].encode() for row in rows)

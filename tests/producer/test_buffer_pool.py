@@ -369,3 +369,14 @@ def test_ten_threads_that_take_and_give_back_lose_nothing() -> None:
     assert [worker.result(WAIT_S) for worker in workers] == list(range(10))
     assert pool.available_memory == 20 * BLOCK
     assert pool.queued() == 0
+
+
+def test_free_memory_beyond_a_size_is_let_go_and_made_anew() -> None:
+    pool = pool_of(8)
+    pool.deallocate(pool.allocate(6, 0))
+    pool.release_free(2 * BLOCK)
+    assert len(pool._free) == 2
+    assert pool.available_memory == 8 * BLOCK
+    assert len(pool.allocate(8, 0)) == 8
+    pool.release_free(0)
+    assert pool.available_memory == 0

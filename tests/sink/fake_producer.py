@@ -65,6 +65,10 @@ class FakeProducer:
         self.deliveries: list[FakeDelivery] = []
         self.flushed = 0
         self.closed: list[int | None] = []
+        self.client_id = "producer-0"
+        self.works = True
+        self.kept_bytes: int | None = None
+        self.resumed = 0
         self._on_send = on_send
 
     def send_columns(self, topic: Any, **columns: Any) -> FakeDelivery:
@@ -84,6 +88,15 @@ class FakeProducer:
     def metrics(self, *, since_start: bool = False) -> dict[str, float]:
         assert since_start  # a task may take longer than the windows of averages and maxima
         return {"batch-send-total": len(self.calls), "request-latency-max": 7, "byte-total": 99, "something-else": 1}
+
+    def is_at_rest(self) -> bool:
+        return not self.closed and self.works and all(delivery.done() for delivery in self.deliveries)
+
+    def rest(self, keep_bytes: int = 0) -> None:
+        self.kept_bytes = keep_bytes
+
+    def resume(self) -> None:
+        self.resumed += 1
 
     def close(self, timeout_ms: int | None = None) -> None:
         self.closed.append(timeout_ms)

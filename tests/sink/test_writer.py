@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from spark_kafka_sink.config import Secret
 from spark_kafka_sink.errors import ConfigError, DeliveryError, KafkaError, KafkaTimeoutError
 from spark_kafka_sink.sink import writer
 from spark_kafka_sink.sink.commit_protocol import COUNTERS, KafkaCommitMessage, WrittenRange
+from spark_kafka_sink.sink.producer_cache import ProducerCache
 from spark_kafka_sink.sink.row_mapping import RowMapping
 from spark_kafka_sink.sink.row_rules import RowRules
 from spark_kafka_sink.sink.row_sender import MAX_PENDING, RowSender
@@ -134,11 +135,11 @@ def producers(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
     """The producers that writers have made."""
     made: list[FakeProducer] = []
 
-    def make(config: dict[str, object]) -> FakeProducer:
+    def make(config: Mapping[str, object]) -> FakeProducer:
         made.append(FakeProducer(config))
         return made[-1]
 
-    monkeypatch.setattr("spark_kafka_sink.producer.producer.KafkaProducer", make)
+    monkeypatch.setattr("spark_kafka_sink.sink.producer_cache.PRODUCERS", ProducerCache(make))  # type: ignore[arg-type]
     return made
 
 
@@ -153,6 +154,14 @@ def test_a_writer_makes_its_producer_inside_the_task_and_closes_it(
     (producer,) = producers
     assert producer.config == {"acks": -1}
     assert producer.closed == [None]
+
+
+def test_tasks_with_the_same_options_share_a_producer_that_is_kept(producers: list[FakeProducer]) -> None:
+    for task_rows in (2, 3):
+        writer = KafkaBatchWriter(MAPPING, {"acks": -1}, producer_cache_timeout_ms=60_000)
+        assert pickle.loads(pickle.dumps(writer)).write(iter(Batches(task_rows))).rows == task_rows
+    (producer,) = producers
+    assert (len(producer.calls), producer.closed) == (2, [])
 
 
 def test_after_a_failure_the_producer_is_closed_at_once_and_the_error_says_where(producers: list[FakeProducer]) -> None:

@@ -1,0 +1,152 @@
+"""What little work costs: micro-batches of 10 rows, and one write of 500 small tasks, beside a writer that discards.
+
+    python -m tests.benchmarks.small_tasks_benchmark [--repeats 3] [--batches 15] [--tasks 500] [--master local[2]]
+
+Once with Spark's default TCP sockets between JVM and Python workers, once with spark.python.unix.domain.socket.enabled. The sink
+runs as it is and without its producer cache. Variants take turns, so that a slow minute of the machine hits all of them; figures
+are medians, ratios are against the discarding writer. Nothing is asserted: a time is not a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamArrowWriter
+from pyspark.sql.types import StructType
+
+from jobs.local_kafka import LocalKafka
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.producer.producer_record import ProducerRecord
+from tests.benchmarks.sink_benchmark import ROOT, DiscardDataSource, DiscardingWriter, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
+FIRST_BATCHES = 3  # of a query: workers start, classes are loaded
+PARTITIONS = 3
+LIMIT_S = 300
+
+
+class DiscardingStreamWriter(DataSourceStreamArrowWriter):
+    """What a micro-batch with any Python sink costs before it does anything."""
+
+    write = DiscardingWriter.write
+
+
+class DiscardStreams(DiscardDataSource):
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: ARG002
+        return DiscardingStreamWriter()
+
+
+@dataclass(frozen=True)
+class Variant:
+    name: str
+    format: str
+    options: dict[str, str] = field(default_factory=dict)
+
+
+REFERENCE = "discarding writer"
+VARIANTS = [
+    Variant("pykafka-sink", "pykafka-sink"),
+    Variant("without producer cache", "pykafka-sink", {"producerCacheTimeoutMs": "0"}),
+    Variant(REFERENCE, "discard"),
+    Variant("spark kafka", "kafka"),
+]
+
+
+class Bench:
+    def __init__(self, spark: SparkSession, broker: LocalKafka, folder: Path) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._topic = f"bench-{uuid.uuid4().hex[:12]}"
+        self._to = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": self._topic}
+        broker.create_topic(self._topic, PARTITIONS)
+        with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
+            for partition in range(PARTITIONS):
+                producer.send(ProducerRecord(self._topic, b"first", partition=partition)).result(60)
+
+    def _options(self, variant: Variant) -> dict[str, str]:
+        return (self._to if "kafka" in variant.format else {}) | variant.options
+
+    def micro_batches(self, variant: Variant, batches: int) -> list[float]:
+        """Milliseconds of each trigger of a query with 10 rows in one task."""
+        rows = self._spark.readStream.format("rate-micro-batch").options(rowsPerBatch=10, numPartitions=1).load()
+        query = (
+            rows.selectExpr("cast(value as string) key", "repeat(cast(value as string), 20) value")
+            .writeStream.format(variant.format)
+            .options(**self._options(variant))
+            .option("checkpointLocation", str(self._folder / uuid.uuid4().hex))
+            .start()
+        )
+        try:
+            deadline = time.monotonic() + LIMIT_S
+            while len(query.recentProgress) < FIRST_BATCHES + batches:
+                if time.monotonic() > deadline or query.exception() is not None:
+                    raise TimeoutError(f"{variant.name}: {query.exception()}")
+                time.sleep(0.1)
+            done: list[Any] = query.recentProgress[FIRST_BATCHES : FIRST_BATCHES + batches]
+        finally:
+            query.stop()
+        return [each["durationMs"]["addBatch"] for each in done]
+
+    def small_tasks(self, variant: Variant, tasks: int) -> float:
+        """Milliseconds of one write with so many tasks of 10 rows."""
+        rows = self._spark.range(tasks * 10, numPartitions=tasks)
+        frame = rows.selectExpr("cast(id as string) key", "repeat(cast(id as string), 20) value")
+        started = time.monotonic()
+        frame.write.format(variant.format).options(**self._options(variant)).mode("append").save()
+        return (time.monotonic() - started) * 1000
+
+    def compare(self, repeats: int, batches: int, tasks: int) -> None:
+        latencies: dict[str, list[float]] = defaultdict(list)
+        writes: dict[str, list[float]] = defaultdict(list)
+        for variant in VARIANTS:
+            self.small_tasks(variant, tasks // 10)
+        for _ in range(repeats):
+            for variant in VARIANTS:
+                latencies[variant.name] += self.micro_batches(variant, batches)
+            for variant in VARIANTS:
+                writes[variant.name].append(self.small_tasks(variant, tasks))
+        reference = {id(each): statistics.median(each[REFERENCE]) for each in (latencies, writes)}
+        print(f"{'':24}{'micro-batch ms':>16}{'ratio':>8}{f'{tasks} tasks ms':>16}{'ratio':>8}")
+        for variant in VARIANTS:
+            cells = ""
+            for measured in (latencies, writes):
+                median = statistics.median(measured[variant.name])
+                cells += f"{median:>16,.0f}{median / reference[id(measured)]:>8.2f}"
+            print(f"{variant.name:24}{cells}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--batches", type=int, default=15, help="micro-batches measured for each variant and repeat")
+    parser.add_argument("--tasks", type=int, default=500)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--sockets", default="tcp,unix")
+    arguments = parser.parse_args()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    with tempfile.TemporaryDirectory() as folder, LocalKafka(Path(folder) / "broker", heap="1g") as broker:
+        for sockets in arguments.sockets.split(","):
+            spark = session(arguments.master, {UNIX_SOCKETS: str(sockets == "unix").lower()})
+            spark.dataSource.register(DiscardStreams)
+            print(f"\n{sockets} sockets, {arguments.master}, medians of {arguments.repeats} turns")
+            Bench(spark, broker, Path(folder)).compare(arguments.repeats, arguments.batches, arguments.tasks)
+            spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""What fails while Spark writes, on real Spark and real brokers: every row is there, and those there twice are explained.
+
+Rows are numbered; a Spark partition has ROWS of them, in order. A partitioner of the tests does the harm, when it sees a certain
+row (plugins.Fault), so that the rows before it have been sent: buffer.memory holds 1 MiB of the 8 MiB of a partition. The table
+in the README and in commit_protocol.py says what these tests see.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from jobs.local_kafka import LocalKafka
+from tests.integration.processes import until
+from tests.integration.reading import READERS, ReadRecord
+from tests.integration.test_sink_deployment import ROOT
+from tests.integration.writing import FORMAT
+
+ROWS = 8_000
+TASKS = 4
+ALL = range(TASKS * ROWS)
+DOOMED = range(ROWS, 2 * ROWS)  # of Spark partition 1
+FAULT_ROW = DOOMED[-100]
+CERTAIN = 3_000  # rows before the faulty one that must have been acknowledged: 1 MiB waits, 4 MiB come at a time
+LIMIT_S = 240
+
+pytestmark = pytest.mark.spark
+
+Topic = Callable[..., str]
+ReadTopic = Callable[..., list[ReadRecord]]
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
+    "spark.executorEnv.PYTHONPATH": str(ROOT),
+    "spark.executor.memory": "512m",
+}
+PREAMBLE = """
+import os, sys
+from pyspark import TaskContext
+from pyspark.sql import SparkSession, functions as F
+from spark_kafka_sink import KafkaDataSource
+
+def session(master, settings):
+    spark = SparkSession.builder.master(master).config(map=settings).getOrCreate()
+    spark.dataSource.register(KafkaDataSource)
+    return spark
+
+def rows(spark, tasks, rows):
+    return spark.range(tasks * rows, numPartitions=tasks).selectExpr("rpad(lpad(id, 8, '0'), 1024, ' x') value")
+"""
+
+
+class Program:
+    """A Spark program in a process of its own; what it has started ends with it."""
+
+    def __init__(self, directory: Path, code: str, **environment: str) -> None:
+        file = directory / "program.py"
+        file.write_text(PREAMBLE + textwrap.dedent(code))
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_WORKER_DIR": str(directory / "work"), **environment}
+        self._log = directory / "program.log"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(file)], cwd=directory, env=env, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def wait(self) -> int:
+        """Its exit code."""
+        try:
+            return self._process.wait(LIMIT_S)
+        finally:
+            self.end()
+
+    def succeed(self) -> None:
+        assert self.wait() == 0, self.log()[-6000:]
+
+    def end(self) -> None:
+        """With all processes of its session: JVMs and workers outlive a driver that was killed."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        finally:
+            self._process.wait(LIMIT_S)
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+
+def options_of(broker: LocalKafka, topic: str, directory: Path, kind: str | None, row: int = FAULT_ROW) -> dict[str, str]:
+    options = {
+        "kafka.bootstrap.servers": broker.bootstrap_servers,
+        "topic": topic,
+        "kafka.buffer.memory": str(1024 * 1024),
+        "reportPath": str(directory / "report.jsonl"),
+    }
+    if kind is not None:
+        options |= {
+            "kafka.partitioner.class": "tests.integration.plugins.Fault",
+            "kafka.fault.kind": kind,
+            "kafka.fault.row": str(row),
+            "kafka.fault.marker": str(directory / "marker"),
+        }
+    return options
+
+
+def count_rows(records: list[ReadRecord]) -> Counter[int]:
+    return Counter(int((record.value or b"-1")[:8]) for record in records)
+
+
+def rows_twice(counts: Counter[int]) -> set[int]:
+    assert counts.keys() == set(ALL), f"{len(set(ALL) - counts.keys())} rows are lost"
+    return {row for row, times in counts.items() if times > 1}
+
+
+def reports(directory: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (directory / "report.jsonl").read_text().splitlines()]
+
+
+BATCH_WRITE = """
+spark = session({master!r}, {settings})
+rows(spark, {tasks}, {rows}).write.format("pykafka-sink").options(**{options}).mode("append").save()
+spark.stop()
+"""
+
+
+def batch_write(master: str, options: dict[str, str]) -> str:
+    return BATCH_WRITE.format(master=master, settings=SETTINGS, tasks=TASKS, rows=ROWS, options=options)
+
+
+# --- TASKS ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_python_worker_loses_nothing_and_doubles_rows_of_its_task_alone(
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    name = topic(3)
+    Program(tmp_path, batch_write("local[2, 3]", options_of(broker, name, tmp_path, "kill-worker"))).succeed()
+    counts = count_rows(read_topic(name))
+    twice = rows_twice(counts)
+    assert (tmp_path / "marker").exists()
+    assert twice <= set(DOOMED)
+    assert len(twice) >= CERTAIN
+    assert max(counts.values()) == 2
+    (report,) = reports(tmp_path)
+    assert (report["tasks"], report["rows"]) == (TASKS, len(ALL))  # attempts that failed are not counted
+
+
+def test_a_lost_executor_loses_nothing_and_doubles_rows_of_its_running_tasks(
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    """Tasks that have ended on that executor before are not run again: the driver has their messages."""
+    name = topic(3)
+    last = range((TASKS - 1) * ROWS, TASKS * ROWS)
+    options = options_of(broker, name, tmp_path, "kill-jvm", last[-100])
+    Program(tmp_path, batch_write("local-cluster[2,1,1024]", options)).succeed()
+    twice = rows_twice(count_rows(read_topic(name)))
+    assert (tmp_path / "marker").exists()
+    assert twice <= set(last)
+    assert len(twice) >= CERTAIN
+    assert [(report["tasks"], report["rows"]) for report in reports(tmp_path)] == [(TASKS, len(ALL))]
+
+
+def test_a_write_that_fails_for_good_leaves_rows_behind_which_a_repetition_doubles(
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    """abort() comes while another task still writes; it has nothing to undo."""
+    name = topic(3)
+    options = options_of(broker, name, tmp_path, None)
+    code = f"""
+    spark = session("local[2]", {SETTINGS})
+    failing = F.udf(lambda value: value if int(value[:8]) != {FAULT_ROW} else 1 / 0)
+    df = rows(spark, {TASKS}, {ROWS})
+    def write(df):
+        df.write.format("pykafka-sink").options(**{options}).mode("append").save()
+    try:
+        write(df.select(failing("value").alias("value")))
+    except Exception as error:
+        assert "ZeroDivisionError" in str(error), error
+        print("failed as planned")
+    write(df)
+    spark.stop()
+    """
+    program = Program(tmp_path, code)
+    program.succeed()
+    assert "failed as planned" in program.log()
+    counts = count_rows(read_topic(name))
+    twice = rows_twice(counts)
+    assert twice & set(DOOMED)
+    assert twice <= set(range(3 * ROWS))  # the tasks that had begun; the last never did
+    assert [report["rows"] for report in reports(tmp_path)] == [len(ALL)]
+
+
+@pytest.mark.soak
+def test_with_speculation_the_rows_of_the_attempt_that_lost_are_doubles(
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    """Two workers with different host names, because Spark runs no copy of a task on the host of the first attempt."""
+    name = topic(3)
+    options = options_of(broker, name, tmp_path, "wait")
+    code = f"""
+    import subprocess, socket, time
+    from pyspark.find_spark_home import _find_spark_home
+    spark_class = os.path.join(_find_spark_home(), "bin", "spark-class")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    def launch(*command):
+        return subprocess.Popen([spark_class, *command], env={{**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}})
+    master = launch("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0")
+    for host in ("127.0.0.1", "localhost"):
+        launch("org.apache.spark.deploy.worker.Worker", "--host", host, "--webui-port", "0", "-c", "1", "-m", "600m",
+               "spark://127.0.0.1:" + port)
+    settings = {SETTINGS} | {{
+        "spark.speculation": "true", "spark.speculation.interval": "200ms", "spark.speculation.quantile": "0.5",
+        "spark.speculation.multiplier": "1.1", "spark.speculation.minTaskRuntime": "1s",
+    }}
+    spark = session("spark://127.0.0.1:" + port, settings)
+    rows(spark, {TASKS}, {ROWS}).write.format("pykafka-sink").options(**{options}).mode("append").save()
+    spark.stop()
+    """
+    Program(tmp_path, code).succeed()
+    twice = rows_twice(count_rows(read_topic(name)))
+    assert (tmp_path / "marker").exists()
+    assert len(twice) >= CERTAIN
+    assert twice <= set(DOOMED)
+    assert [report["rows"] for report in reports(tmp_path)] == [len(ALL)]
+
+
+# --- DRIVER -----------------------------------------------------------------------------------------------------------
+
+STREAM = """
+spark = session("local[2]", {settings})
+stream = spark.readStream.schema("value string").option("maxFilesPerTrigger", 4).parquet({source!r})
+query = (
+    stream.writeStream.format("pykafka-sink").options(**{options}).option("checkpointLocation", {checkpoint!r})
+    .trigger(availableNow=True).start()
+)
+query.awaitTermination()
+spark.stop()
+"""
+
+
+def test_a_killed_driver_repeats_the_batch_it_was_at_and_no_other(
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    name, source = topic(3), tmp_path / "source"
+    options = options_of(broker, name, tmp_path, "kill-jvm")
+    stream = STREAM.format(
+        settings=SETTINGS | {"spark.sql.files.openCostInBytes": str(1024**3)},  # a task for each file
+        source=str(source),
+        options=options,
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+    prepare = f"""
+    spark = session("local[2]", {{"spark.ui.enabled": "false"}})
+    rows(spark, {TASKS}, {ROWS}).write.parquet({str(source)!r})
+    spark.stop()
+    """
+    Program(tmp_path, prepare).succeed()
+    killed = Program(tmp_path, stream)
+    assert killed.wait() != 0
+    before = count_rows(read_topic(name))
+    assert CERTAIN < before.total() < len(ALL)
+    assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+    Program(tmp_path, stream).succeed()
+    counts = count_rows(read_topic(name))
+    twice = rows_twice(counts)
+    assert twice >= set(before)
+    assert max(counts.values()) == 2
+    assert [(report["batch_id"], report["rows"]) for report in reports(tmp_path)] == [(0, len(ALL))]
+
+
+# --- BROKER -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("kafka_jars")
+def test_a_broker_killed_and_restarted_while_spark_writes_loses_and_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Within an attempt, brokers know what they have: the producer is idempotent."""
+    with LocalKafka(tmp_path / "broker") as cluster:
+        cluster.create_topic("t", 3)
+        options = options_of(cluster, "t", tmp_path, "wait") | {"kafka.request.timeout.ms": "5000"}
+        marker = tmp_path / "marker"
+
+        def restart_broker() -> None:
+            """While one task stands still in the middle of its rows; others go on."""
+            until(marker.exists, LIMIT_S, "a task has sent its first rows")
+            cluster.kill(1)
+            marker.write_text("go on")
+            cluster.restart(1)
+
+        with ThreadPoolExecutor(1) as beside:
+            restarted = beside.submit(restart_broker)
+            frame(spark).write.format(FORMAT).options(**options).mode("append").save()
+            restarted.result()
+        counts = count_rows(READERS["confluent-kafka"](cluster.bootstrap_servers, "t", timeout_s=120))
+        assert rows_twice(counts) == set()
+
+
+def frame(spark: SparkSession) -> DataFrame:
+    return spark.range(len(ALL), numPartitions=TASKS).selectExpr("rpad(lpad(id, 8, '0'), 1024, ' x') value")

@@ -1,0 +1,286 @@
+"""ProducerCache: who gets a producer that has rested, and what ends one. With fakes first, then with real ones on FakeBroker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.config import Secret
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.sink.producer_cache import CLOSE_MS, KEPT_BYTES, MAX_IDLE, ProducerCache
+from tests.fakes.clock import ManualClock
+from tests.fakes.fake_broker import FakeBroker
+from tests.sink.fake_producer import FakeProducer
+
+KEPT_MS = 60_000
+WAIT_S = 20
+
+
+class StillClock(ManualClock):
+    """Time that passes only when the test says so: the cache's own thread waits until something changes."""
+
+    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+        del timeout_ms
+        return condition.wait(WAIT_S)
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.clock = StillClock()
+        self.made: list[FakeProducer] = []
+        self.cache = ProducerCache(self._make, self.clock)  # type: ignore[arg-type]
+
+    def _make(self, options: Mapping[str, object]) -> FakeProducer:
+        self.made.append(FakeProducer(options))
+        return self.made[-1]
+
+    def task(self, timeout_ms: int = KEPT_MS, **options: object) -> KafkaProducer:
+        with self.cache.lend({name.replace("_", "."): value for name, value in options.items()}, timeout_ms) as producer:
+            return producer
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    made = Stage()
+    yield made
+    made.cache.close()
+
+
+# --- WHO GETS IT ------------------------------------------------------------------------------------------------------
+
+
+def test_the_next_task_gets_the_same_producer_with_its_counters_begun_anew(stage: Stage) -> None:
+    first, second = stage.task(acks="all"), stage.task(acks="all")
+    assert first is second
+    (producer,) = stage.made
+    assert (producer.resumed, producer.kept_bytes, producer.closed) == (1, KEPT_BYTES, [])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"acks": "all"}, {"acks": "1"}),
+        ({"acks": "all"}, {"acks": "all", "linger_ms": 5}),
+        ({"bootstrap_servers": ["a:1"]}, {"bootstrap_servers": ["a:1", "b:1"]}),
+        ({"sasl_jaas_config": Secret("old")}, {"sasl_jaas_config": Secret("new")}),
+    ],
+)
+def test_other_options_make_another_producer(stage: Stage, one: dict[str, object], other: dict[str, object]) -> None:
+    assert stage.task(**one) is not stage.task(**other)
+    assert stage.task(**one) is stage.made[0]  # type: ignore[comparison-overlap]
+
+
+def test_the_same_password_is_the_same_configuration_and_shows_nowhere(stage: Stage) -> None:
+    assert stage.task(sasl_jaas_config=Secret("hunter2")) is stage.task(sasl_jaas_config=Secret("hunter2"))
+    assert "hunter2" not in repr(stage.cache.__dict__)
+
+
+def test_a_renewed_certificate_makes_another_producer(stage: Stage, tmp_path: Path) -> None:
+    file = tmp_path / "client.pem"
+    file.write_text("old")
+    first = stage.task(ssl_keystore_location=str(file))
+    assert stage.task(ssl_keystore_location=str(file)) is first
+    file.write_text("renewed")
+    assert stage.task(ssl_keystore_location=str(file)) is not first
+
+
+def test_two_tasks_at_a_time_have_a_producer_each_and_both_are_kept(stage: Stage) -> None:
+    with stage.cache.lend({}, KEPT_MS) as one, stage.cache.lend({}, KEPT_MS) as other:
+        assert one is not other
+    assert stage.cache.idle() == 2
+
+
+# --- WHAT ENDS ONE ----------------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_fails_has_its_producer_closed_at_once(stage: Stage) -> None:
+    with pytest.raises(KeyboardInterrupt), stage.cache.lend({}, KEPT_MS):
+        raise KeyboardInterrupt
+    assert stage.made[0].closed == [0]
+    assert stage.cache.idle() == 0
+    assert stage.task() is stage.made[1]  # type: ignore[comparison-overlap]
+
+
+def test_without_time_to_rest_it_is_closed_with_the_task(stage: Stage) -> None:
+    stage.task(timeout_ms=0)
+    assert (stage.made[0].closed, stage.cache.idle()) == ([None], 0)
+
+
+def test_one_with_rows_on_their_way_is_closed_with_the_task(stage: Stage) -> None:
+    with stage.cache.lend({}, KEPT_MS) as producer:
+        producer.send_columns("t", value=pa.array([b"v"]))
+    assert (stage.made[0].closed, stage.cache.idle()) == ([None], 0)
+
+
+def test_one_that_fails_while_it_rests_is_not_lent_again(stage: Stage) -> None:
+    stage.task()
+    stage.made[0].works = False
+    assert stage.task() is stage.made[1]  # type: ignore[comparison-overlap]
+    assert stage.made[0].closed == [CLOSE_MS]
+
+
+@pytest.mark.parametrize("options", [{"interceptor_classes": ("my.Audit",)}, {"transactional_id": "t"}])
+def test_one_that_has_last_words_is_closed_with_the_task(stage: Stage, options: dict[str, object]) -> None:
+    stage.task(**options)
+    assert stage.made[0].closed == [None]
+
+
+def test_it_is_closed_when_its_time_is_over_and_not_before(stage: Stage) -> None:
+    stage.task(acks="all")
+    stage.clock.advance(KEPT_MS - 1)
+    stage.task(acks="1")
+    stage.cache.close_expired()
+    assert [each.closed for each in stage.made] == [[], []]
+    stage.clock.advance(1)
+    stage.cache.close_expired()
+    assert [each.closed for each in stage.made] == [[CLOSE_MS], []]
+
+
+def test_each_task_begins_its_time_anew(stage: Stage) -> None:
+    for _ in range(3):
+        stage.task()
+        stage.clock.advance(KEPT_MS - 1)
+    stage.cache.close_expired()
+    assert stage.cache.idle() == len(stage.made) == 1
+
+
+def test_of_many_configurations_those_longest_at_rest_go(stage: Stage) -> None:
+    for number in range(MAX_IDLE + 2):
+        stage.task(linger_ms=number)
+    assert [each.closed for each in stage.made] == [[CLOSE_MS]] * 2 + [[]] * MAX_IDLE
+    assert stage.cache.idle() == MAX_IDLE
+
+
+def test_a_thread_closes_what_no_task_comes_for_and_ends() -> None:
+    closed = threading.Event()
+
+    class Telling(FakeProducer):
+        def close(self, timeout_ms: int | None = None) -> None:
+            super().close(timeout_ms)
+            closed.set()
+
+    cache = ProducerCache(Telling)  # type: ignore[arg-type]
+    with cache.lend({}, timeout_ms=20):
+        pass
+    (thread,) = [each for each in threading.enumerate() if each.name == "kafka-producer-cache"]
+    assert thread.daemon
+    assert closed.wait(WAIT_S)
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert cache.idle() == 0
+
+
+# --- WITH REAL PRODUCERS ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker(topics={"orders": 4}) as cluster:
+        yield cluster
+        assert cluster.violations == []
+
+
+@pytest.fixture
+def cache() -> Iterator[ProducerCache]:
+    made = ProducerCache()
+    yield made
+    made.close()
+
+
+def write(cache: ProducerCache, broker: FakeBroker, rows: int, value_bytes: int = 8) -> dict[str, float]:
+    """One task; its counters."""
+    with cache.lend({"bootstrap.servers": [broker.bootstrap_servers], "client.id": "cached"}, KEPT_MS) as producer:
+        values = pa.array([b"v" * value_bytes] * rows)
+        delivery = producer.send_columns("orders", value=values)
+        producer.flush()
+        assert delivery.result(WAIT_S).acknowledged == rows
+        return producer.metrics(since_start=True)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        threading.Event().wait(0.01)  # looked at from outside: nobody tells
+
+
+def test_a_later_task_asks_brokers_for_nothing_but_to_take_its_rows(broker: FakeBroker, cache: ProducerCache) -> None:
+    first = write(cache, broker, 100)
+    before = {key: len(broker.requests_of(key)) for key in ApiKey}
+    second = write(cache, broker, 10)
+    more = {key: len(broker.requests_of(key)) - count for key, count in before.items()}
+    assert {key for key, count in more.items() if count} == {ApiKey.PRODUCE}
+    assert (first["connection-creation-total"] > 0, second["connection-creation-total"]) == (True, 0)
+    assert len({batch.producer_id for batch in broker.batches("orders")}) == 1
+
+
+def test_counters_are_the_tasks_own(broker: FakeBroker, cache: ProducerCache) -> None:
+    first = write(cache, broker, 100, value_bytes=1000)
+    second = write(cache, broker, 10)
+    assert (first["record-send-total"], second["record-send-total"]) == (100, 10)
+    assert second["byte-total"] < 1000 < first["byte-total"]
+    assert second["record-size-max"] < 100 < first["record-size-max"]
+    assert second["batch-size-max"] < 1000 < first["batch-size-max"]
+
+
+def test_at_rest_it_keeps_little_memory(broker: FakeBroker, cache: ProducerCache) -> None:
+    write(cache, broker, 5_000, value_bytes=1000)
+    (idle,) = cache._idle
+    free = idle.producer._pool._free
+    assert 0 < sum(map(len, free)) <= KEPT_BYTES
+    assert idle.producer.metrics()["buffer-available-bytes"] == idle.producer.metrics()["buffer-total-bytes"]
+
+
+def test_a_connection_that_the_broker_closes_meanwhile_costs_no_failure(broker: FakeBroker, cache: ProducerCache) -> None:
+    write(cache, broker, 10)
+    (idle,) = cache._idle
+    broker.drop_connections(0)
+    until(lambda: idle.producer.metrics()["connection-count"] == 0)
+    counters = write(cache, broker, 10)
+    assert (counters["record-retry-total"], counters["record-error-total"]) == (0, 0)
+    assert len(broker.values("orders")) == 20
+
+
+def test_closed_it_leaves_no_thread_and_no_socket(broker: FakeBroker, cache: ProducerCache) -> None:
+    write(cache, broker, 10)
+    (idle,) = cache._idle
+    cache.close()
+    assert not idle.producer.is_at_rest()
+    assert not [each for each in threading.enumerate() if each.name.endswith("| cached")]
+    assert idle.producer.metrics()["connection-count"] == 0
+
+
+def test_a_fork_does_not_touch_what_its_parent_keeps(broker: FakeBroker) -> None:
+    """The child writes with a producer of its own, and the parent goes on with the one it had."""
+    program = f"""
+import os, sys, pyarrow as pa
+from spark_kafka_sink.sink.producer_cache import PRODUCERS
+def write():
+    with PRODUCERS.lend({{"bootstrap.servers": [{broker.bootstrap_servers!r}]}}, 60_000) as producer:
+        delivery = producer.send_columns("orders", value=pa.array([b"v"]))
+        producer.flush()
+        delivery.result({WAIT_S})
+    return producer
+mine = write()
+child = os.fork()
+if child == 0:
+    assert PRODUCERS.idle() == 0 and not mine.is_at_rest()
+    os._exit(0 if write() is not mine else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert write() is mine
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=60, check=False, env=os.environ
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(broker.values("orders")) == 3
+    assert len({batch.producer_id for batch in broker.batches("orders")}) == 2
