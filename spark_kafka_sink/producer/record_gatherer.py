@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import repeat
+from itertools import count, repeat
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -36,8 +36,8 @@ Callback = Callable[[RecordMetadata | None, KafkaError | None], None]
 
 MIN_CHUNK_BYTES = 256 * 1024  # a chunk costs some 0.2 ms however small it is
 _HEADERS = pa.map_(pa.string(), pa.binary())
-_PENDING = -2  # in a column of offsets: neither acknowledged nor failed
-_FAILED = -3
+_PENDING = -1  # in a column of indexes into a chunk's acknowledgements: neither acknowledged nor failed
+_FAILED = -2
 
 
 class RecordFuture:
@@ -76,6 +76,12 @@ class RecordDetails(NamedTuple):
     timestamp: int | None = None
 
 
+class _Acknowledgement(NamedTuple):
+    part: Part
+    base_offset: int
+    log_append_time_ms: int
+
+
 class GatheredPayload(NamedTuple):
     """One entry a record, as `record_columns` takes them."""
 
@@ -104,15 +110,15 @@ class GatheredRecords:
         self.details: dict[int, RecordDetails] = {}
         self.callbacks: list[Callback | None] = []
         self._clock = clock
-        self._settled = threading.Condition()  # guards the columns below; notified whenever some row is settled
-        self._offsets: npt.NDArray[np.int64] | None = None  # _PENDING, _FAILED, or what RecordMetadata says; None: all pending
-        self._partitions = np.zeros(0, np.int32)
-        self._append_times = np.zeros(0, np.int64)
+        self._settled = threading.Condition()  # guards the four below; notified whenever some row is settled
+        self._acknowledgements: list[_Acknowledgement] = []
+        self._looked_up = 0  # so many of them are in the column below: they are put there when a future asks
+        self._fates: npt.NDArray[np.int32] | None = None  # int32[n]: _PENDING, _FAILED or an index; None: not sealed yet
         self._errors: dict[int, KafkaError] = {}
         self.columns: RecordColumns | None = None  # without payloads: for RecordMetadata
 
     def __len__(self) -> int:
-        return len(self.callbacks) if self._offsets is None else len(self._offsets)
+        return len(self.callbacks) if self._fates is None else len(self._fates)
 
     def add(
         self,
@@ -147,12 +153,10 @@ class GatheredRecords:
     def seal(self) -> None:
         """No record is added from here on, and the Sender may report."""
         self.refuse_records()
-        count = len(self)
+        rows = len(self)
         with self._settled:
-            self._partitions = np.full(count, -1, np.int32)
-            self._append_times = np.full(count, -1, np.int64)
-            self._offsets = np.full(count, _PENDING, np.int64)
-            if self.callbacks.count(None) == count:
+            self._fates = np.full(rows, _PENDING, np.int32)
+            if self.callbacks.count(None) == rows:
                 self.callbacks = []
 
     def explicit_partitions(self, none: int) -> npt.NDArray[np.int32]:
@@ -184,16 +188,12 @@ class GatheredRecords:
     # OUTCOMES: Sender thread, or a caller whose chunk could not be queued
 
     def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
-        rows = part.rows
-        first = base_offset + part.first_delta
+        acknowledgement = _Acknowledgement(part, base_offset, log_append_time_ms)
         with self._settled:
-            assert self._offsets is not None
-            self._offsets[rows] = UNKNOWN_OFFSET if base_offset == UNKNOWN_OFFSET else np.arange(first, first + len(rows))
-            self._partitions[rows] = part.topic_partition.partition
-            self._append_times[rows] = log_append_time_ms
+            self._acknowledgements.append(acknowledgement)
             self._settled.notify_all()
         if self.callbacks:
-            self._call_back(rows, self._metadata_of_rows(rows), repeat(None))
+            self._call_back(part.rows, self._metadata(acknowledgement), repeat(None))
 
     def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
         at = {int(part.rows[index - part.first_delta]): each for index, each in record_errors.items() if _lies_in(part, index)}
@@ -213,8 +213,8 @@ class GatheredRecords:
 
     def _fail_rows(self, rows: npt.NDArray[np.int32], errors: dict[int, KafkaError]) -> None:
         with self._settled:
-            assert self._offsets is not None
-            self._offsets[rows] = _FAILED
+            assert self._fates is not None
+            self._fates[rows] = _FAILED
             self._errors.update(errors)
             self._settled.notify_all()
         if self.callbacks:
@@ -232,20 +232,29 @@ class GatheredRecords:
             except Exception:
                 logger.exception("! the callback of a record for %s raised", self.topic)
 
-    def _metadata_of_rows(self, rows: npt.NDArray[np.int32]) -> Iterator[RecordMetadata]:
-        """For acknowledged rows: columns first, so that little is left to do for each."""
-        assert self._offsets is not None
+    def _metadata(self, acknowledged: _Acknowledgement, start: int = 0) -> Iterator[RecordMetadata]:
+        """Of a part's rows from `start` on: by columns, so that little is left to do for each. May go on behind the last."""
         assert self.columns is not None
-        times = self._append_times[rows]
-        times = np.where(times < 0, _rows_of(self.columns.timestamps, rows), times).tolist()
-        sizes = (_rows_of(lengths, rows).tolist() for lengths in (self.columns.key_lengths, self.columns.value_lengths))
-        fields = zip(repeat(self.topic), self._partitions[rows].tolist(), self._offsets[rows].tolist(), times, *sizes)
-        return map(_new_metadata, fields)
+        part, base_offset, log_append_time_ms = acknowledged
+        rows = part.rows[start:]
+        offsets = repeat(UNKNOWN_OFFSET) if base_offset == UNKNOWN_OFFSET else count(base_offset + part.first_delta + start)
+        times = _rows_of(self.columns.timestamps if log_append_time_ms < 0 else log_append_time_ms, rows)
+        sizes = (_rows_of(lengths, rows) for lengths in (self.columns.key_lengths, self.columns.value_lengths))
+        return map(_new_metadata, zip(repeat(self.topic), repeat(part.topic_partition.partition), offsets, times, *sizes))
 
     # ANSWERS: any thread
 
     def is_settled(self, row: int) -> bool:
-        return self._offsets is not None and self._offsets[row] != _PENDING
+        return self._fate(row) != _PENDING
+
+    def _fate(self, row: int) -> int:
+        with self._settled:
+            if self._fates is None:
+                return _PENDING
+            for index in range(self._looked_up, len(self._acknowledgements)):
+                self._fates[self._acknowledgements[index].part.rows] = index
+            self._looked_up = len(self._acknowledgements)
+            return int(self._fates[row])
 
     def await_settled(self, row: int, timeout_s: float | None) -> None:
         deadline_ms = None if timeout_s is None else self._clock.now_ms() + int(timeout_s * 1000)
@@ -260,11 +269,17 @@ class GatheredRecords:
         return self._errors.get(row)
 
     def metadata_of(self, row: int) -> RecordMetadata:
-        return next(self._metadata_of_rows(np.array([row], np.int32)))
+        """Of a row that is acknowledged."""
+        acknowledged = self._acknowledgements[self._fate(row)]
+        return next(self._metadata(acknowledged, int(np.argmax(acknowledged.part.rows == row))))
 
 
-def _rows_of(column: npt.NDArray[np.int64] | int, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    return column[rows] if isinstance(column, np.ndarray) else np.full(len(rows), column)
+def _rows_of(column: Int64Column | int, rows: npt.NDArray[np.int32]) -> Iterable[int]:
+    """The column's values for these rows; forever, where all rows have the same."""
+    if isinstance(column, int):
+        return repeat(column)
+    values: list[int] = column[rows].tolist()
+    return values
 
 
 def _lies_in(part: Part, index: int) -> bool:
