@@ -70,7 +70,7 @@ def test_a_stream_writes_each_file_once_across_restarts(
 
 
 def test_a_long_write_says_how_far_it_is(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
-    slow = functions.udf(lambda number: time.sleep(1) or str(number))
+    slow = functions.udf(lambda number: time.sleep(1) or str(number), useArrow=False)
     with command_line.status_lines(spark, interval_s=0.2):
         spark.range(4, numPartitions=4).select(slow("id")).collect()
     lines = [line for line in capfd.readouterr().err.splitlines() if "rows read so far" in line]
@@ -85,7 +85,7 @@ def sample_spark_settings() -> dict[str, str]:
 
 def test_spark_knows_every_setting_of_the_sample(spark: SparkSession) -> None:
     known: Any = spark._jvm
-    spark.range(1).select(functions.udf(str)("id")).collect()  # Spark declares settings of Python workers when it needs them
+    spark.range(1).select(functions.udf(str, useArrow=False)("id")).collect()  # declares the settings of Python workers
     find = known.org.apache.spark.internal.config.ConfigEntry.findEntry
     settings = sample_spark_settings()
     assert len(settings) >= 3
