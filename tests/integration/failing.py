@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -29,4 +30,4 @@ class CommitFailsWhenAsked(KafkaDataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
         made = super().streamWriter(schema, overwrite)
-        return _Writer(made.mapping, made.producer_options, made.report_path, made.rules, made.on_commit)
+        return _Writer(**{each.name: getattr(made, each.name) for each in fields(made)})

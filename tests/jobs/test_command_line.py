@@ -212,7 +212,7 @@ def test_every_batch_of_a_stream_is_counted_once() -> None:
 
 def test_ctrl_c_is_put_off_until_spark_has_started() -> None:
     """An interrupt in the middle of PySpark's start once left a JVM behind that nothing would ever end."""
-    handler = signal.getsignal(signal.SIGINT)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs do not have
     started = []
 
     def start() -> None:
@@ -220,7 +220,10 @@ def test_ctrl_c_is_put_off_until_spark_has_started() -> None:
             signal.raise_signal(signal.SIGINT)
             started.append(True)
 
-    with pytest.raises(KeyboardInterrupt):
-        start()
-    assert started
-    assert signal.getsignal(signal.SIGINT) is handler
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start()
+        assert started
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
