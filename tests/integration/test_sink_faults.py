@@ -252,6 +252,7 @@ spark.stop()
 """
 
 
+@pytest.mark.soak
 def test_a_killed_driver_repeats_the_batch_it_was_at_and_no_other(
     broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
 ) -> None:

@@ -290,6 +290,7 @@ def test_later_batches_find_their_producer_connected(
     assert counted(read_topic(name)) == once(range(80))
 
 
+@pytest.mark.soak
 def test_no_thread_and_no_connection_outlives_the_time_that_a_producer_may_rest(
     spark: SparkSession, stream: FileStream, broker: LocalKafka, topic: Topic
 ) -> None:
