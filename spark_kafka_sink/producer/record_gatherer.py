@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 Callback = Callable[[RecordMetadata | None, KafkaError | None], None]
 
-MIN_CHUNK_BYTES = 256 * 1024  # a chunk costs some 0.2 ms however small it is
+MIN_CHUNK_BYTES = 512 * 1024  # a chunk costs some 0.2 ms however small it is; linger.ms bounds how long it is gathered
 _HEADERS = pa.map_(pa.string(), pa.binary())
 _PENDING = -1  # in a column of indexes into a chunk's acknowledgements: neither acknowledged nor failed
 _FAILED = -2
