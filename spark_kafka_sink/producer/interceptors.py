@@ -25,7 +25,14 @@ from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.delivery import UNKNOWN_OFFSET, Part, RecordsOwner
 from spark_kafka_sink.producer.plugins import Method, Plugin, make_plugin
 from spark_kafka_sink.producer.producer_record import BatchMetadata, ProducerColumns, ProducerRecord, RecordMetadata
-from spark_kafka_sink.producer.record_gatherer import Callback, GatheredPayload, GatheredRecords, RecordFuture, checked_headers
+from spark_kafka_sink.producer.record_gatherer import (
+    HEADERS,
+    Callback,
+    GatheredPayload,
+    GatheredRecords,
+    RecordFuture,
+    checked_headers,
+)
 from spark_kafka_sink.producer.serializers import as_bytes
 from spark_kafka_sink.records.columns import RecordColumns
 
@@ -370,9 +377,6 @@ def gathered_columns(topic: str, given: GatheredPayload, explicit: npt.NDArray[n
     return ProducerColumns(topic, given.value, given.key, partition, given.headers, pa.array(given.timestamps))
 
 
-_HEADERS = pa.map_(pa.string(), pa.binary())
-
-
 def _one_by_one(each: _Interceptor, on_send: Method, columns: ProducerColumns) -> ProducerColumns:
     """Columns through an interceptor that takes records. A record at which it fails goes on as it was."""
     if not columns.rows:
@@ -456,6 +460,6 @@ def _columns_of(records: Sequence[ProducerRecord]) -> ProducerColumns:
         value=pa.array([record.value for record in records], pa.large_binary()),
         key=column("key", pa.large_binary()),
         partition=column("partition", pa.int64()),
-        headers=pa.array(headers, _HEADERS) if any(headers) else None,
+        headers=pa.array(headers, HEADERS) if any(headers) else None,
         timestamp=column("timestamp", pa.int64()),
     )

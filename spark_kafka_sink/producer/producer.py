@@ -405,11 +405,14 @@ class KafkaProducer:
 
     def _check_usable(self) -> None:
         self._accumulator.check_open()
-        fatal_error = None if self._transactions is None else self._transactions.fatal_error
-        if fatal_error is None:
-            fatal_error = self._metadata.permanent_error()
+        fatal_error = self._fatal_error()
         if fatal_error is not None:
             raise fatal_error
+
+    def _fatal_error(self) -> KafkaError | None:
+        """Why this producer can never write again."""
+        own = None if self._transactions is None else self._transactions.fatal_error
+        return own or self._metadata.permanent_error()
 
     def _check_sizes(self, chunk: TopicChunk) -> None:
         bounds = size_upper_bounds(chunk.columns)
@@ -501,8 +504,8 @@ class KafkaProducer:
     def is_at_rest(self) -> bool:
         """Whether this producer could serve somebody else now: it is neither closed nor has it failed for good, its thread
         lives in this process, and nothing that was sent is unsettled."""
-        fatal = self._transactions is not None and self._transactions.fatal_error is not None
-        works = self._pid == os.getpid() and self._thread.is_alive() and not fatal and not self._accumulator.is_closed()
+        lives = self._pid == os.getpid() and self._thread.is_alive()
+        works = lives and self._fatal_error() is None and not self._accumulator.is_closed()
         return works and not self._accumulator.has_incomplete() and not self._gatherer.chunks
 
     # METRICS: at any time, from any thread, without blocking; also after close()

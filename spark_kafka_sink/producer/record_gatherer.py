@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 Callback = Callable[[RecordMetadata | None, KafkaError | None], None]
 
 MIN_CHUNK_BYTES = 512 * 1024  # a chunk costs some 0.2 ms however small it is; linger.ms bounds how long it is gathered
-_HEADERS = pa.map_(pa.string(), pa.binary())
+HEADERS = pa.map_(pa.string(), pa.binary())  # of records that were made one by one
 _PENDING = -1  # in a column of indexes into a chunk's acknowledgements: neither acknowledged nor failed
 _FAILED = -2
 
@@ -176,7 +176,7 @@ class GatheredRecords:
         rows, headers = len(self.values), None
         if any(each.headers for each in self.details.values()):
             none = RecordDetails()
-            headers = pa.array([self.details.get(row, none).headers for row in range(rows)], _HEADERS)
+            headers = pa.array([self.details.get(row, none).headers for row in range(rows)], HEADERS)
         keys = pa.array(self.keys, pa.binary()) if self.keys.count(None) < rows else None
         return GatheredPayload(pa.array(self.values, pa.binary()), keys, headers, timestamps)
 

@@ -17,7 +17,6 @@ import tempfile
 import time
 import uuid
 from collections import defaultdict
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ from pyspark.sql.types import StructType
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
-from tests.benchmarks.sink_benchmark import ROOT, DiscardDataSource, DiscardingWriter, session
+from tests.benchmarks.sink_benchmark import ROOT, DiscardDataSource, DiscardingWriter, Variant, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,13 +46,6 @@ class DiscardingStreamWriter(DataSourceStreamArrowWriter):
 class DiscardStreams(DiscardDataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: ARG002
         return DiscardingStreamWriter()
-
-
-@dataclass(frozen=True)
-class Variant:
-    name: str
-    format: str
-    options: dict[str, str] = field(default_factory=dict)
 
 
 REFERENCE = "discarding writer"

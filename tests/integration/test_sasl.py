@@ -237,15 +237,6 @@ def test_the_options_of_sparks_own_sink_work_unchanged(
     assert written <= set(values(sasl_broker, "alice-spark"))
 
 
-@pytest.fixture
-def verbose_tracebacks(spark: SparkSession) -> Iterator[None]:
-    """Spark prints the locals of each frame."""
-    key = "spark.sql.execution.pyspark.udf.tracebackWithLocals.enabled"
-    spark.conf.set(key, "true")
-    yield
-    spark.conf.unset(key)
-
-
 @pytest.mark.usefixtures("verbose_tracebacks")
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
 def test_a_task_that_is_refused_shows_no_password(

@@ -205,15 +205,6 @@ def test_a_failed_write_can_be_repeated_by_the_same_session(
     assert len(read_topic(name)) == 100
 
 
-@pytest.fixture
-def verbose_tracebacks(spark: SparkSession) -> Iterator[None]:
-    """Spark prints the locals of each frame."""
-    key = "spark.sql.execution.pyspark.udf.tracebackWithLocals.enabled"
-    spark.conf.set(key, "true")
-    yield
-    spark.conf.unset(key)
-
-
 @pytest.mark.usefixtures("verbose_tracebacks")
 def test_no_secret_shows_in_a_traceback_with_locals(spark: SparkSession, broker: LocalKafka) -> None:
     df = spark.createDataFrame([(None, "v")], "topic string, value string")

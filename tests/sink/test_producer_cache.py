@@ -250,6 +250,15 @@ def test_a_connection_that_the_broker_closes_meanwhile_costs_no_failure(broker: 
     assert len(broker.values("orders")) == 20
 
 
+def test_one_that_learnt_at_rest_of_another_cluster_serves_nobody(broker: FakeBroker, cache: ProducerCache) -> None:
+    """It can never write again: lent once more, it would fail a task that a new producer serves."""
+    write(cache, broker, 10)
+    (idle,) = cache._idle
+    idle.producer._metadata.cluster_changed("another")
+    assert not idle.producer.is_at_rest()
+    assert write(cache, broker, 10)["record-error-total"] == 0
+
+
 def test_closed_it_leaves_no_thread_and_no_socket(broker: FakeBroker, cache: ProducerCache) -> None:
     write(cache, broker, 10)
     (idle,) = cache._idle
