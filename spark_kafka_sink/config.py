@@ -23,11 +23,11 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
-from importlib.util import find_spec
 from itertools import count
 from typing import Any, NamedTuple
 
 from spark_kafka_sink import sasl_config
+from spark_kafka_sink.dotted_names import is_dotted_name, is_java_class
 from spark_kafka_sink.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -855,29 +855,18 @@ def _plugins_are_python(values: dict[str, Any]) -> Iterator[str]:
 
 
 _OF_KAFKA = f"or use one that is built in: {ROUND_ROBIN}, or none for Kafka's own choice (hash of the key)"
-_DOTTED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
-_JAVAS_ROOTS = ("com", "io", "java", "javax", "kafka", "net", "org", "scala")
 
 
 def _name_problem(key: str, name: object, otherwise: str) -> Iterator[str]:
     if not isinstance(name, str):
         return
-    if _is_java_class(name):
+    if is_java_class(name):
         yield (
             f"{key}={name} is a Java class, which cannot be loaded here: write it in Python (README, Plug-ins) and name it"
             f" package.module.Class, {otherwise}"
         )
-    elif not _DOTTED_NAME.fullmatch(name):
+    elif not is_dotted_name(name):
         yield f"{key}={name} is no dotted name: name a Python class package.module.Class (README, Plug-ins), {otherwise}"
-
-
-def _is_java_class(name: str) -> bool:
-    """Whether a name looks like Java's and its first part is no Python package. Imports nothing."""
-    root, last = name.partition(".")[0], name.rpartition(".")[2]
-    if root not in _JAVAS_ROOTS or not last[:1].isupper():
-        return False
-    found = find_spec(root)
-    return found is None or found.submodule_search_locations is None
 
 
 def _not_available(values: dict[str, Any]) -> Iterator[str]:

@@ -6,10 +6,10 @@ Ported code finds its keys in the partitions where the Scala client (0.8.2 to 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from random import Random
 from typing import Any
 
+from spark_kafka_sink.dotted_names import load
 from spark_kafka_sink.errors import ConfigError, InvalidRecordError
 
 LegacyPartitioner = Callable[[Any, int], int]
@@ -89,7 +89,7 @@ def find_legacy_partitioner(wanted: object) -> LegacyPartitioner:
     """
     if wanted in _BUILT_IN:
         return default_partition
-    found = _load(wanted) if isinstance(wanted, str) else wanted
+    found = load("partitioner.class", wanted, built_in=_BUILT_IN) if isinstance(wanted, str) else wanted
     if isinstance(found, type) and hasattr(found, "partition"):
         try:
             found = found()
@@ -99,11 +99,3 @@ def find_legacy_partitioner(wanted: object) -> LegacyPartitioner:
     if not callable(method) or isinstance(method, type):
         raise ConfigError(f"partitioner.class={wanted} is neither a callable (key, partitions) nor has a method partition")
     return method
-
-
-def _load(name: str) -> object:
-    module, _, attribute = name.rpartition(".")
-    try:
-        return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:  # ValueError: no dot in the name
-        raise ConfigError(f"partitioner.class={name} cannot be loaded: {error}; known are {', '.join(_BUILT_IN)}") from error

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
+from spark_kafka_sink.dotted_names import load
 from spark_kafka_sink.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def make_plugin(option: str, wanted: object) -> Plugin:
     Raises:
         ConfigError: it cannot be imported or made.
     """
-    found = _imported(option, wanted) if isinstance(wanted, str) else wanted
+    found = load(option, wanted) if isinstance(wanted, str) else wanted
     name = wanted if isinstance(wanted, str) else name_of(found)
     if not isinstance(found, type):
         return Plugin(found, name)
@@ -77,17 +77,6 @@ def make_plugin(option: str, wanted: object) -> Plugin:
 def name_of(found: object) -> str:
     named: Any = found if hasattr(found, "__qualname__") else type(found)
     return f"{named.__module__}.{named.__qualname__}"
-
-
-def _imported(option: str, name: str) -> object:
-    module, _, attribute = name.rpartition(".")
-    try:
-        return getattr(import_module(module), attribute)
-    except Exception as error:  # a module may raise anything
-        raise ConfigError(
-            f"{option}={name} cannot be loaded: {_told(error)}. Name it package.module.Class; in Spark, send the module to the"
-            " tasks with --py-files, or install it on all executors"
-        ) from error
 
 
 def _told(error: Exception) -> str:

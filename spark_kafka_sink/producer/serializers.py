@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
-from spark_kafka_sink.errors import ConfigError, KafkaError
+from spark_kafka_sink.dotted_names import load_callable
+from spark_kafka_sink.errors import KafkaError
 
 Serializer = Callable[[Any], bytes | None]
 
@@ -59,6 +59,9 @@ def find_serializer(option: str, wanted: object) -> Serializer:
         option: for the error text.
         wanted: a callable; "bytes", "string", "short", "integer", "long", "float", "double" (Kafka's formats, big-endian); the
             Java class of one of these; or a dotted name of a callable. None: bytes as they are, str as UTF-8.
+
+    Raises:
+        ConfigError: it cannot be loaded, or not be called.
     """
     if wanted is None:
         return as_bytes
@@ -66,16 +69,7 @@ def find_serializer(option: str, wanted: object) -> Serializer:
         return wanted
     name = str(wanted)
     name = _JAVA.get(name.removeprefix(_JAVA_PACKAGE), name)
-    if name in BUILT_IN:
-        return BUILT_IN[name]
-    module, _, attribute = name.rpartition(".")
-    try:
-        found = getattr(import_module(module), attribute) if module else None
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{option}={name} cannot be loaded: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"{option}={name} is none of {', '.join(BUILT_IN)} and not the dotted name of a callable")
-    return found  # type: ignore[no-any-return]
+    return BUILT_IN[name] if name in BUILT_IN else load_callable(option, name, built_in=BUILT_IN)
 
 
 def as_bytes(value: Any) -> bytes:

@@ -25,7 +25,6 @@ replicated when they failed (acks=1), and whatever did not arrive (acks=0).
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import os
@@ -36,6 +35,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from spark_kafka_sink.dotted_names import load_callable
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.delivery import OffsetRange
 
@@ -217,16 +217,8 @@ def commit(messages: Sequence[KafkaCommitMessage | None], report_path: str | Non
 
 
 def find_function(dotted_name: str) -> Callable[[CommitSummary], object]:
-    """The function that "package.module.function" names, imported. Raises ValueError, naming what is missing."""
-    module_name, _, name = dotted_name.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module_name), name) if module_name else None
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from error
-    if not callable(found):
-        raise ValueError("it must be package.module.function, and the function one that can be called")
-    function: Callable[[CommitSummary], object] = found
-    return function
+    """The function that `onCommit` names, imported. Raises ConfigError."""
+    return load_callable("onCommit", dotted_name)
 
 
 def _call(on_commit: str, summary: CommitSummary) -> None:

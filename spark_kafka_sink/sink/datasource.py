@@ -60,8 +60,8 @@ class KafkaDataSource(DataSource):
         if options.on_commit is not None:
             try:
                 find_function(options.on_commit)
-            except ValueError as error:
-                problems.append(f"onCommit={options.on_commit} cannot be called on the driver: {error}")
+            except ConfigError as error:
+                problems.append(error.message)
         schema_problems: list[str] = []
         mapping = RowMapping.check(schema, options, schema_problems)
         if problems:

@@ -387,12 +387,9 @@ def test_a_token_callback_is_found_by_its_dotted_name() -> None:
         assert Dialog(found.start("")).message == b"n,,\x01auth=Bearer abc\x01\x01"
 
 
-@pytest.mark.parametrize("name", ["no_such_module.function", f"{__name__}.no_such_function", "com.google.auth.Handler"])
-def test_a_callback_that_cannot_be_imported_is_told(name: str) -> None:
-    with pytest.raises(ConfigError, match="cannot be imported here"):
+@pytest.mark.parametrize(
+    "name", ["no_such_module.function", f"{__name__}.no_such_function", f"{__name__}.CANARY", "com.google.auth.Handler"]
+)
+def test_a_callback_that_cannot_be_loaded_is_told(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"sasl.login.callback.handler.class={name} cannot be loaded: "):
         login(sasl__mechanism="OAUTHBEARER", sasl__login__callback__handler__class=name)
-
-
-def test_a_callback_that_is_no_function_is_told() -> None:
-    with pytest.raises(ConfigError, match="is no function"):
-        login(sasl__mechanism="OAUTHBEARER", sasl__login__callback__handler__class=f"{__name__}.CANARY")

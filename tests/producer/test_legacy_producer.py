@@ -265,6 +265,14 @@ def test_a_partitioner_may_be_a_class_an_object_a_name_or_a_function(wanted: obj
     assert find_legacy_partitioner(wanted)("key", 4) == 3
 
 
+@pytest.mark.parametrize("name", ["no_such_module.Mine", "Mine", "org.example.Mine"])
+def test_a_partitioner_that_cannot_be_loaded_is_told_with_those_that_are_built_in(name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"partitioner\.class={name} cannot be loaded: .* kafka\.producer\.ByteArrayPartitioner$"
+    ):
+        find_legacy_partitioner(name)
+
+
 def test_a_key_decides_the_partition_and_a_part_key_goes_before_it(fake: FakeBroker) -> None:
     with legacy(fake) as producer:
         producer.send(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -352,9 +351,7 @@ def failing(method: str) -> type[ByLength]:
 @pytest.mark.parametrize(
     ("wanted", "told"),
     [
-        ("no_such_module.Mine", "partitioner.class=no_such_module.Mine cannot be loaded: ModuleNotFoundError: No module named"),
-        (f"{HERE}.NoSuchClass", "cannot be loaded: AttributeError"),
-        ("no_such_module.Mine", "in Spark, send the module to the tasks with --py-files"),
+        ("no_such_module.Mine", "partitioner.class=no_such_module.Mine cannot be loaded: there is no module no_such_module"),
         (Answering, f"partitioner.class={HERE}.Answering: an instance cannot be made without arguments: TypeError"),
         (failing("configure"), "Failing.configure failed: ZeroDivisionError: as planned"),
         (object(), "has neither partition_columns(topic, key, value, cluster) nor partition(topic, key, key_bytes,"),
@@ -364,13 +361,6 @@ def test_a_partitioner_that_cannot_be_had_is_a_configuration_error_with_its_caus
     with pytest.raises(ConfigError) as raised:
         partitioner_of(wanted)
     assert told in raised.value.message
-
-
-def test_a_module_that_breaks_on_import_is_a_configuration_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "broken_partitioner.py").write_text("1 / 0")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ConfigError, match="cannot be loaded: ZeroDivisionError: division by zero"):
-        partitioner_of("broken_partitioner.Mine")
 
 
 def test_an_instance_whose_configure_fails_is_closed_and_a_failing_close_is_logged(caplog: pytest.LogCaptureFixture) -> None:

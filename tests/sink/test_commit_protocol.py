@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.errors import ConfigError, DeliveryError
 from spark_kafka_sink.producer.producer_metrics import SECTIONS
 from spark_kafka_sink.sink import commit_protocol
 from spark_kafka_sink.sink.commit_protocol import (
@@ -217,17 +217,9 @@ def test_a_function_that_fails_does_not_fail_the_write(caplog: pytest.LogCapture
     assert "no use for 11 rows" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("nowhere.at_all", "ModuleNotFoundError"),
-        ("json.lods", "AttributeError"),
-        ("json.__name__", "can be called"),
-        ("print", "package.module.function"),
-    ],
-)
-def test_a_function_that_cannot_be_called_is_told(name: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+@pytest.mark.parametrize("name", ["nowhere.at_all", "json.lods", "json.__name__", "print"])
+def test_a_function_that_cannot_be_called_is_told(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"onCommit={name} cannot be loaded: "):
         commit_protocol.find_function(name)
 
 

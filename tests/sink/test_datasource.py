@@ -99,7 +99,7 @@ def test_a_report_path_needs_its_directory(tmp_path: Path) -> None:
 
 def test_on_commit_needs_a_function_that_the_driver_can_import() -> None:
     assert source(onCommit="builtins.print").writer(GOOD, False).on_commit == "builtins.print"
-    with pytest.raises(ConfigError, match=r"onCommit=nowhere\.f cannot be called on the driver: ModuleNotFoundError"):
+    with pytest.raises(ConfigError, match=r"onCommit=nowhere\.f cannot be loaded: there is no module nowhere"):
         source(onCommit="nowhere.f").streamWriter(GOOD, False)
 
 

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config import ProducerConfig, Secret
+from spark_kafka_sink.dotted_names import load_callable
 from spark_kafka_sink.errors import ConfigError, KafkaError
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, token_error, token_from_jwt
 from spark_kafka_sink.sasl_config import JaasEntry
@@ -74,19 +75,9 @@ def find_callback(name: str) -> Callable[[Mapping[str, str]], Any]:
     """The function that sasl.login.callback.handler.class names, as `package.module.function` or `package.module:function`.
 
     Raises:
-        ConfigError: it cannot be imported here, or is no function.
+        ConfigError: it cannot be loaded here, or not be called.
     """
-    module, _, attribute = name.replace(":", ".").rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"sasl.login.callback.handler.class={name} cannot be imported here ({error}); it must be the dotted name of a Python"
-            " function that is installed on the driver and all executors (classes of Java cannot be used)"
-        ) from error
-    if not callable(found):
-        raise ConfigError(f"sasl.login.callback.handler.class={name} is no function")
-    return found  # type: ignore[no-any-return]
+    return load_callable("sasl.login.callback.handler.class", name.replace(":", "."))
 
 
 def token_of_callback(callback: Callable[[Mapping[str, str]], Any], entry: JaasEntry) -> OAuthBearerToken:
