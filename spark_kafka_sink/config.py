@@ -1,7 +1,8 @@
 """Every option, declared once: Kafka's key, type, default, allowed values, one sentence.
 
 `ProducerConfig` holds the producer's options under Kafka's own keys, `SinkOptions` what a Spark user writes with `.option(…)`.
-Checks, error texts and the README's tables are read from the rows. To see the tables: `python -m spark_kafka_sink.config`.
+Checks, error texts and the README's tables (option_tables.py) are read from the rows. legacy_config.py adds those of the old
+producer.
 Laws: all problems of a configuration are reported together; a secret never shows in a repr, a log line or an error.
 
 Where to find what
@@ -9,22 +10,19 @@ Where to find what
     PRODUCER OPTIONS     one row each; below them the keys that have no effect here, and why
     RULES                what Kafka says about options together
     SINK OPTIONS         the sink's own, and what a bulk write changes of Kafka's defaults
-    LEGACY OPTIONS       those of the old Scala producer, and what they become today
-    TABLES               markdown for the README
 """
 
 # ruff: noqa: RUF009  (option() is dataclasses.field() with a row attached)
 
 from __future__ import annotations
 
-import codecs
 import difflib
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from spark_kafka_sink import sasl_config
 from spark_kafka_sink.dotted_names import is_dotted_name, is_java_class
@@ -32,9 +30,8 @@ from spark_kafka_sink.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-_warned: set[str] = (
-    set()
-)  # Spark has a stream's options checked twice in every micro-batch: each warning is told once per process
+# Spark has a stream's options checked twice in every micro-batch: each warning is told once per process.
+_warned: set[str] = set()
 
 
 def _warn(text: str, *values: object) -> None:
@@ -238,12 +235,12 @@ def option(key: str, kind: Kind, *, default: object, doc: str, **checks: Any) ->
     return field(default=None if default is None else row.read(default), metadata={"option": row})
 
 
-def rows_of(cls: type[ProducerConfig] | type[SinkOptions] | type[LegacyProducerConfig]) -> dict[str, Option]:
-    """The declared rows by attribute name, in order of declaration."""
+def rows_of(cls: type[Any]) -> dict[str, Option]:
+    """The rows that a dataclass declares, by attribute name, in order of declaration."""
     return {each.name: each.metadata["option"] for each in fields(cls) if "option" in each.metadata}
 
 
-def _read_all(rows: Mapping[str, Option], given: Mapping[str, object], problems: list[str]) -> dict[str, object]:
+def read_all(rows: Mapping[str, Option], given: Mapping[str, object], problems: list[str]) -> dict[str, object]:
     """Attribute values of the options that were given and are right; the rest are told to `problems`."""
     values = {}
     for attribute, row in rows.items():
@@ -281,7 +278,7 @@ def join_problems(problems: Sequence[str]) -> str:
     return f"{len(problems)} things are wrong:" + "".join(f"\n  - {problem}" for problem in problems)
 
 
-def _nearest(key: str, known: Sequence[str]) -> str | None:
+def nearest_key(key: str, known: Sequence[str]) -> str | None:
     return next(iter(difflib.get_close_matches(key, known, n=1, cutoff=0.7)), None)
 
 
@@ -290,7 +287,7 @@ def _nearest(key: str, known: Sequence[str]) -> str | None:
 _ADDRESS = re.compile(r"(?:[\w.%-]*://)?(?:\[(?P<ipv6>[0-9a-zA-Z:.%]+)\]|(?P<host>[\w.%-]+)):(?P<port>[0-9]+)", re.ASCII)
 
 
-def _addresses(servers: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+def addresses(servers: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
     """(host, port) of each entry, once; empty entries are skipped, as Java does."""
     found: dict[tuple[str, int], str] = {}
     for server in filter(None, servers):
@@ -342,7 +339,7 @@ class ProducerConfig:
     """
 
     # fmt: off
-    bootstrap_servers: tuple[tuple[str, int], ...] = option("bootstrap.servers", LIST, default="", convert=_addresses,
+    bootstrap_servers: tuple[tuple[str, int], ...] = option("bootstrap.servers", LIST, default="", convert=addresses,
         doc="Brokers to ask first, as host:port[,host:port]; the others are learnt from them. Required.")
     client_dns_lookup: str = option(
         "client.dns.lookup", STRING, default="use_all_dns_ips",
@@ -591,7 +588,7 @@ class ProducerConfig:
     @staticmethod
     def conceal(mapping: Mapping[str, object]) -> dict[str, object]:
         """A copy with every secret wrapped, for whoever keeps a mapping in a local."""
-        return conceal(mapping, _PRODUCER_KEYS)
+        return conceal(mapping, PRODUCER_KEYS)
 
     @classmethod
     def check(
@@ -607,10 +604,10 @@ class ProducerConfig:
         given = {key: value for key, value in mapping.items() if value is not None}
         rows = rows_of(cls)
         values: dict[str, Any] = {each.name: each.default for each in fields(cls)} | dict(defaults or {})
-        read = _read_all(rows, given, problems)
+        read = read_all(rows, given, problems)
         malformed = {row.key for attribute, row in rows.items() if row.key in given and attribute not in read}
         values |= read
-        values["given"] = frozenset(given) & _PRODUCER_KEYS.keys()
+        values["given"] = frozenset(given) & PRODUCER_KEYS.keys()
         values["plugin_options"] = _keys_for_plugins(given, prefix) if _has_plugins(values) else {}
         _warn_of_keys_without_effect([key for key in given if key not in values["plugin_options"]], prefix)
         for keys, rule in RULES:
@@ -643,10 +640,10 @@ class ProducerConfig:
         return self.to_mapping() | {"client.id": self.client_id} | own
 
 
-_PRODUCER_KEYS: dict[str, Option] = {row.key: row for row in rows_of(ProducerConfig).values()}
+PRODUCER_KEYS: dict[str, Option] = {row.key: row for row in rows_of(ProducerConfig).values()}
 
 # The options whose values are paths, to be found where the producer runs.
-FILE_KEYS: tuple[str, ...] = tuple(key for key, row in _PRODUCER_KEYS.items() if row.is_file)
+FILE_KEYS: tuple[str, ...] = tuple(key for key, row in PRODUCER_KEYS.items() if row.is_file)
 
 _JVM = "it names something of the Java virtual machine"
 _BYTES = "keys and values are handed over as bytes or text"
@@ -695,9 +692,9 @@ def _has_plugins(values: Mapping[str, Any]) -> bool:
 
 def _keys_for_plugins(given: Mapping[str, object], prefix: str) -> dict[str, object]:
     """Unknown keys, for plug-ins read them as in Java; those that look misspelt are warned of all the same."""
-    unknown = {key: value for key, value in given.items() if key not in _PRODUCER_KEYS and key not in NO_EFFECT}
+    unknown = {key: value for key, value in given.items() if key not in PRODUCER_KEYS and key not in NO_EFFECT}
     for key in unknown:
-        nearest = _nearest(key, [*_PRODUCER_KEYS])
+        nearest = nearest_key(key, [*PRODUCER_KEYS])
         if nearest:
             _warn("Option '%s%s' is left to the plug-ins; did you mean '%s%s'?", prefix, key, prefix, nearest)
     return unknown
@@ -707,8 +704,8 @@ def _warn_of_keys_without_effect(given: Sequence[str], prefix: str) -> None:
     for key in given:
         if key in NO_EFFECT:
             _warn("Option '%s%s' has no effect: %s", prefix, key, NO_EFFECT[key])
-        elif key not in _PRODUCER_KEYS:
-            nearest = _nearest(key, [*_PRODUCER_KEYS, *NO_EFFECT])
+        elif key not in PRODUCER_KEYS:
+            nearest = nearest_key(key, [*PRODUCER_KEYS, *NO_EFFECT])
             hint = f"; did you mean '{prefix}{nearest}'?" if nearest else ""
             _warn("Option '%s%s' is not known to the Kafka producer and has no effect%s", prefix, key, hint)
 
@@ -1013,14 +1010,14 @@ class SinkOptions:
 
         Unknown options of the sink are problems, unknown ones of the producer are warnings in the log. Never blocks.
         """
-        given = conceal({name.lower(): value for name, value in options.items()}, _PRODUCER_KEYS, PRODUCER_PREFIX)
+        given = conceal({name.lower(): value for name, value in options.items()}, PRODUCER_KEYS, PRODUCER_PREFIX)
         own = {_SINK_KEYS[name]: value for name, value in given.items() if name in _SINK_KEYS}
         problems.extend(_unknown_options(given))
         producer_options = {
             name[len(PRODUCER_PREFIX) :]: value for name, value in given.items() if name.startswith(PRODUCER_PREFIX)
         }
         problems.extend(_refused_serializers(producer_options))
-        values: dict[str, Any] = _read_all(rows_of(cls), own, problems)
+        values: dict[str, Any] = read_all(rows_of(cls), own, problems)
         producer = ProducerConfig.check(producer_options, problems, defaults=BULK_DEFAULTS, prefix=PRODUCER_PREFIX)
         problems.extend(_guarantee_conflicts(values, own, producer))
         problems.extend(_dead_letter_conflicts(values, own))
@@ -1031,7 +1028,7 @@ _SINK_KEYS: dict[str, str] = {row.key.lower(): row.key for row in rows_of(SinkOp
 
 
 def _unknown_options(options: Mapping[str, object]) -> Iterator[str]:
-    known = {**_SINK_KEYS, **{PRODUCER_PREFIX + key: PRODUCER_PREFIX + key for key in _PRODUCER_KEYS}}
+    known = {**_SINK_KEYS, **{PRODUCER_PREFIX + key: PRODUCER_PREFIX + key for key in PRODUCER_KEYS}}
     for name in options:
         if name.startswith(PRODUCER_PREFIX) or name in _SINK_KEYS or name in _ADDED_BY_SPARK:
             continue
@@ -1041,7 +1038,7 @@ def _unknown_options(options: Mapping[str, object]) -> Iterator[str]:
         if name == "path":
             _warn("Option 'path' has no effect: rows go to Kafka. Write .save() without a path, and .option(\"topic\", …)")
             continue
-        nearest = known.get(PRODUCER_PREFIX + name) or known.get(_nearest(name, list(known)) or "")
+        nearest = known.get(PRODUCER_PREFIX + name) or known.get(nearest_key(name, list(known)) or "")
         hint = f"Did you mean '{nearest}'?" if nearest else f"The sink's own are {', '.join(_SINK_KEYS.values())}."
         yield f"Unknown option '{name}'. {hint} Options of the Kafka producer begin with 'kafka.'"
 
@@ -1080,220 +1077,3 @@ def _dead_letter_conflicts(values: dict[str, Any], own: Mapping[str, object]) ->
         yield f"deadLetterTopic has no effect: set onRecordTooLarge={DEAD_LETTER}, onInvalidRecord={DEAD_LETTER}, or both"
     if values.get("dead_letter_topic") is not None and values.get("dead_letter_topic") == values.get("topic"):
         yield f"deadLetterTopic={values['dead_letter_topic']} is the topic that is written to; name another"
-
-
-# --- LEGACY OPTIONS ---------------------------------------------------------------------------------------------------
-
-LEGACY_BATCH_BYTES = 1_048_576  # twice a portion of one partition, so that a portion is one batch whatever its codec
-LEGACY_BUFFER_BYTES = 33_554_432
-_LEGACY_MIN_REFRESH_MS = 100  # metadata is not asked for more often, also where the old client would have
-_LEGACY_CODECS = ("none", "gzip", "snappy", "lz4")  # at the places of their numbers
-_LEGACY_CLIENT_ID = re.compile(r"[a-zA-Z0-9._-]*")
-
-
-def _legacy_brokers(servers: tuple[str, ...]) -> tuple[str, ...]:
-    if not _addresses(servers):
-        raise InvalidValueError("it names no broker")
-    return servers
-
-
-def _legacy_client_id(name: str) -> str:
-    if not _LEGACY_CLIENT_ID.fullmatch(name):
-        raise InvalidValueError("it contains a character other than ASCII alphanumerics, '.', '_' and '-'")
-    return name
-
-
-def _encoding(name: str) -> str:
-    try:
-        return codecs.lookup(name).name
-    except LookupError:
-        raise InvalidValueError("it is no encoding that Python knows") from None
-
-
-@dataclass(frozen=True, slots=True)
-class LegacyProducerConfig:
-    """Options of the old Scala producer (Kafka 0.8 to 1.1) under their old keys, with its defaults, checked.
-
-    Times are milliseconds. `producer` is what becomes of them for the KafkaProducer inside.
-    """
-
-    # fmt: off
-    metadata_broker_list: tuple[str, ...] = option("metadata.broker.list", LIST, default=None, convert=_legacy_brokers,
-        doc="Brokers to ask first, as host:port[,host:port]; today's bootstrap.servers. Required.")
-    producer_type: str = option("producer.type", STRING, default="sync", choices=("sync", "async"),
-        doc="sync: send() returns when all is acknowledged; async: a queue and a thread that sends.")
-    request_required_acks: int = option("request.required.acks", INT, default=0, at_least=-1, at_most=1,
-        doc="Who must have a message before it counts as written: all in-sync replicas (-1), the leader (1), nobody (0); "
-            "today's acks.")
-    request_timeout_ms: int = option("request.timeout.ms", INT, default=10_000, at_least=1,
-        doc="How long one try may take, and the wait for metadata or memory before it.")
-    client_id: str = option("client.id", STRING, default="", convert=_legacy_client_id,
-        doc="Name that brokers see in logs and quotas.")
-    send_buffer_bytes: int = option("send.buffer.bytes", INT, default=102_400, at_least=-1,
-        doc="Size of the sockets' send buffers; -1: the system's.")
-    serializer_class: object = option("serializer.class", CLASS, default="kafka.serializer.DefaultEncoder",
-        doc="How a message becomes bytes: kafka.serializer.DefaultEncoder (bytes), StringEncoder, IntegerEncoder, LongEncoder, "
-            "NullEncoder, or a Python callable or its dotted name.")
-    key_serializer_class: object = option("key.serializer.class", CLASS, default=None,
-        doc="The same for keys; not set: as serializer.class.")
-    serializer_encoding: str = option("serializer.encoding", STRING, default="UTF8", convert=_encoding,
-        doc="Character set of StringEncoder.")
-    partitioner_class: object = option("partitioner.class", CLASS, default="kafka.producer.DefaultPartitioner",
-        doc="Partition of a message with a key: kafka.producer.DefaultPartitioner or ByteArrayPartitioner (Java's hashCode), or "
-            "a Python callable (key, number of partitions) -> partition, a class with such a method partition, or a dotted name.")
-    compression_codec: str = option(
-        "compression.codec", STRING, default="none", choices=(*_LEGACY_CODECS, *map(str, range(len(_LEGACY_CODECS)))),
-        convert=lambda codec: _LEGACY_CODECS[int(codec)] if codec.isdigit() else codec,
-        doc="Codec of whole batches, by name or by its old number; today's compression.type.")
-    message_send_max_retries: int = option("message.send.max.retries", INT, default=3, at_least=0,
-        doc="How often the partitions that failed are sent again.")
-    retry_backoff_ms: int = option("retry.backoff.ms", INT, default=100, at_least=0,
-        doc="Wait before that, in which metadata is fetched anew if a lost connection or a broker's answer puts it in doubt.")
-    topic_metadata_refresh_interval_ms: int = option("topic.metadata.refresh.interval.ms", INT, default=600_000, at_least=-1,
-        doc="Age at which metadata is fetched anew and messages without a key move to another partition; 0: with every dispatch; "
-            "-1: only after a failure.")
-    queue_buffering_max_ms: int = option("queue.buffering.max.ms", INT, default=5000, at_least=0,
-        doc="async: how long a message waits for batch.num.messages to come together.")
-    queue_buffering_max_messages: int = option("queue.buffering.max.messages", INT, default=10_000, at_least=1,
-        doc="async: messages in the queue.")
-    queue_enqueue_timeout_ms: int = option("queue.enqueue.timeout.ms", INT, default=-1, at_least=-1,
-        doc="async: how long send() waits for room in the queue, for each message; 0: not at all; -1: as long as needed, at most "
-            "ten minutes. Then it raises KAFKA_QUEUE_FULL.")
-    batch_num_messages: int = option("batch.num.messages", INT, default=200, at_least=1,
-        doc="async: messages that are sent together; at most queue.buffering.max.messages.")
-    # fmt: on
-    producer: ProducerConfig = field(default_factory=ProducerConfig)
-
-    @classmethod
-    def check(cls, mapping: Mapping[str, object], problems: list[str]) -> LegacyProducerConfig:
-        """Read a configuration by the old keys; add what is wrong to `problems`, after which the result is not to be used.
-
-        Values may be str, int or list, and None means not set. Today's security.*, ssl.* and sasl.* keys, which the old client
-        had not, are handed on. An unknown key is a warning in the log. Never blocks.
-        """
-        mapping = conceal_legacy(mapping)
-        given = {key: value for key, value in mapping.items() if value is not None}
-        handed_on = {key: value for key, value in given.items() if key.startswith(_LEGACY_HANDED_ON)}
-        _warn_of_legacy_keys_without_effect(given.keys() - handed_on.keys())
-        values: dict[str, Any] = {each.name: each.default for each in fields(cls) if "option" in each.metadata}
-        read = _read_all(rows_of(cls), given, problems)
-        values |= read
-        if "metadata.broker.list" not in given:
-            problems.append("Option 'metadata.broker.list' is not set. Name at least one broker as host:port.")
-        if values["batch_num_messages"] > values["queue_buffering_max_messages"]:
-            problems.append(
-                f"batch.num.messages={values['batch_num_messages']} must be at most"
-                f" queue.buffering.max.messages={values['queue_buffering_max_messages']}; lower the first or raise the second"
-            )
-        if "request.required.acks" not in given:
-            logger.warning(_NOBODY_CONFIRMS)
-        return cls(**values, producer=ProducerConfig.check(handed_on | _of_today(values), problems))
-
-
-def conceal_legacy(mapping: Mapping[str, object]) -> dict[str, object]:
-    """As `conceal`, for the old producer's keys and those of today that it hands on."""
-    return conceal(mapping, _LEGACY_KEYS | _PRODUCER_KEYS)
-
-
-_LEGACY_KEYS: dict[str, Option] = {row.key: row for row in rows_of(LegacyProducerConfig).values()}
-_LEGACY_HANDED_ON = ("security.", "ssl.", "sasl.")
-_NOBODY_CONFIRMS = (
-    "request.required.acks is not set: as with the old producer nobody confirms (0), and messages that a broker refuses are lost"
-    " unnoticed; set it to -1"
-)
-_LEGACY_NO_EFFECT = {"compressed.topics": "compression.codec holds for all topics"}
-
-
-def _of_today(values: Mapping[str, Any]) -> dict[str, object]:
-    """The options of the KafkaProducer inside. It tries once: what is sent again, and when, the old rules decide."""
-    refresh_ms = values["topic_metadata_refresh_interval_ms"]
-    backoff_ms = min(max(values["retry_backoff_ms"], 10), _LEGACY_MIN_REFRESH_MS)  # so that metadata comes within the wait
-    return {
-        "bootstrap.servers": values["metadata_broker_list"] or "localhost:9092",  # none is a problem that has been told
-        "acks": values["request_required_acks"],
-        "compression.type": values["compression_codec"],
-        "client.id": values["client_id"] or None,
-        "send.buffer.bytes": values["send_buffer_bytes"],
-        "request.timeout.ms": values["request_timeout_ms"],
-        "delivery.timeout.ms": values["request_timeout_ms"],
-        "max.block.ms": values["request_timeout_ms"],
-        "metadata.max.age.ms": LONG_MAX if refresh_ms < 0 else max(refresh_ms, _LEGACY_MIN_REFRESH_MS),
-        "retry.backoff.ms": backoff_ms,
-        "retry.backoff.max.ms": backoff_ms,
-        "retries": 0,
-        "enable.idempotence": False,
-        "linger.ms": 0,
-        "batch.size": LEGACY_BATCH_BYTES,
-        "buffer.memory": LEGACY_BUFFER_BYTES,
-        "max.request.size": LEGACY_BUFFER_BYTES,  # the old client left it to the brokers to find a message too large
-    }
-
-
-def _warn_of_legacy_keys_without_effect(keys: Set[str]) -> None:
-    for key in sorted(keys - _LEGACY_KEYS.keys()):
-        if key in _LEGACY_NO_EFFECT:
-            logger.warning("Option '%s' has no effect: %s", key, _LEGACY_NO_EFFECT[key])
-            continue
-        nearest = _nearest(key, list(_LEGACY_KEYS))
-        hint = f"; did you mean '{nearest}'?" if nearest else ""
-        logger.warning("Option '%s' is not known to the old producer and has no effect%s", key, hint)
-
-
-# --- TABLES -----------------------------------------------------------------------------------------------------------
-
-
-class TableRow(NamedTuple):
-    """One option as the README shows it. `section` is a key of HEADINGS."""
-
-    section: str
-    key: str
-    type: str
-    default: str
-    allowed: str
-    doc: str
-
-
-def option_table() -> list[TableRow]:
-    """Every option that is accepted, in order of declaration."""
-    rows = [_table_row("sink", row) for row in rows_of(SinkOptions).values()]
-    for attribute, row in rows_of(ProducerConfig).items():
-        section = "security" if row.key.startswith(("security.", "ssl.", "sasl.")) else "producer"
-        rows.append(_table_row(section, row, BULK_DEFAULTS.get(attribute)))
-    rows += [TableRow("no effect", key, "", "", "", reason) for key, reason in NO_EFFECT.items()]
-    rows += [_table_row("legacy", row) for row in rows_of(LegacyProducerConfig).values()]
-    return rows
-
-
-def _table_row(section: str, row: Option, in_sink: object = None) -> TableRow:
-    key = row.key if section in ("sink", "legacy") else PRODUCER_PREFIX + row.key
-    default = "" if row.default in (None, "") else str(row.default).lower() if row.kind is BOOLEAN else str(row.default)
-    return TableRow(
-        section, key, row.kind.name, default if in_sink is None else f"{in_sink} (Kafka: {default})", row.allowed(), row.doc
-    )
-
-
-def markdown_table(section: str) -> str:
-    """The rows of one section as a markdown table."""
-    rows = [row for row in option_table() if row.section == section]
-    if section == "no effect":
-        return "\n".join(["| Option | Why |", "|---|---|", *(f"| `{PRODUCER_PREFIX}{row.key}` | {row.doc} |" for row in rows)])
-    lines = [f"| `{row.key}` | {row.type} | {row.default} | {row.allowed} | {row.doc} |" for row in rows]
-    return "\n".join(["| Option | Type | Default | Allowed | What it does |", "|---|---|---|---|---|", *lines])
-
-
-HEADINGS = {
-    "sink": "Options of the sink",
-    "producer": "Options of the producer",
-    "security": "Security",
-    "no effect": "Accepted without effect, with a warning",
-    "legacy": "Options of the old producer",
-}
-
-
-def main() -> None:
-    for section, heading in HEADINGS.items():
-        print(f"### {heading}\n\n{markdown_table(section)}\n")
-
-
-if __name__ == "__main__":
-    main()

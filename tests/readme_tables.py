@@ -9,7 +9,7 @@ import re
 import textwrap
 from pathlib import Path
 
-from spark_kafka_sink.config import HEADINGS, markdown_table
+from spark_kafka_sink.option_tables import HEADINGS, markdown_table
 from spark_kafka_sink.producer.producer_metrics import markdown_tables
 from spark_kafka_sink.sink import commit_protocol
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-import subprocess
-import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,6 @@ from spark_kafka_sink.config import (
     ProducerConfig,
     Secret,
     SinkOptions,
-    markdown_table,
-    option_table,
     rows_of,
 )
 from spark_kafka_sink.errors import ConfigError
@@ -616,41 +612,13 @@ def test_sink_options_are_picklable_and_show_no_secret() -> None:
     assert "hunter2" not in repr(options)
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-
-def test_every_option_has_one_sentence_and_one_row() -> None:
-    rows = option_table()
-    assert len({(row.section, row.key) for row in rows}) == len(rows)
-    assert {row.section for row in rows} == set(config.HEADINGS)
-    for row in rows:
-        assert row.doc
-        assert "|" not in "".join(row)
-        assert row.section == "no effect" or row.doc.endswith(".")
-
-
-def test_the_table_shows_both_defaults_where_the_sink_has_its_own() -> None:
-    (linger,) = (row for row in option_table() if row.key == "kafka.linger.ms")
-    assert linger.default == f"{BULK_DEFAULTS['linger_ms']} (Kafka: 5)"
+# --- defaults --------------------------------------------------------------------------------------------------------
 
 
 def test_bulk_defaults_name_options_and_fit_their_checks() -> None:
     rows = rows_of(ProducerConfig)
     for attribute, value in BULK_DEFAULTS.items():
         assert rows[attribute].read(value) == value
-
-
-def test_the_module_prints_its_tables() -> None:
-    printed = subprocess.run(
-        [sys.executable, "-m", "spark_kafka_sink.config"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        cwd=Path(__file__).parent.parent,
-    ).stdout
-    for section in config.HEADINGS:
-        assert markdown_table(section) in printed
 
 
 def test_every_default_is_one_that_may_be_written() -> None:

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config import LEGACY_BATCH_BYTES, LEGACY_BUFFER_BYTES, LegacyProducerConfig, config_error
+from spark_kafka_sink.config import config_error
 from spark_kafka_sink.errors import ConfigError, FailedToSendMessageError, InvalidRecordError, KafkaError, ProducerClosedError
+from spark_kafka_sink.legacy_config import LEGACY_BATCH_BYTES, LEGACY_BUFFER_BYTES, LegacyProducerConfig
 from spark_kafka_sink.network.cluster import PartitionInfo
 from spark_kafka_sink.producer.delivery import Delivery
 from spark_kafka_sink.producer.legacy_partitioner import LegacyPartitioner, StickyPartitions, find_legacy_partitioner

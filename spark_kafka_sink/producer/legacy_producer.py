@@ -24,8 +24,8 @@ from types import TracebackType
 from typing import NamedTuple, Protocol
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config import conceal_legacy
 from spark_kafka_sink.errors import FailedToSendMessageError, KafkaError, KafkaTimeoutError, ProducerClosedError, QueueFullError
+from spark_kafka_sink.legacy_config import conceal_legacy
 from spark_kafka_sink.producer.legacy_event_handler import EventHandler, KeyedMessage, SerializedMessage, read_config
 from spark_kafka_sink.producer.producer import CLOSE_MARGIN_MS, KafkaProducer
 

@@ -17,7 +17,7 @@ import pytest
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config import INT_MAX, LONG_MAX, LegacyProducerConfig
+from spark_kafka_sink.config import INT_MAX, LONG_MAX
 from spark_kafka_sink.errors import (
     ConfigError,
     FailedToSendMessageError,
@@ -26,6 +26,7 @@ from spark_kafka_sink.errors import (
     ProducerClosedError,
     QueueFullError,
 )
+from spark_kafka_sink.legacy_config import LegacyProducerConfig
 from spark_kafka_sink.producer.legacy_event_handler import PORTION_BYTES, EventHandler, SerializedMessage, read_config
 from spark_kafka_sink.producer.legacy_partitioner import default_partition, find_legacy_partitioner, java_hash_code
 from spark_kafka_sink.producer.legacy_producer import LONGEST_WAIT_MS, KeyedMessage, Producer, ProducerSendThread, SendQueue

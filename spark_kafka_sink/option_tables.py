@@ -1,0 +1,77 @@
+"""Every option as a table: `python -m spark_kafka_sink.option_tables` prints them as markdown, and the README shows them.
+
+Reads the rows of config.py and legacy_config.py; declares nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from spark_kafka_sink.config import (
+    BOOLEAN,
+    BULK_DEFAULTS,
+    NO_EFFECT,
+    PRODUCER_PREFIX,
+    Option,
+    ProducerConfig,
+    SinkOptions,
+    rows_of,
+)
+from spark_kafka_sink.legacy_config import LegacyProducerConfig
+
+
+class TableRow(NamedTuple):
+    """One option as the README shows it. `section` is a key of HEADINGS."""
+
+    section: str
+    key: str
+    type: str
+    default: str
+    allowed: str
+    doc: str
+
+
+def option_table() -> list[TableRow]:
+    """Every option that is accepted, in order of declaration."""
+    rows = [_table_row("sink", row) for row in rows_of(SinkOptions).values()]
+    for attribute, row in rows_of(ProducerConfig).items():
+        section = "security" if row.key.startswith(("security.", "ssl.", "sasl.")) else "producer"
+        rows.append(_table_row(section, row, BULK_DEFAULTS.get(attribute)))
+    rows += [TableRow("no effect", key, "", "", "", reason) for key, reason in NO_EFFECT.items()]
+    rows += [_table_row("legacy", row) for row in rows_of(LegacyProducerConfig).values()]
+    return rows
+
+
+def _table_row(section: str, row: Option, in_sink: object = None) -> TableRow:
+    key = row.key if section in ("sink", "legacy") else PRODUCER_PREFIX + row.key
+    default = "" if row.default in (None, "") else str(row.default).lower() if row.kind is BOOLEAN else str(row.default)
+    return TableRow(
+        section, key, row.kind.name, default if in_sink is None else f"{in_sink} (Kafka: {default})", row.allowed(), row.doc
+    )
+
+
+def markdown_table(section: str) -> str:
+    """The rows of one section as a markdown table."""
+    rows = [row for row in option_table() if row.section == section]
+    if section == "no effect":
+        return "\n".join(["| Option | Why |", "|---|---|", *(f"| `{PRODUCER_PREFIX}{row.key}` | {row.doc} |" for row in rows)])
+    lines = [f"| `{row.key}` | {row.type} | {row.default} | {row.allowed} | {row.doc} |" for row in rows]
+    return "\n".join(["| Option | Type | Default | Allowed | What it does |", "|---|---|---|---|---|", *lines])
+
+
+HEADINGS = {
+    "sink": "Options of the sink",
+    "producer": "Options of the producer",
+    "security": "Security",
+    "no effect": "Accepted without effect, with a warning",
+    "legacy": "Options of the old producer",
+}
+
+
+def main() -> None:
+    for section, heading in HEADINGS.items():
+        print(f"### {heading}\n\n{markdown_table(section)}\n")
+
+
+if __name__ == "__main__":
+    main()
