@@ -79,12 +79,6 @@ class Writer:
             value >>= 7
         small.append(value)
 
-    def varint(self, value: int) -> None:
-        """Signed 32-bit, zigzag: small magnitudes take few bytes whatever their sign."""
-        if not -(1 << 31) <= value < 1 << 31:
-            raise ProtocolError(f"{value} does not fit a varint of 32 bits")
-        self.uvarint((value << 1 ^ value >> 31) & 0xFFFFFFFF)
-
     def string(self, value: str) -> None:
         data = value.encode()
         if len(data) > _MAX_INT16_STRING:
@@ -223,10 +217,6 @@ class Reader:
                     break
                 return value
         raise ProtocolError(f"an unsigned varint at offset {self._position} exceeds 32 bits")
-
-    def varint(self) -> int:
-        value = self.uvarint()
-        return value >> 1 ^ -(value & 1)
 
     def string(self) -> str:
         return self._text(self.int16())

@@ -22,13 +22,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """One value of compression.type. Levels are those of compression.<name>.level; both limits None: it has no level."""
+    """One value of compression.type. Levels are those of compression.<name>.level, whose range config.py knows."""
 
     name: str
     id: int  # bits 0-2 of the batch's attributes
-    default_level: int | None
-    min_level: int | None
-    max_level: int | None
+    default_level: int | None  # None: it has no level
     function: Callable[[ByteBuffer, int | None], bytes]
 
 
@@ -138,11 +136,11 @@ def _lz4_without_package(data: ByteBuffer, level: int | None) -> bytes:
 CODECS = {
     codec.name: codec
     for codec in (
-        Codec("none", 0, None, None, None, _none),
-        Codec("gzip", 1, -1, 1, 9, _gzip),  # -1 is allowed beside the range: zlib's default, 6
-        Codec("snappy", 2, None, None, None, _snappy),
-        Codec("lz4", 3, 9, 1, 17, _lz4),
-        Codec("zstd", 4, 3, -131072, 22, _zstd),
+        Codec("none", 0, None, _none),
+        Codec("gzip", 1, -1, _gzip),  # -1: zlib's default, 6
+        Codec("snappy", 2, None, _snappy),
+        Codec("lz4", 3, 9, _lz4),
+        Codec("zstd", 4, 3, _zstd),
     )
 }
 

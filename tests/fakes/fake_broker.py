@@ -29,7 +29,7 @@ from uuid import UUID, uuid4
 from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
-from spark_kafka_sink.protocol.headers import RequestHeader, read_request_header, write_response_header
+from spark_kafka_sink.protocol.headers import RequestHeader, write_response_header
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.metadata import (
@@ -49,27 +49,17 @@ from spark_kafka_sink.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest
-from spark_kafka_sink.protocol.primitives import ZERO_UUID, Reader, Writer
+from spark_kafka_sink.protocol.primitives import ZERO_UUID, Writer
 from spark_kafka_sink.protocol.schema import Message
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.record_decoder import Batch, InvalidBatch, Record, decode_batch
+from tests.fakes.requests import REQUESTS, read_request
 from tests.fakes.sasl_server import SaslGate
 
 MAX_REQUEST_BYTES = 100 * 1024 * 1024  # socket.request.max.bytes: what claims more has its connection closed
 WAIT_SECONDS = 30  # no thread here waits longer for anything
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 DUPLICATES_REMEMBERED = 5
-
-_REQUESTS: dict[int, type[Message]] = {
-    ApiKey.PRODUCE: ProduceRequest,
-    ApiKey.METADATA: MetadataRequest,
-    ApiKey.API_VERSIONS: ApiVersionsRequest,
-    ApiKey.INIT_PRODUCER_ID: InitProducerIdRequest,
-    ApiKey.SASL_HANDSHAKE: SaslHandshakeRequest,
-    ApiKey.SASL_AUTHENTICATE: SaslAuthenticateRequest,
-}
 
 
 @dataclass
@@ -595,7 +585,6 @@ class _Node:
         frame = _receive(connection, struct.unpack(">i", size)[0])
         if frame is None:
             return False
-        reader = Reader(frame)
         api_key, api_version = struct.unpack_from(">hh", frame)
         if not self._speaks(api_key, api_version):
             if api_key != ApiKey.API_VERSIONS:
@@ -603,8 +592,7 @@ class _Node:
             self._refuse_version(connection, struct.unpack_from(">i", frame, 4)[0])
             return True
         try:
-            header = read_request_header(reader)
-            message = _REQUESTS[header.api_key].decode(header.api_version, reader.take(reader.remaining()))
+            header, message = read_request(frame)
         except ProtocolError as error:
             self.broker.violations.append(f"unreadable request: {error}")
             return False
@@ -618,7 +606,7 @@ class _Node:
         return True
 
     def _speaks(self, api_key: int, api_version: int) -> bool:
-        first, last = self.broker.versions.get(ApiKey(api_key), (0, -1)) if api_key in _REQUESTS else (0, -1)
+        first, last = self.broker.versions.get(ApiKey(api_key), (0, -1)) if api_key in REQUESTS else (0, -1)
         return first <= api_version <= last
 
     def _refuse_version(self, connection: socket.socket, correlation_id: int) -> None:

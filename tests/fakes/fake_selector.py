@@ -18,25 +18,11 @@ from spark_kafka_sink.network.connection import Connection, Response
 from spark_kafka_sink.network.selector import ChannelState, Disconnect
 from spark_kafka_sink.network.transport import Address
 from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.protocol.headers import RequestHeader, read_request_header, write_response_header
-from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
-from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
-from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
-from spark_kafka_sink.protocol.messages.produce import ProduceRequest
-from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest
-from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer
+from spark_kafka_sink.protocol.headers import RequestHeader, write_response_header
+from spark_kafka_sink.protocol.primitives import Buffer, Writer
 from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.clock import ManualClock
-
-REQUESTS: dict[int, type[Message]] = {
-    ApiKey.PRODUCE: ProduceRequest,
-    ApiKey.METADATA: MetadataRequest,
-    ApiKey.API_VERSIONS: ApiVersionsRequest,
-    ApiKey.INIT_PRODUCER_ID: InitProducerIdRequest,
-    ApiKey.SASL_HANDSHAKE: SaslHandshakeRequest,
-    ApiKey.SASL_AUTHENTICATE: SaslAuthenticateRequest,
-}
+from tests.fakes.requests import read_request
 
 
 @dataclass
@@ -105,10 +91,7 @@ class FakeSelector:
 
     def send(self, node_id: int, buffers: list[Buffer]) -> None:
         assert node_id not in self._writing, "one request at a time"
-        reader = Reader(b"".join(buffers)[4:])
-        header = read_request_header(reader)
-        message = REQUESTS[header.api_key].decode(header.api_version, reader.take(reader.remaining()))
-        sent = Sent(node_id, header, message)
+        sent = Sent(node_id, *read_request(b"".join(buffers)[4:]))
         self.sent.append(sent)
         self._writing.append(node_id)
         answer = self.answer(sent)

@@ -45,8 +45,6 @@ OPTIONS = {
     "reconnect.backoff.ms": "10",
     "reconnect.backoff.max.ms": "100",
 }
-LOSING = [Fault.DROP_BEFORE, Fault.DROP_AFTER, Fault.SWALLOW, Fault.GARBAGE]
-STARTING = [ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.INIT_PRODUCER_ID]
 PLAIN = {"enable.idempotence": "false", "max.in.flight.requests.per.connection": "1"}
 
 
