@@ -19,6 +19,7 @@ import pytest
 from jobs.kafka_jars import fetch_kafka, fetch_spark_kafka
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import config as options
+from tests import left_behind
 from tests.integration.reading import READERS, ReadRecord
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ SPARK_FIXTURES = {"spark", "spark_kafka_jars"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.add_cleanup(left_behind.watch())
     # kafka-python's, at each of its hundred schemas
     config.addinivalue_line("filterwarnings", r"ignore:(read|open)_text is deprecated:DeprecationWarning")
 
