@@ -22,8 +22,10 @@ class PartitionQueue:
 
     def open_batch(self) -> ProducerBatch | None:
         """The batch at the tail if it takes rows. Read without the lock it is a guess, which a reservation then verifies."""
+        if not self.batches:
+            return None
         try:
             tail = self.batches[-1]
-        except IndexError:
+        except IndexError:  # drained this moment
             return None
         return None if tail.closed or tail.has_sequence else tail

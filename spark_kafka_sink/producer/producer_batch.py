@@ -175,11 +175,10 @@ class ProducerBatch:
     def write(self, position: int, data: memoryview) -> None:
         """Copy encoded records into reserved room; several callers may write at different positions at a time."""
         index, at = divmod(position, self.block_size)
-        while len(data):
-            room = self.block_size - at
-            piece = data[:room]
-            self.blocks[index][at : at + len(piece)] = piece
-            data = data[room:]
+        while data:
+            piece = data[: self.block_size - at]
+            memoryview(self.blocks[index])[at : at + len(piece)] = piece  # a bytearray itself would copy the piece twice
+            data = data[len(piece) :]
             index, at = index + 1, 0
 
     # CLOSING: the caller that filled it, or the Sender

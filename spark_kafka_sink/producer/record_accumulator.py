@@ -269,7 +269,8 @@ class RecordAccumulator:
             bounds = encoded.offsets[[0, *(each.hi - lo for each in reservations)]].tolist()
             for reservation, begin, end in zip(reservations, bounds, bounds[1:], strict=False):
                 reservation.batch.write(reservation.position, encoded.data[begin:end])
-                self._finish_if_full(reservation)
+                if self._compression.enabled:
+                    self._finish_if_full(reservation)
                 wake |= self._release(open_reservations.popleft())
         finally:
             for reservation in open_reservations:
@@ -283,7 +284,7 @@ class RecordAccumulator:
         batch = reservation.batch
         with reservation.queue.lock:
             is_last_writer = batch.closed and batch.reservations == 1 and batch.poison is None
-        if is_last_writer and self._compression.enabled:
+        if is_last_writer:
             self.finish(batch)
 
     def _spoil(self, reservation: Reservation) -> None:

@@ -125,6 +125,7 @@ class _Place:
     size_bytes: int
     max_timestamp: int
     fills: bool  # no further row fits
+    missing_blocks: int  # memory that it takes beyond what the batch has
 
 
 class SliceLayout:
@@ -148,7 +149,7 @@ class SliceLayout:
         self._run = 0
         self._row = 0  # the first row that has no room yet
         self._wanted_blocks = 0  # what the pool could not give at once
-        self._granted: list[bytearray] = []  # what it gave after a wait
+        self._stock: list[bytearray] = []  # blocks taken from the pool for the places that come next; nothing between two calls
 
     @property
     def done(self) -> bool:
@@ -158,27 +159,31 @@ class SliceLayout:
         return self._rows.original_rows[self._row :]
 
     def overdraw_memory(self) -> None:
-        self._granted = self._pool.overdraw(self._wanted_blocks)
+        self._stock = self._pool.overdraw(self._wanted_blocks)
 
     def wait_for_memory(self, max_block_ms: int) -> None:
-        self._granted = self._pool.allocate(self._wanted_blocks, max_block_ms)
+        self._stock = self._pool.allocate(self._wanted_blocks, max_block_ms)
 
     def reserve(self) -> list[Reservation]:
         """Room for as many of the remaining rows as there is memory for now; an empty list when there is none at all."""
         guesses = self._guess_remaining_runs()
+        self._fill_stock(sum(place.missing_blocks for place in guesses.values()))  # for all at once, if there is so much
         reservations: list[Reservation] = []
-        while not self.done:
-            queue, end = self._queues[self._run], self._ends[self._run]
-            place = guesses.pop(self._run, None) or self._next_place(queue, end)
-            blocks = self._blocks_for(place)
-            if blocks is None:
-                break
-            reservation = self._take_place(queue, place, blocks)
-            if reservation is not None:
-                reservations.append(reservation)
-                self._row = place.hi
-                if self._row == end:
-                    self._run += 1
+        try:
+            while not self.done:
+                queue, end = self._queues[self._run], self._ends[self._run]
+                place = guesses.pop(self._run, None) or self._next_place(queue, end)
+                if not self._fill_stock(place.missing_blocks):
+                    break
+                reservation = self._take_place(queue, place)
+                if reservation is not None:
+                    reservations.append(reservation)
+                    self._row = place.hi
+                    if self._row == end:
+                        self._run += 1
+        finally:
+            if self._stock:
+                self._pool.deallocate(self._stock)
         return reservations
 
     def _guess_remaining_runs(self) -> dict[int, _Place]:
@@ -190,24 +195,27 @@ class SliceLayout:
         starts = np.concatenate(([first], rows.run_starts[self._run + 1 :]))
         lengths = rows.run_ends[self._run :] - starts
         rows.offset_deltas[first:] = np.arange(first, rows.rows) + np.repeat(np.asarray(counts, np.int64) - starts, lengths)
-        bases = [
-            rows.timestamp_at(start) if tail is None else tail.base_timestamp
-            for tail, start in zip(tails, starts.tolist(), strict=True)
-        ]
+        firsts: list[int] = rows.timestamps[starts].tolist()
+        bases = [stamp if tail is None else tail.base_timestamp for tail, stamp in zip(tails, firsts, strict=True)]
         rows.timestamp_deltas[first:] = rows.timestamps[first:] - np.repeat(np.asarray(bases, np.int64), lengths)
         rows.measure(first, rows.rows)
         sizes: list[int] = np.add.reduceat(rows.sizes[first:], starts - first, dtype=np.int64).tolist()
         latest: list[int] = np.maximum.reduceat(rows.timestamps[first:], starts - first).tolist()
-        return {
-            run: _Place(tail, count, before, self._ends[run], size, newest, fills=before + size >= self._limit_of(tail))
-            for run, (tail, count, before, size, newest) in enumerate(
-                zip(tails, counts, used, sizes, latest, strict=True), self._run
-            )
-            if before + size <= self._limit_of(tail)
-        }
+        guesses = {}
+        for run, (tail, count, before, size, newest) in enumerate(
+            zip(tails, counts, used, sizes, latest, strict=True), self._run
+        ):
+            room = self._limit_of(tail) - before
+            if size <= room:
+                blocks = self._missing_blocks(tail, size)
+                guesses[run] = _Place(tail, count, before, self._ends[run], size, newest, size == room, blocks)
+        return guesses
 
     def _limit_of(self, batch: ProducerBatch | None) -> int:
         return self._raw_limit if batch is None else batch.raw_limit
+
+    def _missing_blocks(self, batch: ProducerBatch | None, size_bytes: int) -> int:
+        return self._pool.blocks_for(size_bytes) if batch is None else batch.missing_blocks(size_bytes)
 
     def _next_place(self, queue: PartitionQueue, end: int) -> _Place:
         """As many rows as the batch at the tail, or else a new one, has room for; a new batch takes one row of any size."""
@@ -224,7 +232,8 @@ class SliceLayout:
             return found
         rows.offset_deltas[lo] = rows.timestamp_deltas[lo] = 0
         rows.measure(lo, lo + 1)
-        return _Place(None, 0, 0, lo + 1, int(rows.sizes[lo]), rows.timestamp_at(lo), fills=True)
+        size = int(rows.sizes[lo])
+        return _Place(None, 0, 0, lo + 1, size, rows.timestamp_at(lo), True, self._missing_blocks(None, size))
 
     def _start_of_new_batch(self, end: int) -> _Place | None:
         """As _measure, for a new batch whose rows share a timestamp: two look-ups in sums that the whole slice has in common.
@@ -249,7 +258,7 @@ class SliceLayout:
         rows.sizes[lo:turn] = near[lo + 1 : turn + 1] - near[lo:turn]
         rows.sizes[turn:hi] = far[turn + 1 : hi + 1] - far[turn:hi]
         is_full = (hi < end and hi < lo + TWO_BYTE_DELTAS) or size >= room
-        return _Place(None, 0, 0, hi, size, rows.timestamp_at(lo), fills=is_full)
+        return _Place(None, 0, 0, hi, size, rows.timestamp_at(lo), is_full, self._missing_blocks(None, size))
 
     def _measure(self, batch: ProducerBatch | None, count: int, used: int, base_timestamp: int, end: int) -> _Place | None:
         rows, lo = self._rows, self._row
@@ -264,44 +273,45 @@ class SliceLayout:
         if fitting == 0:
             return None
         hi, size = lo + fitting, int(ends[fitting - 1])
-        return _Place(batch, count, used, hi, size, int(rows.timestamps[lo:hi].max()), fills=hi < end or size >= room)
+        newest, is_full = int(rows.timestamps[lo:hi].max()), hi < end or size >= room
+        return _Place(batch, count, used, hi, size, newest, is_full, self._missing_blocks(batch, size))
 
     def _close(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         with queue.lock:
             batch.closed = True
 
-    def _blocks_for(self, place: _Place) -> list[bytearray] | None:
-        """The memory that a place needs beyond what its batch has; None when the pool has too little now."""
-        batch = place.batch
-        needed = self._pool.blocks_for(place.size_bytes) if batch is None else batch.missing_blocks(place.size_bytes)
-        granted, self._granted = self._granted, []
-        if len(granted) < needed or needed <= 0:
-            if granted:
-                self._pool.deallocate(granted)
-            self._wanted_blocks = needed
-            return [] if needed <= 0 else self._pool.try_allocate(needed)
-        blocks, surplus = granted[:needed], granted[needed:]
-        if surplus:
-            self._pool.deallocate(surplus)
-        return blocks
+    def _fill_stock(self, block_count: int) -> bool:
+        """Have so many blocks at hand; false, and none at hand, when the pool has too little now. Never waits."""
+        more = block_count - len(self._stock)
+        if more > 0:
+            blocks = self._pool.try_allocate(more)
+            if blocks is None:
+                self._wanted_blocks = block_count
+                return False
+            self._stock += blocks
+        return True
 
-    def _take_place(self, queue: PartitionQueue, place: _Place, blocks: list[bytearray]) -> Reservation | None:
-        """Reserve a place if its batch still is as it was; otherwise give the blocks back."""
+    def _take_place(self, queue: PartitionQueue, place: _Place) -> Reservation | None:
+        """Reserve a place, if its batch still is as it was."""
         rows, lo, hi = self._rows, self._row, place.hi
-        part = Part(
-            self._owner, queue.topic_partition, place.count, rows.original_rows[lo:hi], rows.sizes[lo:hi], place.size_bytes
-        )
-        try:
-            with queue.lock:
-                self._accumulator.check_open()
-                tail = queue.open_batch()
-                if tail is place.batch and (tail is None or (tail.record_count, tail.record_bytes) == (place.count, place.used)):
-                    batch = tail or self._accumulator.new_batch(queue, rows.timestamp_at(lo), self._raw_limit, self._created_ms)
-                    position = batch.reserve(part, blocks, place.max_timestamp)
-                    batch.closed = place.fills
-                    blocks = []
-                    return Reservation(queue, batch, position, lo, hi)
+        with queue.lock:
+            self._accumulator.check_open()
+            batch = queue.open_batch()
+            if batch is not place.batch:
                 return None
-        finally:
-            if blocks:
-                self._pool.deallocate(blocks)
+            if batch is None:
+                batch = self._accumulator.new_batch(queue, rows.timestamp_at(lo), self._raw_limit, self._created_ms)
+            elif batch.record_count != place.count or batch.record_bytes != place.used:
+                return None
+            part = Part(
+                self._owner, queue.topic_partition, place.count, rows.original_rows[lo:hi], rows.sizes[lo:hi], place.size_bytes
+            )
+            position = batch.reserve(part, self._from_stock(place.missing_blocks), place.max_timestamp)
+            batch.closed = place.fills
+        return Reservation(queue, batch, position, lo, hi)
+
+    def _from_stock(self, block_count: int) -> list[bytearray]:
+        left = len(self._stock) - block_count
+        blocks = self._stock[left:]
+        del self._stock[left:]
+        return blocks

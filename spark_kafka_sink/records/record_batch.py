@@ -96,7 +96,7 @@ def encode_selected(
         pieces += [NULL_LENGTH] if payload is None or isinstance(lengths, int) else [lengths[selected], payload]
     pieces.append(NO_HEADERS if columns.headers is None else columns.headers)
     offsets, data = join_rows(pieces, len(selected), selected)
-    return EncodedRecords(offsets, memoryview(data))
+    return EncodedRecords(offsets, memoryview(data).cast("B"))  # Arrow says b, which copies to no buffer of bytes
 
 
 # ---- HEADER

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -31,6 +32,10 @@ def lay_out(stage: Accumulation, values: Sequence[bytes], partitions: Sequence[i
     reservations = layout.reserve()
     assert layout.done
     return reservations
+
+
+def memory_in_use(stage: Accumulation) -> int:
+    return stage.pool.total_memory - stage.pool.available_memory
 
 
 def shape(reservations: Sequence[Reservation]) -> list[tuple[int, int, int]]:
@@ -117,7 +122,22 @@ def test_parts_remember_which_rows_of_the_caller_they_hold() -> None:
 def test_memory_is_taken_for_what_is_filled_not_for_what_could_be() -> None:
     stage = Accumulation(batch_size=1024 * 1024, buffer_memory=100 * 16 * 1024)
     lay_out(stage, [ROW] * 50, list(range(50)))
-    assert stage.pool.total_memory - stage.pool.available_memory == 50 * 16 * 1024
+    assert memory_in_use(stage) == 50 * 16 * 1024
+
+
+def test_memory_for_many_partitions_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Accumulation(batch_size=BATCH)
+    asked = Mock(wraps=stage.pool.try_allocate)
+    monkeypatch.setattr(stage.pool, "try_allocate", asked)
+    lay_out(stage, [ROW] * 50, list(range(50)))
+    asked.assert_called_once_with(50)
+
+
+def test_without_memory_for_all_partitions_those_get_some_for_which_there_is() -> None:
+    stage = Accumulation(batch_size=BATCH, buffer_memory=3 * BATCH)
+    layout = layout_of(stage, sorted_slice([ROW] * 5, range(5)))
+    assert shape(layout.reserve()) == [(0, 0, 1), (1, 1, 2), (2, 2, 3)]
+    assert layout.reserve() == []
 
 
 def test_deltas_of_two_and_three_bytes_are_counted() -> None:
@@ -139,9 +159,7 @@ def test_a_place_that_somebody_else_took_meanwhile_is_measured_anew() -> None:
     guesses = layout._guess_remaining_runs()
     assert guesses[0].count == 1
     stage.append(ROW)  # now the batch holds two
-    blocks = layout._blocks_for(guesses[0])
-    assert blocks is not None
-    assert layout._take_place(layout._queues[0], guesses[0], blocks) is None
+    assert layout._take_place(layout._queues[0], guesses[0]) is None
     (reservation,) = layout.reserve()
     assert reservation.batch.parts[-1].first_delta == 2
 
@@ -152,21 +170,25 @@ def test_a_place_in_a_batch_that_was_drained_meanwhile_is_not_taken() -> None:
     layout = layout_of(stage, sorted_slice([ROW], [0]))
     guess = layout._guess_remaining_runs()[0]
     stage.accumulator.queues_for(TOPIC, [0])[0].batches.popleft().closed = True
-    assert layout._take_place(layout._queues[0], guess, []) is None
+    assert layout._take_place(layout._queues[0], guess) is None
     (reservation,) = layout.reserve()
     assert reservation.position == 0
 
 
-def test_blocks_taken_for_a_place_that_is_gone_are_given_back() -> None:
+def test_blocks_taken_for_a_place_that_is_gone_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Accumulation(batch_size=BATCH)
     layout = layout_of(stage, sorted_slice([ROW], [0]))
-    guess = layout._guess_remaining_runs()[0]
-    blocks = layout._blocks_for(guess)
-    assert blocks
-    stage.append(b"somebody else begins the batch")
-    before = stage.pool.available_memory
-    assert layout._take_place(layout._queues[0], guess, blocks) is None
-    assert stage.pool.available_memory == before + BATCH
+    try_allocate = stage.pool.try_allocate
+
+    def while_somebody_else_begins_the_batch(block_count: int) -> list[bytearray] | None:
+        monkeypatch.undo()
+        stage.append(b"somebody else")
+        return try_allocate(block_count)
+
+    monkeypatch.setattr(stage.pool, "try_allocate", while_somebody_else_begins_the_batch)
+    (reservation,) = layout.reserve()
+    assert reservation.position > 0
+    assert memory_in_use(stage) == BATCH
 
 
 # ---- MEMORY RUNS OUT
@@ -203,7 +225,7 @@ def test_memory_that_was_waited_for_and_is_no_longer_needed_is_given_back() -> N
     layout.wait_for_memory(0)
     stage.append(b"somebody else's batch has room")
     assert len(layout.reserve()) == 1
-    assert stage.pool.total_memory - stage.pool.available_memory == BATCH
+    assert memory_in_use(stage) == BATCH
 
 
 def test_a_row_that_no_memory_could_hold_is_refused() -> None:
