@@ -47,6 +47,7 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 TOPIC_TIMEOUT_S = 30.0
 POLL_S = 0.05
+QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for a Java program that lives for seconds
 # Below the range from which the kernel takes ports for outgoing connections: a node's port stays free while it is down.
 FREE_PORTS = range(15_000, 32_000)
 LOG_LINES_QUOTED = 5
@@ -74,6 +75,7 @@ class LocalKafka:
     names security protocols (SASL_PLAINTEXT, SSL …) that get a listener each, see `bootstrap_servers_for`; NAME:PROTOCOL names
     a listener otherwise, for several of one protocol (their properties begin with listener.name.<name in small letters>).
     `format_options` go to Kafka's storage tool (--add-scram …). Data of an earlier start in the same directory is kept and used.
+    KAFKA_JVM_PERFORMANCE_OPTS of the environment are the brokers' flags, as with Kafka's own scripts.
 
     start() blocks for up to `start_timeout_s` after the jars are there. Every failure is a JobError with one sentence.
     """
@@ -313,9 +315,9 @@ class LocalKafka:
 
     def _java(self, heap: str, main: str, *, quick: bool = False) -> list[str]:
         jars = self.jars or fetch_kafka(self.version)
+        flags = QUICK_JVM if quick else os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS") or "-XX:+UseG1GC"
         return [
-            str(find_java()), f"-Xmx{heap}", "-XX:+UseSerialGC" if quick else "-XX:+UseG1GC",
-            *(["-XX:TieredStopAtLevel=1"] if quick else []),
+            str(find_java()), f"-Xmx{heap}", *flags.split(),
             f"-Dlog4j2.configurationFile={LOGGING}", "-Djava.awt.headless=true",
             "-cp", f"{jars}/*", main,
         ]  # fmt: skip

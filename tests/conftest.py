@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobs.kafka_jars import fetch_kafka, fetch_spark_kafka
-from jobs.local_kafka import LocalKafka
+from jobs.local_kafka import QUICK_JVM, LocalKafka
 from spark_kafka_sink import config as options
 from tests import left_behind
 from tests.integration.reading import READERS, ReadRecord
@@ -31,6 +31,9 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+# Each JVM of a test works for seconds.
+os.environ["SPARK_SUBMIT_OPTS"] = os.environ["KAFKA_JVM_PERFORMANCE_OPTS"] = QUICK_JVM
 
 BROKER_FIXTURES = {"broker", "topic", "read_topic", "kafka_jars"}
 SPARK_FIXTURES = {"spark", "spark_kafka_jars"}
