@@ -15,15 +15,15 @@ from tests.benchmarks.measuring import python_workers
 ESTABLISHED = "01"
 
 
-def workers_of(spark: SparkSession) -> list[int]:
+def _workers_of(spark: SparkSession) -> list[int]:
     return python_workers(int(spark.sparkContext._jvm.ProcessHandle.current().pid()))  # type: ignore[union-attr]
 
 
-def connected(pids: list[int], bootstrap_servers: str) -> list[int]:
-    """Those of the processes that have connections to these ports."""
+def connections(spark: SparkSession, bootstrap_servers: str) -> set[str]:
+    """The sockets of the session's Python workers that are connected to these ports."""
     ports = {int(server.rpartition(":")[2]) for server in bootstrap_servers.split(",")}
     sockets = {f"socket:[{inode}]" for table in ("tcp", "tcp6") for inode in _inodes(Path(f"/proc/net/{table}"), ports)}
-    return [pid for pid in pids if sockets & _files(pid)]
+    return {file for pid in _workers_of(spark) for file in _files(pid) & sockets}
 
 
 def _inodes(table: Path, ports: set[int]) -> list[str]:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
 from tests.integration.failing import CommitFailsWhenAsked, file_that_fails_commits
-from tests.integration.processes import connected, until, workers_of
+from tests.integration.processes import connections, until
 from tests.integration.reading import ReadRecord
 from tests.integration.writing import FORMAT, STREAM_LIMIT_S, FileStream, error_of, run, save
 
@@ -290,18 +290,19 @@ def test_later_batches_find_their_producer_connected(
     assert counted(read_topic(name)) == once(range(80))
 
 
-@pytest.mark.soak
 def test_no_thread_and_no_connection_outlives_the_time_that_a_producer_may_rest(
     spark: SparkSession, stream: FileStream, broker: LocalKafka, topic: Topic
 ) -> None:
+    """Producers of other tests rest here too, for longer."""
+    before = connections(spark, broker.bootstrap_servers)
     threads = F.udf(lambda _: ",".join(thread.name for thread in threading.enumerate()))
     stream.feed(numbers(0, 10))
-    run(stream.writer(stream.read(), broker, topic(), producerCacheTimeoutMs="500"))
-    # Those of other tests go too, when the default time is over.
-    until(lambda: connected(workers_of(spark), broker.bootstrap_servers) == [], 90, "workers let their connections go")
+    run(stream.writer(stream.read(), broker, topic(), producerCacheTimeoutMs="3000", kafka__client__id="rests-shortly"))
+    assert connections(spark, broker.bootstrap_servers) - before
+    until(lambda: connections(spark, broker.bootstrap_servers) <= before, 30, "workers let their connections go")
     for row in spark.range(4, numPartitions=2).select(threads("id").alias("names")).collect():
         assert "MainThread" in row.names
-        assert "kafka-producer" not in row.names
+        assert "rests-shortly" not in row.names
 
 
 def test_a_query_that_is_stopped_within_a_batch_leaves_nothing_open_and_repeats_the_batch(
@@ -318,10 +319,11 @@ def test_a_query_that_is_stopped_within_a_batch_leaves_nothing_open_and_repeats_
         "producerCacheTimeoutMs": "500",
     }
     writer = stream.writer(stream.read(), broker, name).options(**options)
+    before = connections(spark, broker.bootstrap_servers)
     query = writer.start()
     until(lambda: marker.exists() or query.exception() is not None, STREAM_LIMIT_S, "the task stands still")
     query.stop()
-    until(lambda: connected(workers_of(spark), broker.bootstrap_servers) == [], 90, "workers let their connections go")
+    until(lambda: connections(spark, broker.bootstrap_servers) <= before, 30, "workers let their connections go")
     assert read_topic(name) == []
     run(writer)
     assert counted(read_topic(name)) == Counter(row["value"].encode() for row in rows)
