@@ -221,9 +221,8 @@ def test_each_row_is_there_once_and_in_order_through_very_many_faults(
 
 @pytest.mark.matrix
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("version", ["3.9.1", "4.3.1"])
-def test_brokers_of_other_versions_have_each_row_once_and_in_order(tmp_path: Path, version: str) -> None:
-    with ProxiedKafka(tmp_path, version=version) as kafka:
+def test_a_broker_of_kafka_3_9_has_each_row_once_and_in_order(tmp_path: Path) -> None:
+    with ProxiedKafka(tmp_path, version="3.9.1") as kafka:
         for seed in range(3):
             kafka.create_topic(f"t{seed}", PARTITIONS)
             rows = write_through_random_faults(kafka, kafka.proxy, f"t{seed}", seed, faults=25 * (seed + 1))
