@@ -369,6 +369,16 @@ def test_a_fatal_error_is_raised_once(meta: Metadata) -> None:
     meta.raise_error_for_topic("orders")
 
 
+def test_a_refusal_that_is_over_is_not_raised_hours_later(orders: Metadata, clock: ManualClock) -> None:
+    """A broker that restarted did not know the user yet. Long after it did, the first send to a new topic got that error."""
+    orders.fatal_error(AuthenticationError("unknown user"))
+    orders.update(metadata(topic("orders", [0, 1], epoch=5, topic_id=ID_1)), clock.now_ms())
+    orders.add_topic("new", clock.now_ms())
+    orders.raise_error_for_topic("new")
+    with pytest.raises(KafkaTimeoutError):
+        orders.await_update(orders.request_update("test"), 0)
+
+
 # ---- waiting -------------------------------------------------------------------------------------------------------------------
 
 
