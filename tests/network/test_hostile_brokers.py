@@ -46,6 +46,7 @@ from spark_kafka_sink.protocol.messages.produce import (
 from spark_kafka_sink.protocol.schema import Message, Request
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_selector import FakeSelector, Sent, framed
+from tests.fakes.fake_worker import FakeWorker
 from tests.fakes.network_config import api_versions, metadata, network_config, topic
 
 KIB, MIB = 1024, 1024 * 1024
@@ -254,13 +255,15 @@ def test_a_client_goes_on_whatever_brokers_answer(data: st.DataObject) -> None:
             resolve(host, port)  # raises
         return [Address(socket.AF_INET, (host, port))]
 
-    client = NetworkClient(config, shared, clock, selector=selector, resolve_host=names_only, random=Random(0))
+    client = NetworkClient(
+        config, shared, clock, selector=selector, resolve_host=names_only, random=Random(0), worker=FakeWorker()
+    )
 
     def one_round(node_id: int) -> bool:
         if client.ready(node_id, clock.now_ms()) and client.can_send(node_id, clock.now_ms()):
             request = data.draw(st.sampled_from(REQUESTS[2:])) if is_hostile else REQUESTS[2]
             client.send(client_request(node_id, request, clock), clock.now_ms())
-        return any(response.was_successful for response in client.poll(50, clock.now_ms()))
+        return any(response.message for response in client.poll(50, clock.now_ms()))
 
     for node_id in data.draw(st.lists(nodes, min_size=1, max_size=12)):
         one_round(node_id)
