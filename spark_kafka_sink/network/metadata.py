@@ -328,7 +328,7 @@ class Metadata:
             self._last_refresh_ms = now_ms
             self._failures = 0
             self._update_version += 1
-            self._fatal_error = None  # what kept one broker from answering keeps nobody from going on; waiting callers have it
+            self._fatal_error = None  # whoever waits gets this answer instead, and nobody an error that is over
             self._equivalent_responses += 1  # until a partition shows that it brought news
             if not is_partial_update:
                 self._needs_full_update = False

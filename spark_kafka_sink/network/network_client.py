@@ -207,7 +207,7 @@ class NetworkClient:
         return None if node is None else node.id
 
     def find_least_loaded_node(self, now_ms: int) -> tuple[Node | None, bool]:
-        """As least_loaded_node; and whether any connection is ready, be it busy."""
+        """As least_loaded_node; and whether any connection stands, be it busy or throttled: the cluster is there."""
         nodes = list(self._metadata.cluster().nodes)
         self._random.shuffle(nodes)  # among equals, do not have every client choose the first
         usable = [node for node in nodes if self.can_send(node.id, now_ms)]
@@ -215,12 +215,12 @@ class NetworkClient:
             node for node in nodes if self._states.is_preparing_connection(node.id) or self._is_session_due(node.id, now_ms)
         ]
         connectable = [node for node in nodes if self._states.can_connect(node.id, now_ms)]
-        is_any_ready = any(self._states.is_ready(node.id, now_ms) and self._selector.is_channel_ready(node.id) for node in nodes)
+        is_any_connected = any(self._states.is_connected(node.id) and self._selector.is_channel_ready(node.id) for node in nodes)
         if usable:
-            return min(usable, key=lambda node: self._in_flight.count(node.id)), is_any_ready
+            return min(usable, key=lambda node: self._in_flight.count(node.id)), is_any_connected
         if preparing:
-            return preparing[0], is_any_ready
-        return min(connectable, key=lambda node: self._states.last_attempt_ms(node.id), default=None), is_any_ready
+            return preparing[0], is_any_connected
+        return min(connectable, key=lambda node: self._states.last_attempt_ms(node.id), default=None), is_any_connected
 
     def is_any_node_connecting(self) -> bool:
         return any(self._states.is_connecting(node.id) for node in self._metadata.cluster().nodes)

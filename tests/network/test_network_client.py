@@ -711,10 +711,30 @@ def test_while_a_node_is_connected_and_busy_nobody_starts_again_from_bootstrap_s
     net.send(0, request_timeout_ms=100_000)
     net.metadata.request_update("test")
     net.clock.advance(1000)
-    node, is_any_ready = net.client.find_least_loaded_node(net.clock.now_ms())
-    assert (node, is_any_ready) == (None, True)
+    assert net.client.find_least_loaded_node(net.clock.now_ms()) == (None, True)
     net.poll(3)
     assert not net.metadata.cluster().is_bootstrap
+
+
+def test_while_every_node_is_throttled_nobody_starts_again_from_bootstrap_servers() -> None:
+    """Quotas throttle a client on all brokers alike: when metadata was due then, all that was known of the cluster was forgotten,
+    and the bootstrap servers were asked over connections that were not throttled.
+    """
+    net = Net()
+    net.cluster = metadata(topic("orders", [0]), nodes=1)
+    net.connect(0)
+    net.selector.respond(net.send(0), dataclasses.replace(INIT_RESPONSE, throttle_time_ms=20_000))
+    net.poll(timeout_ms=0)
+    attempts = list(net.selector.attempts)
+    net.metadata.request_update("test")
+    net.clock.advance(1000)
+    net.poll(50)
+    assert not net.metadata.cluster().is_bootstrap
+    assert net.selector.attempts == attempts
+    asked = len(net.selector.sent_of(ApiKey.METADATA))
+    net.clock.advance(20_000)
+    net.poll()
+    assert len(net.selector.sent_of(ApiKey.METADATA)) == asked + 1
 
 
 def test_among_unconnected_nodes_the_one_tried_longest_ago_comes_first(net: Net) -> None:
