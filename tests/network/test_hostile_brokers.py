@@ -43,6 +43,8 @@ from spark_kafka_sink.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from spark_kafka_sink.protocol.schema import Message, Request
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_selector import FakeSelector, Sent, framed
@@ -56,6 +58,8 @@ REQUESTS: list[Request[Any]] = [
     MetadataRequest(topics=None),
     InitProducerIdRequest(transaction_timeout_ms=1000),
     ProduceRequest(acks=-1, timeout_ms=1000, topic_data=()),
+    SaslHandshakeRequest(mechanism="PLAIN"),
+    SaslAuthenticateRequest(auth_bytes=b""),
 ]
 EVERY_VERSION = [
     (request, version)
@@ -130,6 +134,14 @@ answers: dict[ApiKey, st.SearchStrategy[Message]] = {
         ),
         throttle_time_ms=int32s,
         node_endpoints=several(st.builds(NodeEndpoint, node_id=nodes, host=names, port=int32s)),
+    ),
+    ApiKey.SASL_HANDSHAKE: st.builds(SaslHandshakeResponse, error_code=int16s, mechanisms=several(names)),
+    ApiKey.SASL_AUTHENTICATE: st.builds(
+        SaslAuthenticateResponse,
+        error_code=int16s,
+        error_message=st.one_of(st.none(), names),
+        auth_bytes=st.binary(max_size=10),
+        session_lifetime_ms=int64s,
     ),
 }
 
@@ -261,7 +273,7 @@ def test_a_client_goes_on_whatever_brokers_answer(data: st.DataObject) -> None:
 
     def one_round(node_id: int) -> bool:
         if client.ready(node_id, clock.now_ms()) and client.can_send(node_id, clock.now_ms()):
-            request = data.draw(st.sampled_from(REQUESTS[2:])) if is_hostile else REQUESTS[2]
+            request = data.draw(st.sampled_from(REQUESTS[2:4])) if is_hostile else REQUESTS[2]
             client.send(client_request(node_id, request, clock), clock.now_ms())
         return any(response.message for response in client.poll(50, clock.now_ms()))
 
