@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import threading
 from collections.abc import Sequence
 from random import Random
@@ -806,7 +807,9 @@ def test_a_name_that_does_not_resolve_is_an_unreachable_broker(net: Net, caplog:
         raise OSError(f"[Errno -2] {host}:{port}: Name or service not known")
 
     known, net.names = net.names, unknown
-    net.poll(4)
+    with caplog.at_level(logging.DEBUG):
+        net.poll(4)
+    assert re.search(r"= node -(\d): looking up boot\1\n", caplog.text)
     assert "Name or service not known" in caplog.text
     assert "Name or service not known" in (net.metadata.last_connection_error() or "")
     assert net.selector.attempts == []

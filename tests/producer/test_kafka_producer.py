@@ -318,6 +318,57 @@ def test_every_acks_writes(broker: FakeBroker, acks: str) -> None:
     broker.wait_until(lambda: broker.values("single") == [b"a"])  # with acks=0 it is under way when it counts as written
 
 
+def to_partition(number: int) -> pa.Array:
+    return pa.array([number], pa.int32())
+
+
+@pytest.mark.parametrize("idempotence", [True, False])
+def test_a_topic_that_is_deleted_and_created_again_while_rows_wait_gets_them(broker: FakeBroker, idempotence: bool) -> None:
+    """Its leader epochs begin at 0 again, below those that were seen, and the new partitions know no sequence numbers."""
+    with producer_of(broker, enable_idempotence=idempotence) as producer:
+        for number in range(3):
+            producer.send_columns("orders", value=binary(b"%d" % number), partition=to_partition(1)).result(WAIT_MS)
+        for node in (0, 1, 0, 1):
+            broker.move_leader("orders", 1, node)
+            producer.send_columns("orders", value=binary(b"moved"), partition=to_partition(1)).result(WAIT_MS)
+        broker.delete_topic("orders")
+        asked = len(broker.requests_of(ApiKey.METADATA))
+        waiting = [producer.send_columns("orders", value=binary(b"%d" % n), partition=to_partition(1)) for n in range(3)]
+        broker.wait_until(lambda: len(broker.requests_of(ApiKey.METADATA)) >= asked + 2)  # answered: there is no such topic
+        broker.add_topic("orders", 6)
+        for delivery in waiting:
+            assert delivery.result(WAIT_MS).acknowledged == 1
+        assert broker.values("orders", 1) == [b"0", b"1", b"2"]
+        producer.send_columns("orders", value=binary(b"new partition"), partition=to_partition(5)).result(WAIT_MS)
+
+
+def test_a_topic_that_comes_back_with_fewer_partitions_fails_the_rows_of_those_that_are_gone(broker: FakeBroker) -> None:
+    times = {"linger_ms": 0, "request_timeout_ms": 500, "delivery_timeout_ms": 1000, "max_block_ms": 200}
+    with producer_of(broker, **times) as producer:
+        producer.send_columns("orders", value=binary(b"a"), partition=to_partition(3)).result(WAIT_MS)
+        broker.delete_topic("orders")
+        gone = producer.send_columns("orders", value=binary(b"b"), partition=to_partition(3))
+        kept = producer.send_columns("orders", value=binary(b"c"), partition=to_partition(0))
+        broker.add_topic("orders", 2)
+        assert kept.result(WAIT_MS).acknowledged == 1
+        with pytest.raises(KafkaTimeoutError, match=r"KAFKA_DELIVERY_TIMEOUT.*orders-3"):
+            gone.result(WAIT_MS)
+        with pytest.raises(InvalidRecordError, match="Partition 3 of topic orders with partition count 2"):
+            producer.send_columns("orders", value=binary(b"d"), partition=to_partition(3))
+
+
+def test_a_permission_that_is_taken_away_and_given_back_fails_only_the_rows_in_between(
+    broker: FakeBroker, producer: KafkaProducer
+) -> None:
+    for _ in range(2):
+        producer.send_columns("single", value=binary(b"a")).result(WAIT_MS)
+        broker.fail_next(ApiKey.PRODUCE, Errors.TOPIC_AUTHORIZATION_FAILED)
+        with pytest.raises(BrokerError, match="KAFKA_TOPIC_AUTHORIZATION_FAILED"):
+            producer.send_columns("single", value=binary(b"refused")).result(WAIT_MS)
+    producer.send_columns("single", value=binary(b"b")).result(WAIT_MS)
+    assert broker.values("single") == [b"a", b"a", b"b"]
+
+
 def test_a_resolver_that_hangs_stalls_one_broker_only_and_neither_time_outs_nor_close(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
