@@ -10,14 +10,14 @@ its requests; when a request is called back, no buffer of it is referred to any 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import AuthenticationError, KafkaError, NetworkError, ProducerClosedError, UnsupportedVersionError
-from spark_kafka_sink.network.background import Background, BackgroundWorker, Outcome, Worker, outcome_within
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClosedError, UnsupportedVersionError
+from spark_kafka_sink.network.background import Background, BackgroundWorker, Outcome, Worker
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.connection import MAX_RESPONSE_BYTES, Connection, Response
 from spark_kafka_sink.network.connection_states import FOREVER_MS, ClusterConnectionStates
@@ -33,19 +33,12 @@ from spark_kafka_sink.network.handshake import (
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse, InFlightRequest, InFlightRequests
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.metadata_updater import MetadataUpdater
+from spark_kafka_sink.network.names import Resolver, canonical_bootstrap_servers, literal_addresses, look_up, resolve
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.sasl.login import Login
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selectable, Selector
 from spark_kafka_sink.network.tls import TlsConnector
-from spark_kafka_sink.network.transport import (
-    Address,
-    PlaintextTransport,
-    Resolver,
-    Transport,
-    canonical_servers,
-    literal_addresses,
-    resolve,
-)
+from spark_kafka_sink.network.transport import Address, PlaintextTransport, Transport
 from spark_kafka_sink.protocol.api_keys import API_TABLE
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest
@@ -123,7 +116,8 @@ class NetworkClient:
         self._is_closed = False
         self.refusals: dict[int, AuthenticationError] = {}  # of the latest poll: nodes that did not let us in
         if config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only":
-            metadata.bootstrap([server for host, port in config.bootstrap_servers for server in _canonical(host, port, config)])
+            timeout_ms = config.socket_connection_setup_timeout_ms
+            metadata.bootstrap(canonical_bootstrap_servers(config.bootstrap_servers, timeout_ms))
 
     # ---- which nodes ---------------------------------------------------------------------------------------------------------
 
@@ -243,7 +237,7 @@ class NetworkClient:
         log.debug("= node %d: looking up %s", node.id, node.host)
         self._resolving.add(node.id)
         # Given up with the attempt to connect, which has a time-out of its own.
-        work = partial(_addresses, self._resolve, node.host, node.port)
+        work = partial(look_up, self._resolve, node.host, node.port)
         self._worker.start(node.id, work, FOREVER_MS, key=(node.host, node.port))
 
     def _looked_up(self, node_id: int, outcome: Outcome, now_ms: int) -> None:
@@ -638,34 +632,3 @@ def _transport_factory(config: ProducerConfig) -> Callable[[Address], Transport]
     return partial(
         PlaintextTransport, send_buffer_bytes=config.send_buffer_bytes, receive_buffer_bytes=config.receive_buffer_bytes
     )
-
-
-def _addresses(resolve_host: Resolver, host: str, port: int) -> Sequence[Address]:
-    """In the background."""
-    try:
-        addresses = resolve_host(host, port)
-    except OSError as error:
-        raise NetworkError(str(error)) from error
-    if not addresses:
-        raise NetworkError(f"{host} has no address")
-    return addresses
-
-
-def _canonical(host: str, port: int, config: ProducerConfig) -> Iterable[tuple[str, int]]:
-    """Waits for DNS, but no longer than for a connection."""
-    timeout_ms = config.socket_connection_setup_timeout_ms
-    outcome = outcome_within(partial(_canonical_servers, host, port), timeout_ms)
-    if outcome is not None and outcome.error is None:
-        servers: Iterable[tuple[str, int]] = outcome.result
-        return servers
-    reason = f"no answer of DNS within {timeout_ms} ms" if outcome is None or outcome.error is None else outcome.error.message
-    log.warning("! bootstrap server %s:%d cannot be resolved to canonical names: %s", host, port, reason)
-    return [(host, port)]
-
-
-def _canonical_servers(host: str, port: int) -> list[tuple[str, int]]:
-    """In the background."""
-    try:
-        return canonical_servers(host, port)
-    except OSError as error:
-        raise NetworkError(str(error)) from error

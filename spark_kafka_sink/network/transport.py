@@ -1,6 +1,6 @@
 """Bytes over one non-blocking socket. Selector is the only user; TlsTransport (tls.py) can take this one's place.
 
-No method waits. Names resolve here too, in functions that block as long as the system's resolver does: for background.py.
+No method waits. An Address comes from names.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import os
 import selectors
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from spark_kafka_sink.protocol.primitives import Buffer
@@ -28,40 +28,6 @@ class Address(NamedTuple):
     def __str__(self) -> str:
         host, port, *_ = self.socket_address
         return f"[{host}]:{port}" if self.family == socket.AF_INET6 else f"{host}:{port}"
-
-
-Resolver = Callable[[str, int], Sequence[Address]]  # blocks; raises OSError
-
-
-def resolve(host: str, port: int) -> list[Address]:
-    """Every address of a host, in the order of the system's preference. Blocks for DNS; raises OSError."""
-    return _look_up(host, port)
-
-
-def literal_addresses(host: str, port: int) -> list[Address]:
-    """The address that `host` is in digits; nothing when it is a name. Asks nobody. OSError when it is neither."""
-    try:
-        return _look_up(host, port, socket.AI_NUMERICHOST)
-    except socket.gaierror:
-        return []
-
-
-def _look_up(host: str, port: int, flags: int = 0) -> list[Address]:
-    if not 0 < port < 1 << 16:
-        raise OSError(f"{port} is not a port")  # the system would take the lower 16 bits of it
-    if "\0" in host:
-        raise OSError(f"{host!r} is not a host name")  # the system would take what stands before it
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    except UnicodeError as error:  # raised for names that DNS cannot hold, like one with a label of 64 characters
-        raise OSError(f"{host!r} is not a host name: {error}") from error
-    return list(dict.fromkeys(Address(family, socket_address, host) for family, _, _, _, socket_address in found))
-
-
-def canonical_servers(host: str, port: int) -> list[tuple[str, int]]:
-    """The canonical name of every address of a host (client.dns.lookup=resolve_canonical_bootstrap_servers_only)."""
-    names = [socket.getnameinfo(address.socket_address, socket.NI_NUMERICSERV)[0] for address in resolve(host, port)]
-    return [(name, port) for name in dict.fromkeys(names)]
 
 
 class Transport(Protocol):

@@ -20,9 +20,10 @@ from spark_kafka_sink.errors import KafkaError, ProtocolError
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.in_flight_requests import ClientRequest
 from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.network.names import resolve
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.selector import Selector
-from spark_kafka_sink.network.transport import Address, PlaintextTransport, resolve
+from spark_kafka_sink.network.transport import Address, PlaintextTransport
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse

@@ -14,10 +14,9 @@ from functools import partial
 import pytest
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.network import transport as transports
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selector
-from spark_kafka_sink.network.transport import Address, PlaintextTransport, literal_addresses, resolve
+from spark_kafka_sink.network.transport import Address, PlaintextTransport
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -508,47 +507,9 @@ def test_buffer_sizes_of_minus_one_are_the_systems() -> None:
     transport.close()
 
 
-def test_a_name_resolves_to_every_address_once() -> None:
-    addresses = resolve("127.0.0.1", 9092)
-    assert addresses == [Address(socket.AF_INET, ("127.0.0.1", 9092), "127.0.0.1")]
-    assert str(addresses[0]) == "127.0.0.1:9092"
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_an_address_in_digits_needs_no_resolver(host: str) -> None:
-    (address,) = literal_addresses(host, 9092)
-    assert address == resolve(host, 9092)[0]
-
-
-@pytest.mark.parametrize("host", ["localhost", "broker.example", ""])
-def test_a_name_is_no_address_in_digits(host: str) -> None:
-    assert literal_addresses(host, 9092) == []
-
-
-def test_canonical_names_are_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [Address(socket.AF_INET, ("10.0.0.1", 9)), Address(socket.AF_INET, ("10.0.0.2", 9))]
-    monkeypatch.setattr(transports, "resolve", lambda *_: found)
-    monkeypatch.setattr(socket, "getnameinfo", lambda *_: ("same.example", "9"))
-    assert transports.canonical_servers("alias.example", 9) == [("same.example", 9)]
-
-
-@pytest.mark.parametrize("port", [-1, 0, 65_536, 99_999_999])
-def test_a_number_that_cannot_be_a_port_is_an_os_error(port: int) -> None:
-    """The system took the lower 16 bits: metadata with a wrong port led to whatever listened there."""
-    with pytest.raises(OSError, match=f"{port} is not a port"):
-        resolve("127.0.0.1", port)
-
-
 def test_an_address_is_written_as_users_write_it() -> None:
     assert str(Address(socket.AF_INET, ("127.0.0.1", 9092))) == "127.0.0.1:9092"
     assert str(Address(socket.AF_INET6, ("::1", 9092, 0, 0))) == "[::1]:9092"
-
-
-def test_a_text_that_cannot_be_a_name_is_an_os_error() -> None:
-    with pytest.raises(OSError, match="is not a host name"):
-        resolve("x" * 70 + ".example", 9092)
-    with pytest.raises(OSError, match="is not a host name"):
-        literal_addresses("a\0b", 9092)
 
 
 def test_a_selector_opens_transports_as_it_is_told(server: Server, clock: ManualClock) -> None:
