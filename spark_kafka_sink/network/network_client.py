@@ -490,8 +490,6 @@ class NetworkClient:
 
     def _handle_connections(self, now_ms: int) -> None:
         for node_id in self._selector.connected:
-            if self._states.is_disconnected(node_id):
-                continue  # lost in the same moment
             self._begin_handshake(node_id, handshake(self._login, self._states.host(node_id)), now_ms)
 
     def _begin_handshake(self, node_id: int, steps: Handshake, now_ms: int) -> None:

@@ -102,6 +102,20 @@ def test_reconnect_back_off_doubles_until_its_limit_and_ends_with_ready() -> Non
     assert is_about(table.connection_delay_ms(NODE, NOW), 50)
 
 
+def test_back_off_counts_from_the_end_of_a_connection_not_from_its_beginning() -> None:
+    table = states()
+    connect(table)
+    table.checking_api_versions(NODE)
+    table.ready(NODE)
+    table.disconnected(NODE, NOW + 60_000)
+    assert not table.can_connect(NODE, NOW + 60_000)
+    assert is_about(table.connection_delay_ms(NODE, NOW + 60_000), 50)
+    table.connecting(NODE, NOW + 120_000, "host", 9092)
+    table.disconnected(NODE, NOW + 130_000)
+    table.authentication_failed(NODE, NOW + 140_000, AuthenticationError("no"))
+    assert not table.can_connect(NODE, NOW + 140_000)
+
+
 def test_set_up_time_out_doubles_with_each_attempt_and_ends_with_a_connection() -> None:
     table = states()
     for expected in (10_000, 20_000, 30_000):

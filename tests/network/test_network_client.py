@@ -834,6 +834,19 @@ def test_a_resolver_that_is_silent_stalls_no_other_broker(net: Net) -> None:
     assert net.client.least_loaded_node(net.clock.now_ms()) == 0
 
 
+def test_a_poll_does_not_wait_when_a_name_has_been_looked_up(net: Net) -> None:
+    net.connect()
+    net.worker.silent_names = {"broker1"}
+    net.selector.holds_connects = True
+    net.ready(1)
+    net.poll(timeout_ms=500)
+    assert net.selector.poll_timeouts_ms[-1] == 500
+    net.worker.silent_names = set()
+    net.poll(timeout_ms=500)
+    assert net.selector.poll_timeouts_ms[-1] == 0
+    assert net.selector.attempts[-1][0] == 1
+
+
 def test_a_name_that_dns_is_silent_about_is_given_up_with_the_set_up_time_out_and_tried_again(
     net: Net, caplog: pytest.LogCaptureFixture
 ) -> None:

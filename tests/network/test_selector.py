@@ -468,6 +468,8 @@ def test_a_connection_that_waits_for_an_answer_is_not_idle(selector: Selector, s
     clock.advance(MAX_IDLE_MS + 1)
     selector.poll(0)
     assert list(selector.disconnected) == [2]
+    selector.poll(0)  # one per poll: now it would be its turn
+    assert selector.is_channel_ready(1)
     peer.sendall(answer(0))
     poll_until(selector, lambda: bool(selector.completed_receives))
     clock.advance(MAX_IDLE_MS + 1)
