@@ -1,18 +1,19 @@
-"""Work that may block (a token endpoint, a Kerberos server), done beside the Sender's thread, which must not wait for it.
+"""Work that may block (DNS, a token endpoint, a Kerberos server), done beside the Sender's thread, which must not wait for it.
 
-A handshake yields Background(work); NetworkClient starts it here and goes on with its other connections until the outcome is
-there. Each work has a daemon thread of its own: one that hangs in foreign code keeps nothing else from going on, and nobody
-waits for it longer than the handshake's time-out.
+A handshake yields Background(work), a new connection needs a name resolved; NetworkClient starts it here and goes on with its
+other connections until the outcome is there. Each work has a daemon thread of its own: one that hangs in foreign code keeps
+nothing else from going on, and nobody waits for it longer than the time-out of the connection that needs it.
 Law: what `work` raises leaves this file as an AuthenticationError without the frames of the thread, whose locals may be secrets.
 """
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from spark_kafka_sink.errors import AuthenticationError, KafkaError
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, NetworkError
 
 
 class Background(NamedTuple):
@@ -29,7 +30,7 @@ class Outcome(NamedTuple):
 class Worker(Protocol):
     """What NetworkClient needs; tests hand in one without threads."""
 
-    def start(self, node_id: int, work: Callable[[], Any], deadline_ms: int) -> None: ...
+    def start(self, node_id: int, work: Callable[[], Any], deadline_ms: int, *, key: object = None) -> None: ...
     def finished(self) -> list[tuple[int, Outcome]]: ...
     def overdue(self, now_ms: int) -> list[int]: ...
     def forget(self, node_id: int) -> None: ...
@@ -40,20 +41,32 @@ class BackgroundWorker:
 
     def __init__(self, wakeup: Callable[[], None]) -> None:
         self._wakeup = wakeup
-        self._lock = threading.Lock()  # guards _outcomes
+        self._lock = threading.Lock()  # guards the two below
         self._outcomes: dict[object, Outcome] = {}  # by the token of its start
+        self._tokens: dict[object, object] = {}  # key -> token of the work that is being done
         self._running: dict[int, tuple[object, int]] = {}  # node id -> token, deadline
 
-    def start(self, node_id: int, work: Callable[[], Any], deadline_ms: int) -> None:
-        """One at a time for each node."""
-        token = object()
+    def start(self, node_id: int, work: Callable[[], Any], deadline_ms: int, *, key: object = None) -> None:
+        """One at a time for each node. While work of the same key is being done, its outcome is waited for instead: what hangs
+        and is asked for again and again takes one thread.
+        """
+        with self._lock:
+            token = None if key is None else self._tokens.get(key)
+            is_new = token is None
+            token = token or object()
+            if key is not None:
+                self._tokens[key] = token
         self._running[node_id] = (token, deadline_ms)
-        threading.Thread(target=self._run, args=(token, work), name="kafka-producer-login", daemon=True).start()
+        if is_new:
+            try:
+                _in_a_thread(lambda: self._done(token, outcome_of(work), key))
+            except RuntimeError as error:  # too many threads or processes, or the interpreter ends
+                self._done(token, Outcome(None, NetworkError(f"no thread for what may block: {error}")), key)
 
-    def _run(self, token: object, work: Callable[[], Any]) -> None:
-        outcome = outcome_of(work)
+    def _done(self, token: object, outcome: Outcome, key: object) -> None:
         with self._lock:
             self._outcomes[token] = outcome
+            self._tokens.pop(key, None)
         self._wakeup()
 
     def finished(self) -> list[tuple[int, Outcome]]:
@@ -84,3 +97,17 @@ def outcome_of(work: Callable[[], Any]) -> Outcome:
         failure = AuthenticationError(f"{type(error).__name__}: {error}", condition="KAFKA_LOGIN_FAILED")
     failure.__traceback__ = failure.__context__ = failure.__cause__ = None
     return Outcome(None, failure)
+
+
+def outcome_within(work: Callable[[], Any], timeout_ms: int) -> Outcome | None:
+    """Wait for it, but no longer than `timeout_ms`; then None."""
+    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    _in_a_thread(lambda: outcomes.put(outcome_of(work)))
+    try:
+        return outcomes.get(timeout=timeout_ms / 1000)
+    except queue.Empty:
+        return None
+
+
+def _in_a_thread(run: Callable[[], None]) -> None:
+    threading.Thread(target=run, name="kafka-producer-background", daemon=True).start()

@@ -71,6 +71,11 @@ class Connection:
             self._pending.append(_Pending(correlation_id, message.API_KEY, version, message.RESPONSE))
         return frame
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a request has not been answered."""
+        return bool(self._pending)
+
     def receive_data(self, data: Buffer) -> list[Response]:
         """Responses that `data` completes, in order. Look at `error` afterwards: it may be set by what follows them."""
         self._received += data

@@ -11,7 +11,7 @@ Sender thread only. Holds no sockets: NetworkClient tells it what happened, and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from random import Random
@@ -24,8 +24,7 @@ log = logging.getLogger(__name__)
 
 FOREVER_MS = 1 << 60
 
-Address = Any  # what the resolver returns and the transport connects to
-Resolver = Callable[[str, int], Sequence[Address]]  # raises OSError
+Address = Any  # what a resolver returns and the transport connects to
 
 
 class ConnectionState(Enum):
@@ -81,12 +80,10 @@ class ClusterConnectionStates:
         reconnect_backoff_max_ms: int,
         connection_setup_timeout_ms: int,
         connection_setup_timeout_max_ms: int,
-        resolve: Resolver,
         random: Random,
     ) -> None:
         self._reconnect_backoff = ExponentialBackoff(reconnect_backoff_ms, reconnect_backoff_max_ms, random)
         self._setup_timeout = ExponentialBackoff(connection_setup_timeout_ms, connection_setup_timeout_max_ms, random)
-        self._resolve = resolve
         self._nodes: dict[int, _NodeState] = {}
 
     # ---- questions -----------------------------------------------------------------------------------------------------------
@@ -153,6 +150,12 @@ class ClusterConnectionStates:
             if node.state is ConnectionState.CONNECTING and now_ms - node.last_attempt_ms > node.setup_timeout_ms
         ]
 
+    def next_setup_timeout_ms(self, now_ms: int) -> int:
+        """How long until nodes_with_setup_timeout() will have something."""
+        connecting = [node for node in self._nodes.values() if node.state is ConnectionState.CONNECTING]
+        delays = (node.last_attempt_ms + node.setup_timeout_ms + 1 - now_ms for node in connecting)
+        return max(min(delays, default=FOREVER_MS), 0)
+
     def host(self, node_id: int) -> str:
         return self._nodes[node_id].host
 
@@ -176,15 +179,21 @@ class ClusterConnectionStates:
         node.transition_to(ConnectionState.CONNECTING)
         node.last_attempt_ms = now_ms
 
-    def current_address(self, node_id: int) -> Address:
-        """The address to try now. Blocks for DNS when there is none left; OSError when the name does not resolve."""
+    def current_address(self, node_id: int) -> Address | None:
+        """The address to try now; None when there is none left, and the name is to be resolved."""
         node = self._nodes[node_id]
         if not node.addresses:
-            node.addresses = self._resolve(node.host, node.port)
-            # Do not return at once to the address that was just lost: its host may be what is broken.
-            node.address_index = 1 if len(node.addresses) > 1 and node.addresses[0] == node.last_address else 0
+            return None
         node.last_address = node.addresses[node.address_index]
         return node.last_address
+
+    def resolved(self, node_id: int, addresses: Sequence[Address], now_ms: int) -> None:
+        """The name has these addresses, at least one. The first to be tried gets the whole set-up time-out."""
+        node = self._nodes[node_id]
+        node.addresses = addresses
+        # Do not return at once to the address that was just lost: its host may be what is broken.
+        node.address_index = 1 if len(addresses) > 1 and addresses[0] == node.last_address else 0
+        node.last_attempt_ms = now_ms
 
     def disconnected(self, node_id: int, now_ms: int) -> None:
         node = self._nodes[node_id]

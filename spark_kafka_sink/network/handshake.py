@@ -148,16 +148,19 @@ def _check_mechanism(answer: SaslHandshakeResponse) -> None:
 
 
 def _ask_versions() -> Generator[Step, Any, NodeApiVersions]:
-    newest = API_TABLE[ApiKey.API_VERSIONS].max_version
-    answer = yield HandshakeRequest(
-        ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=_software_version()), newest
-    )
-    assert isinstance(answer, ApiVersionsResponse)
-    if answer.error_code == Errors.UNSUPPORTED_VERSION.number:
-        answer = yield HandshakeRequest(ApiVersionsRequest(), 0)
+    """In the newest version that both speak. A broker that refuses ours names its own; one that does not, or refuses that too,
+    is asked in version 0, which all speak.
+    """
+    request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=_software_version())
+    version = API_TABLE[ApiKey.API_VERSIONS].max_version
+    while True:
+        answer = yield HandshakeRequest(request, version)
         assert isinstance(answer, ApiVersionsResponse)
-    _raise_error(answer)
-    return NodeApiVersions(answer)
+        if answer.error_code != Errors.UNSUPPORTED_VERSION.number or version == 0:
+            _raise_error(answer)
+            return NodeApiVersions(answer)
+        theirs = next((api.max_version for api in answer.api_keys if api.api_key == ApiKey.API_VERSIONS), 0)
+        version = theirs if 0 < theirs < version else 0
 
 
 def _raise_error(answer: ApiVersionsResponse) -> None:

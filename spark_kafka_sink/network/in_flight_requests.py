@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.protocol.schema import Request
 
@@ -50,10 +51,6 @@ class ClientResponse:
     correlation_id: int = -1  # for logs; -1: it was never sent
     error: KafkaError | None = None  # no version in common, or authentication failed: it was never sent
 
-    @property
-    def was_successful(self) -> bool:
-        return not self.disconnected and self.error is None
-
 
 @dataclass(slots=True)
 class InFlightRequest:
@@ -71,7 +68,11 @@ class InFlightRequest:
         return f"node {self.request.node_id}: {name} v{self.version}, correlation id {self.correlation_id}"
 
     def has_timed_out(self, now_ms: int) -> bool:
-        return now_ms - self.sent_ms - self.throttled_ms > self.request.request_timeout_ms
+        return now_ms >= self.times_out_at_ms
+
+    @property
+    def times_out_at_ms(self) -> int:
+        return self.sent_ms + self.throttled_ms + self.request.request_timeout_ms + 1
 
 
 class InFlightRequests:
@@ -123,3 +124,8 @@ class InFlightRequests:
 
     def nodes_with_timed_out_requests(self, now_ms: int) -> list[int]:
         return [node_id for node_id, queue in self._queues.items() if any(request.has_timed_out(now_ms) for request in queue)]
+
+    def next_timeout_ms(self, now_ms: int) -> int:
+        """How long until nodes_with_timed_out_requests() will have something."""
+        delays = (request.times_out_at_ms - now_ms for queue in self._queues.values() for request in queue)
+        return max(min(delays, default=NEVER_MS), 0)

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
-from uuid import UUID
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, NetworkError, ProducerClosedError
@@ -108,9 +107,12 @@ class Metadata:
     def last_known_leader(self, topic_partition: TopicPartition) -> Node | None:
         """For messages: the leader; while there are bootstrap servers only, the one from before."""
         with self._changed:
-            cluster = self._before_bootstrap if self._cluster.is_bootstrap else self._cluster
+            cluster = self._last_known_locked()
             leader = cluster.leader_for(topic_partition)
             return None if leader is None else cluster.node(leader)
+
+    def _last_known_locked(self) -> Cluster:
+        return self._before_bootstrap if self._cluster.is_bootstrap else self._cluster
 
     # ---- callers: topics, waiting, errors --------------------------------------------------------------------------------
 
@@ -328,6 +330,7 @@ class Metadata:
             self._last_refresh_ms = now_ms
             self._failures = 0
             self._update_version += 1
+            self._fatal_error = None  # whoever waits gets this answer instead, and nobody an error that is over
             self._equivalent_responses += 1  # until a partition shows that it brought news
             if not is_partial_update:
                 self._needs_full_update = False
@@ -385,10 +388,13 @@ class Metadata:
             if error.refresh_metadata:
                 self.request_update(f"topic {name}: {error}")
             return Topic(topic_id, {}, error, answer.is_internal)
+        # Also when no id is known: then epochs are taken as they come, as after starting again from bootstrap.servers.
         is_recreated = topic_id is not None and topic_id != self._cluster.topic_id(name)
+        if is_recreated and self._last_known_locked().topic_id(name) not in (None, topic_id):
+            log.info("= metadata: topic %s was re-created with id %s", name, topic_id)
         partitions: dict[int, PartitionInfo] = {}
         for partition in answer.partitions:
-            info = self._read_partition_locked(name, partition, topic_id, is_recreated, has_reliable_leader_epochs)
+            info = self._read_partition_locked(name, partition, is_recreated, has_reliable_leader_epochs)
             partitions[info.partition] = info
             error = Errors.for_code(partition.error_code)
             if error.refresh_metadata:
@@ -399,7 +405,6 @@ class Metadata:
         self,
         topic: str,
         answer: MetadataResponsePartition,
-        topic_id: UUID | None,
         is_recreated: bool,
         has_reliable_leader_epochs: bool,
     ) -> PartitionInfo:
@@ -413,8 +418,6 @@ class Metadata:
         if known is not None and not is_recreated and answer.leader_epoch < known:
             log.debug("! metadata: ignoring epoch %d of %s, %d has been seen", answer.leader_epoch, key, known)
             return self._cluster.partition(key) or _partition_info(topic, answer, None)._replace(leader=None)
-        if known is not None and is_recreated:
-            log.info("= metadata: %s was re-created with topic id %s", key, topic_id)
         if known is None or is_recreated or answer.leader_epoch > known:
             self._equivalent_responses = 0
         self._epochs[key] = answer.leader_epoch

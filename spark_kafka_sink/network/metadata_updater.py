@@ -30,7 +30,7 @@ class MetadataSender(Protocol):
     """What the updater needs of NetworkClient."""
 
     def find_least_loaded_node(self, now_ms: int) -> tuple[Node | None, bool]:
-        """The node to ask, and whether any node at all is connected and ready."""
+        """The node to ask, and whether any node at all is connected."""
         ...
 
     def can_send(self, node_id: int, now_ms: int) -> bool: ...
@@ -64,8 +64,8 @@ class MetadataUpdater:
             return delay_ms
         if self._attempts_since_ms is None:
             self._attempts_since_ms = now_ms
-        node, is_any_ready = self._sender.find_least_loaded_node(now_ms)
-        if node is None and not is_any_ready and self._may_rebootstrap and not self._metadata.cluster().is_bootstrap:
+        node, is_any_connected = self._sender.find_least_loaded_node(now_ms)
+        if node is None and not is_any_connected and self._may_rebootstrap and not self._metadata.cluster().is_bootstrap:
             self.rebootstrap(now_ms)
             node, _ = self._sender.find_least_loaded_node(now_ms)
         if node is None:

@@ -10,7 +10,7 @@ its requests; when a request is called back, no buffer of it is referred to any 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClo
 from spark_kafka_sink.network.background import Background, BackgroundWorker, Outcome, Worker
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.connection import MAX_RESPONSE_BYTES, Connection, Response
-from spark_kafka_sink.network.connection_states import ClusterConnectionStates, Resolver
+from spark_kafka_sink.network.connection_states import FOREVER_MS, ClusterConnectionStates
 from spark_kafka_sink.network.handshake import (
     Handshake,
     HandshakeRequest,
@@ -33,11 +33,12 @@ from spark_kafka_sink.network.handshake import (
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse, InFlightRequest, InFlightRequests
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.metadata_updater import MetadataUpdater
+from spark_kafka_sink.network.names import Resolver, canonical_bootstrap_servers, literal_addresses, look_up, resolve
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.sasl.login import Login
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selectable, Selector
 from spark_kafka_sink.network.tls import TlsConnector
-from spark_kafka_sink.network.transport import Address, PlaintextTransport, Transport, canonical_servers, resolve
+from spark_kafka_sink.network.transport import Address, PlaintextTransport, Transport
 from spark_kafka_sink.protocol.api_keys import API_TABLE
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest
@@ -93,12 +94,13 @@ class NetworkClient:
         self._metrics = metrics or NetworkMetrics()
         self._selector: Selectable = selector or _selector(config, clock, self._metrics)
         self._worker: Worker = worker or BackgroundWorker(self._selector.wakeup)
+        self._resolve = resolve_host
+        self._resolving: set[int] = set()  # nodes that are connecting, and whose name the worker looks up
         self._states = ClusterConnectionStates(
             reconnect_backoff_ms=config.reconnect_backoff_ms,
             reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
             connection_setup_timeout_ms=config.socket_connection_setup_timeout_ms,
             connection_setup_timeout_max_ms=config.socket_connection_setup_timeout_max_ms,
-            resolve=resolve_host,
             random=self._random,
         )
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
@@ -114,7 +116,8 @@ class NetworkClient:
         self._is_closed = False
         self.refusals: dict[int, AuthenticationError] = {}  # of the latest poll: nodes that did not let us in
         if config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only":
-            metadata.bootstrap([server for host, port in config.bootstrap_servers for server in _canonical(host, port)])
+            timeout_ms = config.socket_connection_setup_timeout_ms
+            metadata.bootstrap(canonical_bootstrap_servers(config.bootstrap_servers, timeout_ms))
 
     # ---- which nodes ---------------------------------------------------------------------------------------------------------
 
@@ -198,7 +201,7 @@ class NetworkClient:
         return None if node is None else node.id
 
     def find_least_loaded_node(self, now_ms: int) -> tuple[Node | None, bool]:
-        """As least_loaded_node; and whether any connection is ready, be it busy."""
+        """As least_loaded_node; and whether any connection stands, be it busy or throttled: the cluster is there."""
         nodes = list(self._metadata.cluster().nodes)
         self._random.shuffle(nodes)  # among equals, do not have every client choose the first
         usable = [node for node in nodes if self.can_send(node.id, now_ms)]
@@ -206,27 +209,59 @@ class NetworkClient:
             node for node in nodes if self._states.is_preparing_connection(node.id) or self._is_session_due(node.id, now_ms)
         ]
         connectable = [node for node in nodes if self._states.can_connect(node.id, now_ms)]
-        is_any_ready = any(self._states.is_ready(node.id, now_ms) and self._selector.is_channel_ready(node.id) for node in nodes)
+        is_any_connected = any(self._states.is_connected(node.id) and self._selector.is_channel_ready(node.id) for node in nodes)
         if usable:
-            return min(usable, key=lambda node: self._in_flight.count(node.id)), is_any_ready
+            return min(usable, key=lambda node: self._in_flight.count(node.id)), is_any_connected
         if preparing:
-            return preparing[0], is_any_ready
-        return min(connectable, key=lambda node: self._states.last_attempt_ms(node.id), default=None), is_any_ready
+            return preparing[0], is_any_connected
+        return min(connectable, key=lambda node: self._states.last_attempt_ms(node.id), default=None), is_any_connected
 
     def is_any_node_connecting(self) -> bool:
         return any(self._states.is_connecting(node.id) for node in self._metadata.cluster().nodes)
 
     def initiate_connect(self, node: Node, now_ms: int) -> None:
+        """Never waits for DNS: a name is looked up in the background, and poll() connects when its addresses are there."""
         self._states.connecting(node.id, now_ms, node.host, node.port)
-        connection = Connection(self._client_id, max_response_bytes=MAX_HANDSHAKE_BYTES)
         try:
-            address = self._states.current_address(node.id)
-            log.debug("= node %d: connecting to %s:%d at %s", node.id, node.host, node.port, address)
-            self._selector.connect(node.id, address, connection)
-        except OSError as error:  # the name does not resolve, or there is no route
-            self._process_disconnection([], node.id, now_ms, Disconnect(ChannelState.NOT_CONNECTED, str(error)))
+            if self._states.current_address(node.id) is None:
+                addresses = literal_addresses(node.host, node.port)
+                if not addresses:
+                    self._look_up(node)
+                    return
+                self._states.resolved(node.id, addresses, now_ms)
+            self._connect(node.id)
+        except OSError as error:  # such a name cannot be, or there is no route
+            self._fail_to_connect(node.id, now_ms, str(error))
+
+    def _look_up(self, node: Node) -> None:
+        log.debug("= node %d: looking up %s", node.id, node.host)
+        self._resolving.add(node.id)
+        # Given up with the attempt to connect, which has a time-out of its own.
+        work = partial(look_up, self._resolve, node.host, node.port)
+        self._worker.start(node.id, work, FOREVER_MS, key=(node.host, node.port))
+
+    def _looked_up(self, node_id: int, outcome: Outcome, now_ms: int) -> None:
+        self._resolving.discard(node_id)
+        if outcome.error is not None:
+            self._fail_to_connect(node_id, now_ms, outcome.error.message)
             return
-        self._connections[node.id] = connection
+        self._states.resolved(node_id, outcome.result, now_ms)
+        try:
+            self._connect(node_id)
+        except OSError as error:
+            self._fail_to_connect(node_id, now_ms, str(error))
+
+    def _connect(self, node_id: int) -> None:
+        connection = Connection(self._client_id, max_response_bytes=MAX_HANDSHAKE_BYTES)
+        address = self._states.current_address(node_id)
+        assert address is not None
+        log.debug("= node %d: connecting to %s at %s", node_id, self._states.address_text(node_id), address)
+        self._selector.connect(node_id, address, connection)
+        self._connections[node_id] = connection
+
+    def _fail_to_connect(self, node_id: int, now_ms: int, reason: str) -> None:
+        # No responses: nothing is in flight to a node that was never connected.
+        self._process_disconnection([], node_id, now_ms, Disconnect(ChannelState.NOT_CONNECTED, reason))
 
     # ---- sending -------------------------------------------------------------------------------------------------------------
 
@@ -280,21 +315,25 @@ class NetworkClient:
             responses, self._aborted = self._aborted, []
             return _call_back(responses)
         metadata_timeout_ms = self._updater.maybe_update(now_ms)
-        self._selector.poll(min(timeout_ms, metadata_timeout_ms, self._request_timeout_ms))
+        responses = []
+        is_news = self._handle_finished_work(responses, now_ms)
+        self._selector.poll(0 if is_news else min(timeout_ms, metadata_timeout_ms, self._next_timeout_ms(now_ms)))
 
         now_ms = self._clock.now_ms()
-        responses = []
         # This order matters: an answer that arrived together with the end of its connection is an answer.
         self._handle_completed_sends(responses, now_ms)
         self._handle_completed_receives(responses, now_ms)
         self._handle_disconnections(responses, now_ms)
         self._handle_connections(now_ms)
-        self._handle_finished_work(responses, now_ms)
         self._continue_handshakes(now_ms)
         self._handle_timed_out_connections(responses, now_ms)
         self._handle_timed_out_requests(responses, now_ms)
         self._handle_rebootstrap(responses, now_ms)
         return _call_back(responses)
+
+    def _next_timeout_ms(self, now_ms: int) -> int:
+        """How long until a request or an attempt to connect times out. Else request.timeout.ms: look up now and then."""
+        return min(self._in_flight.next_timeout_ms(now_ms), self._states.next_setup_timeout_ms(now_ms), self._request_timeout_ms)
 
     def wakeup(self) -> None:
         """End a poll that waits, or keep the next from waiting. Any thread."""
@@ -364,7 +403,8 @@ class NetworkClient:
         for node_id in self._states.nodes_with_setup_timeout(now_ms):
             timeout_ms = self._states.setup_timeout_ms(node_id)
             self._selector.close(node_id)
-            reason = f"no connection within {timeout_ms} ms (socket.connection.setup.timeout.ms, grows with each failure)"
+            what = f"no answer of DNS about {self._states.host(node_id)}" if node_id in self._resolving else "no connection"
+            reason = f"{what} within {timeout_ms} ms (socket.connection.setup.timeout.ms, grows with each failure)"
             log.debug("- node %d: %s", node_id, reason)
             self._process_disconnection(
                 responses, node_id, now_ms, Disconnect(ChannelState.NOT_CONNECTED, reason), timed_out=True
@@ -425,6 +465,7 @@ class NetworkClient:
         ):
             table.pop(node_id, None)
         self._unproven.discard(node_id)
+        self._resolving.discard(node_id)
         self._worker.forget(node_id)
 
     def _cancel_in_flight(self, node_id: int, now_ms: int, responses: list[ClientResponse] | None, *, timed_out: bool) -> None:
@@ -461,13 +502,20 @@ class NetworkClient:
         else:
             self._handshake_requests[node_id] = step
 
-    def _handle_finished_work(self, responses: list[ClientResponse], now_ms: int) -> None:
-        for node_id, outcome in self._worker.finished():
-            self._advance_handshake(responses, node_id, outcome, now_ms)
-        for node_id in self._worker.overdue(now_ms):
+    def _handle_finished_work(self, responses: list[ClientResponse], now_ms: int) -> bool:
+        """Whether there was any, or any was given up."""
+        finished, overdue = self._worker.finished(), self._worker.overdue(now_ms)
+        for node_id, outcome in finished:
+            if node_id in self._resolving:
+                self._looked_up(node_id, outcome, now_ms)
+            else:
+                self._advance_handshake(responses, node_id, outcome, now_ms)
+        self._continue_handshakes(now_ms)
+        for node_id in overdue:
             self._selector.close(node_id)
             reason = "the login was not ready within request.timeout.ms: the token source or the Kerberos server does not answer"
             self._process_disconnection(responses, node_id, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason), timed_out=True)
+        return bool(finished or overdue)
 
     def _continue_handshakes(self, now_ms: int) -> None:
         for node_id in [node_id for node_id in self._handshake_requests if self._can_shake_hands(node_id)]:
@@ -582,11 +630,3 @@ def _transport_factory(config: ProducerConfig) -> Callable[[Address], Transport]
     return partial(
         PlaintextTransport, send_buffer_bytes=config.send_buffer_bytes, receive_buffer_bytes=config.receive_buffer_bytes
     )
-
-
-def _canonical(host: str, port: int) -> Iterable[tuple[str, int]]:
-    try:
-        return canonical_servers(host, port)
-    except OSError as error:
-        log.warning("! bootstrap server %s:%d cannot be resolved to canonical names: %s", host, port, error)
-        return [(host, port)]

@@ -333,10 +333,17 @@ class Selector:
                 return
 
     def _close_oldest_idle_connection(self) -> None:
-        """One per poll, as many polls come before the next is due."""
-        if self._max_idle_ms < 0 or not self._last_active_ms:
+        """One per poll, as many polls come before the next is due. One that waits for an answer, or is being written to, is not
+        idle, however long that takes: request.timeout.ms is its limit.
+        """
+        if self._max_idle_ms < 0:
             return
-        node_id, active_ms = next(iter(self._last_active_ms.items()))
-        if self._clock.now_ms() - active_ms > self._max_idle_ms:
-            reason = f"idle for more than connections.max.idle.ms={self._max_idle_ms}"
-            self._disconnect(self._channels[node_id], ChannelState.EXPIRED, reason)
+        active_before_ms = self._clock.now_ms() - self._max_idle_ms
+        for node_id, active_ms in self._last_active_ms.items():
+            if active_ms >= active_before_ms:
+                return
+            channel = self._channels[node_id]
+            if channel.outgoing is None and not channel.connection.is_waiting:
+                reason = f"idle for more than connections.max.idle.ms={self._max_idle_ms}"
+                self._disconnect(channel, ChannelState.EXPIRED, reason)
+                return

@@ -1,6 +1,6 @@
 """Bytes over one non-blocking socket. Selector is the only user; TlsTransport (tls.py) can take this one's place.
 
-No method waits. Names resolve here too, which is the one thing that can block: as long as the system's resolver does.
+No method waits. An Address comes from names.py.
 """
 
 from __future__ import annotations
@@ -28,23 +28,6 @@ class Address(NamedTuple):
     def __str__(self) -> str:
         host, port, *_ = self.socket_address
         return f"[{host}]:{port}" if self.family == socket.AF_INET6 else f"{host}:{port}"
-
-
-def resolve(host: str, port: int) -> list[Address]:
-    """Every address of a host, in the order of the system's preference. Blocks for DNS; raises OSError."""
-    if not 0 < port < 1 << 16:
-        raise OSError(f"{port} is not a port")  # the system would take the lower 16 bits of it
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError as error:  # raised for names that DNS cannot hold, like one with a label of 64 characters
-        raise OSError(f"{host!r} is not a host name: {error}") from error
-    return list(dict.fromkeys(Address(family, socket_address, host) for family, _, _, _, socket_address in found))
-
-
-def canonical_servers(host: str, port: int) -> list[tuple[str, int]]:
-    """The canonical name of every address of a host (client.dns.lookup=resolve_canonical_bootstrap_servers_only)."""
-    names = [socket.getnameinfo(address.socket_address, socket.NI_NUMERICSERV)[0] for address in resolve(host, port)]
-    return [(name, port) for name in dict.fromkeys(names)]
 
 
 class Transport(Protocol):

@@ -4,7 +4,7 @@ Threads
     caller    whoever calls KafkaProducer: maps rows to partitions, encodes, fills batches, waits for memory, metadata, flush
     Sender    one daemon thread per producer: drains batches, talks to brokers, completes, retries and expires batches
     ProducerSendThread    legacy_producer.py with producer.type=async only: a caller like any other, fed by a queue
-    login     a short-lived daemon thread per connection that needs a token or ticket (network/background.py)
+    background  a short-lived daemon thread per host name to look up, token or ticket to fetch (network/background.py)
 
 Where each class lives
     KafkaProducer       any caller thread

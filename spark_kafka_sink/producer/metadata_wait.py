@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config import is_topic_name
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
+from spark_kafka_sink.protocol.error_codes import Errors
 
 
 class MetadataWait:
@@ -30,6 +32,9 @@ class MetadataWait:
 
         Raises KafkaTimeoutError or InvalidRecordError when there is no such thing by then, and what brokers say of the topic.
         """
+        if self._metadata.cluster().partition_count(topic) is None and not is_topic_name(topic):
+            # Brokers would say the same, but some such names cannot even be put into a request.
+            raise Errors.INVALID_TOPIC_EXCEPTION.error(f"topic {topic[:300]!r}")
         deadline_ms = self._clock.now_ms() + max_block_ms
         while True:
             now_ms = self._clock.now_ms()

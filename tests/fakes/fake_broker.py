@@ -151,6 +151,7 @@ class FakeBroker:
         self._next_producer_id = 1000
         self._transactional: dict[str, tuple[int, int]] = {}
         self.nodes = {node_id: _Node(self, node_id) for node_id in range(nodes)}
+        self.hosts: dict[int, str] = {}  # node id -> the name that it is advertised under; else 127.0.0.1
         for name, partitions in (topics or {}).items():
             self.add_topic(name, partitions)
 
@@ -317,7 +318,7 @@ class FakeBroker:
     def _metadata(self, message: MetadataRequest, error: ErrorCode) -> MetadataResponse:
         names = list(self.topics) if message.topics is None else [topic.name or "" for topic in message.topics]
         brokers = [
-            MetadataResponseBroker(node_id=node.node_id, host="127.0.0.1", port=node.port)
+            MetadataResponseBroker(node_id=node.node_id, host=self.hosts.get(node.node_id, "127.0.0.1"), port=node.port)
             for node in self.nodes.values()
             if node.is_running
         ]

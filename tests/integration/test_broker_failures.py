@@ -19,7 +19,7 @@ from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.producer.delivery import Delivery
 from tests.benchmarks.measuring import peak_resident_mb, reset_peak
-from tests.integration.reading import READERS
+from tests.integration.reading import READERS, ReadRecord
 
 ROWS_PER_CALL = 5_000
 PARTITIONS = 6
@@ -211,3 +211,34 @@ def test_fifty_million_rows_take_no_more_memory_than_the_first_two_million(broke
     assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
     assert peak_mb - at_first_mb < 32 + 200
     assert peak_mb - after_two_million_mb < 32
+
+
+def test_a_topic_that_is_deleted_and_created_again_under_a_writer_gets_what_comes_later(
+    broker: LocalKafka, topic: Callable[..., str], read_topic: Callable[..., list[ReadRecord]]
+) -> None:
+    """Another id, leader epochs from 0, no memory of the producer's sequence numbers, and for a while no topic at all."""
+    from kafka.admin import KafkaAdminClient
+
+    name = topic(1)
+    options = {"bootstrap.servers": broker.bootstrap_servers, "batch.size": "64", "retry.backoff.ms": "20"}
+    with KafkaProducer(options) as producer:
+
+        def write(numbers: range) -> list[Delivery]:
+            return [producer.send_columns(name, value=pa.array([str(number)])) for number in numbers]
+
+        for delivery in write(range(100)):
+            delivery.result(60_000)
+        admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers.split(","))
+        try:
+            admin.delete_topics([name])
+        finally:
+            admin.close()
+        meanwhile = write(range(100, 200))
+        broker.create_topic(name, 1)
+        later = write(range(200, 300))
+        for delivery in meanwhile + later:
+            assert delivery.result(60_000).acknowledged == 1
+    numbers = [int(record.value or b"-1") for record in read_topic(name)]
+    # Of those meanwhile, what the dying topic still took went with it.
+    assert numbers == list(range(300 - len(numbers), 300))
+    assert len(numbers) >= 100

@@ -14,7 +14,9 @@ NetworkClientTest → test_network_client.py
     testUnsupportedVersionDuringInternalMetadataRequest → test_a_broker_too_old_for_our_metadata_is_a_fatal_error
     testApiVersionsRequest, testInvalidApiVersionsRequest → test_handshake.py,
         test_a_broker_that_refuses_the_handshake_is_disconnected
-    testUnsupportedApiVersionsRequestWith(out)VersionProvidedByTheBroker → test_a_broker_that_refuses_our_api_versions_…
+    testUnsupportedApiVersionsRequestWithVersionProvidedByTheBroker → test_handshake.py,
+        test_a_broker_that_refuses_the_version_and_names_its_own_is_asked_in_that
+    testUnsupportedApiVersionsRequestWithoutVersionProvidedByTheBroker → test_a_broker_that_refuses_our_api_versions_…
     test(Default)RequestTimeout → test_a_request_that_takes_too_long_ends_the_connection_and_all_in_flight
     testConnectionSetupTimeout, testConnectionDoesNotRemainStuckInCheckingApiVersionsState… →
         test_a_connection_that_takes_too_long_is_given_up_and_tried_again, test_a_handshake_that_is_never_answered_times_out
@@ -37,7 +39,8 @@ NetworkClientTest → test_network_client.py
 ClusterConnectionStatesTest → test_connection_states.py        all
 InFlightRequestsTest → test_in_flight_requests.py              all
 NodeApiVersionsTest → test_handshake.py                        all but the texts of toString
-ClientUtilsTest → tests/test_config.py (addresses), test_selector.py (canonical names)
+ApiVersionsTest → not applicable: record batches of version 2 only, and versions are kept per node
+ClientUtilsTest → tests/test_config.py (addresses), test_names.py (canonical names)
 NetworkReceiveTest, NetworkSendTest → test_connection.py
 
 SelectorTest → test_selector.py
@@ -60,7 +63,7 @@ SelectorTest → test_selector.py
     testEmptyRequest → not applicable: a frame has a header
     testMute, testMuteOnOOM, testLowestPriorityChannel, testInbound… → not applicable: a broker's
     testWriteCompletesSendWithNoBytesWritten → the transport's that keeps bytes back (TLS)
-    test…Metric(s)…, testIoMetricsHaveCorrectDoc → not applicable: a selector counts nothing
+    test…Metric(s)…, testMetricsCleanupOnSelectorClose, testIoMetricsHaveCorrectDoc → tests/producer/test_producer_metrics.py
 
 MetadataTest → test_metadata.py
     testUpdateMetadataAllowedImmediatelyAfterBootstrap → test_it_starts_from_the_bootstrap_servers
@@ -88,5 +91,6 @@ ProducerMetadataTest → test_metadata.py        all, under "when to update", "t
 MetadataSnapshotTest → test_metadata.py        testTopicNamesCache… not applicable: Produce knows the names of its ids
 
 Beyond Java: test_hostile_brokers.py (any bytes, any values), answers to requests that are still being written, answers of another
-cluster, and the debug log (tests/producer/test_debug_log.py).
+cluster, a resolver that hangs (here and in tests/producer/test_kafka_producer.py), connections that wait for an answer and are
+therefore not idle, and the debug log (tests/producer/test_debug_log.py).
 """

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.errors import AuthenticationError, ConfigError
-from spark_kafka_sink.network.background import BackgroundWorker, Outcome, outcome_of
+from spark_kafka_sink.errors import AuthenticationError, ConfigError, NetworkError
+from spark_kafka_sink.network.background import BackgroundWorker, Outcome, outcome_of, outcome_within
 
 LIMIT_S = 30
 
@@ -74,6 +74,51 @@ def test_the_late_outcome_of_a_forgotten_work_is_not_taken_for_the_next_ones(ben
     second.set()
     bench.wakeups.get(timeout=LIMIT_S)
     assert bench.worker.finished() == [(1, Outcome("new", None))]
+
+
+def test_work_that_hangs_and_is_asked_for_again_takes_one_thread(bench: Bench) -> None:
+    """A resolver that never answers would have taken another thread with each attempt to connect."""
+    release = threading.Event()
+    started: list[str] = []
+
+    def look_up(name: str) -> str:
+        started.append(name)
+        release.wait(LIMIT_S)
+        return name
+
+    for _ in range(5):
+        bench.worker.start(1, lambda: look_up("a"), 1000, key="a")
+        bench.worker.forget(1)
+    bench.worker.start(1, lambda: look_up("a"), 1000, key="a")
+    bench.worker.start(2, lambda: look_up("a"), 1000, key="a")
+    release.set()
+    bench.wakeups.get(timeout=LIMIT_S)
+    assert bench.worker.finished() == [(1, Outcome("a", None)), (2, Outcome("a", None))]
+    assert started == ["a"]
+    bench.worker.start(1, lambda: look_up("a"), 1000, key="a")  # done: asked for anew
+    bench.wakeups.get(timeout=LIMIT_S)
+    assert bench.worker.finished() == [(1, Outcome("a", None))]
+    assert started == ["a", "a"]
+
+
+def test_a_thread_that_cannot_be_started_is_a_failure_of_the_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers limit threads. Raised into the Sender, that would have ended it, and failed all rows."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    ((node_id, outcome),) = bench.run(1, lambda: "never")
+    assert node_id == 1
+    assert isinstance(outcome.error, NetworkError)
+    assert "can't start new thread" in outcome.error.message
+
+
+def test_waiting_for_an_outcome_has_a_limit() -> None:
+    release = threading.Event()
+    assert outcome_within(lambda: release.wait(LIMIT_S), 10) is None
+    release.set()
+    assert outcome_within(lambda: 5, LIMIT_S * 1000) == Outcome(5, None)
 
 
 def test_what_foreign_code_raises_is_an_authentication_error_without_its_frames() -> None:

@@ -18,33 +18,32 @@ NOW = 1_000_000
 
 
 class Names:
-    """A resolver whose answers the test decides."""
+    """DNS, whose answers the test decides."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)
         self.asked = 0
 
-    def __call__(self, host: str, port: int) -> Sequence[str]:
+    def look_up(self) -> Sequence[str]:
         answer = self.answers[min(self.asked, len(self.answers) - 1)]
         self.asked += 1
-        if not answer:
-            raise OSError(f"{host}:{port} does not resolve")
         return answer
 
 
-def states(resolve: Names | None = None) -> ClusterConnectionStates:
+def states() -> ClusterConnectionStates:
     return ClusterConnectionStates(
         reconnect_backoff_ms=50,
         reconnect_backoff_max_ms=1000,
         connection_setup_timeout_ms=10_000,
         connection_setup_timeout_max_ms=30_000,
-        resolve=resolve or Names(["a"]),
         random=Random(0),
     )
 
 
-def connect(table: ClusterConnectionStates, now_ms: int = NOW, host: str = "host") -> str:
-    table.connecting(NODE, now_ms, host, 9092)
+def connect(table: ClusterConnectionStates, names: Names | None = None, host: str = "host") -> str:
+    table.connecting(NODE, NOW, host, 9092)
+    if table.current_address(NODE) is None:
+        table.resolved(NODE, (names or Names(["a"])).look_up(), NOW)
     return str(table.current_address(NODE))
 
 
@@ -101,6 +100,20 @@ def test_reconnect_back_off_doubles_until_its_limit_and_ends_with_ready() -> Non
     table.ready(NODE)
     table.disconnected(NODE, NOW)
     assert is_about(table.connection_delay_ms(NODE, NOW), 50)
+
+
+def test_back_off_counts_from_the_end_of_a_connection_not_from_its_beginning() -> None:
+    table = states()
+    connect(table)
+    table.checking_api_versions(NODE)
+    table.ready(NODE)
+    table.disconnected(NODE, NOW + 60_000)
+    assert not table.can_connect(NODE, NOW + 60_000)
+    assert is_about(table.connection_delay_ms(NODE, NOW + 60_000), 50)
+    table.connecting(NODE, NOW + 120_000, "host", 9092)
+    table.disconnected(NODE, NOW + 130_000)
+    table.authentication_failed(NODE, NOW + 140_000, AuthenticationError("no"))
+    assert not table.can_connect(NODE, NOW + 140_000)
 
 
 def test_set_up_time_out_doubles_with_each_attempt_and_ends_with_a_connection() -> None:
@@ -166,10 +179,10 @@ def test_a_disconnected_node_waits_for_back_off_though_it_was_throttled() -> Non
 
 def test_every_address_is_tried_before_the_name_is_resolved_again() -> None:
     names = Names(["a", "b", "c"], ["d"])
-    table = states(names)
+    table = states()
     tried = []
     for _ in range(4):
-        tried.append(connect(table))
+        tried.append(connect(table, names))
         table.disconnected(NODE, NOW)
     assert tried == ["a", "b", "c", "d"]
     assert names.asked == 2
@@ -177,36 +190,48 @@ def test_every_address_is_tried_before_the_name_is_resolved_again() -> None:
 
 def test_a_single_address_is_resolved_again_for_each_attempt() -> None:
     names = Names(["a"])
-    table = states(names)
+    table = states()
     for _ in range(3):
-        assert connect(table) == "a"
+        assert connect(table, names) == "a"
         table.disconnected(NODE, NOW)
     assert names.asked == 3
 
 
 def test_after_a_lost_connection_the_name_is_resolved_again_and_another_address_comes_first() -> None:
     names = Names(["a", "b"], ["a", "b"])
-    table = states(names)
-    assert connect(table) == "a"
+    table = states()
+    assert connect(table, names) == "a"
     table.checking_api_versions(NODE)
     table.disconnected(NODE, NOW)
-    assert connect(table) == "b"
+    assert connect(table, names) == "b"
     assert names.asked == 2
 
 
 def test_a_name_that_does_not_resolve_can_be_tried_again() -> None:
-    table = states(Names([], ["a"]))
+    table = states()
     table.connecting(NODE, NOW, "host", 9092)
-    with pytest.raises(OSError, match="host:9092 does not resolve"):
-        table.current_address(NODE)
+    assert table.current_address(NODE) is None
     table.disconnected(NODE, NOW)
     assert connect(table) == "a"
 
 
+def test_looking_the_name_up_is_limited_by_the_set_up_time_out_and_takes_nothing_from_the_first_address() -> None:
+    table = states()
+    table.connecting(NODE, NOW, "host", 9092)
+    limit_ms = table.setup_timeout_ms(NODE)
+    assert table.next_setup_timeout_ms(NOW) == limit_ms + 1
+    assert table.nodes_with_setup_timeout(NOW + limit_ms + 1) == [NODE]
+    table.resolved(NODE, ["a"], NOW + limit_ms)
+    assert table.nodes_with_setup_timeout(NOW + limit_ms + 1) == []
+    assert table.next_setup_timeout_ms(NOW + limit_ms) == limit_ms + 1
+    table.disconnected(NODE, NOW + limit_ms)
+    assert table.next_setup_timeout_ms(NOW + limit_ms) == FOREVER_MS
+
+
 def test_a_node_that_moved_starts_without_the_failures_of_its_old_address() -> None:
-    table = states(Names(["a", "b"]))
+    table = states()
     for _ in range(5):
-        connect(table)
+        connect(table, Names(["a", "b"]))
         table.disconnected(NODE, NOW)
     connect(table, host="elsewhere")
     assert table.address_text(NODE) == "elsewhere:9092"

@@ -19,7 +19,12 @@ from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin
 from spark_kafka_sink.network.sasl.scram import ScramLogin
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, RefreshWindow, TokenCache
 from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse, FinalizedFeatureKey
+from spark_kafka_sink.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+)
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from spark_kafka_sink.protocol.schema import Message
@@ -50,6 +55,36 @@ def test_a_broker_that_refuses_the_version_is_asked_in_version_0() -> None:
     _, version = steps.send(ApiVersionsResponse(error_code=35))
     assert version == 0
     assert finish(steps, api_versions({ApiKey.PRODUCE: (0, 8)})).latest_usable_version(ApiKey.PRODUCE) == 8
+
+
+def refusal(max_version: int) -> ApiVersionsResponse:
+    keys = (ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=max_version),)
+    return ApiVersionsResponse(error_code=35, api_keys=keys)
+
+
+def test_a_broker_that_refuses_the_version_and_names_its_own_is_asked_in_that() -> None:
+    """Brokers 2.4 to 3.8 were asked in version 0: they never learnt the client's name, which their metrics count (KIP-511)."""
+    steps = handshake()
+    next(steps)
+    message, version = steps.send(refusal(3))
+    assert version == 3
+    assert isinstance(message, ApiVersionsRequest)
+    assert message.client_software_name == "pykafka-sink"
+    finish(steps, api_versions())
+
+
+@pytest.mark.parametrize("nonsense", [4, 32767, -1])
+def test_a_broker_that_refuses_the_version_that_it_names_is_asked_in_version_0(nonsense: int) -> None:
+    steps = handshake()
+    next(steps)
+    _, version = steps.send(refusal(nonsense))
+    assert version == 0
+    steps = handshake()
+    next(steps)
+    _, version = steps.send(refusal(3))
+    _, version = steps.send(refusal(3))
+    assert version == 0
+    finish(steps, api_versions())
 
 
 def test_a_broker_that_refuses_version_0_too_is_of_no_use() -> None:

@@ -20,9 +20,10 @@ from spark_kafka_sink.errors import KafkaError, ProtocolError
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.in_flight_requests import ClientRequest
 from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.network.names import resolve
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.selector import Selector
-from spark_kafka_sink.network.transport import Address, PlaintextTransport, resolve
+from spark_kafka_sink.network.transport import Address, PlaintextTransport
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -43,9 +44,12 @@ from spark_kafka_sink.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from spark_kafka_sink.protocol.schema import Message, Request
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_selector import FakeSelector, Sent, framed
+from tests.fakes.fake_worker import FakeWorker
 from tests.fakes.network_config import api_versions, metadata, network_config, topic
 
 KIB, MIB = 1024, 1024 * 1024
@@ -55,6 +59,8 @@ REQUESTS: list[Request[Any]] = [
     MetadataRequest(topics=None),
     InitProducerIdRequest(transaction_timeout_ms=1000),
     ProduceRequest(acks=-1, timeout_ms=1000, topic_data=()),
+    SaslHandshakeRequest(mechanism="PLAIN"),
+    SaslAuthenticateRequest(auth_bytes=b""),
 ]
 EVERY_VERSION = [
     (request, version)
@@ -129,6 +135,14 @@ answers: dict[ApiKey, st.SearchStrategy[Message]] = {
         ),
         throttle_time_ms=int32s,
         node_endpoints=several(st.builds(NodeEndpoint, node_id=nodes, host=names, port=int32s)),
+    ),
+    ApiKey.SASL_HANDSHAKE: st.builds(SaslHandshakeResponse, error_code=int16s, mechanisms=several(names)),
+    ApiKey.SASL_AUTHENTICATE: st.builds(
+        SaslAuthenticateResponse,
+        error_code=int16s,
+        error_message=st.one_of(st.none(), names),
+        auth_bytes=st.binary(max_size=10),
+        session_lifetime_ms=int64s,
     ),
 }
 
@@ -254,13 +268,15 @@ def test_a_client_goes_on_whatever_brokers_answer(data: st.DataObject) -> None:
             resolve(host, port)  # raises
         return [Address(socket.AF_INET, (host, port))]
 
-    client = NetworkClient(config, shared, clock, selector=selector, resolve_host=names_only, random=Random(0))
+    client = NetworkClient(
+        config, shared, clock, selector=selector, resolve_host=names_only, random=Random(0), worker=FakeWorker()
+    )
 
     def one_round(node_id: int) -> bool:
         if client.ready(node_id, clock.now_ms()) and client.can_send(node_id, clock.now_ms()):
-            request = data.draw(st.sampled_from(REQUESTS[2:])) if is_hostile else REQUESTS[2]
+            request = data.draw(st.sampled_from(REQUESTS[2:4])) if is_hostile else REQUESTS[2]
             client.send(client_request(node_id, request, clock), clock.now_ms())
-        return any(response.was_successful for response in client.poll(50, clock.now_ms()))
+        return any(response.message for response in client.poll(50, clock.now_ms()))
 
     for node_id in data.draw(st.lists(nodes, min_size=1, max_size=12)):
         one_round(node_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from random import Random
@@ -160,6 +161,19 @@ def test_a_re_created_topic_starts_a_new_count_of_epochs(orders: Metadata, clock
     orders.update(metadata(topic("orders", [1, 1], epoch=0, topic_id=ID_2)), clock.now_ms())
     assert orders.leader_and_epoch(TP) == LeaderAndEpoch(1, 0)
     assert orders.cluster().topic_id("orders") == ID_2
+
+
+def test_re_creation_is_told_once_for_the_topic_and_not_after_starting_over(
+    orders: Metadata, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each time that brokers had been away, the log told of each partition of each topic that it was re-created."""
+    with caplog.at_level(logging.INFO):
+        orders.rebootstrap()
+        orders.update(metadata(topic("orders", [0, 1], epoch=5, topic_id=ID_1)), clock.now_ms())
+        assert "re-created" not in caplog.text
+        orders.update(metadata(topic("orders", [0, 1], epoch=0, topic_id=ID_2)), clock.now_ms())
+    assert caplog.text.count("topic orders was re-created") == 1
+    assert orders.leader_and_epoch(TP).epoch == 0
 
 
 @pytest.mark.parametrize(
@@ -367,6 +381,16 @@ def test_a_fatal_error_is_raised_once(meta: Metadata) -> None:
     with pytest.raises(AuthenticationError):
         meta.await_update(0, 10)
     meta.raise_error_for_topic("orders")
+
+
+def test_a_refusal_that_is_over_is_not_raised_hours_later(orders: Metadata, clock: ManualClock) -> None:
+    """A broker that restarted did not know the user yet. Long after it did, the first send to a new topic got that error."""
+    orders.fatal_error(AuthenticationError("unknown user"))
+    orders.update(metadata(topic("orders", [0, 1], epoch=5, topic_id=ID_1)), clock.now_ms())
+    orders.add_topic("new", clock.now_ms())
+    orders.raise_error_for_topic("new")
+    with pytest.raises(KafkaTimeoutError):
+        orders.await_update(orders.request_update("test"), 0)
 
 
 # ---- waiting -------------------------------------------------------------------------------------------------------------------

@@ -139,7 +139,8 @@ def test_versions_are_negotiated(client: MockClient) -> None:
 def test_acks_0_is_answered_by_the_next_poll(client: MockClient) -> None:
     _, answers = send(client, expect_response=False)
     poll(client)
-    assert answers[0].was_successful
+    assert not answers[0].disconnected
+    assert answers[0].error is None
     assert answers[0].message is None
 
 

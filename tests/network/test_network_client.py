@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -18,22 +19,24 @@ from spark_kafka_sink.errors import (
     ProducerClosedError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.network import network_client
-from spark_kafka_sink.network.connection_states import FOREVER_MS, Resolver
+from spark_kafka_sink.network import names, network_client
+from spark_kafka_sink.network.connection_states import FOREVER_MS
 from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.network.names import Resolver
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.selector import ChannelState
 from spark_kafka_sink.network.transport import Address
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
 from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_selector import FakeSelector, Sent
+from tests.fakes.fake_worker import FakeWorker
 from tests.fakes.network_config import api_versions, metadata, network_config, topic
 
 INIT = InitProducerIdRequest(transaction_timeout_ms=1000)
@@ -49,6 +52,7 @@ class Net:
         self.config = config or network_config(**options)
         self.metadata = Metadata(self.config, self.clock, random=Random(0))
         self.selector = FakeSelector(self.clock)
+        self.worker = FakeWorker()
         self.names: Resolver = lambda host, port: [Address(2, (host, port))]
         self.client = NetworkClient(
             self.config,
@@ -57,6 +61,7 @@ class Net:
             selector=self.selector,
             resolve_host=self.resolve,
             random=Random(0),
+            worker=self.worker,
         )
         self.ranges: dict[ApiKey, tuple[int, int]] = {}
         self.cluster: MetadataResponse | None = metadata(topic("orders", [0, 1]))
@@ -113,7 +118,7 @@ def test_a_request_is_answered(net: Net) -> None:
     net.selector.respond(sent, INIT_RESPONSE)
     (response,) = net.poll()
     assert response.message == INIT_RESPONSE
-    assert response.was_successful
+    assert not response.disconnected
     assert response.version == 5
     assert response.received_ms == net.clock.now_ms()
     assert net.responses == [response]
@@ -166,7 +171,7 @@ def test_a_request_without_a_response_is_complete_when_it_is_written(net: Net) -
     net.selector.holds_sends = False
     (response,) = net.poll()
     assert response.message is None
-    assert response.was_successful
+    assert not response.disconnected
     assert net.client.in_flight_request_count() == 0
 
 
@@ -506,6 +511,7 @@ def test_a_connection_that_takes_too_long_is_given_up_and_tried_again(net: Net, 
     net.connect()
     net.selector.holds_connects = True
     net.ready(1)
+    net.poll(timeout_ms=0)
     timeout_ms = net.client.connection_delay_ms(1, net.clock.now_ms())
     assert 8000 <= timeout_ms <= 12_000
     net.clock.advance(timeout_ms)
@@ -525,6 +531,37 @@ def test_a_poll_waits_no_longer_than_it_is_told(net: Net) -> None:
     assert net.selector.poll_timeouts_ms[-1] == 123
     net.poll(timeout_ms=FOREVER_MS)
     assert net.selector.poll_timeouts_ms[-1] <= net.config.request_timeout_ms
+
+
+def test_a_poll_ends_when_a_request_times_out_whatever_ended_the_poll_before(net: Net) -> None:
+    """A poll waited for request.timeout.ms from its own start: woken in between, it found a request late by as much again."""
+    net.connect(0)
+    sent_ms = net.clock.now_ms()
+    net.send(request_timeout_ms=net.config.request_timeout_ms)
+    net.poll()
+    net.clock.advance(net.config.request_timeout_ms - 1000)  # a wake-up
+    net.poll(2, timeout_ms=FOREVER_MS)
+    (response,) = net.responses
+    assert response.timed_out
+    assert net.clock.now_ms() - sent_ms == net.config.request_timeout_ms + 1
+
+
+def test_the_oldest_of_several_requests_in_flight_decides_when_the_connection_ends(net: Net) -> None:
+    net.connect(0)
+    first = net.send(request_timeout_ms=1000)
+    net.poll()
+    net.clock.advance(600)
+    net.send(request_timeout_ms=1000)
+    net.poll(timeout_ms=0)
+    net.selector.respond(first, INIT_RESPONSE)
+    net.poll(timeout_ms=0)
+    net.clock.advance(500)  # the first would be late by now, the second is not
+    assert net.poll(timeout_ms=0) == []
+    net.send(request_timeout_ms=1000)
+    net.poll(timeout_ms=0)
+    net.clock.advance(501)
+    assert [response.timed_out for response in net.poll(timeout_ms=0)] == [True, True]
+    assert net.client.connection_failed(0)
 
 
 # ---- throttling ----------------------------------------------------------------------------------------------------------------
@@ -675,10 +712,30 @@ def test_while_a_node_is_connected_and_busy_nobody_starts_again_from_bootstrap_s
     net.send(0, request_timeout_ms=100_000)
     net.metadata.request_update("test")
     net.clock.advance(1000)
-    node, is_any_ready = net.client.find_least_loaded_node(net.clock.now_ms())
-    assert (node, is_any_ready) == (None, True)
+    assert net.client.find_least_loaded_node(net.clock.now_ms()) == (None, True)
     net.poll(3)
     assert not net.metadata.cluster().is_bootstrap
+
+
+def test_while_every_node_is_throttled_nobody_starts_again_from_bootstrap_servers() -> None:
+    """Quotas throttle a client on all brokers alike: when metadata was due then, all that was known of the cluster was forgotten,
+    and the bootstrap servers were asked over connections that were not throttled.
+    """
+    net = Net()
+    net.cluster = metadata(topic("orders", [0]), nodes=1)
+    net.connect(0)
+    net.selector.respond(net.send(0), dataclasses.replace(INIT_RESPONSE, throttle_time_ms=20_000))
+    net.poll(timeout_ms=0)
+    attempts = list(net.selector.attempts)
+    net.metadata.request_update("test")
+    net.clock.advance(1000)
+    net.poll(50)
+    assert not net.metadata.cluster().is_bootstrap
+    assert net.selector.attempts == attempts
+    asked = len(net.selector.sent_of(ApiKey.METADATA))
+    net.clock.advance(20_000)
+    net.poll()
+    assert len(net.selector.sent_of(ApiKey.METADATA)) == asked + 1
 
 
 def test_among_unconnected_nodes_the_one_tried_longest_ago_comes_first(net: Net) -> None:
@@ -750,10 +807,110 @@ def test_a_name_that_does_not_resolve_is_an_unreachable_broker(net: Net, caplog:
         raise OSError(f"[Errno -2] {host}:{port}: Name or service not known")
 
     known, net.names = net.names, unknown
-    net.poll(4)
+    with caplog.at_level(logging.DEBUG):
+        net.poll(4)
+    assert re.search(r"= node -(\d): looking up boot\1\n", caplog.text)
     assert "Name or service not known" in caplog.text
     assert "Name or service not known" in (net.metadata.last_connection_error() or "")
     assert net.selector.attempts == []
+    net.names = known
+    net.connect(0)
+
+
+def test_a_resolver_that_is_silent_stalls_no_other_broker(net: Net) -> None:
+    """Names were looked up on the Sender's thread: a resolver that took 30 s to fail kept rows from all brokers for 30 s."""
+    net.connect(0)
+    net.worker.silent_names = {"broker1"}
+    assert not net.ready(1)
+    for _ in range(100):
+        sent = net.send(0)
+        net.selector.respond(sent, INIT_RESPONSE)
+        net.poll(timeout_ms=50)
+        assert not net.ready(1)
+    assert len(net.responses) == 100
+    assert not any(response.disconnected for response in net.responses)
+    assert [node_id for node_id, _ in net.selector.attempts if node_id == 1] == []
+    assert not net.client.connection_failed(1)
+    assert net.client.least_loaded_node(net.clock.now_ms()) == 0
+
+
+def test_a_poll_does_not_wait_when_a_name_has_been_looked_up(net: Net) -> None:
+    net.connect()
+    net.worker.silent_names = {"broker1"}
+    net.selector.holds_connects = True
+    net.ready(1)
+    net.poll(timeout_ms=500)
+    assert net.selector.poll_timeouts_ms[-1] == 500
+    net.worker.silent_names = set()
+    net.poll(timeout_ms=500)
+    assert net.selector.poll_timeouts_ms[-1] == 0
+    assert net.selector.attempts[-1][0] == 1
+
+
+def test_a_name_that_dns_is_silent_about_is_given_up_with_the_set_up_time_out_and_tried_again(
+    net: Net, caplog: pytest.LogCaptureFixture
+) -> None:
+    net.connect()
+    net.worker.silent_names = {"broker1"}
+    net.ready(1)
+    before_ms = net.clock.now_ms()
+    while not net.client.connection_failed(1):
+        net.poll(timeout_ms=FOREVER_MS)
+        assert net.clock.now_ms() - before_ms <= 12_001  # no poll outlasts the time-out: 10 s and its jitter
+    assert "connection to broker1:9011 could not be established: no answer of DNS about broker1 within " in caplog.text
+    assert "broker1:9011: no answer of DNS about broker1" in (net.metadata.last_connection_error() or "")
+    assert net.worker.waiting == {}  # nobody waits any more
+    net.worker.silent_names = set()
+    net.connect(1)
+    assert net.metadata.last_connection_error() is None
+
+
+def test_while_dns_is_silent_about_one_bootstrap_server_the_next_is_tried_when_it_is_given_up(net: Net) -> None:
+    net.worker.silent_names = {"boot1"}
+    for _ in range(1000):
+        net.poll(timeout_ms=1000)
+        if not net.metadata.cluster().is_bootstrap:
+            break
+    assert not net.metadata.cluster().is_bootstrap
+    assert net.clock.now_ms() - ManualClock().now_ms() <= 60_000  # max.block.ms
+
+
+def test_a_node_can_be_closed_while_its_name_is_looked_up(net: Net) -> None:
+    net.connect()
+    net.worker.silent_names = {"broker1"}
+    for forget in (net.client.close, lambda node_id: net.client.disconnect(node_id, net.clock.now_ms())):
+        net.ready(1)
+        net.poll(timeout_ms=0)
+        assert list(net.worker.waiting) == [1]
+        forget(1)
+        assert net.worker.waiting == {}
+    net.worker.silent_names = set()
+    net.clock.advance(100)
+    net.connect(1)
+
+
+def test_an_address_in_digits_is_connected_to_without_looking_it_up(net: Net) -> None:
+    net.connect()
+    net.cluster = MetadataResponse(
+        brokers=(
+            MetadataResponseBroker(node_id=1, host="127.0.0.1", port=9011),
+            MetadataResponseBroker(node_id=2, host="::1", port=9012),
+        ),
+        cluster_id="c",
+    )
+    ask_for_metadata(net)
+    for node_id, expected in ((1, "127.0.0.1:9011"), (2, "[::1]:9012")):
+        net.ready(node_id)
+        assert net.worker.waiting == {}
+        assert str(net.selector.attempts[-1][1]) == expected
+
+
+def test_a_resolver_that_finds_nothing_is_an_unreachable_broker(net: Net) -> None:
+    known, net.names = net.names, lambda _host, _port: []
+    net.poll(3)
+    assert "boot1 has no address" in (net.metadata.last_connection_error() or "") or "boot2 has no address" in (
+        net.metadata.last_connection_error() or ""
+    )
     net.names = known
     net.connect(0)
 
@@ -792,6 +949,7 @@ def test_reconnecting_waits_for_back_off(net: Net) -> None:
     assert len([node_id for node_id, _ in net.selector.attempts if node_id == 1]) == attempts
     net.clock.advance(60)
     net.ready(1)
+    net.poll(timeout_ms=0)
     assert len([node_id for node_id, _ in net.selector.attempts if node_id == 1]) == attempts + 1
 
 
@@ -944,20 +1102,20 @@ def test_wakeup_reaches_the_selector(net: Net) -> None:
     assert net.selector.wakeups == 1
 
 
-def test_bootstrap_servers_can_be_resolved_to_canonical_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    def canonical(host: str, port: int) -> list[tuple[str, int]]:
-        if host == "boot2":
-            raise OSError("unknown")
-        return [("a.example", port), ("b.example", port)]
-
-    monkeypatch.setattr(network_client, "canonical_servers", canonical)
-    net = Net(client_dns_lookup="resolve_canonical_bootstrap_servers_only")
-    assert [node.host for node in net.metadata.cluster().nodes] == ["a.example", "b.example", "boot2"]
-
-
 def test_an_idle_connection_that_expired_is_no_connection_error(net: Net) -> None:
     net.connect(0)
     net.selector.lose(0, "idle", ChannelState.EXPIRED)
     net.poll()
     assert net.metadata.last_connection_error() is None
     net.connect(0)
+
+
+def test_bootstrap_servers_can_be_resolved_to_canonical_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    def canonical(host: str, port: int) -> list[tuple[str, int]]:
+        if host == "boot2":
+            raise OSError("unknown")
+        return [("a.example", port), ("b.example", port)]
+
+    monkeypatch.setattr(names, "canonical_servers", canonical)
+    net = Net(client_dns_lookup="resolve_canonical_bootstrap_servers_only")
+    assert [node.host for node in net.metadata.cluster().nodes] == ["a.example", "b.example", "boot2"]

@@ -8,14 +8,12 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import pytest
 
 from spark_kafka_sink.errors import AuthenticationError
-from spark_kafka_sink.network.background import Outcome, outcome_of
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
@@ -29,36 +27,13 @@ from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeReque
 from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_selector import FakeSelector, Sent
+from tests.fakes.fake_worker import FakeWorker
 from tests.fakes.network_config import api_versions, metadata, network_config, topic
 from tests.fakes.sasl_server import Refused, SaslServer
 
 CANARY = "canary-7Qx2"
 LIFETIME_MS = 100_000
 INIT = InitProducerIdRequest(transaction_timeout_ms=1000)
-
-
-class FakeWorker:
-    """Work is done at the next poll, unless it is held."""
-
-    def __init__(self) -> None:
-        self.is_holding = False
-        self.waiting: dict[int, tuple[Callable[[], Any], int]] = {}
-
-    def start(self, node_id: int, work: Callable[[], Any], deadline_ms: int) -> None:
-        assert node_id not in self.waiting
-        self.waiting[node_id] = (work, deadline_ms)
-
-    def finished(self) -> list[tuple[int, Outcome]]:
-        if self.is_holding:
-            return []
-        waiting, self.waiting = self.waiting, {}
-        return [(node_id, outcome_of(work)) for node_id, (work, _) in waiting.items()]
-
-    def overdue(self, now_ms: int) -> list[int]:
-        return [node_id for node_id, (_, deadline_ms) in self.waiting.items() if now_ms >= deadline_ms]
-
-    def forget(self, node_id: int) -> None:
-        self.waiting.pop(node_id, None)
 
 
 class SaslNet:
@@ -388,21 +363,21 @@ def test_disconnecting_forgets_the_session() -> None:
 def test_other_connections_go_on_while_one_waits_for_its_token() -> None:
     net = SaslNet("OAUTHBEARER")
     net.connect(0)
-    net.worker.is_holding = True
+    net.worker.holds_logins = True
     net.ready(1)
     net.poll(4)
     assert 1 in net.worker.waiting
     sent = net.send(0)
     net.selector.respond(sent, InitProducerIdResponse(producer_id=7))
     assert len(net.poll(2)) == 1
-    net.worker.is_holding = False
+    net.worker.holds_logins = False
     net.connect(1)
 
 
 def test_a_token_that_does_not_come_in_time_closes_the_connection() -> None:
     net = SaslNet("OAUTHBEARER", request_timeout_ms=1000)
     net.connect(0)
-    net.worker.is_holding = True
+    net.worker.holds_logins = True
     net.ready(1)
     net.poll(4)
     net.clock.advance(1001)
@@ -411,7 +386,7 @@ def test_a_token_that_does_not_come_in_time_closes_the_connection() -> None:
     assert net.worker.waiting == {}
     assert "the token source or the Kerberos server does not answer" in (net.metadata.last_connection_error() or "")
     assert net.client.authentication_error(1) is None  # it may come the next time
-    net.worker.is_holding = False
+    net.worker.holds_logins = False
     net.clock.advance(1000)
     net.connect(1)
 
@@ -419,7 +394,7 @@ def test_a_token_that_does_not_come_in_time_closes_the_connection() -> None:
 def test_a_connection_lost_while_it_waits_for_its_token_is_forgotten() -> None:
     net = SaslNet("OAUTHBEARER")
     net.connect(0)
-    net.worker.is_holding = True
+    net.worker.holds_logins = True
     net.ready(1)
     net.poll(4)
     net.selector.lose(1)

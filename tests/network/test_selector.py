@@ -14,10 +14,9 @@ from functools import partial
 import pytest
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.network import transport as transports
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selector
-from spark_kafka_sink.network.transport import Address, PlaintextTransport, resolve
+from spark_kafka_sink.network.transport import Address, PlaintextTransport
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -434,7 +433,7 @@ def test_idle_connections_are_closed_oldest_first_one_per_poll(selector: Selecto
     for node_id in (1, 2, 3):
         connections[node_id] = connect(selector, server, node_id)[0]
         clock.advance(1000)
-    selector.send(1, connections[1].send(INIT, 5))  # 1 is the youngest now
+    selector.send(1, connections[1].send(INIT, 5, expect_response=False))  # 1 is the youngest now
     poll_until(selector, lambda: selector.completed_sends == [1])
     clock.advance(MAX_IDLE_MS - 1000)
     expired = []
@@ -458,6 +457,24 @@ def test_reading_keeps_a_connection_alive(selector: Selector, server: Server, cl
     clock.advance(MAX_IDLE_MS)
     selector.poll(0)
     assert selector.is_channel_ready(1)
+
+
+def test_a_connection_that_waits_for_an_answer_is_not_idle(selector: Selector, server: Server, clock: ManualClock) -> None:
+    """With connections.max.idle.ms below request.timeout.ms a slow answer was cut off, and the batch sent again, for ever."""
+    connection, peer = connect(selector, server, 1)
+    connect(selector, server, 2)
+    selector.send(1, connection.send(INIT, 5))
+    poll_until(selector, lambda: selector.completed_sends == [1])
+    clock.advance(MAX_IDLE_MS + 1)
+    selector.poll(0)
+    assert list(selector.disconnected) == [2]
+    selector.poll(0)  # one per poll: now it would be its turn
+    assert selector.is_channel_ready(1)
+    peer.sendall(answer(0))
+    poll_until(selector, lambda: bool(selector.completed_receives))
+    clock.advance(MAX_IDLE_MS + 1)
+    selector.poll(0)
+    assert selector.disconnected[1].state is ChannelState.EXPIRED
 
 
 def test_idle_connections_can_be_kept_for_ever(server: Server, clock: ManualClock) -> None:
@@ -492,34 +509,9 @@ def test_buffer_sizes_of_minus_one_are_the_systems() -> None:
     transport.close()
 
 
-def test_a_name_resolves_to_every_address_once() -> None:
-    addresses = resolve("127.0.0.1", 9092)
-    assert addresses == [Address(socket.AF_INET, ("127.0.0.1", 9092), "127.0.0.1")]
-    assert str(addresses[0]) == "127.0.0.1:9092"
-
-
-def test_canonical_names_are_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [Address(socket.AF_INET, ("10.0.0.1", 9)), Address(socket.AF_INET, ("10.0.0.2", 9))]
-    monkeypatch.setattr(transports, "resolve", lambda *_: found)
-    monkeypatch.setattr(socket, "getnameinfo", lambda *_: ("same.example", "9"))
-    assert transports.canonical_servers("alias.example", 9) == [("same.example", 9)]
-
-
-@pytest.mark.parametrize("port", [-1, 0, 65_536, 99_999_999])
-def test_a_number_that_cannot_be_a_port_is_an_os_error(port: int) -> None:
-    """The system took the lower 16 bits: metadata with a wrong port led to whatever listened there."""
-    with pytest.raises(OSError, match=f"{port} is not a port"):
-        resolve("127.0.0.1", port)
-
-
 def test_an_address_is_written_as_users_write_it() -> None:
     assert str(Address(socket.AF_INET, ("127.0.0.1", 9092))) == "127.0.0.1:9092"
     assert str(Address(socket.AF_INET6, ("::1", 9092, 0, 0))) == "[::1]:9092"
-
-
-def test_a_text_that_cannot_be_a_name_is_an_os_error() -> None:
-    with pytest.raises(OSError, match="is not a host name"):
-        resolve("x" * 70 + ".example", 9092)
 
 
 def test_a_selector_opens_transports_as_it_is_told(server: Server, clock: ManualClock) -> None:

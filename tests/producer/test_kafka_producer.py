@@ -6,6 +6,7 @@ KafkaProducer alone: columns and topics, checks, metadata, flush, close, single 
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -315,6 +316,100 @@ def test_every_acks_writes(broker: FakeBroker, acks: str) -> None:
         producer.flush(WAIT_MS)
     assert delivery.acknowledged == 1
     broker.wait_until(lambda: broker.values("single") == [b"a"])  # with acks=0 it is under way when it counts as written
+
+
+def to_partition(number: int) -> pa.Array:
+    return pa.array([number], pa.int32())
+
+
+@pytest.mark.parametrize("idempotence", [True, False])
+def test_a_topic_that_is_deleted_and_created_again_while_rows_wait_gets_them(broker: FakeBroker, idempotence: bool) -> None:
+    """Its leader epochs begin at 0 again, below those that were seen, and the new partitions know no sequence numbers."""
+    with producer_of(broker, enable_idempotence=idempotence) as producer:
+        for number in range(3):
+            producer.send_columns("orders", value=binary(b"%d" % number), partition=to_partition(1)).result(WAIT_MS)
+        for node in (0, 1, 0, 1):
+            broker.move_leader("orders", 1, node)
+            producer.send_columns("orders", value=binary(b"moved"), partition=to_partition(1)).result(WAIT_MS)
+        broker.delete_topic("orders")
+        asked = len(broker.requests_of(ApiKey.METADATA))
+        waiting = [producer.send_columns("orders", value=binary(b"%d" % n), partition=to_partition(1)) for n in range(3)]
+        broker.wait_until(lambda: len(broker.requests_of(ApiKey.METADATA)) >= asked + 2)  # answered: there is no such topic
+        broker.add_topic("orders", 6)
+        for delivery in waiting:
+            assert delivery.result(WAIT_MS).acknowledged == 1
+        assert broker.values("orders", 1) == [b"0", b"1", b"2"]
+        producer.send_columns("orders", value=binary(b"new partition"), partition=to_partition(5)).result(WAIT_MS)
+
+
+def test_a_topic_that_comes_back_with_fewer_partitions_fails_the_rows_of_those_that_are_gone(broker: FakeBroker) -> None:
+    times = {"linger_ms": 0, "request_timeout_ms": 500, "delivery_timeout_ms": 1000, "max_block_ms": 200}
+    with producer_of(broker, **times) as producer:
+        producer.send_columns("orders", value=binary(b"a"), partition=to_partition(3)).result(WAIT_MS)
+        broker.delete_topic("orders")
+        gone = producer.send_columns("orders", value=binary(b"b"), partition=to_partition(3))
+        kept = producer.send_columns("orders", value=binary(b"c"), partition=to_partition(0))
+        broker.add_topic("orders", 2)
+        assert kept.result(WAIT_MS).acknowledged == 1
+        with pytest.raises(KafkaTimeoutError, match=r"KAFKA_DELIVERY_TIMEOUT.*orders-3"):
+            gone.result(WAIT_MS)
+        with pytest.raises(InvalidRecordError, match="Partition 3 of topic orders with partition count 2"):
+            producer.send_columns("orders", value=binary(b"d"), partition=to_partition(3))
+
+
+def test_a_permission_that_is_taken_away_and_given_back_fails_only_the_rows_in_between(
+    broker: FakeBroker, producer: KafkaProducer
+) -> None:
+    for _ in range(2):
+        producer.send_columns("single", value=binary(b"a")).result(WAIT_MS)
+        broker.fail_next(ApiKey.PRODUCE, Errors.TOPIC_AUTHORIZATION_FAILED)
+        with pytest.raises(BrokerError, match="KAFKA_TOPIC_AUTHORIZATION_FAILED"):
+            producer.send_columns("single", value=binary(b"refused")).result(WAIT_MS)
+    producer.send_columns("single", value=binary(b"b")).result(WAIT_MS)
+    assert broker.values("single") == [b"a", b"a", b"b"]
+
+
+def test_a_resolver_that_hangs_stalls_one_broker_only_and_neither_time_outs_nor_close(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names were looked up on the Sender's thread: while one hung, no row went anywhere, no time-out ran out, close() waited."""
+    release = threading.Event()
+    system = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *args: Any, flags: int = 0, **fields: Any) -> Any:
+        if host == "silent.example" and not flags & socket.AI_NUMERICHOST:
+            assert release.wait(WAIT_S)
+        return system(host, *args, flags=flags, **fields)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    broker.hosts[1] = "silent.example"
+    times = {"linger_ms": 0, "request_timeout_ms": 500, "delivery_timeout_ms": 1500, "socket_connection_setup_timeout_ms": 300}
+    try:
+        with producer_of(broker, **times) as producer:
+            to_silent = producer.send_columns("orders", value=binary(b"lost"), partition=pa.array([1], pa.int32()))
+            for number in range(20):
+                to_other = producer.send_columns("orders", value=binary(b"%d" % number), partition=pa.array([0], pa.int32()))
+                assert to_other.result(WAIT_MS).acknowledged == 1
+            with pytest.raises(KafkaTimeoutError, match=r"KAFKA_DELIVERY_TIMEOUT.*no answer of DNS about silent.example"):
+                to_silent.result(WAIT_MS)
+            producer.send_columns("orders", value=binary(b"also lost"), partition=pa.array([1], pa.int32()))
+            looking_up = [thread.name for thread in threading.enumerate() if thread.name == "kafka-producer-background"]
+            producer.close(timeout_ms=100)
+            assert len(looking_up) <= 1  # though it was asked for several times
+    finally:
+        release.set()
+    assert broker.values("orders", 0) == [b"%d" % number for number in range(20)]
+
+
+def test_a_topic_that_is_no_text_is_refused_and_harms_nobody_else(producer: KafkaProducer) -> None:
+    """Half of a surrogate pair cannot be put into a request. The Sender's thread ended over it, and all rows with it."""
+    with pytest.raises(KafkaError, match="ud800"):
+        producer.send(ProducerRecord("\ud800", value=b"x")).result(WAIT_S)
+    with pytest.raises(KafkaError, match="ud800"):
+        producer.send_columns("\ud800", value=binary(b"x")).result(WAIT_MS)
+    with pytest.raises(KafkaError, match="ud800"):
+        producer.partitions_for("\ud800")
+    assert producer.send_columns("single", value=binary(b"a")).result(WAIT_MS).acknowledged == 1
 
 
 # ---- FLUSH AND CLOSE

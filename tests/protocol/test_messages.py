@@ -114,10 +114,16 @@ def test_api_versions_request_introduces_us_from_version_3() -> None:
     assert encoded(request, 3) == "026e023100"
 
 
+def test_a_refusal_of_our_version_names_the_brokers() -> None:
+    """Kafka's own: in version 0."""
+    expected = (ApiVersion(api_key=18, min_version=0, max_version=3),)
+    body = bytes.fromhex("002300000001001200000003")
+    assert ApiVersionsResponse.decode(4, body) == ApiVersionsResponse(error_code=35, api_keys=expected)
+
+
 @pytest.mark.parametrize(
     "body",
     [
-        "002300000001001200000003",  # Kafka's own refusal: in version 0
         "0023010012000000020000000000",  # librdkafka's mock broker: in no version at all
         "0023",
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.primitives import Buffer, Reader
@@ -46,13 +47,17 @@ class ApiVersionsResponse(Message):
 
     @classmethod
     def decode(cls, version: int, data: Buffer) -> ApiVersionsResponse:
-        """As Message.decode, but a broker that refuses our version answers in one of its own: then only the error is read.
+        """As Message.decode, but a broker that refuses our version answers in one of its own.
 
-        Kafka sends that answer as v0; librdkafka's mock broker sends something that is no version at all.
+        Kafka sends that answer as v0, and from 2.4 on (KIP-511) names the versions of this API that it speaks; librdkafka's mock
+        broker sends something that is no version at all: then only the error is read.
         """
-        if version > 0 and Reader(data).int16() == Errors.UNSUPPORTED_VERSION.number:
+        if version == 0 or Reader(data).int16() != Errors.UNSUPPORTED_VERSION.number:
+            return super(ApiVersionsResponse, cls).decode(version, data)
+        try:
+            return super(ApiVersionsResponse, cls).decode(0, data)
+        except ProtocolError:
             return cls(error_code=Errors.UNSUPPORTED_VERSION.number)
-        return super(ApiVersionsResponse, cls).decode(version, data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
