@@ -456,7 +456,7 @@ class ProducerConfig:
     security_protocol: str = option(
         "security.protocol", STRING, default="PLAINTEXT", choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
         ignore_case=True, convert=str.upper,
-        doc="How brokers are spoken to: PLAINTEXT or SSL, which is TLS. SASL is not available in this version.")
+        doc="How brokers are spoken to: with TLS (SSL, SASL_SSL) or without, with a login (SASL_…) or without.")
     ssl_protocol: str = option("ssl.protocol", STRING, default="TLSv1.3", choices=("TLSv1.3", "TLSv1.2", "TLS"),
         doc="Highest TLS version; TLS: any.")
     ssl_enabled_protocols: tuple[str, ...] = option("ssl.enabled.protocols", LIST, default="TLSv1.2,TLSv1.3",
