@@ -651,7 +651,7 @@ FILE_KEYS: tuple[str, ...] = tuple(key for key, row in _PRODUCER_KEYS.items() if
 _JVM = "it names something of the Java virtual machine"
 _BYTES = "keys and values are handed over as bytes or text"
 _METRICS = "metrics are read with KafkaProducer.metrics()"
-_TICKETS = "Kerberos tickets are renewed outside"
+_TICKETS = "the Kerberos library renews tickets of a keytab, and something else those of a ticket cache"
 _BROKERS = "it concerns brokers, which check tokens"
 _NEWER = "it is new in Kafka 4.4 and not known here"
 

@@ -171,7 +171,7 @@ class FakeGssapi:
 
     class exceptions:
         class GSSError(Exception):
-            min_code = 0x96C73A07
+            min_code = 0
 
             def get_all_statuses(self, code: int, is_major: bool) -> list[str]:
                 assert (code, is_major) == (self.min_code, False)
@@ -180,9 +180,10 @@ class FakeGssapi:
     MechType = SimpleNamespace(kerberos="krb5")
     NameType = SimpleNamespace(hostbased_service="host", kerberos_principal="principal")
 
-    def __init__(self, *, rounds: int = 1, fails_in: str = "") -> None:
+    def __init__(self, *, rounds: int = 1, fails_in: str = "", code: int = 0x96C73A07) -> None:
         self.rounds = rounds
         self.fails_in = fails_in
+        self.code = code
         self.credentials: list[dict[str, Any]] = []
         self.targets: list[str] = []
 
@@ -233,7 +234,9 @@ class FakeContext:
 
     def _may_fail(self, where: str) -> None:
         if self._gssapi.fails_in == where:
-            raise self._gssapi.exceptions.GSSError("Server not found in Kerberos database")
+            error = self._gssapi.exceptions.GSSError("Server not found in Kerberos database")
+            error.min_code = self._gssapi.code
+            raise error
 
 
 def gssapi_dialog(gssapi: FakeGssapi, jaas: str = "Krb5LoginModule required;") -> Dialog:
@@ -285,6 +288,23 @@ def test_what_kerberos_refuses_is_told(fails_in: str, told: str) -> None:
         dialog.send(b"reply")
         dialog.send(b"<\x01\x00\x10\x00>")
     assert raised.value.condition == "KAFKA_LOGIN_FAILED"
+
+
+@pytest.mark.parametrize(
+    ("code", "login", "remedy"),
+    [
+        (0, "", "kafka@broker1.example.com: Server not found in Kerberos database"),
+        (1, "", "kafka@broker1.example.com: Server not found in Kerberos database"),
+        (0x96C73A20, "", "; renew the tickets (kinit), or give keyTab and principal in sasl.jaas.config"),
+        (0x96C73A20 - 2**32, "", "; renew the tickets (kinit), or give keyTab and principal in sasl.jaas.config"),
+        (0x96C73A8D, "", "; get tickets (kinit), or give keyTab and principal in sasl.jaas.config"),
+        (0x96C73A8D, 'useKeyTab=true keyTab="/dev/null"', "; the keytab holds no key of the principal in sasl.jaas.config"),
+    ],
+)
+def test_what_kerberos_says_comes_with_a_remedy_if_there_is_one(code: int, login: str, remedy: str) -> None:
+    with pytest.raises(AuthenticationError) as raised:
+        gssapi_dialog(FakeGssapi(fails_in="step", code=code), f"Krb5LoginModule required {login};")
+    assert raised.value.message.endswith(remedy)
 
 
 def credentials_of(jaas: str) -> list[dict[str, Any]]:
