@@ -453,7 +453,7 @@ class ProducerConfig:
     security_protocol: str = option(
         "security.protocol", STRING, default="PLAINTEXT", choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
         ignore_case=True, convert=str.upper,
-        doc="How brokers are spoken to: PLAINTEXT or SSL, which is TLS. SASL is not available in this version.")
+        doc="How brokers are spoken to: with TLS (SSL, SASL_SSL) or without, with a login (SASL_…) or without.")
     ssl_protocol: str = option("ssl.protocol", STRING, default="TLSv1.3", choices=("TLSv1.3", "TLSv1.2", "TLS"),
         doc="Highest TLS version; TLS: any.")
     ssl_enabled_protocols: tuple[str, ...] = option("ssl.enabled.protocols", LIST, default="TLSv1.2,TLSv1.3",
@@ -648,7 +648,7 @@ FILE_KEYS: tuple[str, ...] = tuple(key for key, row in PRODUCER_KEYS.items() if 
 _JVM = "it names something of the Java virtual machine"
 _BYTES = "keys and values are handed over as bytes or text"
 _METRICS = "metrics are read with KafkaProducer.metrics()"
-_TICKETS = "Kerberos tickets are renewed outside"
+_TICKETS = "the Kerberos library renews tickets of a keytab, and something else those of a ticket cache"
 _BROKERS = "it concerns brokers, which check tokens"
 _NEWER = "it is new in Kafka 4.4 and not known here"
 

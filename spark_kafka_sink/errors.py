@@ -16,6 +16,7 @@ says how the caller may react; the condition is what tests and users match on.
     ├── ProtocolError              a broker's bytes do not parse, or it speaks no version that we do
     │   └── UnsupportedVersionError
     ├── BrokerError                a broker answered with an error code (protocol/error_codes.py)
+    │   └── AuthorizationError     the user lacks a permission: on a topic, the cluster, a transactional id; never retried
     ├── DeliveryError              rows of a write were not acknowledged; names the first failure
     │   └── FailedToSendMessageError   the old producer gave up on messages; names their partitions and why
     └── QueueFullError             the old producer's queue had no room in time
@@ -100,6 +101,10 @@ class BrokerError(KafkaError):
     def __init__(self, message: str, *, error_code: int, condition: str | None = None) -> None:
         super().__init__(message, condition=condition)
         self.error_code = error_code
+
+
+class AuthorizationError(BrokerError):
+    """The condition says what the permission is on: KAFKA_TOPIC_AUTHORIZATION_FAILED, KAFKA_CLUSTER_AUTHORIZATION_FAILED …"""
 
 
 class DeliveryError(KafkaError):

@@ -50,6 +50,9 @@ class JaasEntry:
     def get(self, name: str) -> str | None:
         return self._options.get(name)
 
+    def is_true(self, name: str) -> bool:
+        return (self._options.get(name) or "").lower() == "true"
+
     def names(self) -> list[str]:
         return list(self._options)
 
@@ -129,6 +132,43 @@ def _entry(tokens: list[_Token]) -> JaasEntry | JaasProblem:
             return JaasProblem(f'option {number} is not of the form name="value" (values with other than letters need quotes)')
         options[tokens[start][1]] = tokens[start + 2][1]
     return JaasEntry(tokens[0][1], options)
+
+
+# The options of login modules that are paths of files, to be found where the producer runs.
+_FILES = {
+    "Krb5LoginModule": ("keyTab", "ticketCache"),
+    "OAuthBearerLoginModule": ("ssl.truststore.location", "ssl.keystore.location"),
+}
+
+
+def files_named_in(text: str) -> dict[str, str]:
+    """The files that a sasl.jaas.config names, by its options. Empty when it cannot be read, which is for `problems` to tell."""
+    entry = parse_jaas(text)
+    if isinstance(entry, JaasProblem):
+        return {}
+    named = {name: kerberos_file(entry.get(name)) for name in _FILES.get(entry.simple_name, ())}
+    return {name: file for name, file in named.items() if file}
+
+
+def with_option(text: str, name: str, value: str) -> str:
+    """A sasl.jaas.config that can be read, with one option changed. Never raises."""
+    entry = parse_jaas(text)
+    if isinstance(entry, JaasProblem):
+        return text
+    options = entry.with_prefix("") | {name: value}
+    return f"{_quoted(entry.module)} required {' '.join(f'{_quoted(key)}={_quoted(each)}' for key, each in options.items())};"
+
+
+def _quoted(value: str) -> str:
+    return '"' + re.sub(r'["\\\r\n]', lambda match: {"\r": r"\r", "\n": r"\n"}.get(match[0], "\\" + match[0]), value) + '"'
+
+
+def kerberos_file(name: str | None) -> str | None:
+    """The path in a name of Kerberos, which may begin with a type. None when it names no file (KEYRING:…)."""
+    kind, colon, path = (name or "").partition(":")
+    if not colon or not kind.isalpha():
+        return name
+    return path if kind.upper() == "FILE" else None
 
 
 # --- WHERE TOKENS COME FROM -----------------------------------------------------------------------------------------------
@@ -288,6 +328,12 @@ def _gssapi(values: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:
         yield f"sasl.mechanism=GSSAPI{default} needs sasl.kerberos.service.name, the brokers' service name, often kafka"
     elif option and in_entry and option != in_entry:
         yield "sasl.kerberos.service.name and serviceName in sasl.jaas.config differ; remove one of the two"
+    # Java's module refuses the same.
+    for name, switch in (("keyTab", "useKeyTab"), ("ticketCache", "useTicketCache")):
+        if entry.get(name) and not entry.is_true(switch):
+            yield f"sasl.jaas.config: {name} has no effect without {switch}=true; set that, or remove {name}"
+    if entry.is_true("useKeyTab") and not entry.get("keyTab"):
+        yield 'sasl.jaas.config: useKeyTab=true needs keyTab="…", the file with the key of principal="…"'
 
 
 _AWS_OPTIONS = {"awsProfileName", "awsRoleArn", "awsRoleSessionName", "awsStsRegion", "awsDebugCreds"}

@@ -48,6 +48,7 @@ SHOWN_ELSEWHERE = {
 # Beginning of a block -> why nobody does.
 NOT_RUN = {
     '.option("kafka.security.protocol", "SASL_SSL")': "a fragment; SASL is tested with brokers of its own",
+    '.option("kafka.sasl.mechanism", "GSSAPI")': "a fragment; test_kerberos.py has a Kerberos server of its own",
     'pip install ".[spark]"': "it would change the tests' environment; test_sink_deployment.py installs the wheel elsewhere",
     "tests/run": "it is what runs this test",
     ".venv-tests/bin/python -m tests.benchmarks": "benchmarks take minutes, and measure nothing on a busy machine",

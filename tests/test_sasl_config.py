@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jobs.command_line import read_properties
 from spark_kafka_sink.config import ProducerConfig, SinkOptions
 from spark_kafka_sink.errors import ConfigError
-from spark_kafka_sink.sasl_config import JaasEntry, JaasProblem, parse_jaas
+from spark_kafka_sink.sasl_config import JaasEntry, JaasProblem, files_named_in, parse_jaas, with_option
 
 CANARY = "canary-7Qx2"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -107,6 +107,41 @@ def test_quoted_values_come_back_unchanged(options: dict[str, str]) -> None:
         return '"' + re.sub(r'(["\\\r\n])', lambda match: "\\" + {"\r": "r", "\n": "n"}.get(match[1], match[1]), value) + '"'
 
     assert options_of(" ".join(f"{name}={quoted(value)}" for name, value in options.items())) == options
+
+
+@given(st.dictionaries(st.text(min_size=1), st.text()), st.text())
+def test_an_option_is_changed_and_all_others_stay(options: dict[str, str], value: str) -> None:
+    text = "M required;"
+    for name, each in options.items():
+        text = with_option(text, name, each)
+    assert entry(text).module == "M"
+    assert options_of_entry(with_option(text, "keyTab", value)) == options | {"keyTab": value}
+
+
+def options_of_entry(text: str) -> dict[str, str]:
+    return entry(text).with_prefix("")
+
+
+def test_what_cannot_be_read_is_left_as_it_is() -> None:
+    assert with_option("M required", "keyTab", "x") == "M required"
+    assert files_named_in('Krb5LoginModule required keyTab="k"') == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "files"),
+    [
+        (
+            'com.sun.security.auth.module.Krb5LoginModule required keyTab="a/k" ticketCache="c";',
+            {"keyTab": "a/k", "ticketCache": "c"},
+        ),
+        ('Krb5LoginModule required keyTab="file:k" ticketCache="KEYRING:persistent:0";', {"keyTab": "k"}),
+        ('Krb5LoginModule required keyTab="" useKeyTab=true;', {}),
+        (f'{PLAIN} required keyTab="k";', {}),
+        (f'{OAUTH} required ssl.truststore.location="ca.pem" clientId="x";', {"ssl.truststore.location": "ca.pem"}),
+    ],
+)
+def test_files_that_a_login_names_are_told(text: str, files: dict[str, str]) -> None:
+    assert files_named_in(text) == files
 
 
 def test_an_entry_shows_no_value() -> None:
@@ -221,6 +256,21 @@ def test_a_spark_users_options_are_accepted_unchanged(prefix: str, mechanism: st
                 "sasl__jaas__config": "Krb5LoginModule required serviceName=other;",
             },
             "differ; remove one of the two",
+        ),
+        (
+            {
+                "sasl__kerberos__service__name": "kafka",
+                "sasl__jaas__config": f'Krb5LoginModule required keyTab="/k" principal="{CANARY}";',
+            },
+            "keyTab has no effect without useKeyTab=true",
+        ),
+        (
+            {"sasl__kerberos__service__name": "kafka", "sasl__jaas__config": 'Krb5LoginModule required ticketCache="/c";'},
+            "ticketCache has no effect without useTicketCache=true",
+        ),
+        (
+            {"sasl__kerberos__service__name": "kafka", "sasl__jaas__config": "Krb5LoginModule required useKeyTab=true;"},
+            'useKeyTab=true needs keyTab="…"',
         ),
         (
             {"sasl__mechanism": "AWS_MSK_IAM", "sasl__jaas__config": f'IAMLoginModule required awsSecret="{CANARY}";'},

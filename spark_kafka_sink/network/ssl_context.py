@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from spark_kafka_sink.config import Secret
+from spark_kafka_sink.config import Secret, SecretBytes
 from spark_kafka_sink.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -354,10 +354,12 @@ def _open_pkcs12(which: str, location: str, content: Secret, password: Secret | 
             f'{option} is a PKCS12 store; to read it: pip install "pykafka-sink[pkcs12]" (on the executors too), or'
             f" {_conversion_of_pkcs12(which, location)}"
         ) from error
+    data = SecretBytes(content.reveal().encode("latin-1"))
     try:
-        store = pkcs12.load_pkcs12(
-            content.reveal().encode("latin-1"), None if password is None else password.reveal().encode("utf-8")
-        )
+        try:
+            store = pkcs12.load_pkcs12(data, None if password is None else SecretBytes(password.reveal().encode("utf-8")))
+        except ValueError:
+            store = pkcs12.load_pkcs12(data, None)  # as Java, which needs no password for what has none, and minds none
     except (ValueError, TypeError) as error:  # no words of the library's tell one from the other
         trouble = f"{which}.password may be wrong" if password is not None else f"{which}.password is not set"
         raise ConfigError(f"{option} cannot be opened: {trouble}, or it is no PKCS12 store") from error

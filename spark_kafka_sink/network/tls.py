@@ -12,6 +12,8 @@ what has arrived stays in the kernel until it is asked for, so that select() tel
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import selectors
 import socket
 import ssl
@@ -19,7 +21,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.errors import AuthenticationError, ConfigError
 from spark_kafka_sink.network.ssl_context import allowed_ciphers, client_context, describe_trust
 from spark_kafka_sink.network.transport import Address, PlaintextTransport
 from spark_kafka_sink.protocol.primitives import Buffer
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from spark_kafka_sink.config import ProducerConfig
 
 __all__ = ["TlsConnector", "TlsTransport"]
+
+log = logging.getLogger(__name__)
 
 RECORD_BYTES = 16 * 1024  # the most that one TLS record carries
 PIECE_BYTES = 8 * RECORD_BYTES  # scattered buffers are joined to so much before they are encrypted: full records, little scratch
@@ -41,13 +45,19 @@ _MAX_PROBE_ANSWER_BYTES = 64 * 1024
 
 
 class TlsConnector:
-    """Opens TLS transports for a client.
+    """Opens TLS transports for a client. Sender thread only.
+
+    Certificates live for months at most, some producers longer: files that are renewed in place are read again when the next
+    connection is opened. One that cannot be read then, since it is being written, changes nothing.
 
     Raises:
         ConfigError: a file cannot be read, a password is wrong, a key is missing; names the option, never a secret.
     """
 
     def __init__(self, config: ProducerConfig) -> None:
+        self._config = config
+        self._read_at = _stamps(config)  # before they are read: what changes meanwhile is read again
+        self._unusable: tuple[object, ...] = ()  # a state of the files that has been told of
         self.context = client_context(config)
         self.allowed_ciphers = allowed_ciphers(config)
         self.silent: set[Address] = set()  # closed the connection at our first words; to be probed next time
@@ -57,12 +67,25 @@ class TlsConnector:
         self._has_certificate = bool(config.ssl_keystore_location or config.ssl_keystore_key)
 
     def __call__(self, address: Address) -> TlsTransport:
+        stamps = _stamps(self._config)
+        if stamps not in (self._read_at, self._unusable):
+            self._read_again(stamps)
         return TlsTransport(
             address,
             self,
             send_buffer_bytes=self._send_buffer_bytes,
             receive_buffer_bytes=self._receive_buffer_bytes,
         )
+
+    def _read_again(self, stamps: tuple[object, ...]) -> None:
+        try:
+            self.context = client_context(self._config)
+        except ConfigError as error:
+            log.warning("! certificates were to be renewed, but %s; those read before stay in use", error.message)
+            self._unusable = stamps
+        else:
+            log.info("= certificates have been renewed: new connections use them")
+            self._read_at = stamps
 
     def explain(self, error: ssl.SSLError, host: str) -> str:
         """What went wrong, and what to do about it."""
@@ -86,6 +109,21 @@ class TlsConnector:
         if error.verify_code in _UNKNOWN_ISSUER:
             return f"; it is not issued by anyone in {self._trust}: add its certificate authority"
         return ""
+
+
+def _stamps(config: ProducerConfig) -> tuple[object, ...]:
+    """What tells one content of the files from the next."""
+    return tuple(_stamp(name) for name in (config.ssl_keystore_location, config.ssl_truststore_location))
+
+
+def _stamp(name: str | None) -> object:
+    if not name:
+        return None
+    try:
+        status = os.stat(name)
+    except OSError:
+        return "absent"  # at the beginning, whoever reads it tells
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 class TlsTransport(PlaintextTransport):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from spark_kafka_sink.errors import AuthenticationError, BrokerError, KafkaError
+from spark_kafka_sink.errors import AuthenticationError, AuthorizationError, BrokerError, KafkaError
 
 
 class Persisted(Enum):
@@ -58,7 +58,7 @@ class ErrorCode:
             broker_message: the error message in the response, if it had one.
 
         Returns:
-            A BrokerError; an AuthenticationError for the codes of SASL.
+            A BrokerError, for missing permissions an AuthorizationError; an AuthenticationError for the codes of SASL.
         """
         text = f"{where}: {self.doc}"
         if broker_message:
@@ -66,7 +66,8 @@ class ErrorCode:
         condition = f"KAFKA_{self.name}"
         if self in _AUTHENTICATION:
             return AuthenticationError(text, condition=condition)
-        return BrokerError(text, error_code=self.number, condition=condition)
+        kind = AuthorizationError if self in _AUTHORIZATION else BrokerError
+        return kind(text, error_code=self.number, condition=condition)
 
 
 def code(number: int, reaction: Reaction, persisted: Persisted, doc: str) -> ErrorCode:
@@ -130,7 +131,7 @@ class Errors:
     INVALID_TRANSACTION_TIMEOUT = code(50, FAIL, MAYBE, "The time-out exceeds the broker's transaction.max.timeout.ms.")
     CONCURRENT_TRANSACTIONS = code(51, RETRY, NO, "Another operation on the same transaction is still going on.")
     TRANSACTION_COORDINATOR_FENCED = code(52, FAIL, NO, "The coordinator that wrote the marker has been replaced.")
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = code(53, FAIL, NO, "This user may not use the transactional id.")
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = code(53, FAIL, NO, "This user needs the WRITE permission on the transactional id.")
     SECURITY_DISABLED = code(54, FAIL, MAYBE, "Security features are switched off on this broker.")
     OPERATION_NOT_ATTEMPTED = code(55, FAIL, NO, "The broker did not try this part because another part of the request failed.")
     KAFKA_STORAGE_ERROR = code(56, REFRESH, MAYBE, "The broker's disk failed.")
@@ -226,3 +227,4 @@ class Errors:
 ERROR_CODES: dict[int, ErrorCode] = {row.number: row for row in vars(Errors).values() if isinstance(row, ErrorCode)}
 
 _AUTHENTICATION = {Errors.UNSUPPORTED_SASL_MECHANISM, Errors.ILLEGAL_SASL_STATE, Errors.SASL_AUTHENTICATION_FAILED}
+_AUTHORIZATION = {row for row in ERROR_CODES.values() if row.name.endswith("_AUTHORIZATION_FAILED")}

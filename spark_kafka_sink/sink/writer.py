@@ -19,7 +19,8 @@ from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.taskcontext import TaskContext
 
-from spark_kafka_sink.config import FILE_KEYS
+from spark_kafka_sink import sasl_config
+from spark_kafka_sink.config import FILE_KEYS, Secret
 from spark_kafka_sink.errors import ConfigError, KafkaError
 from spark_kafka_sink.sink import commit_protocol
 from spark_kafka_sink.sink.commit_protocol import COUNTERS, KafkaCommitMessage
@@ -121,16 +122,31 @@ def with_shipped_files(options: Mapping[str, object]) -> dict[str, object]:
     found = dict(options)
     for key in FILE_KEYS:
         name = options.get(key)
-        if not isinstance(name, str) or not name or os.path.isabs(name) or os.path.exists(name):
-            continue
-        shipped = SparkFiles.get(name)
-        if not os.path.exists(shipped):
-            raise ConfigError(
-                f"{key}={name}: there is no such file here, neither in the working directory {os.getcwd()} nor among the files"
-                f" sent with --files ({SparkFiles.getRootDirectory()}); send it along, or give a path that is on every executor"
-            )
-        found[key] = shipped
+        if isinstance(name, str) and name:
+            found[key] = _shipped(key, name)
+    login = options.get(_LOGIN)
+    if isinstance(login, Secret):
+        for name, path in sasl_config.files_named_in(login.reveal()).items():
+            shipped = _shipped(f"{_LOGIN}: {name}", path)
+            if shipped != path:
+                login = Secret(sasl_config.with_option(login.reveal(), name, shipped))
+        found[_LOGIN] = login
     return found
+
+
+_LOGIN = "sasl.jaas.config"
+
+
+def _shipped(option: str, name: str) -> str:
+    if os.path.isabs(name) or os.path.exists(name):
+        return name
+    shipped = SparkFiles.get(name)
+    if not os.path.exists(shipped):
+        raise ConfigError(
+            f"{option}={name}: there is no such file here, neither in the working directory {os.getcwd()} nor among the files"
+            f" sent with --files ({SparkFiles.getRootDirectory()}); send it along, or give a path that is on every executor"
+        )
+    return shipped
 
 
 @dataclass(frozen=True)

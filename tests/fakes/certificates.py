@@ -61,12 +61,13 @@ class Certificate:
             encryption = BestAvailableEncryption(password.encode())
         return self.key.private_bytes(Encoding.PEM, format, encryption).decode()
 
-    def pkcs12(self, password: str) -> bytes:
+    def pkcs12(self, password: str | None) -> bytes:
         """A keystore, the chain in no good order."""
         others = list(reversed(self.chain[1:]))
-        return pkcs12.serialize_key_and_certificates(
-            b"me", self.key, self.chain[0], others, BestAvailableEncryption(password.encode())
-        )
+        encryption: KeySerializationEncryption = NoEncryption()
+        if password is not None:
+            encryption = BestAvailableEncryption(password.encode())
+        return pkcs12.serialize_key_and_certificates(b"me", self.key, self.chain[0], others, encryption)
 
     def server_context(self, clients: Certificate | None = None) -> ssl.SSLContext:
         """For a server in a test; with `clients`, it asks for a certificate that these have issued."""

@@ -89,13 +89,13 @@ def sasl_cluster(work_dir: Path) -> LocalKafka:
     return LocalKafka(work_dir, extra_listeners=listeners, properties=properties, format_options=scram_users())
 
 
-def allow(broker: LocalKafka, user: str, operation: str, topic_prefix: str) -> None:
-    """Permit an operation on all topics that begin so."""
+def allow(broker: LocalKafka, user: str, operation: str, prefix: str, resource: str = "TOPIC") -> None:
+    """Permit an operation on all topics (transactional ids …) that begin so."""
     from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType
 
     binding = AclBinding(
-        ResourceType.TOPIC,
-        topic_prefix,
+        ResourceType[resource],
+        prefix,
         ResourcePatternType.PREFIXED,
         f"User:{user}",
         "*",
@@ -107,7 +107,7 @@ def allow(broker: LocalKafka, user: str, operation: str, topic_prefix: str) -> N
         future.result(30)
 
 
-def add_scram_user(broker: LocalKafka, user: str, password: str) -> None:
+def add_scram_user(broker: LocalKafka, user: str, password: str, iterations: int = 8192) -> None:
     """A name and password of any characters, which the storage tool's command line would not survive."""
     from confluent_kafka.admin import (
         AdminClient,
@@ -118,6 +118,6 @@ def add_scram_user(broker: LocalKafka, user: str, password: str) -> None:
 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-        credential = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 8192), password.encode())
+        credential = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, iterations), password.encode())
         for future in admin.alter_user_scram_credentials([credential]).values():
             future.result(30)

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.producer.delivery import Delivery
 from tests.benchmarks.measuring import peak_resident_mb, reset_peak
 from tests.integration.reading import READERS, ReadRecord
+from tests.integration.sasl_cluster import REAUTH_MS, client_options, listener_properties, scram_users, tls_properties
 
 ROWS_PER_CALL = 5_000
 PARTITIONS = 6
@@ -29,9 +30,9 @@ PREFERRED = 0  # election type: the first replica
 class SteadyWriter:
     """Writes numbered rows with 50 different keys until it is told to stop, on a thread of its own."""
 
-    def __init__(self, bootstrap_servers: str, *, pause_s: float = 0.02) -> None:
-        options = {"bootstrap.servers": bootstrap_servers, "request.timeout.ms": "5000", "delivery.timeout.ms": "90000"}
-        self.producer = KafkaProducer(options)
+    def __init__(self, bootstrap_servers: str, *, pause_s: float = 0.02, options: Mapping[str, Any] | None = None) -> None:
+        ours = {"bootstrap.servers": bootstrap_servers, "request.timeout.ms": "5000", "delivery.timeout.ms": "90000"}
+        self.producer = KafkaProducer(ours | dict(options or {}))
         self.deliveries: list[Delivery] = []
         self._pause_s = pause_s
         self._stop = threading.Event()
@@ -170,16 +171,40 @@ def test_leaders_that_move_between_running_brokers_lose_and_double_nothing(tmp_p
 def test_a_rolling_restart_loses_and_doubles_nothing(tmp_path: Path) -> None:
     with LocalKafka(tmp_path, brokers=3) as cluster:
         cluster.create_topic("t", PARTITIONS, {"min.insync.replicas": "2"})
-        writer = SteadyWriter(cluster.bootstrap_servers, pause_s=0.1)
-        with Admin(cluster.bootstrap_servers) as admin:
-            for node in (1, 2, 3):
-                writer.await_rows(50_000)
-                cluster.terminate(node)
-                writer.await_rows(50_000)  # the others go on without it
-                cluster.restart(node)
-                admin.await_in_sync(3)
-        writer.await_rows(50_000)
-        assert_each_row_once_and_in_order(cluster.bootstrap_servers, writer.finish())
+        restart_one_after_the_other(cluster, SteadyWriter(cluster.bootstrap_servers, pause_s=0.1))
+
+
+def restart_one_after_the_other(cluster: LocalKafka, writer: SteadyWriter) -> None:
+    with Admin(cluster.bootstrap_servers) as admin:
+        for node in (1, 2, 3):
+            writer.await_rows(50_000)
+            cluster.terminate(node)
+            writer.await_rows(50_000)  # the others go on without it
+            cluster.restart(node)
+            admin.await_in_sync(3)
+    writer.await_rows(50_000)
+    assert_each_row_once_and_in_order(cluster.bootstrap_servers, writer.finish())
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("kafka_jars")
+def test_a_rolling_restart_loses_and_doubles_nothing_over_tls_and_sasl(tmp_path: Path) -> None:
+    """Each return of a broker is a new handshake and a new login, while rows wait; sessions end meanwhile too."""
+    mechanism, listener = "SCRAM-SHA-512", "SASL_SSL"
+    properties = {
+        **listener_properties(listener, [mechanism]),
+        **tls_properties(listener, tmp_path / "broker.pem"),
+        f"listener.name.{listener.lower()}.{mechanism.lower()}.connections.max.reauth.ms": str(REAUTH_MS),
+        f"listener.name.{listener.lower()}.ssl.enabled.protocols": "TLSv1.3",
+    }
+    with LocalKafka(
+        tmp_path / "kafka", brokers=3, properties=properties, extra_listeners=[listener], format_options=scram_users()
+    ) as cluster:
+        cluster.create_topic("t", PARTITIONS, {"min.insync.replicas": "2"})
+        options = client_options(mechanism, protocol=listener)
+        writer = SteadyWriter(cluster.bootstrap_servers_for(listener), pause_s=0.1, options=options)
+        restart_one_after_the_other(cluster, writer)
 
 
 @pytest.mark.soak

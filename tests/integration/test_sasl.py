@@ -17,9 +17,18 @@ from pyspark.sql import SparkSession
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import AuthorizationError, KafkaError
+from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.network.network_client import ClientRequest, ClientResponse, NetworkClient
+from spark_kafka_sink.producer.retry import Attempt, Decision, decide
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from spark_kafka_sink.protocol.schema import Request
 from tests.integration.reading import READERS
 from tests.integration.sasl_cluster import (
+    JAAS,
     MECHANISMS,
     PASSWORD,
     REAUTH_MS,
@@ -32,6 +41,7 @@ from tests.integration.sasl_cluster import (
 from tests.integration.writing import FORMAT, conditions, error_of
 
 SECONDS = 10  # "within seconds", on a busy machine
+SPARK_SECONDS = 45  # with all that Spark does; what is not told at once comes after max.block.ms, a minute
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +50,14 @@ def sasl_broker(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         allow(cluster, "alice", "WRITE", "alice-")  # WRITE implies DESCRIBE
         allow(cluster, "alice", "DESCRIBE", "readonly-")
         allow(cluster, "bob", "DESCRIBE", "alice-")
+        allow(cluster, "alice", "WRITE", "alice-", "TRANSACTIONAL_ID")
         for name in ("alice-rows", "alice-spark", "readonly-rows", "other-rows"):
             cluster.create_topic(name, 2)
         yield cluster
 
 
 def options_for(broker: LocalKafka, options: Mapping[str, Any]) -> dict[str, Any]:
-    listener = options.get("security.protocol", "SASL_PLAINTEXT")
+    listener = options.get("security.protocol", "SASL_PLAINTEXT").upper()
     return {"bootstrap.servers": broker.bootstrap_servers_for(listener), **options}
 
 
@@ -97,6 +108,35 @@ def test_names_and_passwords_may_have_any_characters(sasl_broker: LocalKafka, me
     allow(sasl_broker, user, "WRITE", "alice-")
     write(sasl_broker, client_options(mechanism, user, password), value=f"by zoe, {mechanism}")
     assert f"by zoe, {mechanism}" in values(sasl_broker, "alice-rows")
+
+
+@pytest.mark.parametrize("iterations", [4096, 16_384])
+def test_brokers_may_ask_for_as_few_and_as_many_iterations_as_they_can(sasl_broker: LocalKafka, iterations: int) -> None:
+    user = f"i{iterations}"
+    add_scram_user(sasl_broker, user, PASSWORD, iterations)
+    allow(sasl_broker, user, "WRITE", "alice-")
+    for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+        write(sasl_broker, client_options(mechanism, user), value=f"{mechanism} of {iterations}")
+        assert f"{mechanism} of {iterations}" in values(sasl_broker, "alice-rows")
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        r"""{module} required username="quo" password="q\"u\\o't;e= //x";""",
+        r"""{module} required username='quo' password='q\"u\\o\'t;e= //x';""",
+        r"""/* by {module} */ org.example.shaded.{module} REQUIRED
+                password = "q\042u\134o\47t;e= //x" // octal
+                serviceName=none username = quo
+            ;""",
+    ],
+)
+def test_quotes_escapes_and_comments_of_a_login_are_those_of_java(sasl_broker: LocalKafka, login: str) -> None:
+    add_scram_user(sasl_broker, "quo", "q\"u\\o't;e= //x")
+    allow(sasl_broker, "quo", "WRITE", "alice-")
+    options = client_options("SCRAM-SHA-256") | {"sasl.jaas.config": login.replace("{module}", JAAS["SCRAM-SHA-256"])}
+    write(sasl_broker, options | {"security.protocol": "Sasl_PlainText"}, value="quoted")
+    assert "quoted" in values(sasl_broker, "alice-rows")
 
 
 def token(options: Mapping[str, str]) -> str:
@@ -218,6 +258,55 @@ def test_without_idempotence_the_missing_permission_is_that_on_the_topic(sasl_br
     assert error.condition == "KAFKA_TOPIC_AUTHORIZATION_FAILED"
 
 
+class Requests:
+    """Sends single requests to a broker, as a producer's Sender would."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._clock = Clock()
+        config = ProducerConfig.from_mapping(options)
+        self._metadata = Metadata(config, self._clock)
+        self._network = NetworkClient(config, self._metadata, self._clock)
+
+    def __enter__(self) -> Requests:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._network.close()
+
+    def ask(self, message: Request[Any]) -> Any:
+        """The answer of any node."""
+        answers: list[ClientResponse] = []
+        until_ms = self._clock.now_ms() + SECONDS * 1000
+        while not answers:
+            now_ms = self._clock.now_ms()
+            assert now_ms < until_ms, "no answer"
+            node = self._network.least_loaded_node(now_ms)
+            if node is not None and self._network.in_flight_request_count() == 0 and self._network.ready(node, now_ms):
+                self._network.send(ClientRequest(node, message, now_ms, True, 5000, answers.append, None), now_ms)
+            self._network.poll(100, now_ms)
+        return answers[0].message
+
+
+def test_a_missing_permission_on_a_transactional_id_is_a_fatal_error_of_its_own(sasl_broker: LocalKafka) -> None:
+    """Brokers look at the permission before anything else, so that any of them answers."""
+
+    def asked_for(name: str) -> ErrorCode:
+        message = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=10_000)
+        return Errors.for_code(client.ask(message).error_code)
+
+    with Requests(options_for(sasl_broker, client_options("SCRAM-SHA-512"))) as client:
+        allowed, refused = asked_for("alice-transactions"), asked_for("other-transactions")
+    assert not allowed or allowed.retriable  # its coordinator may still be loading
+    error = refused.error("InitProducerId for other-transactions on node 1")
+    assert isinstance(error, AuthorizationError)
+    assert str(error) == (
+        "[KAFKA_TRANSACTIONAL_ID_AUTHORIZATION_FAILED] InitProducerId for other-transactions on node 1: This user needs the WRITE"
+        " permission on the transactional id."
+    )
+    assert not refused.retriable
+    assert decide(refused, Attempt(record_count=1, may_retry=True, idempotent=True)) is Decision.FATAL
+
+
 # --- from Spark -----------------------------------------------------------------------------------------------------------
 
 
@@ -239,13 +328,15 @@ def test_the_options_of_sparks_own_sink_work_unchanged(
 
 @pytest.mark.usefixtures("verbose_tracebacks")
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_a_task_that_is_refused_shows_no_password(
+def test_a_task_that_is_refused_is_so_at_once_and_shows_no_password(
     spark: SparkSession, sasl_broker: LocalKafka, mechanism: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     options = spark_options(sasl_broker, client_options(mechanism, password=PASSWORD + "-wrong")) | {"topic": "alice-spark"}
     df = spark.range(3).selectExpr("cast(id as string) AS value")
     save: Callable[[], object] = df.write.format(FORMAT).mode("append").options(**options).save
+    started = time.monotonic()
     told = error_of(save)
+    assert time.monotonic() - started < SPARK_SECONDS
     output = capfd.readouterr()
     assert "KAFKA_SASL_AUTHENTICATION_FAILED" in conditions(told)
     assert "user 'alice'" in told

@@ -28,6 +28,7 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 ROWS = 20_000
 AT_ONCE_SECONDS = 10  # on a machine that is busy; max.block.ms is a minute
 AUTHORITY, STRANGER = Authority("ca"), Authority("stranger")
+BETWEEN = Authority("between", AUTHORITY)
 CLIENT = AUTHORITY.issue("me", hosts=())
 PASSWORD = "changeit"
 
@@ -67,8 +68,9 @@ def kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "mutual": AUTHORITY.issue("broker"),
         "expired": AUTHORITY.issue("broker", expired=True),
         "elsewhere": AUTHORITY.issue("broker", hosts=["elsewhere.example"]),
+        "chained": BETWEEN.issue("broker"),
     }
-    properties = {"listener.name.mutual.ssl.client.auth": "required"}
+    properties = {f"listener.name.{name}.ssl.client.auth": "required" for name in ("mutual", "chained")}
     for name, certificate in certificates.items():
         properties |= {
             f"listener.name.{name}.ssl.keystore.type": "PEM",
@@ -76,7 +78,7 @@ def kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             f"listener.name.{name}.ssl.truststore.type": "PEM",
             f"listener.name.{name}.ssl.truststore.location": str(folder / "ca.pem"),
         }
-    listeners = ["SSL", "MUTUAL:SSL", "EXPIRED:SSL", "ELSEWHERE:SSL"]
+    listeners = ["SSL", "MUTUAL:SSL", "EXPIRED:SSL", "ELSEWHERE:SSL", "CHAINED:SSL"]
     with LocalKafka(folder / "broker", properties=properties, extra_listeners=listeners) as cluster:
         yield TlsKafka(cluster, folder)
 
@@ -117,6 +119,21 @@ def test_rows_are_written_over_tls(kafka: TlsKafka, version: str, bootstrap: str
 def test_rows_are_written_with_a_client_certificate(kafka: TlsKafka, version: str, stores: Any) -> None:
     topic = kafka.topic()
     write(kafka.options("MUTUAL", **stores(kafka.folder), **{"ssl.enabled.protocols": version}), topic)
+    assert sorted(kafka.values(topic)) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("trusted", [AUTHORITY, BETWEEN])
+@pytest.mark.parametrize("with_store", [False, True])
+def test_chains_with_intermediates_are_sent_and_checked(kafka: TlsKafka, trusted: Authority, with_store: bool) -> None:
+    """Broker and client know each other's root alone; the client may as well trust the authority between, as in Java."""
+    client = BETWEEN.issue("me", hosts=())
+    if with_store:
+        (kafka.folder / "between.p12").write_bytes(client.pkcs12(None))
+        keystore = {"ssl.keystore.location": str(kafka.folder / "between.p12")}
+    else:
+        keystore = {"ssl.keystore.key": client.key_pem(), "ssl.keystore.certificate.chain": client.chain_pem}
+    topic = kafka.topic()
+    write(kafka.options("CHAINED", **keystore, **{"ssl.truststore.certificates": trusted.pem}), topic)
     assert sorted(kafka.values(topic)) == list(range(ROWS))
 
 
@@ -185,6 +202,41 @@ def test_a_broker_that_is_restarted_loses_and_doubles_nothing(kafka: TlsKafka) -
         producer.flush()
         assert [delivery.result(0).acknowledged for delivery in deliveries] == [rows_per_call] * len(deliveries)
     assert sorted(kafka.values(topic)) == list(range(rows_per_call * len(deliveries)))
+
+
+@pytest.mark.usefixtures("kafka_jars")
+def test_a_producer_lives_through_a_change_of_all_certificates(tmp_path: Path) -> None:
+    """Authority, broker's and client's certificate are renewed in place; the old ones would not be accepted any more."""
+    broker_file, client_file, trusted_file = (tmp_path / f"{name}.pem" for name in ("broker", "client", "ca"))
+
+    def issue(authority: Authority) -> None:
+        pem_file(authority.issue("broker"), broker_file)
+        pem_file(authority.issue("me", hosts=()), client_file)
+        trusted_file.write_text(authority.pem)
+
+    issue(AUTHORITY)
+    properties = {
+        "listener.name.ssl.ssl.client.auth": "required",
+        "listener.name.ssl.ssl.keystore.type": "PEM",
+        "listener.name.ssl.ssl.keystore.location": str(broker_file),
+        "listener.name.ssl.ssl.truststore.type": "PEM",
+        "listener.name.ssl.ssl.truststore.location": str(trusted_file),
+    }
+    options = {
+        "security.protocol": "SSL",
+        "ssl.keystore.location": str(client_file),
+        "ssl.truststore.location": str(trusted_file),
+    }
+    with LocalKafka(tmp_path / "kafka", properties=properties, extra_listeners=["SSL"]) as cluster:
+        cluster.create_topic("t", 1)
+        with KafkaProducer({"bootstrap.servers": cluster.bootstrap_servers_for("SSL"), **options}) as producer:
+            producer.send_columns("t", value=pa.array(["before"])).result(30_000)
+            cluster.terminate(1)
+            issue(Authority("successor"))
+            cluster.restart(1)
+            producer.send_columns("t", value=pa.array(["after"])).result(30_000)
+        written = READERS["confluent-kafka"](cluster.bootstrap_servers, "t")
+    assert [record.value for record in written] == [b"before", b"after"]
 
 
 # ---- Spark -------------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -170,13 +171,19 @@ class FakeGssapi:
 
     class exceptions:
         class GSSError(Exception):
-            pass
+            min_code = 0
 
+            def get_all_statuses(self, code: int, is_major: bool) -> list[str]:
+                assert (code, is_major) == (self.min_code, False)
+                return [str(self)]
+
+    MechType = SimpleNamespace(kerberos="krb5")
     NameType = SimpleNamespace(hostbased_service="host", kerberos_principal="principal")
 
-    def __init__(self, *, rounds: int = 1, fails_in: str = "") -> None:
+    def __init__(self, *, rounds: int = 1, fails_in: str = "", code: int = 0x96C73A07) -> None:
         self.rounds = rounds
         self.fails_in = fails_in
+        self.code = code
         self.credentials: list[dict[str, Any]] = []
         self.targets: list[str] = []
 
@@ -187,8 +194,8 @@ class FakeGssapi:
         self.credentials.append(options)
         return "credentials"
 
-    def SecurityContext(self, *, name: str, creds: str | None, usage: str) -> FakeContext:
-        assert usage == "initiate"
+    def SecurityContext(self, *, name: str, creds: str | None, mech: str, usage: str) -> FakeContext:
+        assert (mech, usage) == ("krb5", "initiate")
         assert (creds is None) == (not self.credentials)
         self.targets.append(name)
         return FakeContext(self)
@@ -227,7 +234,9 @@ class FakeContext:
 
     def _may_fail(self, where: str) -> None:
         if self._gssapi.fails_in == where:
-            raise self._gssapi.exceptions.GSSError("Server not found in Kerberos database")
+            error = self._gssapi.exceptions.GSSError("Server not found in Kerberos database")
+            error.min_code = self._gssapi.code
+            raise error
 
 
 def gssapi_dialog(gssapi: FakeGssapi, jaas: str = "Krb5LoginModule required;") -> Dialog:
@@ -264,7 +273,14 @@ def test_gssapi_refuses_an_offer_that_it_cannot_take(offer: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("fails_in", "told"),
-    [("step", "no Kerberos ticket for kafka@broker1"), ("complete", "Server not found"), ("unwrap", "Server not found")],
+    [
+        (
+            "step",
+            r"no ticket for kafka@broker1\.example\.com: Server not found in Kerberos database; is there a principal SERVICE/",
+        ),
+        ("complete", "Server not found"),
+        ("unwrap", "Server not found"),
+    ],
 )
 def test_what_kerberos_refuses_is_told(fails_in: str, told: str) -> None:
     with pytest.raises(AuthenticationError, match=told) as raised:  # noqa: PT012 - whichever of them
@@ -275,23 +291,63 @@ def test_what_kerberos_refuses_is_told(fails_in: str, told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("jaas", "credentials"),
+    ("code", "login", "remedy"),
     [
-        ("Krb5LoginModule required useTicketCache=true;", []),
-        (
-            'Krb5LoginModule required useKeyTab=true keyTab="/etc/k" principal="alice@EXAMPLE.COM";',
-            [{"name": "principal:alice@EXAMPLE.COM", "usage": "initiate", "store": {"client_keytab": "/etc/k"}}],
-        ),
-        (
-            'Krb5LoginModule required useTicketCache=true keyTab="/etc/k" principal="alice@EXAMPLE.COM";',
-            [{"name": "principal:alice@EXAMPLE.COM", "usage": "initiate"}],
-        ),
+        (0, "", "kafka@broker1.example.com: Server not found in Kerberos database"),
+        (1, "", "kafka@broker1.example.com: Server not found in Kerberos database"),
+        (0x96C73A20, "", "; renew the tickets (kinit), or give keyTab and principal in sasl.jaas.config"),
+        (0x96C73A20 - 2**32, "", "; renew the tickets (kinit), or give keyTab and principal in sasl.jaas.config"),
+        (0x96C73A8D, "", "; get tickets (kinit), or give keyTab and principal in sasl.jaas.config"),
+        (0x96C73A8D, 'useKeyTab=true keyTab="/dev/null"', "; the keytab holds no key of the principal in sasl.jaas.config"),
     ],
 )
-def test_tickets_come_from_the_keytab_or_the_cache(jaas: str, credentials: list[dict[str, Any]]) -> None:
+def test_what_kerberos_says_comes_with_a_remedy_if_there_is_one(code: int, login: str, remedy: str) -> None:
+    with pytest.raises(AuthenticationError) as raised:
+        gssapi_dialog(FakeGssapi(fails_in="step", code=code), f"Krb5LoginModule required {login};")
+    assert raised.value.message.endswith(remedy)
+
+
+def credentials_of(jaas: str) -> list[dict[str, Any]]:
     gssapi = FakeGssapi()
     gssapi_dialog(gssapi, jaas)
-    assert gssapi.credentials == credentials
+    return gssapi.credentials
+
+
+def test_tickets_come_from_the_default_cache() -> None:
+    assert credentials_of("Krb5LoginModule required useTicketCache=true;") == []
+    of_alice = {"name": "principal:alice@EXAMPLE.COM", "mechs": ["krb5"], "usage": "initiate"}
+    assert credentials_of('Krb5LoginModule required useTicketCache=true principal="alice@EXAMPLE.COM";') == [of_alice]
+
+
+def test_tickets_come_from_the_cache_that_is_named(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.touch()
+    for name in (f"{cache}", f"FILE:{cache}"):
+        (credentials,) = credentials_of(f'Krb5LoginModule required useTicketCache=true ticketCache="{name}";')
+        assert (credentials["name"], credentials["store"]) == (None, {"ccache": str(cache)})
+    (credentials,) = credentials_of('Krb5LoginModule required useTicketCache=true ticketCache="KEYRING:persistent:0";')
+    assert credentials["store"] == {"ccache": "KEYRING:persistent:0"}
+
+
+def test_tickets_for_a_keytab_are_kept_in_memory_for_each_principal(tmp_path: Path) -> None:
+    """They were written to the user's default ticket cache once, in place of the tickets that were there."""
+    keytab = tmp_path / "k"
+    keytab.touch()
+    jaas = f'Krb5LoginModule required useKeyTab=true useTicketCache=true keyTab="{keytab}" principal="%s@EXAMPLE.COM";'
+    (alice,), (again,), (bob,) = (credentials_of(jaas % name) for name in ("alice", "alice", "bob"))
+    assert alice == again
+    assert (alice["name"], alice["store"]["client_keytab"]) == ("principal:alice@EXAMPLE.COM", str(keytab))
+    assert alice["store"]["ccache"].startswith("MEMORY:")
+    assert alice["store"]["ccache"] != bob["store"]["ccache"]
+
+
+def test_a_keytab_that_cannot_be_read_is_told_before_anything_is_sent() -> None:
+    with pytest.raises(ConfigError, match=r"sasl\.jaas\.config: keyTab=/nowhere/k cannot be read: No such file"):
+        gssapi_dialog(FakeGssapi(), 'Krb5LoginModule required useKeyTab=true keyTab="/nowhere/k" principal="a";')
+    with pytest.raises(
+        ConfigError, match=r"keyTab=no\.keytab cannot be read: No such file or directory in the working directory"
+    ):
+        gssapi_dialog(FakeGssapi(), 'Krb5LoginModule required useKeyTab=true keyTab="no.keytab" principal="a";')
 
 
 # ---- which login -----------------------------------------------------------------------------------------------------------

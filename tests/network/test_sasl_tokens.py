@@ -29,6 +29,7 @@ from spark_kafka_sink.network.sasl.token_sources import (
 )
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, RefreshWindow, TokenCache, token_error, token_from_jwt
 from spark_kafka_sink.sasl_config import NO_OPTIONS, JaasEntry, parse_jaas
+from tests.fakes.certificates import Authority
 from tests.fakes.clock import ManualClock
 
 CANARY = "canary-7Qx2"
@@ -452,6 +453,47 @@ def test_a_server_that_hangs_up_or_is_not_there_is_told(server: TokenServer, clo
     once = {"sasl__login__retry__backoff__max__ms": "0"}
     assert "after 1 attempt(s)" in refusal(config_for(server, **once), clock)
     assert "ConnectionRefusedError" in refusal(config_for("http://127.0.0.1:9/token", **once), clock)
+
+
+AUTHORITY = Authority("ca")
+
+
+@pytest.fixture
+def https_server(server: TokenServer) -> TokenServer:
+    server.socket = AUTHORITY.issue("login").server_context().wrap_socket(server.socket, server_side=True)
+    server.url = server.url.replace("http://127.0.0.1", "https://localhost")
+    return server
+
+
+def test_the_login_module_says_whom_to_trust_over_https_as_in_java(
+    https_server: TokenServer, clock: ManualClock, tmp_path: Path
+) -> None:
+    """The brokers' ssl.* options are not for it. These here were passed over in silence once, and the server was not trusted."""
+    https_server.answers = [granted(), granted()]
+    (tmp_path / "ca.pem").write_text(AUTHORITY.pem)
+    config = config_for(https_server, ssl__truststore__certificates=Authority("brokers").pem)
+    trusting = entry(f'clientId="me" ssl.truststore.location="{tmp_path / "ca.pem"}" ssl.truststore.type=PEM')
+    assert fetch(config, clock, trusting).value.reveal() == "abc"
+    assert (
+        fetch(config, clock, entry(f'ssl.truststore.certificates="{AUTHORITY.pem.replace(chr(10), " ")}"')).value.reveal()
+        == "abc"
+    )
+
+
+def test_a_server_that_is_not_trusted_is_told_at_once(https_server: TokenServer, clock: ManualClock) -> None:
+    told = refusal(config_for(https_server), clock)
+    assert "after 1 attempt(s): SSLCertVerificationError" in told
+    assert https_server.requests == []
+
+
+def test_certificates_that_the_login_module_names_and_that_cannot_be_read_are_told(server: TokenServer) -> None:
+    jaas = entry(f'ssl.truststore.location="/nowhere/ca.pem" ssl.truststore.password="{CANARY}"')
+    with pytest.raises(
+        ConfigError, match=r"sasl\.jaas\.config: ssl\.truststore\.location=/nowhere/ca\.pem: there is no"
+    ) as raised:
+        token_endpoint.Endpoint.of(config_for(server), jaas)
+    shown = traceback.TracebackException.from_exception(raised.value, capture_locals=True)
+    assert CANARY not in str([frame.locals for frame in shown.stack if frame.filename != __file__])
 
 
 # ---- JWT assertions ------------------------------------------------------------------------------------------------------------

@@ -129,9 +129,25 @@ def as_keytool_of_java_8_writes_it(authority: Authority, folder: Path) -> dict[s
     return {"ssl_truststore_location": str(file), "ssl_truststore_password": "changeit", "ssl_truststore_type": "PKCS12"}
 
 
+WITHOUT_PASSWORD = ("-J-Dkeystore.pkcs12.certProtectionAlgorithm=NONE", "-J-Dkeystore.pkcs12.macAlgorithm=NONE")
+
+
+def as_keytool_writes_it_without_a_password(authority: Authority, folder: Path) -> dict[str, object]:
+    return {
+        "ssl_truststore_location": str(keytool_truststore(authority, folder / "ts.p12", "x" * 6, "PKCS12", *WITHOUT_PASSWORD))
+    }
+
+
+def with_a_password_that_is_not_needed(authority: Authority, folder: Path) -> dict[str, object]:
+    """As in Java, whose own cacerts is one without a password, and often opened with «changeit»."""
+    return as_keytool_writes_it_without_a_password(authority, folder) | {"ssl_truststore_password": "changeit"}
+
+
 @pytest.mark.parametrize(
     "store",
     [
+        as_keytool_writes_it_without_a_password,
+        with_a_password_that_is_not_needed,
         as_pem_text,
         as_pem_on_one_line,
         as_pem_without_any_blanks,
@@ -220,9 +236,15 @@ def with_a_pkcs12_store(me: Certificate, folder: Path) -> dict[str, object]:
     return {"ssl_keystore_location": str(folder / "me.p12"), "ssl_keystore_password": CANARY}
 
 
+def with_a_pkcs12_store_without_a_password(me: Certificate, folder: Path) -> dict[str, object]:
+    (folder / "me.p12").write_bytes(me.pkcs12(None))
+    return {"ssl_keystore_location": str(folder / "me.p12"), "ssl_keystore_type": "PKCS12"}
+
+
 @pytest.mark.parametrize(
     "keystore",
     [
+        with_a_pkcs12_store_without_a_password,
         with_key_text,
         with_key_text_on_one_line,
         with_encrypted_key_text,

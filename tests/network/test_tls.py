@@ -9,6 +9,7 @@ import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -575,6 +576,54 @@ def test_a_transport_is_used_as_a_plain_one_until_it_is_connected() -> None:
     assert transport.fileno() >= 0
     transport.close()
     transport.close()
+
+
+# ---- certificates that are renewed -------------------------------------------------------------------------------------------
+
+
+def number_seen_by_a_broker(connector: TlsConnector) -> int:
+    """The serial number of the certificate that a new connection presents."""
+
+    def serve(connection: socket.socket) -> str:
+        with secured(connection, BROKER.server_context(clients=AUTHORITY)) as peer:
+            receive(peer, 4)
+            certificate = peer.getpeercert()
+            assert certificate is not None
+            return str(certificate["serialNumber"])
+
+    server = Server(serve)
+    with selector_of(connector) as selector:
+        connection = connect(selector, server)
+        selector.send(1, connection.send(INIT, 5))
+        poll_until(selector, lambda: 1 in selector.disconnected)
+    return int(str(server.join()), 16)
+
+
+def test_certificates_that_are_renewed_in_place_serve_the_next_connection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They live for months at most, and a producer of a stream lives longer: at first it took a restart to renew one."""
+    file = tmp_path / "me.pem"
+    first, second = AUTHORITY.issue("me", hosts=()), AUTHORITY.issue("me", hosts=())
+    file.write_text(first.key_pem() + first.chain_pem)
+    connector = connector_of(ssl_keystore_location=str(file))
+    assert number_seen_by_a_broker(connector) == first.chain[0].serial_number
+    file.write_text(second.key_pem())  # it is being written
+    for _ in range(2):
+        assert number_seen_by_a_broker(connector) == first.chain[0].serial_number
+    assert caplog.text.count("there is no certificate in it (-----BEGIN CERTIFICATE-----); those read before stay in use") == 1
+    file.write_text(second.key_pem() + second.chain_pem)
+    assert number_seen_by_a_broker(connector) == second.chain[0].serial_number
+    file.unlink()
+    assert number_seen_by_a_broker(connector) == second.chain[0].serial_number
+
+
+def test_files_that_stay_as_they_are_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ca.pem").write_text(AUTHORITY.pem)
+    connector = connector_of(ssl_truststore_certificates=None, ssl_truststore_location=str(tmp_path / "ca.pem"))
+    monkeypatch.setattr(tls, "client_context", None)
+    for _ in range(3):
+        connector(Address(socket.AF_INET, ("127.0.0.1", 1), "localhost")).close()
 
 
 # ---- what a caller of the producer sees --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pickle
 import pytest
 from kio.schema.errors import ErrorCode as TheirErrorCode
 
-from spark_kafka_sink.errors import AuthenticationError, BrokerError
+from spark_kafka_sink.errors import AuthenticationError, AuthorizationError, BrokerError
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES, Errors, Persisted
 
 
@@ -75,3 +75,20 @@ def test_an_error_quotes_the_broker() -> None:
 def test_refused_credentials_are_an_authentication_error() -> None:
     assert isinstance(Errors.SASL_AUTHENTICATION_FAILED.error("node 1"), AuthenticationError)
     assert not isinstance(Errors.TOPIC_AUTHORIZATION_FAILED.error("node 1"), AuthenticationError)
+
+
+def test_a_missing_permission_is_an_authorization_error() -> None:
+    for row in (
+        Errors.TOPIC_AUTHORIZATION_FAILED,
+        Errors.GROUP_AUTHORIZATION_FAILED,
+        Errors.CLUSTER_AUTHORIZATION_FAILED,
+        Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        Errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+    ):
+        error = row.error("node 1")
+        assert isinstance(error, AuthorizationError)
+        assert (error.error_code, error.condition, row.retriable) == (row.number, f"KAFKA_{row.name}", False)
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), again.error_code, str(again)) == (AuthorizationError, row.number, str(error))
+    assert not isinstance(Errors.SASL_AUTHENTICATION_FAILED.error("node 1"), AuthorizationError)
+    assert not isinstance(Errors.MESSAGE_TOO_LARGE.error("node 1"), AuthorizationError)

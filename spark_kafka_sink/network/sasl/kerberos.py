@@ -2,12 +2,15 @@
 
 The exchange has three parts: tokens until the security context stands; the broker's offer of security layers; our choice, which
 is none, as Kafka offers no other. Making a token may ask a Kerberos server for a ticket: that is work for background.py, and
-krb5.conf bounds it. Tickets come from the keytab of sasl.jaas.config, or from the ticket cache that something else keeps fresh.
+krb5.conf bounds it. Tickets come from the keytab of sasl.jaas.config, or from a ticket cache that something else keeps fresh.
+Law: with a keytab, tickets are kept in this process's memory, as Java keeps them: no cache of the user's is read or written.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import os
 from functools import partial
 from typing import Any
 
@@ -15,7 +18,7 @@ from spark_kafka_sink.config import SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, ConfigError
 from spark_kafka_sink.network.background import Background
 from spark_kafka_sink.network.sasl.login import Exchange, illegal_challenge
-from spark_kafka_sink.sasl_config import JaasEntry
+from spark_kafka_sink.sasl_config import JaasEntry, kerberos_file
 
 _NO_LAYER = 1  # the bit of "no security layer" in offer and choice
 _OFFER_BYTES = 4
@@ -33,14 +36,24 @@ def load_gssapi() -> Any:
 
 
 class GssapiLogin:
+    """
+    Args:
+        service_name: of the brokers, the first part of their principals.
+        entry: principal, keytab or ticket cache, as Java's Krb5LoginModule has them; empty for the Kerberos library's own.
+        gssapi: the package.
+
+    Raises:
+        ConfigError: the keytab or the ticket cache cannot be read.
+    """
+
     mechanism = "GSSAPI"
 
     def __init__(self, service_name: str, entry: JaasEntry, gssapi: Any) -> None:
         self._service_name = service_name
         self._principal = entry.get("principal")
-        self._keytab = entry.get("keyTab") if (entry.get("useKeyTab") or "").lower() == "true" else None
+        self._store = _credential_store(entry)
         self._gssapi = gssapi
-        self.who = f"Kerberos principal '{self._principal}'" if self._principal else "the owner of the Kerberos ticket cache"
+        self.who = f"Kerberos principal '{self._principal}'" if self._principal else "the owner of the Kerberos tickets"
 
     def start(self, host: str) -> Exchange:
         context, token, stands = yield Background(partial(self._begin, host))
@@ -55,28 +68,29 @@ class GssapiLogin:
         gssapi = self._gssapi
         try:
             target = gssapi.Name(f"{self._service_name}@{host}", gssapi.NameType.hostbased_service)
-            context = gssapi.SecurityContext(name=target, creds=self._credentials(), usage="initiate")
+            context = gssapi.SecurityContext(
+                name=target, creds=self._credentials(), mech=gssapi.MechType.kerberos, usage="initiate"
+            )
             return context, SecretBytes(context.step(None) or b""), bool(context.complete)
         except gssapi.exceptions.GSSError as error:
-            problem = str(error)
-        raise self._failed(f"no Kerberos ticket for {self._service_name}@{host}: {problem}")
+            problem = self._in_words(error)
+        raise self._failed(f"no ticket for {self._service_name}@{host}: {problem}")
 
     def _credentials(self) -> Any:
         """None: the default ones of the Kerberos library."""
         gssapi = self._gssapi
-        if self._principal is None and self._keytab is None:
+        if self._principal is None and not self._store:
             return None
         name = None if self._principal is None else gssapi.Name(self._principal, gssapi.NameType.kerberos_principal)
-        if self._keytab is None:
-            return gssapi.Credentials(name=name, usage="initiate")
-        return gssapi.Credentials(name=name, usage="initiate", store={"client_keytab": self._keytab})
+        more = {"store": self._store} if self._store else {}
+        return gssapi.Credentials(name=name, mechs=[gssapi.MechType.kerberos], usage="initiate", **more)
 
     def _step(self, context: Any, challenge: bytes) -> tuple[SecretBytes, bool]:
         """The next token, and whether the context stands: asking for that raises what went wrong in a step that had a token."""
         try:
             return SecretBytes(context.step(challenge) or b""), bool(context.complete)
         except self._gssapi.exceptions.GSSError as error:
-            problem = str(error)
+            problem = self._in_words(error)
         raise self._failed(problem)
 
     def _choose_layer(self, context: Any, challenge: bytes) -> SecretBytes:
@@ -87,10 +101,70 @@ class GssapiLogin:
                 who = str(context.initiator_name).encode()
                 return SecretBytes(context.wrap(bytes([_NO_LAYER, 0, 0, 0]) + who, False).message)
         except self._gssapi.exceptions.GSSError as error:
-            failure = self._failed(str(error))
+            failure = self._failed(self._in_words(error))
         else:
             failure = illegal_challenge("it does not offer to go on without a GSSAPI security layer")
         raise failure
 
+    def _in_words(self, error: Any) -> str:
+        """The Kerberos library's words, kept for this thread alone, which name principals and hosts; and what to do."""
+        code = int(error.min_code) & 0xFFFF_FFFF
+        words = ", ".join(error.get_all_statuses(error.min_code, False)) if code else str(error)
+        if code in _NO_TICKETS:  # the library looks into a keytab for the principal's key first, and says nothing of it
+            remedy = _REMEDIES[_NO_KEY] if "client_keytab" in self._store else _GET_TICKETS
+        else:
+            remedy = _REMEDIES.get(code, "")
+        return f"{words}; {remedy}" if remedy else words
+
     def _failed(self, text: str) -> AuthenticationError:
         return AuthenticationError(f"Kerberos: {text}", condition="KAFKA_LOGIN_FAILED")
+
+
+# ---- where tickets come from ---------------------------------------------------------------------------------------------------
+
+
+def _credential_store(entry: JaasEntry) -> dict[str, str]:
+    """What the Kerberos library is told of it; empty: nothing. A keytab goes before a ticket cache, since it always suffices."""
+    keytab, cache = entry.get("keyTab"), entry.get("ticketCache")
+    if keytab and entry.is_true("useKeyTab"):
+        path = _readable("keyTab", keytab)
+        # One cache for all producers of this process that log in as the same principal: the library never drops one.
+        owner = hashlib.sha256(f"{os.path.abspath(path)}\0{entry.get('principal')}".encode()).hexdigest()[:16]
+        return {"client_keytab": path, "ccache": f"MEMORY:pykafka-sink-{owner}"}
+    if cache and entry.is_true("useTicketCache"):
+        return {"ccache": _readable("ticketCache", cache)}
+    return {}
+
+
+def _readable(option: str, name: str) -> str:
+    path = kerberos_file(name)
+    if path is None:
+        return name
+    try:
+        with open(path, "rb"):
+            return path
+    except OSError as error:
+        where = "" if os.path.isabs(path) else f" in the working directory {os.getcwd()}"
+        problem = f"{error.strerror or error}{where}"
+    raise ConfigError(f"sasl.jaas.config: {option}={path} cannot be read: {problem}")
+
+
+# ---- what Kerberos says --------------------------------------------------------------------------------------------------------
+
+_KRB5 = 0x96C73A00  # where the codes of krb5.h begin, as GSSAPI hands them on; code 7 of RFC 4120 is the seventh after it
+_NO_TICKETS, _NO_KEY = (_KRB5 + 141, _KRB5 + 195), _KRB5 + 181
+_REMEDIES = {
+    _KRB5 + 6: "is the principal in sasl.jaas.config right, with its realm?",
+    _KRB5 + 7: "is there a principal SERVICE/HOST for this broker, with sasl.kerberos.service.name and the host as it is"
+    " advertised? client.dns.lookup=resolve_canonical_bootstrap_servers_only helps with aliases",
+    _KRB5 + 18: "the principal is locked or expired",
+    _KRB5 + 23: "the principal's password has expired",
+    _KRB5 + 24: "the key in the keytab is not, or no longer, the principal's: export it anew",
+    _KRB5 + 31: "the key in the keytab is not, or no longer, the principal's: export it anew",
+    _KRB5 + 32: "renew the tickets (kinit), or give keyTab and principal in sasl.jaas.config",
+    _KRB5 + 37: "set the clocks of this machine and of the Kerberos server",
+    _KRB5 + 154: "name its servers in krb5.conf (KRB5_CONFIG), on the driver and all executors",
+    _KRB5 + 156: "is it up, and is krb5.conf (KRB5_CONFIG) right, on the driver and all executors?",
+    _NO_KEY: "the keytab holds no key of the principal in sasl.jaas.config",
+}
+_GET_TICKETS = "get tickets (kinit), or give keyTab and principal in sasl.jaas.config"

@@ -29,6 +29,7 @@ from spark_kafka_sink.errors import AuthenticationError, ConfigError
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.sasl.token_sources import MAX_TOKEN_BYTES, read_secret_file
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, token_error, token_from_jwt
+from spark_kafka_sink.network.ssl_context import client_context
 from spark_kafka_sink.sasl_config import JaasEntry
 
 log = logging.getLogger(__name__)
@@ -49,9 +50,11 @@ class Endpoint:
     retry_backoff_max_ms: int
     sub_claim: str
     extensions: dict[str, str] = field(repr=False)
+    tls: ssl.SSLContext = field(repr=False)  # for https
 
     @classmethod
     def of(cls, config: ProducerConfig, entry: JaasEntry) -> Endpoint:
+        """Raises ConfigError when certificates that the login module names cannot be read."""
         return cls(
             config.sasl_oauthbearer_token_endpoint_url or "",
             config.sasl_login_connect_timeout_ms or DEFAULT_TIMEOUT_MS,
@@ -60,7 +63,21 @@ class Endpoint:
             config.sasl_login_retry_backoff_max_ms,
             config.sasl_oauthbearer_sub_claim_name,
             entry.with_prefix("extension_"),
+            _tls(entry),
         )
+
+
+def _tls(entry: JaasEntry) -> ssl.SSLContext:
+    """With the ssl.* options inside of the login module, as in Java: those of the brokers are for brokers."""
+    options = ProducerConfig.conceal(
+        {f"ssl.{name}": value for name, value in entry.with_prefix("ssl.").items()}
+        | {"bootstrap.servers": "none:1", "security.protocol": "SSL"}
+    )
+    try:
+        return client_context(ProducerConfig.from_mapping(options))
+    except ConfigError as error:
+        error.message = f"sasl.jaas.config: {error.message}"
+        raise
 
 
 class Post(NamedTuple):
@@ -204,7 +221,7 @@ def _opener(endpoint: Endpoint) -> Any:
 
     class OpenHttps(HTTPSHandler):
         def https_open(self, req: Request) -> http.client.HTTPResponse:
-            return self.do_open(Https, req, context=ssl.create_default_context())
+            return self.do_open(Https, req, context=endpoint.tls)
 
     return build_opener(OpenHttp, OpenHttps, _NoRedirects)
 
