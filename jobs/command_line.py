@@ -34,6 +34,8 @@ STATUS_INTERVAL_S = 10  # between the lines of a long write
 DEFAULT_VALUE = "to_json(struct(*))"
 # Every other producer key of Kafka has a dot, and no option of the sink has.
 DOTLESS_KAFKA_KEYS = {"acks", "retries"}
+# Those that the jobs look for themselves, however they are spelt: to the sink, case makes no difference.
+NAMED_OPTIONS = {name: name for name in ("kafka.bootstrap.servers", "topic")}
 
 LOGGING = Path(__file__).resolve().parent.parent / "conf" / "log4j2.properties"
 
@@ -97,13 +99,13 @@ def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
     options: dict[str, str] = {}
     for file in arguments.config:
         options |= {option_name(key): value for key, value in read_properties(file).items()}
-    options |= dict(arguments.option)
+    options |= {NAMED_OPTIONS.get(name.lower(), name): value for name, value in arguments.option}
     if arguments.bootstrap_servers:
         options["kafka.bootstrap.servers"] = arguments.bootstrap_servers
     if arguments.topic:
         options["topic"] = arguments.topic
     for name, argument in (("kafka.bootstrap.servers", "--bootstrap-servers"), ("topic", "--topic")):
-        if not options.get(name):
+        if not options.get(name, "").strip():
             raise UsageError(f"{argument} is missing: pass it, or set it in a --config file.")
     return options
 
@@ -111,7 +113,8 @@ def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
 def option_name(key: str) -> str:
     """The sink's name of a key in a .properties file: Kafka's own keys may be written without `kafka.`."""
     is_kafka_key = "." in key or key in DOTLESS_KAFKA_KEYS
-    return f"kafka.{key}" if is_kafka_key and not key.startswith("kafka.") else key
+    name = f"kafka.{key}" if is_kafka_key and not key.lower().startswith("kafka.") else key
+    return NAMED_OPTIONS.get(name.lower(), name)
 
 
 def read_properties(file: Path, argument: str = "--config") -> dict[str, str]:

@@ -24,6 +24,7 @@ else:  # spark-submit puts this folder on the path, not its parent
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 FORMAT = "pykafka-sink"
 NAMED_TRIGGERS: dict[str, dict[str, Any]] = {"available-now": {"availableNow": True}, "once": {"once": True}}
@@ -56,7 +57,7 @@ def stream_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
     if arguments.query_name:
         writer = writer.queryName(arguments.query_name)
     if arguments.trigger:
-        writer = writer.trigger(**NAMED_TRIGGERS.get(arguments.trigger, {"processingTime": arguments.trigger}))
+        writer = _with_trigger(writer, arguments.trigger)
     query = writer.start()
     written = Written()
     try:
@@ -64,6 +65,18 @@ def stream_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
     finally:
         query.stop()
     return f"stream_to_kafka: the query to topic {options['topic']} ended: {written}"
+
+
+def _with_trigger(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
+    from pyspark.errors import PySparkException
+
+    try:
+        return writer.trigger(**NAMED_TRIGGERS.get(trigger, {"processingTime": trigger}))
+    except PySparkException as error:  # only Spark knows which intervals it takes
+        reason = command_line.failure_line(str(error))
+        raise command_line.UsageError(
+            f"--trigger {trigger}: not available-now, once, or an interval like '10 seconds' ({reason})"
+        ) from error
 
 
 def _follow(query: StreamingQuery, written: Written) -> None:

@@ -685,6 +685,18 @@ NO_EFFECT: dict[str, str] = {
     "metadata.cluster.check.enable": _NEWER,
 }
 
+# Keys of Kafka's consumers alone: jobs hand one set of options to both sides. A warning each, and no guess what else was meant.
+_OF_CONSUMERS = frozenset(
+    (
+        *("allow.auto.create.topics", "auto.commit.interval.ms", "auto.offset.reset", "check.crcs", "default.api.timeout.ms"),
+        *("enable.auto.commit", "exclude.internal.topics", "fetch.max.bytes", "fetch.max.wait.ms", "fetch.min.bytes", "group.id"),
+        *("group.instance.id", "group.protocol", "group.remote.assignor", "heartbeat.interval.ms", "isolation.level"),
+        *("key.deserializer", "max.partition.fetch.bytes", "max.poll.interval.ms", "max.poll.records"),
+        *("partition.assignment.strategy", "session.timeout.ms", "value.deserializer"),
+    )
+)
+_FOR_READING = "it is for reading from Kafka"
+
 
 def _has_plugins(values: Mapping[str, Any]) -> bool:
     return bool(values["interceptor_classes"]) or values["partitioner_class"] not in (None, *KAFKAS_PARTITIONERS)
@@ -693,7 +705,7 @@ def _has_plugins(values: Mapping[str, Any]) -> bool:
 def _keys_for_plugins(given: Mapping[str, object], prefix: str) -> dict[str, object]:
     """Unknown keys, for plug-ins read them as in Java; those that look misspelt are warned of all the same."""
     unknown = {key: value for key, value in given.items() if key not in PRODUCER_KEYS and key not in NO_EFFECT}
-    for key in unknown:
+    for key in unknown.keys() - _OF_CONSUMERS:
         nearest = nearest_key(key, [*PRODUCER_KEYS])
         if nearest:
             _warn("Option '%s%s' is left to the plug-ins; did you mean '%s%s'?", prefix, key, prefix, nearest)
@@ -704,6 +716,8 @@ def _warn_of_keys_without_effect(given: Sequence[str], prefix: str) -> None:
     for key in given:
         if key in NO_EFFECT:
             _warn("Option '%s%s' has no effect: %s", prefix, key, NO_EFFECT[key])
+        elif key in _OF_CONSUMERS:
+            _warn("Option '%s%s' has no effect: %s", prefix, key, _FOR_READING)
         elif key not in PRODUCER_KEYS:
             nearest = nearest_key(key, [*PRODUCER_KEYS, *NO_EFFECT])
             hint = f"; did you mean '{prefix}{nearest}'?" if nearest else ""
@@ -935,6 +949,7 @@ _OF_SPARKS_SOURCE = frozenset(
     )
 )
 
+TOPIC_NAME_RULE = "a topic's name is 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', and not . or .."
 _TOPIC_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 
@@ -944,7 +959,7 @@ def is_topic_name(name: str) -> bool:
 
 def _topic(name: str) -> str:
     if not is_topic_name(name):
-        raise InvalidValueError("a topic's name is 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', and not . or ..")
+        raise InvalidValueError(TOPIC_NAME_RULE)
     return name
 
 
@@ -986,8 +1001,9 @@ class SinkOptions:
         doc="What becomes of a row that is larger than max.request.size, or than the topic takes: the task fails, or the row is "
             "left out, or it goes to deadLetterTopic.")
     on_invalid_record: str = option("onInvalidRecord", STRING, default=FAIL, choices=FATES, ignore_case=True, convert=_fate,
-        doc="The same for a row that cannot be written as it is (null or impossible topic, a partition that does not exist, "
-            "negative timestamp, header without key) or that the broker refuses by itself (INVALID_RECORD, INVALID_TIMESTAMP).")
+        doc="The same for a row that cannot be written as it is (null or impossible topic, a topic or partition that does not "
+            "exist, negative timestamp, header without key) or that the broker refuses by itself (INVALID_RECORD, "
+            "INVALID_TIMESTAMP).")
     dead_letter_topic: str | None = option("deadLetterTopic", STRING, default=None, convert=_topic,
         doc="Topic for rows that cannot be written: key, value and headers as they were, and more headers that say why.")
     max_records_per_second: int | None = option("maxRecordsPerSecond", LONG, default=None, at_least=1,
@@ -1033,7 +1049,7 @@ def _unknown_options(options: Mapping[str, object]) -> Iterator[str]:
         if name.startswith(PRODUCER_PREFIX) or name in _SINK_KEYS or name in _ADDED_BY_SPARK:
             continue
         if name in _OF_SPARKS_SOURCE:
-            _warn("Option '%s' has no effect: it is for reading from Kafka", name)
+            _warn("Option '%s' has no effect: %s", name, _FOR_READING)
             continue
         if name == "path":
             _warn("Option 'path' has no effect: rows go to Kafka. Write .save() without a path, and .option(\"topic\", …)")

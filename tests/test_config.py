@@ -548,6 +548,27 @@ def test_options_of_sparks_kafka_source_are_warnings(caplog: pytest.LogCaptureFi
     assert len(caplog.records) == 4
 
 
+@pytest.mark.parametrize("key", ["group.id", "key.deserializer", "value.deserializer", "session.timeout.ms"])
+def test_options_of_consumers_are_warnings_that_propose_nothing_else(key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """For key.deserializer, key.serializer was proposed, which this sink refuses."""
+    _, problems = check(**{f"kafka.{key}": "x"})
+    assert problems == []
+    assert caplog.messages == [f"Option 'kafka.{key}' has no effect: it is for reading from Kafka"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"topic": "  "}, "for configuration topic: a topic's name is 1 to 249 of the characters"),
+        ({"includeTimestamp": "yes"}, "Expected value to be either true or false"),
+        ({"maxBytesPerSecond": "10MB"}, "Invalid value 10MB for configuration maxBytesPerSecond: Not a number of type LONG"),
+    ],
+)
+def test_values_that_spark_or_a_user_may_spell_otherwise_are_told(given: dict[str, str], told: str) -> None:
+    (problem,) = check(**given)[1]
+    assert told in problem
+
+
 def test_a_path_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     _, problems = check(path="x")
     assert problems == []

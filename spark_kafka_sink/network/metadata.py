@@ -72,6 +72,7 @@ class Metadata:
         self._needs_partial_update = False
         self._last_refresh_ms = _LONG_AGO
         self._last_successful_refresh_ms = _LONG_AGO
+        self._last_answer_ms = _LONG_AGO  # to any request, for new topics only too
         self._failures = 0  # failed updates since the last answer
         self._equivalent_responses = 0  # answers since the last one that brought news
         self._topics: dict[str, int] = {}  # topic -> when it is forgotten
@@ -94,6 +95,10 @@ class Metadata:
         """When brokers last answered; None if never."""
         refreshed_ms = self._last_successful_refresh_ms
         return None if refreshed_ms == _LONG_AGO else refreshed_ms
+
+    def last_answer_ms(self) -> int:
+        """When brokers last told something, be it of new topics only; long ago if never."""
+        return self._last_answer_ms
 
     def leader_and_epoch(self, topic_partition: TopicPartition) -> LeaderAndEpoch:
         """The leader, unless a newer epoch than the leader's has been seen; then only the epoch."""
@@ -124,6 +129,12 @@ class Metadata:
             if is_new:
                 self._new_topics.add(topic)
                 self._request_update_for_new_topics_locked()
+
+    def forget_topic(self, topic: str) -> None:
+        """Ask for it no more, until it is added again."""
+        with self._changed:
+            self._topics.pop(topic, None)
+            self._new_topics.discard(topic)
 
     def request_update(self, reason: str, *, reset_backoff: bool = False) -> int:
         """Have everything fetched again as soon as back-off allows.
@@ -327,7 +338,7 @@ class Metadata:
             if self._is_closed:
                 return
             self._needs_partial_update = request_version is not None and request_version < self._request_version
-            self._last_refresh_ms = now_ms
+            self._last_refresh_ms = self._last_answer_ms = now_ms
             self._failures = 0
             self._update_version += 1
             self._fatal_error = None  # whoever waits gets this answer instead, and nobody an error that is over

@@ -7,10 +7,10 @@ Law: no wait is longer than the caller allows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config import is_topic_name
+from spark_kafka_sink.config import TOPIC_NAME_RULE, is_topic_name
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.network.metadata import Metadata
@@ -31,16 +31,19 @@ class MetadataWait:
         """A cluster in which the topic has that partition; -1 asks for the topic alone. Blocks at most `max_block_ms`.
 
         Raises KafkaTimeoutError or InvalidRecordError when there is no such thing by then, and what brokers say of the topic.
+        A name that no topic can have is refused at once: brokers, asked for one that is too long, hang up.
         """
         if self._metadata.cluster().partition_count(topic) is None and not is_topic_name(topic):
             # Brokers would say the same, but some such names cannot even be put into a request.
-            raise Errors.INVALID_TOPIC_EXCEPTION.error(f"topic {topic[:300]!r}")
+            raise InvalidRecordError(
+                f"no topic can have the name {topic[:300]!r}: {TOPIC_NAME_RULE}", condition="KAFKA_INVALID_TOPIC_EXCEPTION"
+            )
         deadline_ms = self._clock.now_ms() + max_block_ms
         while True:
             now_ms = self._clock.now_ms()
-            self._metadata.add_topic(topic, now_ms)  # also keeps a topic in use from being forgotten
             cluster = self._metadata.cluster()
             count = cluster.partition_count(topic)
+            self._metadata.add_topic(topic, now_ms)  # also keeps a topic in use from being forgotten
             if count is not None and partition < count:
                 return cluster
             self._metadata.raise_error_for_topic(topic)
@@ -55,6 +58,26 @@ class MetadataWait:
                 raise self.absent(topic, partition, count, max_block_ms) from error
             finally:
                 self._metrics.waited_for_metadata(asked_ns)
+
+    def ask_for(self, topics: Iterable[str]) -> None:
+        """Have what is not known yet fetched together, for several await_partition to come. Never blocks."""
+        now_ms = self._clock.now_ms()
+        for topic in filter(is_topic_name, topics):
+            self._metadata.add_topic(topic, now_ms)
+
+    def unknown_topics(self, topics: Iterable[str], max_age_ms: int, waited_ms: int) -> dict[str, str]:
+        """Those of which the last answer said that there is no such topic, and that in words. Never blocks.
+
+        None when that answer is older than `max_age_ms`: brokers that are away may know them now. The topics are asked for no
+        more until they are named again.
+        """
+        if self._clock.now_ms() - self._metadata.last_answer_ms() > max_age_ms:
+            return {}
+        cluster = self._metadata.cluster()
+        unknown = [topic for topic in topics if cluster.topic_error(topic) == Errors.UNKNOWN_TOPIC_OR_PARTITION]
+        for topic in unknown:
+            self._metadata.forget_topic(topic)
+        return {topic: self.absent(topic, -1, None, waited_ms).message for topic in unknown}
 
     def absent(self, topic: str, partition: int, count: int | None, max_block_ms: int) -> KafkaError:
         """Why there is no such topic or partition."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from types import TracebackType
 
@@ -220,6 +220,8 @@ class KafkaProducer:
         try:
             for chunk in chunks:
                 self._check_sizes(chunk)
+            if len(chunks) > 1:
+                self._metadata_wait.ask_for(chunk.topic for chunk in chunks)
             clusters = [self._await_partitions(chunk) for chunk in chunks]
             if self._partitioner is not None:
                 chunks = [chunk.decided_by(self._partitioner, each) for chunk, each in zip(chunks, clusters, strict=True)]
@@ -439,6 +441,13 @@ class KafkaProducer:
         """The topic's partitions, leaderless ones too. Blocks at most max.block.ms for metadata; raises as send_columns does."""
         self._check_usable()
         return self._metadata_wait.await_partition(topic, 0, self._config.max_block_ms).partitions_for(topic)
+
+    def unknown_topics(self, topics: Iterable[str]) -> dict[str, str]:
+        """For one who was told KAFKA_UNKNOWN_TOPIC: which of these topics brokers have just said they do not have, and an error's
+        text for each. None when they have not answered lately. Never blocks."""
+        waited_ms = self._config.max_block_ms
+        lately_ms = max(waited_ms // 2, 2 * self._config.retry_backoff_max_ms)  # while a caller waits, they are asked so often
+        return self._metadata_wait.unknown_topics(topics, lately_ms, waited_ms)
 
     # ENDING
 

@@ -11,7 +11,7 @@ What is in the topic, and what Spark does next (deliveryGuarantee=at-least-once)
     task done, its executor lost before commit      all its rows                    nothing: the driver has its report already
     brokers die and come back while tasks write     rows acknowledged before that   nothing is there twice: brokers know the rest
     two attempts of a task (speculation)            rows of both                    nothing: the loser's rows are duplicates
-    a task fails for good                           rows of all tasks so far        abort(); tasks still running may write on
+    a task fails for good, or the job is cancelled  rows of all tasks so far        abort(); tasks still running may write on
     driver dies before commit()                     all rows                        a stream re-runs the batch: all rows again
     commit() raises: a report is missing            what the other tasks wrote      abort(), the query or write fails
     driver dies after commit(), before Spark's log  all rows                        a stream re-runs the batch: all rows again
@@ -40,6 +40,9 @@ from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.delivery import OffsetRange
 
 logger = logging.getLogger(__name__)
+
+# Spark sets it in its Python workers when spark.sql.pyspark.worker.logging.enabled hands their log to the user.
+SPARK_CAPTURES_LOGS = "PYSPARK_SPARK_SESSION_UUID"
 
 
 class WrittenRange(NamedTuple):
@@ -207,6 +210,8 @@ def commit(messages: Sequence[KafkaCommitMessage | None], report_path: str | Non
         )
         logger.error("! %s", error)  # Spark goes on with a continuous query for a while: this line is all that is seen of it
         raise error
+    if SPARK_CAPTURES_LOGS in os.environ and logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)  # in Spark's process nobody else can, and the line is what the user wants to see there
     summary = CommitSummary.of([message for message in messages if message is not None])
     logger.log(logging.WARNING if summary.skipped or summary.dead_lettered else logging.INFO, "%s", summary.line())
     if report_path is not None:

@@ -8,7 +8,7 @@ Law: what is wrong is told all at once, in one error.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "pykafka-sink"
+ONLY_WRITES = f'{FORMAT} writes and does not read: read from Kafka with format("kafka"); for CREATE TABLE, name the columns'
+NO_OPTIONS = (
+    "No option came with this write. Of a table, Spark hands over what the INSERT says, not what CREATE TABLE … OPTIONS said:"
+    " INSERT INTO … WITH ('kafka.bootstrap.servers' = '…', 'topic' = '…') SELECT …, or df.writeTo(…).options(…).append()"
+)
 
 
 class KafkaDataSource(DataSource):
@@ -51,9 +56,20 @@ class KafkaDataSource(DataSource):
         del overwrite
         return KafkaStreamWriter(*self._check(schema, []))
 
+    def schema(self) -> NoReturn:
+        """Spark's entry for reading, and for a table without columns."""
+        raise ConfigError(ONLY_WRITES)
+
+    def reader(self, schema: StructType) -> NoReturn:
+        """The same, where the user or a table says the columns."""
+        del schema
+        raise ConfigError(ONLY_WRITES)
+
     def _check(
         self, schema: StructType, problems: list[str]
     ) -> tuple[RowMapping, dict[str, object], str | None, int, RowRules, str | None]:
+        if not self.options:
+            problems.append(NO_OPTIONS)
         options = SinkOptions.check(self.options, problems)
         if options.report_path is not None and not os.path.isdir(os.path.dirname(os.path.abspath(options.report_path))):
             problems.append(f"reportPath={options.report_path} lies in a directory that does not exist on the driver")

@@ -6,8 +6,9 @@ by one; a row is told by the first that it fails. row_sender.py decides what bec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.config import is_topic_name
+from spark_kafka_sink.config import TOPIC_NAME_RULE, is_topic_name
 from spark_kafka_sink.records.columns import record_columns
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 from spark_kafka_sink.sink.row_mapping import NULL_TOPIC
 
 KEY_PREFIX = 32  # bytes of a key that an error shows
+NAME_PREFIX = 300  # characters of a topic's name
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -36,13 +38,17 @@ class Refusal:
 
 
 def find_refused_rows(
-    columns: Mapping[str, Any], size_limits: Mapping[str, int], partition_counts: Mapping[str, int]
+    columns: Mapping[str, Any],
+    size_limits: Mapping[str, int],
+    partition_counts: Mapping[str, int],
+    unknown_topics: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Refusal]:
     """The rows among the arguments of send_columns that the producer refuses, by reason.
 
     Args:
         size_limits: option and its value in bytes.
         partition_counts: of the topics where a partition column is to be compared with it.
+        unknown_topics: those that brokers do not have, and that in words.
     """
     count = len(columns["value"])
     good = np.ones(count, np.bool_)
@@ -54,7 +60,7 @@ def find_refused_rows(
             refusals.append(Refusal(condition, text, rows))
             good[rows] = False
 
-    _check_topics(columns["topic"], refuse)
+    _check_topics(columns["topic"], unknown_topics, refuse)
     _check_partitions(columns["topic"], columns["partition"], partition_counts, count, refuse)
     if columns["timestamp"] is not None:
         negative = pc.less(columns["timestamp"], 0)
@@ -69,13 +75,31 @@ def find_refused_rows(
     return refusals
 
 
-def _check_topics(topic: str | pa.Array, refuse: Any) -> None:
+def _check_topics(topic: str | pa.Array, unknown_topics: Mapping[str, str], refuse: Any) -> None:
+    """By distinct names, of which a column that is no topic at all may have as many as rows."""
     if isinstance(topic, str):
         return
     refuse(_mask(topic.is_null()), "KAFKA_NULL_TOPIC_IN_DATA", NULL_TOPIC)
-    for name in pc.unique(topic).to_pylist():
-        if name is not None and not is_topic_name(name):
-            refuse(_mask(pc.equal(topic, name)), "KAFKA_INVALID_TOPIC_EXCEPTION", f"no topic can have the name {name[:300]!r}")
+    encoded = topic.dictionary_encode()
+    names: list[str] = encoded.dictionary.to_pylist()
+    codes = encoded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
+    impossible = [name for name in names if not is_topic_name(name)]
+    told = f"no topic can have {_named(impossible, 'the name', 'names like')}: {TOPIC_NAME_RULE}"
+    refuse(_is_among(impossible, names)[codes], "KAFKA_INVALID_TOPIC_EXCEPTION", told)
+    unknown = [name for name in names if name in unknown_topics]
+    others = f" (nor {_named(unknown[1:], 'topic', 'topics like')})" if len(unknown) > 1 else ""
+    told = unknown_topics[unknown[0]] + others if unknown else ""
+    refuse(_is_among(unknown, names)[codes], "KAFKA_UNKNOWN_TOPIC", told)
+
+
+def _is_among(chosen: Sequence[str], names: Sequence[str]) -> Mask:
+    """Whether each name is chosen; a last False is for rows that have none."""
+    found = set(chosen)
+    return np.array([*(name in found for name in names), False])
+
+
+def _named(names: Sequence[str], one: str, several: str) -> str:
+    return f"{one if len(names) == 1 else several} {', '.join(repr(name[:NAME_PREFIX]) for name in names[:3])}"
 
 
 def _check_partitions(
@@ -155,7 +179,7 @@ def row_in_words(columns: Mapping[str, Any], row: int, number: int, partition: i
     topic = columns["topic"] if isinstance(columns["topic"], str) else columns["topic"][row].as_py()
     if partition is None and columns["partition"] is not None:
         partition = columns["partition"][row].as_py()
-    parts = [f"topic {'null' if topic is None else topic[:300]}"]
+    parts = [f"topic {'null' if topic is None else topic[:NAME_PREFIX]}"]
     if partition is not None:
         parts.append(f"partition {partition}")
     parts += [_key_in_words(columns["key"], row), f"value of {_size_in_words(columns['value'], row)}"]

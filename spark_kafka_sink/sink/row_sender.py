@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 MAX_PENDING = 256  # handles looked at for each Arrow batch; buffer.memory keeps them far below, unless batches are tiny
 MAX_RANGES = 10_000  # kept before they are merged: each Arrow batch brings one per topic-partition
 KEPT_BYTES = 16 * 1024 * 1024  # of Arrow batches that are not acknowledged yet
+TO_WAIT_FOR = ("KAFKA_UNKNOWN_TOPIC", "KAFKA_UNKNOWN_PARTITION")  # the producer refuses such rows only after max.block.ms
 
 
 @dataclass(slots=True)
@@ -97,6 +98,7 @@ class RowSender:
         self._kept_bytes = 0
         self._written: list[WrittenRange] = []
         self._partition_counts: dict[str, int] = {}  # of topics that lacked a partition after waiting max.block.ms for it
+        self._unknown_topics: dict[str, str] = {}  # names of a column that brokers do not have, after the same wait; in words
         self._told: set[str] = set()  # conditions that have been logged
         self.rows = 0
         self.acknowledged = 0
@@ -125,8 +127,8 @@ class RowSender:
             self._send(chunk.slice(start, stop))
 
     def _send(self, chunk: Chunk) -> None:
-        if self._partition_counts:
-            chunk = self._without_rows_for_absent_partitions(chunk)
+        if self._unknown_topics or self._partition_counts:
+            chunk = self._without_rows_known_to_fail(chunk)
         while chunk.batch.num_rows:
             try:
                 delivery = self._producer.send_columns(**self._mapping.columns(chunk.batch))
@@ -221,12 +223,15 @@ class RowSender:
 
     def _without_refused_rows(self, chunk: Chunk, error: KafkaError) -> Chunk:
         """The rows that are good, after the others have had their fate. Raises if that is to fail, or if no row is to blame."""
-        if not isinstance(error, InvalidRecordError) and error.condition != "KAFKA_INVALID_TOPIC_EXCEPTION":
+        if not isinstance(error, InvalidRecordError) and error.condition != "KAFKA_UNKNOWN_TOPIC":
             raise error
         columns = self._mapping.unchecked_columns(chunk.batch)
+        topics = _topics(columns["topic"])
+        if error.condition == "KAFKA_UNKNOWN_TOPIC" and not isinstance(columns["topic"], str):
+            self._unknown_topics |= self._producer.unknown_topics(topics)
         if error.condition == "KAFKA_UNKNOWN_PARTITION" or self._partition_counts:
-            self._learn_partition_counts(columns["topic"])
-        refusals = find_refused_rows(columns, self._size_limits(), self._partition_counts)
+            self._learn_partition_counts(topics)
+        refusals = find_refused_rows(columns, self._size_limits(), self._partition_counts, self._unknown_topics)
         failing = [each for each in refusals if self._rules.fate(each.condition) == FAIL]
         if failing:
             raise self._refusal_error(chunk, failing[0], error)
@@ -234,15 +239,18 @@ class RowSender:
             raise error
         return self._without(chunk, refusals)
 
-    def _without_rows_for_absent_partitions(self, chunk: Chunk) -> Chunk:
-        """What the producer would find too, after waiting max.block.ms for the partitions with every chunk anew."""
+    def _without_rows_known_to_fail(self, chunk: Chunk) -> Chunk:
+        """What the producer would find too, after waiting max.block.ms for the topics or partitions with every chunk anew."""
         columns = self._mapping.unchecked_columns(chunk.batch)
         highest = None if columns["partition"] is None else pc.max(columns["partition"]).as_py()
-        if highest is None or highest < min(self._partition_counts.values()):
+        topics = _topics(columns["topic"])
+        counted = [name for name in topics if name in self._partition_counts]
+        if highest is not None and any(highest >= self._partition_counts[name] for name in counted):
+            self._learn_partition_counts(counted)
+        elif self._unknown_topics.keys().isdisjoint(topics):
             return chunk
-        self._learn_partition_counts(columns["topic"])
-        refusals = find_refused_rows(columns, self._size_limits(), self._partition_counts)
-        return self._without(chunk, [each for each in refusals if each.condition == "KAFKA_UNKNOWN_PARTITION"])
+        refusals = find_refused_rows(columns, self._size_limits(), self._partition_counts, self._unknown_topics)
+        return self._without(chunk, [each for each in refusals if each.condition in TO_WAIT_FOR])
 
     def _without(self, chunk: Chunk, refusals: Sequence[Refusal]) -> Chunk:
         if not refusals:
@@ -265,10 +273,17 @@ class RowSender:
         config = ProducerConfig.from_mapping(self._options)
         return {"max.request.size": config.max_request_size, "buffer.memory": config.buffer_memory}
 
-    def _learn_partition_counts(self, topic: str | pa.Array) -> None:
+    def _learn_partition_counts(self, topics: Sequence[str]) -> None:
         """As metadata has them now: a topic may have grown. Waits only for a topic that nobody has written to yet."""
-        for name in [topic] if isinstance(topic, str) else filter(is_topic_name, topic.drop_null().unique().to_pylist()):
-            self._partition_counts[name] = len(self._producer.partitions_for(name))
+        for name in topics:
+            if name in self._unknown_topics:
+                continue
+            try:
+                self._partition_counts[name] = len(self._producer.partitions_for(name))
+            except KafkaError as error:
+                self._unknown_topics |= self._producer.unknown_topics(topics)
+                if name not in self._unknown_topics:
+                    raise error
 
     # REFUSED BY THE BROKER
 
@@ -302,3 +317,9 @@ class RowSender:
             self.skipped += len(refusal.rows)
         elif fate == DEAD_LETTER and self._dead_letters is not None:
             self._dead_letters.send(columns, refusal.condition, refusal.text, partition)
+
+
+def _topics(topic: str | pa.Array) -> list[str]:
+    """The names that can be topics, of an argument of send_columns."""
+    names = [topic] if isinstance(topic, str) else topic.drop_null().unique().to_pylist()
+    return [name for name in names if is_topic_name(name)]

@@ -29,9 +29,12 @@ KafkaSinkBatchSuiteV1, …V2 → test_sink_batch.py
     generic - write big data with small producer buffer → test_large_rows_pass_through_a_small_buffer
 
 InternalKafkaProducerPoolSuite
-    Should return same cached instance …, … different cached instances …, expire instances, reference counting …
-        not applicable here: each task makes a producer and closes it, tests/sink/test_writer.py:
-        test_a_writer_makes_its_producer_inside_the_task_and_closes_it
+    Should return same cached instance on calling acquire with same params → tests/sink/test_producer_cache.py:
+        test_the_next_task_gets_the_same_producer_with_its_counters_begun_anew
+    Should return different cached instances … → test_other_options_make_another_producer
+    expire instances → test_it_is_closed_when_its_time_is_over_and_not_before, test_each_task_begins_its_time_anew
+    reference counting with concurrent access → test_many_threads_never_share_a_producer_and_leave_none_open: here a producer
+        has one task at a time, not a count of them
 KafkaDelegationTokenSuite  not applicable: tokens live in the JVM; the README says what to set instead
 KafkaRealTimeIntegrationSuite → test_sink_parity: test_real_time_mode_is_refused_by_spark
 KafkaRedactionUtilSuite → tests/test_config.py, section secrets; test_sink_errors: test_no_secret_shows_in_a_traceback_with_locals

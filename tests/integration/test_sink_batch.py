@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
 from tests.integration.reading import ReadRecord, read_values_with_console_consumer
-from tests.integration.writing import save
+from tests.integration.writing import error_of, save
 
 Topic = Callable[..., str]
 ReadTopic = Callable[..., list[ReadRecord]]
@@ -292,6 +293,86 @@ def test_the_format_works_in_sql_style_writers(
     df.write.format("pykafka-sink").options(**options).mode("append").saveAsTable(table)
     spark.sql(f"drop table {table}")
     assert values(read_topic(name)) == ["v", "v"]
+
+
+def test_a_table_takes_its_options_from_the_insert(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    """Spark hands those of CREATE TABLE to no data source in Python; the error says so."""
+    name = topic()
+    table = name.replace("-", "_")
+    options = f"'kafka.bootstrap.servers' = '{broker.bootstrap_servers}', 'topic' = '{name}'"
+    spark.sql(f"create table {table} (value string) using `pykafka-sink` options ({options})")
+    try:
+        told = error_of(lambda: spark.sql(f"insert into {table} values ('a')"))
+        assert "No option came with this write." in told
+        assert "INSERT INTO … WITH (" in told
+        spark.sql(f"insert into {table} with ({options}) values ('a')")
+        spark.createDataFrame([("b",)], "value string").writeTo(table).option("topic", name).option(
+            "kafka.bootstrap.servers", broker.bootstrap_servers
+        ).append()
+        assert 'read from Kafka with format("kafka")' in error_of(lambda: spark.table(table).collect())
+    finally:
+        spark.sql(f"drop table {table}")
+    assert values(read_topic(name)) == ["a", "b"]
+
+
+def test_a_thread_of_the_users_finds_the_format_when_the_session_is_active_there(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    """As the README says. format("kafka") needs no such thing."""
+    name = topic()
+    df = spark.range(1).selectExpr("'v' value")
+
+    def write(prepare: Callable[[], object]) -> None:
+        prepare()
+        save(df, broker, name)
+
+    with ThreadPoolExecutor(1) as thread:
+        problem = thread.submit(write, lambda: None).exception(60)
+        assert "DATA_SOURCE_NOT_FOUND" in str(problem)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(write, lambda: spark.createDataFrame([], "x int")).result(60)
+    assert values(read_topic(name)) == ["v"]
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_compressed_arrow_batches_are_read(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, codec: str
+) -> None:
+    name = topic()
+    setting = "spark.sql.execution.arrow.compression.codec"
+    spark.conf.set(setting, codec)
+    try:
+        save(spark.range(2000, numPartitions=1).selectExpr("repeat(cast(id as string), 50) value"), broker, name)
+    finally:
+        spark.conf.unset(setting)
+    assert values(read_topic(name)) == [str(i) * 50 for i in range(2000)]
+
+
+def test_columns_that_differ_in_case_alone_and_strings_of_every_kind_are_written(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    name = topic()
+    df = spark.range(1).selectExpr(
+        f"'{name}' collate UNICODE topic",
+        "'k' collate UTF8_LCASE key",
+        "'no' KEY",
+        "'v' value",
+        "named_struct('a', 1, 'A', 2) extra",
+    )
+    save(df, broker)
+    (record,) = read_topic(name)
+    assert (record.key, record.value) == (b"k", b"v")
+
+
+def test_what_sparks_own_sink_takes_and_spark_refuses_here_is_told_by_spark(spark: SparkSession) -> None:
+    """The README has the remedies."""
+    df = spark.range(1).selectExpr("'k' key", "'v' value")
+    writer = df.write.format("pykafka-sink").mode("append").option("topic", "t").option("kafka.bootstrap.servers", "127.0.0.1:9")
+    assert "The provided partitioning" in error_of(writer.partitionBy("key").save)
+    told = error_of(lambda: save(df.withColumn("extra", F.lit(1)).selectExpr("*", "1 extra"), "127.0.0.1:9", "t"))
+    assert "DUPLICATED_FIELD_NAME_IN_ARROW_STRUCT" in told
 
 
 def test_the_report_tells_offsets_that_readers_see(

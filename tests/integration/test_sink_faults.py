@@ -202,6 +202,47 @@ def test_a_write_that_fails_for_good_leaves_rows_behind_which_a_repetition_doubl
     assert [report["rows"] for report in reports(tmp_path)] == [len(ALL)]
 
 
+def test_a_cancelled_job_says_what_stays_and_leaves_nothing_open(
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    """One task has ended and one stands still when the user cancels the job; Spark ends the worker of the latter."""
+    name = topic(3)
+    options = options_of(broker, name, tmp_path, "wait") | {"producerCacheTimeoutMs": "500"}
+    code = f"""
+    import threading
+    from tests.integration.processes import connected, until, workers_of
+
+    spark = session("local[2]", {SETTINGS})
+    marker = {str(tmp_path / "marker")!r}
+    done = lambda: len(spark.sparkContext.statusTracker().getActiveStageIds()) == 1 and [
+        spark.sparkContext.statusTracker().getStageInfo(each).numCompletedTasks
+        for each in spark.sparkContext.statusTracker().getActiveStageIds()
+    ] == [1]
+    def cancel():
+        until(lambda: os.path.exists(marker) and done(), {LIMIT_S // 2}, "one task is done and one stands still")
+        spark.sparkContext.cancelJobGroup("writing")
+    threading.Thread(target=cancel, daemon=True).start()
+    spark.sparkContext.setJobGroup("writing", "a write", interruptOnCancel=True)
+    try:
+        rows(spark, 2, {ROWS}).write.format("pykafka-sink").options(**{options}).mode("append").save()
+    except Exception as error:
+        assert "cancelled" in str(error), error
+        print("cancelled as planned")
+    until(lambda: connected(workers_of(spark), {broker.bootstrap_servers!r}) == [], 60, "workers let their connections go")
+    print("nothing is open")
+    spark.stop()
+    """
+    program = Program(tmp_path, code)
+    program.succeed()
+    assert "cancelled as planned" in program.log()
+    assert "nothing is open" in program.log()
+    assert f"aborted: 1/2 tasks had completed. {ROWS} rows of theirs stay in Kafka" in program.log()
+    counts = count_rows(read_topic(name))
+    assert {row for row in counts if row not in DOOMED} == set(range(ROWS))
+    assert max(counts.values()) == 1
+    assert not (tmp_path / "report.jsonl").exists()
+
+
 @pytest.mark.soak
 def test_with_speculation_the_rows_of_the_attempt_that_lost_are_doubles(
     broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path

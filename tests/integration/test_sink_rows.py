@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
@@ -167,6 +167,19 @@ def test_a_stream_buries_rows_too(
     assert [record.value for record in read_topic(dead)] == [b"bad0", b"bad1"]
 
 
+def test_headers_without_key_or_that_are_null_are_invalid_and_null_values_are_not(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    """Spark's own sink ends with a NullPointerException for both."""
+    name, dead = topic(), topic()
+    kind = "array<struct<key:string,value:binary>>"
+    headers = "case id when 0 then array(null) when 1 then array(struct(null, null)) when 2 then array(struct('h', null)) end"
+    df = spark.range(4, numPartitions=1).selectExpr("cast(id as string) value", f"cast({headers} as {kind}) headers")
+    save(df, broker, name, onInvalidRecord="deadLetter", deadLetterTopic=dead)
+    assert [(record.value, record.headers) for record in read_topic(name)] == [(b"2", [("h", None)]), (b"3", [])]
+    assert [record.value for record in read_topic(dead)] == [b"0", b"1"]
+
+
 # --- columns beyond Spark's -------------------------------------------------------------------------------------------
 
 
@@ -212,7 +225,7 @@ def session_settings(spark: SparkSession) -> Iterator[Callable[..., None]]:
             spark.conf.set(key, value)
 
 
-@pytest.mark.parametrize("zone", ["America/St_Johns", "Asia/Kathmandu"])
+@pytest.mark.parametrize("zone", ["America/St_Johns", "Asia/Kathmandu", "GMT+5", "-18:00"])
 def test_a_timestamp_is_its_instant_whatever_the_sessions_time_zone(
     spark: SparkSession,
     broker: LocalKafka,
@@ -229,6 +242,16 @@ def test_a_timestamp_is_its_instant_whatever_the_sessions_time_zone(
     first, second = (record.timestamp for record in read_topic(name))
     assert first == moment
     assert second >= int(before)
+
+
+def test_timestamps_at_the_ends_of_their_range_are_kept_and_those_before_1970_are_invalid(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    name = topic(1, {"message.timestamp.after.max.ms": str(2**63 - 1)})
+    times = "case id when 0 then '1970-01-01 00:00:00' when 1 then '9999-12-31 23:59:59.999' else '1969-12-31 23:59:59' end"
+    df = spark.range(3, numPartitions=1).selectExpr("cast(id as string) value", f"cast({times} as timestamp) timestamp")
+    save(df, broker, name, includeTimestamp="true", onInvalidRecord="skip")
+    assert [record.timestamp for record in read_topic(name)] == [0, 253_402_300_799_999]
 
 
 def test_large_types_of_arrow_are_written_as_others_are(
@@ -324,6 +347,28 @@ def test_each_commit_calls_the_users_function_on_the_driver(
     stream.feed([{"value": "b"}, {"value": "c"}])
     run(stream.writer(stream.read(), broker, name, onCommit=on_commit))
     assert commits_of(name) == [[10, None, [9]], [1, 0, [10]], [2, 1, [12]]]
+
+
+def test_the_line_of_a_commit_is_among_the_logs_that_spark_captures(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, session_settings: Callable[..., None]
+) -> None:
+    """It is logged in a process of Spark's, where a user's own logging has no effect: nobody ever saw it."""
+    session_settings(spark__sql__pyspark__worker__logging__enabled="true")
+    name = topic()
+    save(spark.range(7).selectExpr("cast(id as string) value"), broker, name)
+    lines = [row.msg for row in spark.tvf.python_worker_logs().collect() if name in row.msg]
+    (line,) = lines
+    assert line.startswith("wrote 7 rows, ")
+
+
+def test_rows_can_be_observed_as_with_any_sink(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
+    observation = Observation("written")
+    save(
+        spark.range(7).selectExpr("cast(id as string) value").observe(observation, F.count("value").alias("rows")),
+        broker,
+        topic(),
+    )
+    assert observation.get == {"rows": 7}
 
 
 def test_a_function_that_cannot_be_imported_is_told_before_a_task_starts(spark: SparkSession) -> None:

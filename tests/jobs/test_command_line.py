@@ -64,6 +64,8 @@ def test_a_broken_file_is_named_without_its_values(tmp_path: Path) -> None:
         ("kafka.linger.ms", "kafka.linger.ms"),
         ("deliveryGuarantee", "deliveryGuarantee"),
         ("topic", "topic"),
+        ("Kafka.Linger.ms", "Kafka.Linger.ms"),  # the sink takes it so; kafka.Kafka.Linger.ms had no effect
+        ("Bootstrap.Servers", "kafka.bootstrap.servers"),
     ],
 )
 def test_kafkas_keys_may_be_written_without_their_prefix(key: str, option: str) -> None:
@@ -83,10 +85,16 @@ def test_arguments_win_over_options_over_later_files_over_earlier_ones(tmp_path:
     }
 
 
+def test_the_topic_and_the_brokers_are_found_in_any_case() -> None:
+    options = sink_options(_batch("--option", "Topic=a", "--option", "Kafka.Bootstrap.Servers=b:1"))
+    assert options == {"topic": "a", "kafka.bootstrap.servers": "b:1"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--input", "a.csv", "--topic", "t"], "--bootstrap-servers is missing"),
+        (["--input", "a.csv", "--topic", " ", "--bootstrap-servers", "b:1"], "--topic is missing"),
         (["--input", "a.csv", "--bootstrap-servers", "b:1"], "--topic is missing"),
         (["--topic", "t", "--bootstrap-servers", "b:1"], "--input is missing"),
         (["--input", "a.xls", "--topic", "t", "--bootstrap-servers", "b:1"], "cannot be told by its extension"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -15,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 from jobs import batch_to_kafka, command_line, stream_to_kafka
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.config import ProducerConfig
+from tests.integration.processes import until
 from tests.integration.reading import ReadRecord
 
 if TYPE_CHECKING:
@@ -146,6 +149,58 @@ def test_a_failing_job_ends_with_one_line_and_exit_code_1(start: list[str], csv:
     assert "batch_to_kafka: error: [KAFKA_INVALID_CONFIG] " in said
     assert "\tat org.apache" not in said
     assert "Traceback" not in said
+
+
+@pytest.mark.spark
+def test_a_trigger_that_spark_does_not_take_is_a_usage_error() -> None:
+    arguments = ["--input-format", "rate", "--topic", "t", "--checkpoint", "c", "--bootstrap-servers", "b:1", "--trigger", "soon"]
+    done = _run([sys.executable, str(ROOT / "jobs" / "stream_to_kafka.py"), *arguments], ROOT, PYTHONPATH=str(ROOT))
+    assert done.returncode == 2, done.stderr
+    assert "stream_to_kafka: error: --trigger soon: not available-now, once, or an interval like '10 seconds' (" in done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--input", "/no/such.csv"], "[PATH_NOT_FOUND]"),
+        (["--input-format", "rate", "--key", "no_such_column"], "no_such_column"),
+        (["--input-format", "nonsense"], "nonsense"),
+    ],
+)
+def test_what_spark_refuses_is_one_line(more: list[str], told: str, spark: SparkSession) -> None:
+    arguments = batch_to_kafka.build_parser().parse_args([*more, "--topic", "t", "--bootstrap-servers", "127.0.0.1:9"])
+    with pytest.raises(PySparkException) as raised:
+        batch_to_kafka.batch_to_kafka(spark, arguments)
+    line = command_line.failure_line(str(raised.value))
+    assert told in line
+    assert "\n" not in line
+
+
+@pytest.mark.spark
+def test_ctrl_c_ends_a_stream_with_130_and_what_it_wrote_stays(
+    broker: LocalKafka, topic: Callable[..., str], read_topic: Reader, tmp_path: Path
+) -> None:
+    name = topic()
+    arguments = ["--input-format", "rate", "--value", "cast(value AS string)", "--topic", name]
+    arguments += ["--checkpoint", str(tmp_path / "checkpoint"), "--bootstrap-servers", broker.bootstrap_servers]
+    command = [sys.executable, str(ROOT / "jobs" / "stream_to_kafka.py"), *arguments]
+    with (tmp_path / "log").open("wb") as log:
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        job = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        until(lambda: job.poll() is not None or len(read_topic(name)) > 0, 120, "the stream writes")
+        job.send_signal(signal.SIGINT)
+        assert job.wait(60) == 130, (tmp_path / "log").read_text()
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait(30)
+    said = (tmp_path / "log").read_text()
+    assert "stream_to_kafka: interrupted\n" in said
+    assert "Traceback" not in said
+    values = [record.value for record in read_topic(name)]
+    assert len(set(values)) == len(values)
 
 
 def _run(command: list[str], directory: Path, **more: str) -> subprocess.CompletedProcess[str]:

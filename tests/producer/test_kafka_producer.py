@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     AuthenticationError,
     BrokerError,
@@ -28,13 +29,18 @@ from spark_kafka_sink.errors import (
     SchemaError,
 )
 from spark_kafka_sink.network.cluster import Cluster
+from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.delivery import Delivery
+from spark_kafka_sink.producer.metadata_wait import MetadataWait
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.records.murmur2 import partition_for_keys
+from tests.fakes import network_config as answers
+from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.harness import tp
 
@@ -215,6 +221,56 @@ def test_a_topic_that_does_not_exist_is_waited_for_no_longer_than_max_block_ms(b
     with producer_of(broker, max_block_ms=150) as producer, pytest.raises(KafkaTimeoutError) as raised:
         producer.send_columns("gone", value=binary(b"a"))
     assert str(raised.value).startswith("[KAFKA_UNKNOWN_TOPIC] Topic gone not present in metadata after 150 ms.")
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "x" * 250, "y" * 40_000])
+def test_a_name_that_no_topic_can_have_is_refused_at_once_and_no_broker_asked(
+    broker: FakeBroker, producer: KafkaProducer, name: str
+) -> None:
+    """Asked for 40,000 characters a real broker hung up, again and again until max.block.ms, and with it on all other topics."""
+    producer.send_columns("single", value=binary(b"a")).result(WAIT_MS)
+    asked = len(broker.requests_of(ApiKey.METADATA))
+    with pytest.raises(InvalidRecordError) as raised:
+        producer.send_columns(pa.array(["single", name]), value=binary(b"b", b"c"))
+    assert str(raised.value).startswith(f"[KAFKA_INVALID_TOPIC_EXCEPTION] no topic can have the name {name[:300]!r}: ")
+    with pytest.raises(InvalidRecordError):
+        producer.send(ProducerRecord(name, value=b"d")).result(WAIT_S)
+    assert len(broker.requests_of(ApiKey.METADATA)) == asked
+    assert broker.values("single") == [b"a"]
+
+
+def test_the_topics_of_a_chunk_are_asked_for_together(broker: FakeBroker, producer: KafkaProducer) -> None:
+    producer.send_columns(pa.array(["single", "orders", "other"]), value=binary(b"a", b"b", b"c")).result(WAIT_MS)
+    named = [{topic.name for topic in request.message.topics or ()} for request in broker.requests_of(ApiKey.METADATA)]
+    assert {"single", "orders", "other"} in named
+    assert all(len(names) in (0, 3) for names in named)
+
+
+def test_all_topics_of_a_chunk_that_brokers_do_not_have_are_known_after_one_wait(broker: FakeBroker) -> None:
+    topics = ["gone", "single", "lost"]
+    with producer_of(broker, max_block_ms=150) as producer:
+        with pytest.raises(KafkaTimeoutError, match="Topic gone not present in metadata"):
+            producer.send_columns(pa.array(topics), value=binary(b"a", b"b", b"c"))
+        unknown = producer.unknown_topics(topics)
+        assert unknown.keys() == {"gone", "lost"}
+        assert unknown["lost"].startswith("Topic lost not present in metadata after 150 ms.")
+        producer.send_columns("other", value=binary(b"a")).result(WAIT_MS)  # with metadata that names no lost topic any more
+    last = broker.requests_of(ApiKey.METADATA)[-1].message.topics or ()
+    assert not {"gone", "lost"} & {topic.name for topic in last}
+
+
+def test_brokers_that_are_away_say_of_no_topic_that_it_is_unknown() -> None:
+    """The last answer may be older than the topic; rows must not be given up for it."""
+    clock = ManualClock()
+    config = ProducerConfig.from_mapping({"bootstrap.servers": "a:1"})
+    metadata = Metadata(config, clock)
+    waiting = MetadataWait(metadata, lambda: None, ProducerMetrics(config, clock), clock)
+    metadata.add_topic("gone", clock.now_ms())
+    assert waiting.unknown_topics(["gone"], 1000, 60_000) == {}
+    metadata.update(answers.metadata(answers.topic("gone", [], error_code=3)), clock.now_ms())
+    clock.advance(1001)
+    assert waiting.unknown_topics(["gone"], 1000, 60_000) == {}
+    assert waiting.unknown_topics(["gone"], 2000, 60_000).keys() == {"gone"}
 
 
 def test_a_topic_that_is_created_meanwhile_is_found(broker: FakeBroker, producer: KafkaProducer) -> None:

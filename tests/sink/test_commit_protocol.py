@@ -16,9 +16,11 @@ from spark_kafka_sink.sink.commit_protocol import (
     AVERAGES,
     COUNTERS,
     ONLY_FOR_AVERAGES,
+    SPARK_CAPTURES_LOGS,
     CommitSummary,
     KafkaCommitMessage,
     WrittenRange,
+    commit,
     merge_counters,
     merge_ranges,
 )
@@ -113,6 +115,20 @@ def test_commit_logs_one_line(caplog: pytest.LogCaptureFixture) -> None:
     (record,) = caplog.records
     assert record.getMessage().startswith("wrote 18 rows, 180 bytes, in 2 tasks to 3 partitions of a, b; slowest task 1.5 s;")
     assert "request-total 5" in record.getMessage()
+
+
+@pytest.mark.parametrize("captured", [True, False])
+def test_the_line_is_logged_wherever_spark_hands_the_log_to_the_user(captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = logging.getLogger("spark_kafka_sink.sink.commit_protocol")
+    if captured:
+        monkeypatch.setenv(SPARK_CAPTURES_LOGS, "x")
+    else:
+        monkeypatch.delenv(SPARK_CAPTURES_LOGS, raising=False)
+    try:
+        commit([], None)
+        assert logger.isEnabledFor(logging.INFO) == captured
+    finally:
+        logger.setLevel(logging.NOTSET)
 
 
 def test_a_stream_is_named_in_the_line(caplog: pytest.LogCaptureFixture) -> None:

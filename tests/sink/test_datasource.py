@@ -84,6 +84,21 @@ def test_wrong_columns_alone_are_a_schema_error() -> None:
         source().writer(schema(key="string"), False)
 
 
+def test_without_any_option_a_user_of_sql_tables_is_told_where_they_belong() -> None:
+    """Those of CREATE TABLE … OPTIONS do not reach the sink; 'bootstrap.servers is not set' was all that was said."""
+    with pytest.raises(ConfigError, match=r"INSERT INTO … WITH \('kafka.bootstrap.servers' = '…', 'topic' = '…'\) SELECT …"):
+        KafkaDataSource(CaseInsensitiveDict()).writer(GOOD, False)
+    with pytest.raises(ConfigError) as raised:
+        KafkaDataSource(CaseInsensitiveDict(topic="t")).writer(GOOD, False)
+    assert "INSERT INTO" not in str(raised.value)
+
+
+def test_reading_is_refused_with_the_way_to_do_it() -> None:
+    for read in (source().schema, lambda: source().reader(GOOD)):
+        with pytest.raises(ConfigError, match=r'writes and does not read: read from Kafka with format\("kafka"\)'):
+            read()
+
+
 def test_overwrite_is_refused_for_a_batch_and_taken_for_a_complete_stream() -> None:
     with pytest.raises(ConfigError, match="Save mode Overwrite not allowed for Kafka"):
         source().writer(GOOD, True)

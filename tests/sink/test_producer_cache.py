@@ -99,6 +99,31 @@ def test_two_tasks_at_a_time_have_a_producer_each_and_both_are_kept(stage: Stage
     assert stage.cache.idle() == 2
 
 
+def test_many_threads_never_share_a_producer_and_leave_none_open(stage: Stage) -> None:
+    in_use: set[int] = set()
+    lock = threading.Lock()
+    shared = []
+
+    def tasks(seed: int) -> None:
+        for number in range(200):
+            with stage.cache.lend({"client.id": f"c{(seed + number) % 12}"}, KEPT_MS) as producer:
+                with lock:
+                    shared.extend([producer] if id(producer) in in_use or producer.closed else [])  # type: ignore[attr-defined]
+                    in_use.add(id(producer))
+                with lock:
+                    in_use.discard(id(producer))
+
+    threads = [threading.Thread(target=tasks, args=(seed,)) for seed in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert shared == []
+    assert stage.cache.idle() == sum(not made.closed for made in stage.made) <= MAX_IDLE
+    stage.cache.close()
+    assert all(len(made.closed) == 1 for made in stage.made)
+
+
 # --- WHAT ENDS ONE ----------------------------------------------------------------------------------------------------
 
 

@@ -50,6 +50,18 @@ def test_a_row_is_refused_by_the_first_check_it_fails() -> None:
     ]
 
 
+def test_topics_that_cannot_be_or_are_not_there_are_told_together() -> None:
+    """A column that is no topic at all has as many names as rows: one reason for all, found in one pass."""
+    topic = pa.array(["a", "a/1", None, "lost", "a/2", "gone", "a", "a/3", "a/4"])
+    given = columns(topic=topic, value=pa.array([""] * 9))
+    null, impossible, unknown = find_refused_rows(given, LIMITS, {}, {"gone": "Topic gone …", "lost": "Topic lost …", "z": "…"})
+    assert null.rows.tolist() == [2]
+    assert (impossible.condition, impossible.rows.tolist()) == ("KAFKA_INVALID_TOPIC_EXCEPTION", [1, 4, 7, 8])
+    assert impossible.text.startswith("no topic can have names like 'a/1', 'a/2', 'a/3': a topic's name is 1 to 249 ")
+    assert (unknown.condition, unknown.rows.tolist()) == ("KAFKA_UNKNOWN_TOPIC", [3, 5])
+    assert unknown.text == "Topic lost … (nor topic 'gone')"
+
+
 def test_the_partitions_of_a_topic_whose_count_is_not_known_are_not_judged() -> None:
     partition = pa.array([7, 7], pa.int32())
     assert refused({"b": 3}, topic=pa.array(["a", "b"]), value=pa.array(["", ""]), partition=partition) == [

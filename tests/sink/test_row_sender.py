@@ -146,6 +146,69 @@ def test_a_partition_that_a_topic_lacks_is_waited_for_once_and_then_refused_unti
     assert sending.skipped == 2
 
 
+class Lacking(FakeProducer):
+    """Has topic t alone, and says so only where a test lets its brokers answer."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.waits: list[str] = []
+        self.answers = True
+
+    def send_columns(self, topic: Any, **columns: Any) -> FakeDelivery:
+        missing = [name for name in ([topic] if isinstance(topic, str) else topic.to_pylist()) if name not in ("t", "dead")]
+        if missing:
+            self.waits.append(missing[0])
+            raise KafkaTimeoutError(f"Topic {missing[0]} not present", condition="KAFKA_UNKNOWN_TOPIC")
+        return super().send_columns(topic, **columns)
+
+    def unknown_topics(self, topics: list[str]) -> dict[str, str]:
+        return {name: f"Topic {name} not present" for name in topics if name != "t" and self.answers}
+
+
+def to_topics(*topics: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([f"v-{each}" for each in topics]), pa.array(topics)], names=["value", "topic"])
+
+
+def sender_by_column(producer: FakeProducer, rules: RowRules) -> RowSender:
+    mapping = RowMapping(topic=1, value=0, key=None, partition=None, headers=None, timestamp=None)
+    return RowSender(producer, mapping, {"bootstrap.servers": "a:1"}, rules, FakeProducer)  # type: ignore[arg-type]
+
+
+def test_a_topic_that_brokers_do_not_have_is_waited_for_once_and_its_rows_have_their_fate() -> None:
+    """Such rows failed their task whatever onInvalidRecord said, after max.block.ms."""
+    producer = Lacking()
+    sending = sender_by_column(producer, BURYING)
+    sending.send(to_topics("t", "gone", "lost", "t"))
+    sending.send(to_topics("lost", "t", "gone"))
+    sending.send(to_topics("other", "t"))
+    sending.finish()
+    assert producer.waits == ["gone", "other"]
+    to_t, dead = ([call for call in producer.calls if (call["topic"] == "dead") is buried] for buried in (False, True))
+    assert [len(call["value"]) for call in to_t] == [2, 1, 1]
+    assert [call["value"].to_pylist() for call in dead] == [["v-gone", "v-lost"], ["v-lost", "v-gone"], ["v-other"]]
+    assert (sending.acknowledged, sending.dead_lettered) == (4, 5)
+
+
+def test_a_topic_that_brokers_do_not_have_fails_the_task_by_its_first_row() -> None:
+    with pytest.raises(KafkaTimeoutError) as raised:
+        sender_by_column(Lacking(), RowRules()).send(to_topics("t", "t", "gone"))
+    assert str(raised.value) == (
+        "[KAFKA_UNKNOWN_TOPIC] row 2 of this task: topic gone, no key, value of 6 bytes: Topic gone not present"
+    )
+
+
+def test_no_row_is_given_up_for_a_topic_that_nobody_has_said_is_missing() -> None:
+    """Brokers that do not answer; and the option `topic`, which means all rows and is a mistake of its own."""
+    away = Lacking()
+    away.answers = False
+    with pytest.raises(KafkaTimeoutError, match="Topic gone not present"):
+        sender_by_column(away, SKIPPING).send(to_topics("t", "gone"))
+    mapping = RowMapping(topic="gone", value=0, key=None, partition=None, headers=None, timestamp=None)
+    sending = RowSender(Lacking(), mapping, {"bootstrap.servers": "a:1"}, SKIPPING, FakeProducer)  # type: ignore[arg-type]
+    with pytest.raises(KafkaTimeoutError, match="Topic gone not present"):
+        sending.send(to_topics("t"))
+
+
 def test_refused_rows_go_to_the_dead_letter_topic() -> None:
     producer = Choosy({"bad": InvalidRecordError("…")})
     sending = sender(producer, BURYING)
