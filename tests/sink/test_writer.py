@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import traceback
 from collections.abc import Iterator, Mapping
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark import SparkFiles
+from pyspark import SparkFiles, TaskContext
 
 from spark_kafka_sink.config import Secret
 from spark_kafka_sink.errors import ConfigError, DeliveryError, KafkaError, KafkaTimeoutError
@@ -199,6 +200,22 @@ def test_a_task_names_itself() -> None:
 
 
 # --- files of certificates and keys -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("in_a_task", "freezes"), [(True, 1), (False, 0)])
+def test_only_sparks_own_workers_spare_the_collector_what_is_loaded_and_once(
+    in_a_task: bool, freezes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(TaskContext, "_taskContext", object.__new__(TaskContext) if in_a_task else None)
+    monkeypatch.setattr(gc, "freeze", lambda: done.append("frozen"))
+    writer.spare_collections.cache_clear()
+    try:
+        writer.spare_collections()
+        writer.spare_collections()
+    finally:
+        writer.spare_collections.cache_clear()
+    assert len(done) == freezes
 
 
 def test_a_relative_path_that_is_not_here_names_a_file_that_was_sent_along(
