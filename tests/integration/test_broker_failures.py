@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jobs.local_kafka import LocalKafka
+from jobs.local_kafka import QUICK_SESSIONS, LocalKafka
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.producer.delivery import Delivery
 from tests.benchmarks.measuring import peak_resident_mb, reset_peak
@@ -80,7 +80,7 @@ def assert_each_row_once_and_in_order(bootstrap_servers: str, rows: int) -> None
 
 @pytest.mark.usefixtures("kafka_jars")
 def test_a_broker_killed_and_restarted_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    with LocalKafka(tmp_path) as cluster:
+    with LocalKafka(tmp_path, properties=QUICK_SESSIONS) as cluster:
         cluster.create_topic("t", PARTITIONS)
         writer = SteadyWriter(cluster.bootstrap_servers)
         writer.await_rows(100_000)
@@ -93,7 +93,7 @@ def test_a_broker_killed_and_restarted_loses_and_doubles_nothing(tmp_path: Path)
 @pytest.mark.soak
 @pytest.mark.usefixtures("kafka_jars")
 def test_a_cluster_whose_brokers_die_one_after_the_other_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    with LocalKafka(tmp_path, brokers=3) as cluster:
+    with LocalKafka(tmp_path, brokers=3, properties=QUICK_SESSIONS) as cluster:
         cluster.create_topic("t", PARTITIONS, {"min.insync.replicas": "2"})
         writer = SteadyWriter(cluster.bootstrap_servers)
         for node in (1, 2, 3):

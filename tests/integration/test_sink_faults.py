@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.local_kafka import LocalKafka
+from jobs.local_kafka import QUICK_SESSIONS, LocalKafka
 from tests.integration.processes import until
 from tests.integration.reading import READERS, ReadRecord
 from tests.integration.test_sink_deployment import ROOT
@@ -330,7 +330,7 @@ def test_a_killed_driver_repeats_the_batch_it_was_at_and_no_other(
 @pytest.mark.usefixtures("kafka_jars")
 def test_a_broker_killed_and_restarted_while_spark_writes_loses_and_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """Within an attempt, brokers know what they have: the producer is idempotent."""
-    with LocalKafka(tmp_path / "broker") as cluster:
+    with LocalKafka(tmp_path / "broker", properties=QUICK_SESSIONS) as cluster:
         cluster.create_topic("t", 3)
         options = options_of(cluster, "t", tmp_path, "wait") | {"kafka.request.timeout.ms": "5000"}
         marker = tmp_path / "marker"

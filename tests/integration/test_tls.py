@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from jobs.command_line import read_properties
-from jobs.local_kafka import LocalKafka
+from jobs.local_kafka import QUICK_SESSIONS, LocalKafka
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
 from spark_kafka_sink.producer.delivery import Delivery
@@ -70,7 +70,7 @@ def kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "elsewhere": AUTHORITY.issue("broker", hosts=["elsewhere.example"]),
         "chained": BETWEEN.issue("broker"),
     }
-    properties = {f"listener.name.{name}.ssl.client.auth": "required" for name in ("mutual", "chained")}
+    properties = {f"listener.name.{name}.ssl.client.auth": "required" for name in ("mutual", "chained")} | QUICK_SESSIONS
     for name, certificate in certificates.items():
         properties |= {
             f"listener.name.{name}.ssl.keystore.type": "PEM",
@@ -183,12 +183,17 @@ def test_a_broker_that_is_restarted_loses_and_doubles_nothing(kafka: TlsKafka) -
     with KafkaProducer(kafka.options("SSL", **{"request.timeout.ms": 10_000, "linger.ms": 0})) as producer:
         stop = threading.Event()
 
+        def write() -> None:
+            first = len(deliveries) * rows_per_call
+            values = pa.array([b"%d" % row for row in range(first, first + rows_per_call)], pa.binary())
+            deliveries.append(producer.send_columns(topic, key=values, value=values))
+
         def write_on() -> None:
             while not stop.wait(0.01):  # the pace of the rows, not a way to wait for something
-                first = len(deliveries) * rows_per_call
-                values = pa.array([b"%d" % row for row in range(first, first + rows_per_call)], pa.binary())
-                deliveries.append(producer.send_columns(topic, key=values, value=values))
+                write()
 
+        write()
+        deliveries[0].result(60_000)
         writer = threading.Thread(target=write_on)
         writer.start()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from jobs.java import JobError
 from jobs.kafka_wire import NewTopic, answers
-from jobs.local_kafka import FREE_PORTS, HOST, LocalKafka, main, new_cluster_id, parse_pair, parse_topic
+from jobs.local_kafka import FREE_PORTS, HOST, LocalKafka, _process_start, main, new_cluster_id, parse_pair, parse_topic
 
 
 def test_topics_are_named_with_partitions_and_configuration() -> None:
@@ -57,6 +58,19 @@ def test_nothing_to_stop_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["stop", "--work-dir", str(tmp_path)]) == 0
     assert main(["status", "--work-dir", str(tmp_path)]) == 3
     assert capsys.readouterr().out == "nothing was running\nnot running\n"
+
+
+@pytest.mark.parametrize("started", ["0", _process_start(os.getpid())])
+def test_stop_spares_a_process_that_only_inherited_the_number(
+    started: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that began at another time, and one that is no broker."""
+    cluster = LocalKafka(tmp_path)
+    cluster._assign_ports()
+    cluster.nodes[1].pid, cluster.nodes[1].started = os.getpid(), started
+    cluster._save()
+    assert main(["--work-dir", str(tmp_path), "stop"]) == 0  # and this process is still here to say so
+    assert capsys.readouterr().out == "nothing was running\n"
 
 
 def test_an_unknown_command_is_a_usage_error() -> None:

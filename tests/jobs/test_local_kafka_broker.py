@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from kafka import KafkaProducer  # type: ignore[import-untyped]
 
 from jobs.java import JobError
 from jobs.kafka_wire import answers
-from jobs.local_kafka import HOST, LocalKafka, main
+from jobs.local_kafka import HOST, QUICK_SESSIONS, LocalKafka
 from tests.integration.reading import READERS, ReadRecord, read_with_confluent
 
 pytestmark = pytest.mark.broker
@@ -73,8 +72,7 @@ def test_a_refused_topic_is_named_with_the_brokers_reason(broker: LocalKafka) ->
 
 
 def test_single_nodes_of_a_cluster_are_killed_paused_and_restarted(tmp_path: Path) -> None:
-    quick_sessions = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
-    with LocalKafka(tmp_path, brokers=3, heap="384m", properties=quick_sessions) as cluster:
+    with LocalKafka(tmp_path, brokers=3, heap="384m", properties=QUICK_SESSIONS) as cluster:
         cluster.create_topic("replicated", 3)
         _produce(cluster, "replicated", [b"1"] * 10)
         cluster.kill(2)
@@ -101,14 +99,6 @@ def test_a_broker_that_does_not_answer_in_time_is_ended(tmp_path: Path) -> None:
         LocalKafka(tmp_path, start_timeout_s=0.01).start()
     cluster = LocalKafka.load(tmp_path)
     assert cluster is None or cluster.running() == []
-
-
-def test_stop_spares_a_process_that_only_inherited_the_number(tmp_path: Path) -> None:
-    with LocalKafka(tmp_path) as cluster:
-        pass
-    cluster.nodes[1].pid, cluster.nodes[1].started = os.getpid(), "0"
-    cluster._save()
-    assert main(["--work-dir", str(tmp_path), "stop"]) == 0  # and this process is still here to say so
 
 
 def test_kafka_tools_find_the_offsets(broker: LocalKafka, kafka_jars: Path, topic: Callable[..., str]) -> None:

@@ -875,6 +875,7 @@ def sasl_producer(broker: FakeBroker) -> KafkaProducer:
             "sasl.jaas.config": 'ScramLoginModule required username="alice" password="alice-secret";',
             "linger.ms": 0,
             "reconnect.backoff.ms": 0,  # the next attempt begins before the Sender looks at what came of this one
+            "enable.idempotence": False,  # any broker may be asked for a producer id, and then has been logged in to
         }
     )
 
