@@ -116,8 +116,10 @@ def test_a_response_that_is_too_large_is_refused_by_its_size_alone() -> None:
 
 def test_a_negative_size_is_refused() -> None:
     connection = Connection("me")
+    connection.send(INIT, 5)
     connection.receive_data(b"\xff\xff\xff\xff")
     assert connection.error is not None
+    assert "announces a response of -1 bytes" in connection.error.message
 
 
 def test_the_alert_of_a_tls_listener_is_explained() -> None:

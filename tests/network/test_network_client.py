@@ -304,6 +304,19 @@ def test_an_answer_to_a_request_that_is_still_being_written_ends_the_connection(
     net.connect(0)
 
 
+def test_an_answer_that_comes_while_the_next_request_is_still_being_written_is_one(net: Net) -> None:
+    net.connect(0)
+    first = net.send(0)
+    net.poll()
+    net.selector.holds_sends = True
+    net.send(0)
+    net.selector.respond(first, INIT_RESPONSE)
+    (response,) = net.poll()
+    assert response.message == INIT_RESPONSE
+    assert net.client.in_flight_request_count(0) == 1
+    assert not net.client.connection_failed(0)
+
+
 def test_until_a_connection_is_ready_only_small_answers_are_taken(net: Net) -> None:
     """What listens there may be no broker at all."""
     net.selector.answer = lambda _: None

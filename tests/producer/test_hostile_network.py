@@ -70,6 +70,11 @@ class Network(Accumulation):
         metrics = ProducerMetrics(self.config, self.clock)
         self.sender = Sender(self.config, self.client, self.metadata, self.accumulator, self.transactions, metrics, self.clock)
 
+    @property
+    def has_ended(self) -> bool:
+        """For good, and rightly: a broker does not know Produce, or says that this producer is fenced."""
+        return self.transactions is not None and self.transactions.fatal_error is not None
+
     def answer(self, sent: Sent) -> Message | None:
         key = ApiKey(sent.header.api_key)
         if not self.is_hostile or self.data.draw(st.integers(0, 2)):
@@ -148,12 +153,10 @@ def test_whatever_comes_over_the_network_each_row_settles_once_and_the_sender_go
     network.run(100)
     assert [delivery.acknowledged + delivery.failed for delivery in deliveries] == [delivery.rows for delivery in deliveries]
     assert network.is_whole
-    if network.transactions is not None and network.transactions.fatal_error is not None:
-        return  # rightly: a broker that does not know Produce, or says that this producer is fenced
     last = network.append(b"last", partition=0)
     for _ in range(300):
         network.run(1)
-        if last.acknowledged:
+        if last.acknowledged or network.has_ended:
             return
         if last.failed:  # unlucky with back-off or a throttle that began late: once more
             network.clock.advance(LONGEST_THROTTLE_MS)
