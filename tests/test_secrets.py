@@ -172,10 +172,11 @@ def test_a_broker_that_answers_with_garbage_shows_nothing(mechanism: str) -> Non
         fails(lambda: write(broker, WRONG[mechanism] | {"max.block.ms": "500"}))
 
 
-def test_no_credentials_at_a_listener_with_sasl_is_told_as_the_likely_cause() -> None:
+def test_no_credentials_at_a_listener_with_sasl_is_told_at_once() -> None:
     with FakeBroker(topics={"orders": 1}, users=USERS) as broker:
-        error = fails(lambda: write(broker, {"max.block.ms": "500"}))
-    assert "is security.protocol=PLAINTEXT right for this listener?" in error.message
+        error = fails(lambda: write(broker, {}))
+    assert error.condition == "KAFKA_AUTHENTICATION_FAILED"
+    assert "this listener demands a login, and security.protocol has none" in error.message
 
 
 def test_a_token_callback_that_raises_shows_no_frame_of_it() -> None:

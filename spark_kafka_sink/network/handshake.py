@@ -28,6 +28,7 @@ SOFTWARE_NAME = (
 
 
 _MAX_QUOTED = 20  # mechanisms of a broker
+_NO_MECHANISM = "NONE"
 
 
 class HandshakeRequest(NamedTuple):
@@ -43,6 +44,7 @@ class Session(NamedTuple):
 
     api_versions: NodeApiVersions
     lifetime_ms: int = 0  # authenticate again before it is over; 0: never
+    mechanisms: tuple[str, ...] = ()  # with doubts: of logins that the broker may demand
 
 
 # It is sent the response to each request, and the result of each work.
@@ -77,12 +79,13 @@ class NodeApiVersions:
         return f"NodeApiVersions({self._ranges}, {self.finalized_features})"
 
 
-def handshake(login: Login | None = None, host: str = "") -> Handshake:
+def handshake(login: Login | None = None, host: str = "", *, doubts: bool = False) -> Handshake:
     """Yield each request a new connection sends before it is ready; receive its response.
 
     Args:
         login: the credentials, with SASL.
         host: the broker's, as it was connected to.
+        doubts: without a login, find out whether the broker may demand one.
 
     Raises:
         AuthenticationError: the broker refuses the credentials, or is not the broker they are for.
@@ -93,9 +96,34 @@ def handshake(login: Login | None = None, host: str = "") -> Handshake:
         # Version 0, as Java does: before the login, brokers take what they cannot read for a token of Kerberos.
         answer = yield HandshakeRequest(ApiVersionsRequest(), 0)
         _raise_error(answer)
-        _, lifetime_ms = yield from authenticate(login, host, NodeApiVersions(answer))
+        lifetime_ms = (yield from authenticate(login, host, NodeApiVersions(answer))).lifetime_ms
     api_versions = yield from _ask_versions()
-    return Session(api_versions, lifetime_ms)
+    mechanisms = (yield from _ask_mechanisms(api_versions)) if login is None and doubts else ()
+    return Session(api_versions, lifetime_ms, mechanisms)
+
+
+def _ask_mechanisms(api_versions: NodeApiVersions) -> Generator[Step, Any, tuple[str, ...]]:
+    """A listener with SASL tells its versions to anybody, and hangs up without a word at the next request. Asked for a mechanism
+    that nobody has, it tells those it has; a listener without SASL answers that this is not the time for it. That is no proof:
+    Redpanda tells them on any listener, and goes on.
+    """
+    try:
+        version = api_versions.latest_usable_version(ApiKey.SASL_HANDSHAKE)
+    except UnsupportedVersionError:
+        return ()
+    answer = yield HandshakeRequest(SaslHandshakeRequest(mechanism=_NO_MECHANISM), version)
+    assert isinstance(answer, SaslHandshakeResponse)
+    if Errors.for_code(answer.error_code) == Errors.UNSUPPORTED_SASL_MECHANISM:
+        return answer.mechanisms
+    return ()
+
+
+def login_demanded(mechanisms: tuple[str, ...]) -> AuthenticationError:
+    """For a broker that told its mechanisms, and hung up at the first request without a login."""
+    return AuthenticationError(
+        "this listener demands a login, and security.protocol has none: set it to SASL_PLAINTEXT, or SASL_SSL with TLS, and"
+        f" sasl.mechanism to one of those it offers: {_in_words(mechanisms)}"
+    )
 
 
 def authenticate(login: Login, host: str, api_versions: NodeApiVersions) -> Handshake:
@@ -138,13 +166,16 @@ def _check_mechanism(answer: SaslHandshakeResponse) -> None:
         return
     failure = error.error("SaslHandshake")
     if error == Errors.UNSUPPORTED_SASL_MECHANISM:
-        offered = ", ".join(answer.mechanisms[:_MAX_QUOTED]) or "none"
-        failure.message += f" It offers {offered}; set sasl.mechanism to one of them."
+        failure.message += f" It offers {_in_words(answer.mechanisms)}; set sasl.mechanism to one of them."
     elif error == Errors.ILLEGAL_SASL_STATE:
         failure.message += (
             " This listener does not seem to use SASL: connect to one that does, or set security.protocol to PLAINTEXT or SSL."
         )
     raise failure
+
+
+def _in_words(mechanisms: tuple[str, ...]) -> str:
+    return ", ".join(mechanisms[:_MAX_QUOTED]) or "none"
 
 
 def _ask_versions() -> Generator[Step, Any, NodeApiVersions]:

@@ -29,6 +29,7 @@ from spark_kafka_sink.network.handshake import (
     Step,
     authenticate,
     handshake,
+    login_demanded,
 )
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse, InFlightRequest, InFlightRequests
 from spark_kafka_sink.network.metadata import Metadata
@@ -110,6 +111,8 @@ class NetworkClient:
         self._handshake_requests: dict[int, HandshakeRequest] = {}  # their next request, until it can be sent
         self._api_versions: dict[int, NodeApiVersions] = {}
         self._unproven: set[int] = set()  # ready, and has answered nothing yet: a listener with SASL hangs up on us here
+        self._doubted: set[int] = set()  # lost so: asked at the next connection for the logins that they may demand
+        self._offers: dict[int, tuple[str, ...]] = {}  # unproven, and may demand one of these
         self._renew_session_ms: dict[int, int] = {}  # when to log in again, on connections whose session ends
         self._aborted: list[ClientResponse] = []  # for the next poll: never sent, or cancelled by disconnect()
         self._warned_ms: dict[int, int] = {}  # when a failure to connect was last told aloud; repeated attempts are many
@@ -387,6 +390,9 @@ class NetworkClient:
     def _handle_disconnections(self, responses: list[ClientResponse], now_ms: int) -> None:
         for node_id, disconnect in self._selector.disconnected.items():
             if not self._states.is_disconnected(node_id):  # else we have given it up already, for what it answered
+                if disconnect.state is ChannelState.READY and node_id in self._unproven and node_id in self._offers:
+                    error = login_demanded(self._offers[node_id])
+                    disconnect = Disconnect(ChannelState.AUTHENTICATION_FAILED, error.message, error)
                 self._process_disconnection(responses, node_id, now_ms, disconnect)
                 if disconnect.error is not None:
                     self._authentication_failed(node_id, now_ms, disconnect.error)
@@ -446,6 +452,7 @@ class NetworkClient:
         elif disconnect.state is ChannelState.READY and node_id in self._unproven:
             reason += f" (before it answered; is security.protocol={self._security_protocol} right for this listener?)"
             log.warning("! node %d: connection to %s was lost: %s", node_id, address, reason)
+            self._doubted.add(node_id)
         else:
             log.debug("= node %d: disconnected from %s: %s", node_id, address, reason)
         if disconnect.state is not ChannelState.EXPIRED:
@@ -462,6 +469,7 @@ class NetworkClient:
             self._handshakes,
             self._handshake_requests,
             self._renew_session_ms,
+            self._offers,
         ):
             table.pop(node_id, None)
         self._unproven.discard(node_id)
@@ -490,7 +498,9 @@ class NetworkClient:
 
     def _handle_connections(self, now_ms: int) -> None:
         for node_id in self._selector.connected:
-            self._begin_handshake(node_id, handshake(self._login, self._states.host(node_id)), now_ms)
+            steps = handshake(self._login, self._states.host(node_id), doubts=node_id in self._doubted)
+            self._doubted.discard(node_id)
+            self._begin_handshake(node_id, steps, now_ms)
 
     def _begin_handshake(self, node_id: int, steps: Handshake, now_ms: int) -> None:
         self._handshakes[node_id] = steps
@@ -550,6 +560,8 @@ class NetworkClient:
             self._renew_session_ms[node_id] = now_ms + max(until_ms, RENEW_AFTER_MS)
         elif self._login is None:
             self._unproven.add(node_id)
+            if session.mechanisms:
+                self._offers[node_id] = session.mechanisms
         self._states.ready(node_id)
         self._connections[node_id].max_response_bytes = MAX_RESPONSE_BYTES
         self._metadata.connection_ready(self._states.address_text(node_id))

@@ -19,7 +19,7 @@ from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import AuthorizationError, KafkaError
+from spark_kafka_sink.errors import AuthenticationError, AuthorizationError, KafkaError
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import ClientRequest, ClientResponse, NetworkClient
 from spark_kafka_sink.producer.retry import Attempt, Decision, decide
@@ -28,6 +28,7 @@ from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRe
 from spark_kafka_sink.protocol.schema import Request
 from tests.integration.reading import READERS
 from tests.integration.sasl_cluster import (
+    AUTHORITY,
     JAAS,
     MECHANISMS,
     PASSWORD,
@@ -57,6 +58,9 @@ def sasl_broker(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def options_for(broker: LocalKafka, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the broker's listener for their security.protocol, unless they name another."""
+    if "bootstrap.servers" in options:
+        return dict(options)
     listener = options.get("security.protocol", "SASL_PLAINTEXT").upper()
     return {"bootstrap.servers": broker.bootstrap_servers_for(listener), **options}
 
@@ -211,9 +215,19 @@ def test_sasl_on_a_listener_without_it_is_told_at_once(sasl_broker: LocalKafka) 
     assert "This listener does not seem to use SASL" in error.message
 
 
-def test_no_sasl_on_a_listener_with_it_is_told_with_the_likely_cause(sasl_broker: LocalKafka) -> None:
-    error = refusal(sasl_broker, {"max.block.ms": "3000"})
-    assert "is security.protocol=PLAINTEXT right for this listener?" in error.message
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_no_sasl_on_a_listener_with_it_is_told_at_once(sasl_broker: LocalKafka, protocol: str) -> None:
+    """Brokers hang up on whoever does not log in, as they do when they go down: it took max.block.ms, a minute, to be told."""
+    listener = {"PLAINTEXT": "SASL_PLAINTEXT", "SSL": "SASL_SSL"}[protocol]
+    options = {"security.protocol": protocol, "bootstrap.servers": sasl_broker.bootstrap_servers_for(listener)}
+    if protocol == "SSL":
+        options["ssl.truststore.certificates"] = AUTHORITY.pem
+    error = refusal(sasl_broker, options)
+    assert isinstance(error, AuthenticationError)
+    assert error.condition == "KAFKA_AUTHENTICATION_FAILED"
+    assert f"node -1 ({options['bootstrap.servers']}): this listener demands a login" in error.message
+    for mechanism in MECHANISMS:
+        assert mechanism in error.message
 
 
 def test_a_listener_that_hangs_up_is_told_with_the_likely_cause() -> None:

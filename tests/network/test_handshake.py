@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_kafka_sink.config import Secret, SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, BrokerError, KafkaError, UnsupportedVersionError
 from spark_kafka_sink.network.background import Background
-from spark_kafka_sink.network.handshake import NodeApiVersions, Session, Step, authenticate, handshake
+from spark_kafka_sink.network.handshake import NodeApiVersions, Session, Step, authenticate, handshake, login_demanded
 from spark_kafka_sink.network.sasl.login import Exchange, Login, PlainLogin
 from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin
 from spark_kafka_sink.network.sasl.scram import ScramLogin
@@ -100,6 +100,38 @@ def test_any_other_error_ends_the_handshake() -> None:
     next(steps)
     with pytest.raises(BrokerError, match="KAFKA_INVALID_REQUEST"):
         steps.send(ApiVersionsResponse(error_code=42))
+
+
+def doubted(answer: SaslHandshakeResponse) -> tuple[str, ...]:
+    """The mechanisms that a broker may demand, which is known to hang up."""
+    steps = handshake(doubts=True)
+    next(steps)
+    assert steps.send(api_versions()) == (SaslHandshakeRequest(mechanism="NONE"), 1)
+    with pytest.raises(StopIteration) as finished:
+        steps.send(answer)
+    session = finished.value.value
+    assert session.api_versions.latest_usable_version(ApiKey.PRODUCE) == 13
+    return session.mechanisms  # type: ignore[no-any-return]
+
+
+def test_a_listener_that_is_doubted_tells_the_logins_that_it_may_demand() -> None:
+    assert doubted(SaslHandshakeResponse(error_code=33, mechanisms=("PLAIN", "GSSAPI"))) == ("PLAIN", "GSSAPI")
+    error = login_demanded(("PLAIN", "GSSAPI"))
+    assert error.condition == "KAFKA_AUTHENTICATION_FAILED"
+    assert error.message.startswith("this listener demands a login")
+    assert error.message.endswith("those it offers: PLAIN, GSSAPI")
+
+
+@pytest.mark.parametrize("error_code", [0, 34, 35, -1, 999])
+def test_a_listener_without_logins_has_none_to_tell(error_code: int) -> None:
+    """34 is what brokers answer."""
+    assert doubted(SaslHandshakeResponse(error_code=error_code, mechanisms=("PLAIN",))) == ()
+
+
+def test_a_broker_that_knows_no_logins_is_not_asked() -> None:
+    steps = handshake(doubts=True)
+    next(steps)
+    finish(steps, ApiVersionsResponse())
 
 
 @pytest.mark.parametrize(
@@ -269,7 +301,7 @@ def test_logging_in_again_leaves_the_versions_alone() -> None:
     steps.send(reply(b"challenge"))
     with pytest.raises(StopIteration) as finished:
         steps.send(reply(b"good", session_lifetime_ms=7))
-    assert finished.value.value == (versions, 7)
+    assert finished.value.value == Session(versions, 7)
 
 
 def test_the_messages_of_a_login_show_nothing() -> None:

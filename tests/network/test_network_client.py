@@ -29,10 +29,12 @@ from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.selector import ChannelState
 from spark_kafka_sink.network.transport import Address
 from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
+from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_selector import FakeSelector, Sent
@@ -64,6 +66,7 @@ class Net:
             worker=self.worker,
         )
         self.ranges: dict[ApiKey, tuple[int, int]] = {}
+        self.logins = SaslHandshakeResponse(error_code=Errors.ILLEGAL_SASL_STATE.number)
         self.cluster: MetadataResponse | None = metadata(topic("orders", [0, 1]))
         self.selector.answer = self.answer
         self.responses: list[ClientResponse] = []  # in the order of the callbacks
@@ -76,6 +79,8 @@ class Net:
             return api_versions(self.ranges)
         if isinstance(sent.message, MetadataRequest):
             return self.cluster
+        if isinstance(sent.message, SaslHandshakeRequest):
+            return self.logins
         return None
 
     def poll(self, times: int = 1, timeout_ms: int = 10) -> list[ClientResponse]:
@@ -453,7 +458,7 @@ def test_a_refusal_that_comes_with_the_end_of_the_connection_is_one_failure(net:
 
 
 def test_refused_authentication_reaches_whoever_waits(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> Handshake:
+    def refused(*_: object, **__: object) -> Handshake:
         yield HandshakeRequest(ApiVersionsRequest(), 0)
         raise AuthenticationError("user unknown")
 
@@ -935,6 +940,68 @@ def test_every_address_of_a_broker_is_tried(net: Net) -> None:
     net.connect(1)
     tried = [address.socket_address[0] for node_id, address in net.selector.attempts if node_id == 1]
     assert tried == ["broker1-a", "broker1-b"]
+
+
+def reconnect(net: Net) -> None:
+    net.selector.lose(1)
+    net.poll()
+    net.clock.advance(2000)
+    net.connect(1)
+
+
+def asked_for_logins(net: Net) -> int:
+    return len(net.selector.sent_of(ApiKey.SASL_HANDSHAKE))
+
+
+def test_a_broker_that_hung_up_without_an_answer_is_asked_once_for_the_logins_it_may_demand(net: Net) -> None:
+    net.connect(1)
+    assert asked_for_logins(net) == 0
+    reconnect(net)
+    assert asked_for_logins(net) == 1
+    net.selector.respond(net.send(1), INIT_RESPONSE)
+    net.poll(2)
+    reconnect(net)  # it has answered: nobody doubts it any more
+    assert asked_for_logins(net) == 1
+    assert net.client.authentication_error(1) is None
+
+
+def test_a_broker_that_hangs_up_again_after_telling_its_logins_demands_one(net: Net) -> None:
+    net.logins = SaslHandshakeResponse(error_code=Errors.UNSUPPORTED_SASL_MECHANISM.number, mechanisms=("PLAIN",))
+    net.connect(1)
+    net.cluster = None  # not even metadata is answered
+    reconnect(net)
+    assert net.client.authentication_error(1) is None
+    net.selector.lose(1)
+    net.poll()
+    error = net.client.authentication_error(1)
+    assert error is not None
+    assert error.message.startswith("node 1 (broker1:9011): this listener demands a login")
+    with pytest.raises(AuthenticationError, match="one of those it offers: PLAIN"):
+        net.metadata.await_update(0, 0)
+
+
+def test_a_connection_that_was_doubted_and_never_used_may_be_closed_as_idle(net: Net) -> None:
+    net.logins = SaslHandshakeResponse(error_code=Errors.UNSUPPORTED_SASL_MECHANISM.number, mechanisms=("PLAIN",))
+    net.connect(1)
+    net.cluster = None
+    reconnect(net)
+    net.selector.lose(1, "idle", ChannelState.EXPIRED)
+    net.poll()
+    assert net.client.authentication_error(1) is None
+
+
+def test_a_broker_that_tells_its_logins_and_answers_all_the_same_is_no_longer_doubted(net: Net) -> None:
+    """Redpanda does, on listeners that demand none; a restart of it must not end a write."""
+    net.logins = SaslHandshakeResponse(error_code=Errors.UNSUPPORTED_SASL_MECHANISM.number, mechanisms=("PLAIN",))
+    net.connect(1)
+    reconnect(net)
+    net.selector.respond(net.send(1), INIT_RESPONSE)
+    net.poll(2)
+    for _ in range(2):
+        reconnect(net)
+        assert net.client.authentication_error(1) is None
+        net.selector.respond(net.send(1), INIT_RESPONSE)
+        net.poll(2)
 
 
 def test_a_broker_that_moved_is_found_at_its_new_address(net: Net) -> None:
