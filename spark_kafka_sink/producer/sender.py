@@ -555,11 +555,15 @@ class Sender:
             return  # it has come too late to be of use
         message = response.message
         error = Errors.for_code(message.error_code) if isinstance(message, InitProducerIdResponse) else Errors.NETWORK_EXCEPTION
-        if isinstance(message, InitProducerIdResponse) and not error:
+        is_given = isinstance(message, InitProducerIdResponse) and not error
+        if is_given and message.producer_id >= 0 and message.producer_epoch >= 0:
             transactions.producer_id_received(message.producer_id, message.producer_epoch)
             return
         transactions.transition_to(State.UNINITIALIZED)
         self._producer_id_retry_at_ms = self._clock.now_ms() + self._config.retry_backoff_ms
+        if is_given:
+            logger.info("! node %d gives no producer id but %r; asking again", response.request.node_id, message)
+            return
         failure = response.error or error.error(f"InitProducerId on node {response.request.node_id}")
         if error == Errors.CLUSTER_AUTHORIZATION_FAILED:
             failure = _idempotent_write_denied(f"InitProducerId on node {response.request.node_id}")

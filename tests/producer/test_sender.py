@@ -717,6 +717,22 @@ def test_nothing_is_sent_before_there_is_a_producer_id() -> None:
     assert identities(stage) == [(5, 3, 0)]
 
 
+@pytest.mark.parametrize(("producer_id", "epoch"), [(-1, 0), (7, -1), (-1, -1)])
+def test_an_answer_without_a_producer_id_is_asked_for_again(producer_id: int, epoch: int) -> None:
+    """-1 stands for none. Taken for one, it was never asked for again, and no row was ever sent."""
+    stage = Stage(enable_idempotence=True, has_producer_id=False)
+    delivery = stage.send(b"a")
+    (request,) = stage.in_flight
+    stage.client.respond(InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch), request=request)
+    stage.run()
+    assert not stage.txn.has_producer_id
+    stage.back_off()
+    stage.receive_producer_id()
+    stage.run()
+    stage.succeed()
+    assert delivery.acknowledged == 1
+
+
 def test_the_producer_id_is_asked_for_once() -> None:
     stage = idempotent(has_producer_id=False)
     stage.run(5)
