@@ -18,6 +18,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -30,6 +31,7 @@ FORMAT_OF_SUFFIX = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson":
 COMPRESSION_SUFFIXES = {".gz", ".bz2", ".zst", ".snappy", ".lz4", ".deflate"}
 INPUT_DEFAULTS = {"csv": {"header": "true", "inferSchema": "true"}}
 EXIT_CODES = "exit codes: 0 all rows are acknowledged, 1 failed, with one line that says why, 2 usage, 130 Ctrl-C"
+STOP_LIMIT_S = 120  # Spark may wait a minute for a query's thread
 STATUS_INTERVAL_S = 10  # between the lines of a long write
 DEFAULT_VALUE = "to_json(struct(*))"
 # Every other producer key of Kafka has a dot, and no option of the sink has.
@@ -235,8 +237,28 @@ def _run_with_spark(name: str, job: Job, arguments: argparse.Namespace) -> int:
         return 2 if isinstance(error, UsageError) else 1
     finally:
         if spark is not None:
-            spark.stop()
+            call_apart(spark.stop)
     return 0
+
+
+def call_apart(call: Callable[[], object]) -> None:
+    """Make a call to Spark on a thread of its own, for at most STOP_LIMIT_S, and raise what it raises.
+
+    Ctrl-C may have struck this thread in the middle of an answer of the JVM's. Its connection then is of no more use: the next
+    call failed with "Answer from Java side is empty", and that error took the place of the interrupt.
+    """
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - handed on
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=run, name="call-apart", daemon=True).start()
+    done.result(STOP_LIMIT_S)
 
 
 def start_spark(name: str, *, verbose: bool) -> SparkSession:
@@ -329,6 +351,8 @@ def failure_line(text: str) -> str:
         return _until_trace(text[own[-1].start() :])
     raised = re.findall(r"^[A-Za-z_][\w.]*(?:Error|Exception): .+", text, re.MULTILINE) if "Traceback (most" in text else []
     lines = [*raised[-1:], *(line.strip() for line in text.splitlines() if line.strip())]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):  # Py4J's, before ": some.java.Exception: …"
+        return re.sub(r"^: [\w.$]+: ", "", lines[1])
     return lines[0] if lines else "failed without a message"
 
 

@@ -63,7 +63,7 @@ def stream_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
     try:
         _follow(query, written)
     finally:
-        query.stop()
+        command_line.call_apart(query.stop)
     return f"stream_to_kafka: the query to topic {options['topic']} ended: {written}"
 
 

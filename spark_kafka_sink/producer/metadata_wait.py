@@ -88,8 +88,8 @@ class MetadataWait:
                 " partition null",
                 condition="KAFKA_UNKNOWN_PARTITION",
             )
-        trouble = self._metadata.last_connection_error()
-        if trouble is not None and self._metadata.cluster().is_bootstrap:
+        if self._metadata.cluster().is_bootstrap:
+            trouble = self._metadata.last_connection_error() or "no connection failed, and yet nothing came"
             reason, condition = (
                 f"no broker answered: {trouble}; check kafka.bootstrap.servers and the network",
                 "KAFKA_BROKER_UNREACHABLE",

@@ -54,6 +54,10 @@ What Spark has no test for
     a writer that does not read all rows → tests/sink/test_writer.py: test_every_batch_is_sent_flushed_and_counted
     a topic that cannot be → tests/test_config.py: test_an_impossible_topic_name_is_a_problem, test_sink_rows:
         test_rows_that_can_be_sent_nowhere_are_buried_before_anything_is_sent
+    a topic that is not there → test_sink_errors: test_rows_for_topics_that_do_not_exist_are_buried_after_one_wait,
+        test_the_option_topic_must_exist_whatever_becomes_of_invalid_rows
+    a cancelled job → test_sink_faults: test_a_cancelled_job_says_what_stays_and_leaves_nothing_open
+    tables, threads, compressed Arrow, names in other case → test_sink_batch, section ways to write
     time zones of the session → test_sink_rows: test_a_timestamp_is_its_instant_whatever_the_sessions_time_zone
     copies from topic to topic → test_sink_parity: test_a_copy_may_bring_all_of_the_sources_columns
     retried tasks invisible to read_committed, fenced zombies  not yet: exactly-once

@@ -207,6 +207,7 @@ def test_a_silent_broker_is_told_within_max_block_ms(spark: SparkSession) -> Non
         started = time.monotonic()
         told = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), servers, "t", kafka__max__block__ms="3000"))
     assert "Topic t not present in metadata after 3000 ms." in told
+    assert "KAFKA_BROKER_UNREACHABLE" in conditions(told)
     assert time.monotonic() - started < 40
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import signal
+import threading
 import types
 from pathlib import Path
 
@@ -165,6 +166,11 @@ spark_kafka_sink.errors.DeliveryError: [KAFKA_DELIVERY_FAILED] 3 rows not acknow
         ("Traceback (most recent call last):\n  File x\nValueError: no\nother", "ValueError: no"),
         ("[PATH_NOT_FOUND] Path does not exist: a.\n\tat x", "[PATH_NOT_FOUND] Path does not exist: a."),
         ("[KAFKA_INVALID_CONFIG] bad\n SQLSTATE: 38000", "[KAFKA_INVALID_CONFIG] bad"),
+        # only "An error occurred while calling o64.load." was shown
+        (
+            "An error occurred while calling o64.load.\n: org.apache.spark.XException: [NOT_FOUND] no x.\n\tat y",
+            "[NOT_FOUND] no x.",
+        ),
         ("", "failed without a message"),
     ],
 )
@@ -216,6 +222,14 @@ def test_every_batch_of_a_stream_is_counted_once() -> None:
     for recent in ([], [first], [first, second, idle], [first, second, idle], [idle, third]):
         written.add(recent)
     assert str(written) == "1,015 rows written in 3 batches"
+
+
+def test_a_call_apart_is_made_on_another_thread_and_raises_what_it_raises() -> None:
+    threads = []
+    command_line.call_apart(lambda: threads.append(threading.current_thread()))
+    assert threads != [threading.current_thread()]
+    with pytest.raises(ZeroDivisionError):
+        command_line.call_apart(lambda: 1 // 0)
 
 
 def test_ctrl_c_is_put_off_until_spark_has_started() -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark
 import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
@@ -164,13 +165,14 @@ def test_a_trigger_that_spark_does_not_take_is_a_usage_error() -> None:
     ("more", "told"),
     [
         (["--input", "/no/such.csv"], "[PATH_NOT_FOUND]"),
-        (["--input-format", "rate", "--key", "no_such_column"], "no_such_column"),
+        (["--input", str(ROOT / "README.md"), "--input-format", "text", "--key", "no_such_column"], "`no_such_column`"),
+        (["--input-format", "rate"], "rate is not a valid Spark SQL Data Source."),
         (["--input-format", "nonsense"], "nonsense"),
     ],
 )
 def test_what_spark_refuses_is_one_line(more: list[str], told: str, spark: SparkSession) -> None:
     arguments = batch_to_kafka.build_parser().parse_args([*more, "--topic", "t", "--bootstrap-servers", "127.0.0.1:9"])
-    with pytest.raises(PySparkException) as raised:
+    with pytest.raises((PySparkException, Py4JError)) as raised:
         batch_to_kafka.batch_to_kafka(spark, arguments)
     line = command_line.failure_line(str(raised.value))
     assert told in line

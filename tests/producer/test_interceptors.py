@@ -447,7 +447,7 @@ def test_a_split_batch_is_told_piece_by_piece_and_each_row_once(broker: FakeBrok
 @pytest.mark.parametrize(
     ("topic", "options", "condition"),
     [
-        ("gone", {"max_block_ms": 50}, "KAFKA_UNKNOWN_TOPIC"),
+        ("gone", {"max_block_ms": 500}, "KAFKA_UNKNOWN_TOPIC"),
         ("single", {"max_request_size": 10}, "KAFKA_RECORD_TOO_LARGE"),
         ("a topic", {"max_block_ms": 50}, None),
     ],
