@@ -72,8 +72,15 @@ def _runs(pieces: Sequence[Piece]) -> list[Numbers | pa.Array]:
             continue
         if not runs or not isinstance(runs[-1], list):
             runs.append([])
-        runs[-1].append(encode_varint(piece) if isinstance(piece, int) else piece)
+        runs[-1].append(_as_bytes_if_constant(piece))
     return runs
+
+
+def _as_bytes_if_constant(piece: bytes | int | Int64Column) -> bytes | Int64Column:
+    """Columns of one number are frequent (lengths of keys, time stamps), and looking costs a tenth of encoding them."""
+    if isinstance(piece, np.ndarray) and len(piece) and piece.min() == piece.max():
+        piece = int(piece[0])
+    return encode_varint(piece) if isinstance(piece, int) else piece
 
 
 def _is_constant(run: Numbers) -> bool:

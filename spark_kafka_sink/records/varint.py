@@ -27,14 +27,18 @@ def varint_sizes(values: Int64Column) -> Int64Column: ...
 def varint_sizes(values: Int64Column | int) -> Int64Column | int:
     """Bytes each value takes: one, plus one for each of 2**7, 2**14 … that its zigzag form reaches. An int gives an int.
 
-    One comparison per step that the largest value reaches (0.8 ns a row for two steps), against 4.4 ns for searchsorted.
+    One comparison per step that the largest value reaches, none where all values take one byte.
     """
     if isinstance(values, int):
         return len(encode_varint(values))
-    encoded = zigzag(values)
-    sizes = np.ones(len(encoded), np.int64)
-    for shift in range(7, int(encoded.max(initial=0)).bit_length(), 7):
-        sizes += encoded >= np.uint64(1 << shift)
+    sizes = np.ones(len(values), np.int64)
+    if len(values) == 0:
+        return sizes
+    if values.min() < 0:
+        values = values ^ values >> 63  # -1, -2 … become 0, 1 …, which take as many bytes
+    highest = int(values.max())
+    for shift in range(6, highest.bit_length(), 7):
+        sizes += values >= 1 << shift
     return sizes
 
 
