@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -392,10 +393,15 @@ def test_a_topic_that_is_deleted_and_created_again_while_rows_wait_gets_them(bro
             producer.send_columns("orders", value=binary(b"moved"), partition=to_partition(1)).result(WAIT_MS)
         broker.delete_topic("orders")
         asked = len(broker.requests_of(ApiKey.METADATA))
-        # In one call: a later one might find out that there is no such topic, and wait for it.
-        waiting = producer.send_columns("orders", value=binary(b"0", b"1", b"2"), partition=pa.array([1, 1, 1], pa.int32()))
-        broker.wait_until(lambda: len(broker.requests_of(ApiKey.METADATA)) >= asked + 2)  # answered: there is no such topic
-        broker.add_topic("orders", 6)
+
+        def come_back() -> None:
+            broker.wait_until(lambda: len(broker.requests_of(ApiKey.METADATA)) >= asked + 2)  # answered: there is no such topic
+            broker.add_topic("orders", 6)
+
+        with ThreadPoolExecutor(1) as beside:  # the client may hear of it before it sends, and wait in send_columns
+            coming = beside.submit(come_back)
+            waiting = producer.send_columns("orders", value=binary(b"0", b"1", b"2"), partition=pa.array([1, 1, 1], pa.int32()))
+            coming.result()
         assert waiting.result(WAIT_MS).acknowledged == 3
         written = broker.values("orders", 1)
         assert (written if idempotence else sorted(written)) == [b"0", b"1", b"2"]  # without it, retries may change the order
