@@ -154,7 +154,7 @@ def spare_collections() -> None:
     """Have the garbage collector pass over what this process has loaded so far; the first call counts, in a Spark task only.
 
     Spark's Python workers collect after every task, and walk through all of pyspark, pyarrow and this package each time: 20 ms
-    of CPU, several times what a small task costs. Modules live as long as the worker; what little garbage their loading left, too.
+    of CPU, several times what a small task costs. Modules live as long as the worker; what little garbage their loading left too.
     """
     if TaskContext.get() is not None:
         gc.freeze()
