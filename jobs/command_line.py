@@ -41,6 +41,7 @@ NAMED_OPTIONS = {name: name for name in ("kafka.bootstrap.servers", "topic")}
 
 LOGGING = Path(__file__).resolve().parent.parent / "conf" / "log4j2.properties"
 
+_interrupted = threading.Event()  # by Ctrl-C, since the job began
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # These repeat, with a stack trace each, what the exception says that reaches the job.
@@ -223,21 +224,21 @@ def _run_with_spark(name: str, job: Job, arguments: argparse.Namespace) -> int:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
-    spark = None
+    _interrupted.clear()
     try:
         spark = start_spark(name, verbose=arguments.verbose)
-        print(job(spark, arguments), flush=True)
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted", file=sys.stderr)
-        return 130
-    except (PySparkException, Py4JError, UsageError, OSError, RuntimeError) as error:
+        try:
+            print(job(spark, arguments), flush=True)
+        finally:
+            call_apart(spark.stop)
+    except (KeyboardInterrupt, PySparkException, Py4JError, UsageError, OSError, RuntimeError) as error:
+        if isinstance(error, KeyboardInterrupt) or _interrupted.is_set():  # an answer that it cut short ends as another error
+            print(f"{name}: interrupted", file=sys.stderr)
+            return 130
         if arguments.verbose:
             raise
         print(f"{name}: error: {failure_line(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
-    finally:
-        if spark is not None:
-            call_apart(spark.stop)
     return 0
 
 
@@ -324,6 +325,7 @@ def _signals_held() -> Iterator[None]:
 
 
 def _interrupt(_number: int, _frame: object) -> NoReturn:
+    _interrupted.set()
     logging.disable(logging.CRITICAL)  # py4j logs the stack of whatever call was waiting
     raise KeyboardInterrupt
 

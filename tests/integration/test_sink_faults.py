@@ -210,7 +210,7 @@ def test_a_cancelled_job_says_what_stays_and_leaves_nothing_open(
     options = options_of(broker, name, tmp_path, "wait") | {"producerCacheTimeoutMs": "500"}
     code = f"""
     import threading
-    from tests.integration.processes import connected, until, workers_of
+    from tests.integration.processes import connections, until
 
     spark = session("local[2]", {SETTINGS})
     marker = {str(tmp_path / "marker")!r}
@@ -228,7 +228,7 @@ def test_a_cancelled_job_says_what_stays_and_leaves_nothing_open(
     except Exception as error:
         assert "cancelled" in str(error), error
         print("cancelled as planned")
-    until(lambda: connected(workers_of(spark), {broker.bootstrap_servers!r}) == [], 60, "workers let their connections go")
+    until(lambda: not connections(spark, {broker.bootstrap_servers!r}), 60, "workers let their connections go")
     print("nothing is open")
     spark.stop()
     """
