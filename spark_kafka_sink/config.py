@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -644,6 +645,18 @@ PRODUCER_KEYS: dict[str, Option] = {row.key: row for row in rows_of(ProducerConf
 
 # The options whose values are paths, to be found where the producer runs.
 FILE_KEYS: tuple[str, ...] = tuple(key for key, row in PRODUCER_KEYS.items() if row.is_file)
+
+
+def file_stamp(name: str) -> tuple[int, int, int] | None:
+    """What tells one content of a file from the next: certificates are renewed in place. None when it cannot be looked at,
+    of which whoever reads it tells.
+    """
+    try:
+        status = os.stat(name)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
 
 _JVM = "it names something of the Java virtual machine"
 _BYTES = "keys and values are handed over as bytes or text"

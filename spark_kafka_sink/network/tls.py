@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import selectors
 import socket
 import ssl
@@ -21,6 +20,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from spark_kafka_sink.config import file_stamp
 from spark_kafka_sink.errors import AuthenticationError, ConfigError
 from spark_kafka_sink.network.ssl_context import allowed_ciphers, client_context, describe_trust
 from spark_kafka_sink.network.transport import Address, PlaintextTransport
@@ -112,18 +112,7 @@ class TlsConnector:
 
 
 def _stamps(config: ProducerConfig) -> tuple[object, ...]:
-    """What tells one content of the files from the next."""
-    return tuple(_stamp(name) for name in (config.ssl_keystore_location, config.ssl_truststore_location))
-
-
-def _stamp(name: str | None) -> object:
-    if not name:
-        return None
-    try:
-        status = os.stat(name)
-    except OSError:
-        return "absent"  # at the beginning, whoever reads it tells
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return tuple(name and file_stamp(name) for name in (config.ssl_keystore_location, config.ssl_truststore_location))
 
 
 class TlsTransport(PlaintextTransport):

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config import FILE_KEYS
+from spark_kafka_sink.config import FILE_KEYS, file_stamp
 from spark_kafka_sink.producer.producer import KafkaProducer
 
 logger = logging.getLogger(__name__)
@@ -153,14 +153,8 @@ def _hashable(value: object) -> Hashable:
 
 
 def _content(name: str, value: object) -> Hashable:
-    """What tells one content of a file from the next, for options that name one: certificates are renewed in place."""
-    if name not in FILE_KEYS or not isinstance(value, str):
-        return None
-    try:
-        status = os.stat(value)
-    except OSError:
-        return None  # the producer says what is wrong with it
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    """What tells one content of a file from the next, for options that name one."""
+    return file_stamp(value) if name in FILE_KEYS and isinstance(value, str) else None
 
 
 PRODUCERS = ProducerCache()  # the worker's

@@ -47,7 +47,7 @@ def login_of(config: ProducerConfig, clock: Clock, random: Random) -> Login:
     name, password = entry.get("username") or "", Secret(entry.get("password") or "")
     if mechanism == sasl_config.PLAIN:
         return PlainLogin(name, password)
-    return ScramLogin(mechanism, name, password, token_auth=(entry.get("tokenauth") or "").lower() == "true")
+    return ScramLogin(mechanism, name, password, token_auth=entry.is_true("tokenauth"))
 
 
 def _source(kind: str, config: ProducerConfig, entry: JaasEntry, clock: Clock) -> Source:

@@ -178,7 +178,7 @@ def aws_source(config: ProducerConfig, entry: JaasEntry) -> Source:
 
 
 def _aws_token(signer: Any, region: str, entry: JaasEntry) -> OAuthBearerToken:
-    debug = (entry.get("awsDebugCreds") or "").lower() == "true"
+    debug = entry.is_true("awsDebugCreds")
     profile, role = entry.get("awsProfileName"), entry.get("awsRoleArn")
     try:
         if role:
