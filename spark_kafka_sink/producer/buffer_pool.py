@@ -1,9 +1,10 @@
 """Bounded memory for batches that wait to be sent.
 
 Hands out blocks of one size, so that a batch grows block by block and 300 partitions with few rows each do not exhaust
-the pool. Memory goes to callers in the order they asked, so a large request cannot starve behind small ones. Knows
-nothing of batches or partitions: RecordAccumulator asks, and gives back when a batch is done.
-Invariant, whenever the lock is free: blocks free + never made + handed out == total blocks + blocks overdrawn.
+the pool. Records that come in one large piece bring memory of their own, which is charged for in blocks. Memory goes to
+callers in the order they asked, so a large request cannot starve behind small ones. Knows nothing of batches or partitions:
+RecordAccumulator asks, and gives back when a batch is done.
+Invariant, whenever the lock is free: blocks free + not made + handed out + charged == total blocks + blocks overdrawn.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class BufferPool:
         self._clock = clock
         self._lock = threading.Lock()  # guards all fields below
         self._free: list[bytearray] = []  # made once and given back; the last one back is the first out (still in cache)
-        self._unmade = self.total_blocks  # made when first needed, so that a small write stays small
+        self._unmade = self.total_blocks  # made when needed, so that a small write stays small; charges are taken from here
         self._waiters: deque[threading.Condition] = deque()  # oldest first; the head takes what it needs, the rest wait
         self._overdrawn = 0  # blocks out there beyond the total
         self._closed = False
@@ -47,10 +48,15 @@ class BufferPool:
     def try_allocate(self, block_count: int) -> list[bytearray] | None:
         """Blocks if they are free now and nobody has been waiting longer; never blocks."""
         with self._lock:
-            self._check_open_locked()
-            if self._waiters or self._available_locked() < block_count:
-                return None
-            return self._take_locked(block_count)
+            return self._take_locked(block_count) if self._are_free_locked(block_count) else None
+
+    def try_charge(self, block_count: int) -> bool:
+        """As try_allocate, for memory that the caller brings."""
+        with self._lock:
+            if not self._are_free_locked(block_count):
+                return False
+            self._charge_locked(block_count)
+            return True
 
     def allocate(self, block_count: int, max_block_ms: int) -> list[bytearray]:
         """Blocks, waiting at most `max_block_ms` for others to give theirs back.
@@ -60,18 +66,28 @@ class BufferPool:
             KafkaTimeoutError: the time ran out; nothing is kept.
             ProducerClosedError: the pool was closed before or while waiting.
         """
+        with self._lock:
+            self._wait_for_locked(block_count, max_block_ms)
+            return self._take_locked(block_count)
+
+    def charge(self, block_count: int, max_block_ms: int) -> None:
+        """As allocate, for memory that the caller brings: as much as so many blocks may be made."""
+        with self._lock:
+            self._wait_for_locked(block_count, max_block_ms)
+            self._charge_locked(block_count)
+
+    def _are_free_locked(self, block_count: int) -> bool:
+        self._check_open_locked()
+        return not self._waiters and self._available_locked() >= block_count
+
+    def _wait_for_locked(self, block_count: int, max_block_ms: int) -> None:
         if block_count > self.total_blocks:
             raise RecordTooLargeError(
                 f"{block_count * self.block_size} bytes are needed at once, but buffer.memory allows"
                 f" {self.total_blocks * self.block_size}; raise buffer.memory"
             )
-        with self._lock:
-            self._check_open_locked()
-            if not self._waiters and self._available_locked() >= block_count:
-                return self._take_locked(block_count)
-            return self._wait_and_take_locked(block_count, max_block_ms)
-
-    def _wait_and_take_locked(self, block_count: int, max_block_ms: int) -> list[bytearray]:
+        if self._are_free_locked(block_count):
+            return
         turn = threading.Condition(self._lock)
         self._waiters.append(turn)
         started_ms, started_ns = self._clock.now_ms(), self._clock.now_ns()
@@ -83,11 +99,10 @@ class BufferPool:
                     raise self._exhausted_locked(block_count, max_block_ms)
                 self._clock.wait(turn, max_block_ms - waited_ms)
                 self._check_open_locked()
-            return self._take_locked(block_count)
         finally:
             self.waits.record(self._clock.now_ns() - started_ns)
             self._waiters.remove(turn)
-            self._wake_next_locked()  # whatever is left, or was not taken, belongs to the next in line
+            self._wake_next_locked()  # whatever is left, or is not taken, belongs to the next in line once the lock is free
 
     def overdraw(self, block_count: int) -> list[bytearray]:
         """Blocks beyond the total, at once: for the Sender, which must not wait for memory that only it can give back.
@@ -95,16 +110,22 @@ class BufferPool:
         What it asks for is held by gathered records already and so bounded by them; the same number of blocks given back later
         is let go.
         """
-        with self._lock:
-            self._overdrawn += block_count
+        self.overdraw_charge(block_count)
         return [bytearray(self.block_size) for _ in range(block_count)]
 
-    def deallocate(self, blocks: list[bytearray]) -> None:
-        """Give blocks back and empty the list. The caller vouches that no request in flight refers to them."""
+    def overdraw_charge(self, block_count: int) -> None:
+        """As overdraw, for memory that the caller brings."""
+        with self._lock:
+            self._overdrawn += block_count
+
+    def deallocate(self, blocks: list[bytearray], charged: int = 0) -> None:
+        """Give blocks back and empty the list, and end a charge. The caller vouches that no request refers to the memory."""
         with self._lock:
             let_go = min(self._overdrawn, len(blocks))
-            self._overdrawn -= let_go
+            uncharged = min(self._overdrawn - let_go, charged)
+            self._overdrawn -= let_go + uncharged
             self._free.extend(blocks[let_go:])
+            self._unmade += charged - uncharged
             blocks.clear()
             self._wake_next_locked()
 
@@ -146,6 +167,11 @@ class BufferPool:
         del self._free[split_at:]
         self._unmade -= len(fresh)
         return blocks + fresh
+
+    def _charge_locked(self, block_count: int) -> None:
+        unmade = min(block_count, self._unmade)
+        self._unmade -= unmade
+        del self._free[: block_count - unmade]  # their memory makes room for the caller's
 
     def _wake_next_locked(self) -> None:
         if self._waiters:

@@ -2,7 +2,8 @@
 
 Life: callers reserve room and fill it (under the queue's lock and their reservations) → closed → compressed → drained by
 the Sender, which stamps producer id, epoch and sequence into the header → in flight, perhaps several times → done, once.
-Its memory is a list of BufferPool blocks; it never asks for memory itself and never gives any back: RecordAccumulator does.
+Small parts are copied into BufferPool blocks, which many of them share; a large part is kept where it was encoded, and charged
+for. The batch never asks for memory itself and never gives any back: RecordAccumulator does.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.delivery import Part
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
-from spark_kafka_sink.records.compression import CODECS, compress, decompress
+from spark_kafka_sink.records.compression import CODECS, compress, compress_blocks, decompress, framed
 from spark_kafka_sink.records.rebase import RebasedRecords, read_records
 from spark_kafka_sink.records.record_batch import (
     BATCH_HEADER_SIZE,
@@ -53,6 +55,26 @@ class Compression:
     def enabled(self) -> bool:
         return self.codec != "none"
 
+    @property
+    def is_blockwise(self) -> bool:
+        """Whether parts of a batch can be compressed one by one."""
+        return CODECS[self.codec].frame is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRecords:
+    """Records that were compressed while they were written, as blocks that stand alone."""
+
+    blocks: list[memoryview]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.blocks))
+
+
+# A range of the blocks' bytes, or records with memory of their own: None until they are written.
+Segment: TypeAlias = range | memoryview | PackedRecords | None
+
 
 class ProducerBatch:
     """Created by RecordAccumulator when a row finds no open batch.
@@ -70,9 +92,11 @@ class ProducerBatch:
         "attempts_when_leader_last_changed",
         "base_sequence",
         "base_timestamp",
+        "block_bytes",
         "block_size",
         "blocks",
         "body",
+        "charged",
         "closed",
         "codec",
         "created_ms",
@@ -94,6 +118,7 @@ class ProducerBatch:
         "record_bytes",
         "record_count",
         "reservations",
+        "segments",
         "sender_waits",
         "sequence_has_been_reset",
         "topic_partition",
@@ -114,10 +139,13 @@ class ProducerBatch:
         self.base_timestamp = base_timestamp
         self.flush_id = flush_id
         self.block_size = block_size
-        self.is_split = False  # a child of a split: its memory is its own, not the pool's
+        self.is_split = False  # a child of a split: its memory is its own and not charged for
 
         # Guarded by the queue's lock while the batch is in a queue.
         self.blocks: list[bytearray] = []
+        self.block_bytes = 0  # reserved in them
+        self.charged = 0  # blocks' worth of memory that the batch holds beside them
+        self.segments: list[Segment] = []  # where the records lie, in order
         self.record_count = 0  # reserved rows; all of them are written once `reservations` is 0
         self.record_bytes = 0  # the same, as uncompressed bytes
         self.max_timestamp = base_timestamp
@@ -158,61 +186,104 @@ class ProducerBatch:
         return self.closed or self.record_bytes >= self.raw_limit
 
     def missing_blocks(self, more_bytes: int) -> int:
-        """How many blocks more it takes to hold `more_bytes` behind what is reserved already."""
-        return -(-(self.record_bytes + more_bytes) // self.block_size) - len(self.blocks)
+        """How many blocks more it takes to hold `more_bytes` behind what is reserved in blocks already."""
+        return -(-(self.block_bytes + more_bytes) // self.block_size) - len(self.blocks)
 
     def reserve(self, part: Part, blocks: list[bytearray], max_timestamp: int) -> int:
-        """Take the next `part.size_bytes` for a part; returns their position. The queue's lock is held."""
-        position = self.record_bytes
+        """Take room in the blocks for a part; returns where it begins, for `write`. The queue's lock is held."""
+        start = self.block_bytes
         self.blocks.extend(blocks)
+        self.block_bytes += part.size_bytes
+        if self.segments and isinstance(self.segments[-1], range):
+            self.segments[-1] = range(self.segments[-1].start, self.block_bytes)
+        else:
+            self.segments.append(range(start, self.block_bytes))
+        self._count(part, max_timestamp)
+        return start
+
+    def reserve_segment(self, part: Part, charged: int, max_timestamp: int) -> int:
+        """Take a segment of its own for a part, charged as so many blocks; returns it, for `attach`. The queue's lock is held."""
+        self.charged += charged
+        self.segments.append(None)
+        self._count(part, max_timestamp)
+        return len(self.segments) - 1
+
+    def _count(self, part: Part, max_timestamp: int) -> None:
         self.parts.append(part)
         self.record_count += part.row_count
         self.record_bytes += part.size_bytes
         self.max_timestamp = max(self.max_timestamp, max_timestamp)
         self.reservations += 1
-        return position
 
-    def write(self, position: int, data: memoryview) -> None:
-        """Copy encoded records into reserved room; several callers may write at different positions at a time."""
-        index, at = divmod(position, self.block_size)
+    def write(self, start: int, data: memoryview) -> None:
+        """Copy encoded records into reserved room; several callers may write at different places at a time."""
+        index, at = divmod(start, self.block_size)
         while data:
             piece = data[: self.block_size - at]
             memoryview(self.blocks[index])[at : at + len(piece)] = piece  # a bytearray itself would copy the piece twice
             data = data[len(piece) :]
             index, at = index + 1, 0
 
+    def attach(self, segment: int, data: memoryview | PackedRecords) -> None:
+        """Keep encoded records as they are, in the memory that they bring."""
+        self.segments[segment] = data
+
     # CLOSING: the caller that filled it, or the Sender
 
-    def finish(self, compression: Compression) -> list[bytearray]:
-        """Fix the records section, compressed if that makes it smaller; returns the blocks that are no longer needed.
+    def finish(self, compression: Compression) -> tuple[list[bytearray], int]:
+        """Fix the records section, compressed if that makes it smaller; returns blocks and a charge that are no longer needed.
 
         Incompressible records go uncompressed, as the attributes then say: every reader accepts that, and it spares both sides.
         """
         if self.body:
-            return []
-        raw = self._raw_views()
+            return [], 0
         if compression.enabled:
-            packed = compress(compression.codec, raw, compression.level)
-            if len(packed) < self.record_bytes:
+            packed = self._packed(compression)
+            if sum(map(len, packed)) < self.record_bytes or self._is_packed():
                 self.codec = compression.codec
                 return self._replace_records(packed)
-        self.body = raw
-        return []
+        self.body = self._raw_views()
+        return [], 0
+
+    def _is_packed(self) -> bool:
+        return any(isinstance(segment, PackedRecords) for segment in self.segments)
+
+    def _packed(self, compression: Compression) -> list[memoryview]:
+        if not self._is_packed():
+            return [memoryview(compress(compression.codec, self._raw_views(), compression.level))]
+        blocks: list[memoryview] = []
+        for segment in self.segments:
+            if isinstance(segment, PackedRecords):
+                blocks += segment.blocks
+            else:
+                blocks.append(compress_blocks(compression.codec, self._views_of(segment), compression.level))
+        return framed(compression.codec, blocks)
 
     def _raw_views(self) -> list[memoryview]:
-        views = [memoryview(block) for block in self.blocks]
-        if views:
-            views[-1] = views[-1][: self.record_bytes - (len(views) - 1) * self.block_size]
-        return views
+        return [view for segment in self.segments for view in self._views_of(segment)]
 
-    def _replace_records(self, packed: bytes) -> list[bytearray]:
-        needed = -(-len(packed) // self.block_size)
-        surplus, self.blocks = self.blocks[needed:], self.blocks[:needed]
-        self.write(0, memoryview(packed))
-        views = [memoryview(block) for block in self.blocks]
-        views[-1] = views[-1][: len(packed) - (needed - 1) * self.block_size]
-        self.body = views
-        return surplus
+    def _views_of(self, segment: Segment) -> list[memoryview]:
+        if isinstance(segment, range):
+            return self._block_views(segment)
+        if isinstance(segment, memoryview):
+            return [segment]
+        raise RuntimeError(f"{self}: records that were {'compressed' if segment else 'not written'} cannot be read")
+
+    def _block_views(self, segment: range) -> list[memoryview]:
+        size, stop = self.block_size, segment.stop
+        starts = range(segment.start - segment.start % size, stop, size)
+        return [memoryview(self.blocks[at // size])[max(segment.start - at, 0) : min(stop - at, size)] for at in starts]
+
+    def _replace_records(self, packed: list[memoryview]) -> tuple[list[bytearray], int]:
+        """Hold the compressed records alone. They have memory of their own: blocks that it takes the place of are let go."""
+        self.body, self.segments = packed, []
+        if self.is_split:
+            return [], 0
+        needed = -(-sum(map(len, packed)) // self.block_size)
+        let_go = max(0, min(needed - self.charged, len(self.blocks)))
+        surplus, charged = self.blocks[let_go:], max(0, self.charged + let_go - needed)
+        self.blocks, self.charged = [], self.charged + let_go - charged
+        return surplus, charged
 
     def split(self, raw_limit: int) -> list[ProducerBatch]:
         """Cut a batch that the broker found too large into smaller ones, of `raw_limit` bytes of records or of a single one.
@@ -242,7 +313,7 @@ class ProducerBatch:
         child.is_split = True
         child.closed = True
         child.max_timestamp = int(timestamps.max())
-        child.blocks = [bytearray(encoded.data)]
+        child.segments = [encoded.data]
         child.record_count, child.record_bytes = stop - start, size
         sizes = np.diff(encoded.offsets).astype(np.int32)
         for part in self.parts:

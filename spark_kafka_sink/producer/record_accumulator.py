@@ -29,13 +29,16 @@ from spark_kafka_sink.producer.buffer_pool import BufferPool
 from spark_kafka_sink.producer.delivery import RecordsOwner
 from spark_kafka_sink.producer.partition_queue import PartitionQueue
 from spark_kafka_sink.producer.partitioner import RoundRobinPartitioner, StickyPartitioner
-from spark_kafka_sink.producer.producer_batch import Compression, FinalState, ProducerBatch
+from spark_kafka_sink.producer.producer_batch import Compression, FinalState, PackedRecords, ProducerBatch
 from spark_kafka_sink.producer.slice_layout import Reservation, SliceLayout, SortedSlice
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.compression import CompressionRatioEstimator
-from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE
+from spark_kafka_sink.records.compression import CompressionRatioEstimator, compress_blocks
+from spark_kafka_sink.records.interleave import InterleavedRows, data_buffer
+from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE, octets
 
+WRITTEN_TOGETHER_BYTES = 1024 * 1024  # of small parts, before they are copied into blocks: what a core's cache holds
+COMPRESSED_TOGETHER_BYTES = 256 * 1024
 MAX_RAW_BATCH_BYTES = 4 * 1024 * 1024  # of a batch that compresses well: a reader unpacks a batch as a whole
 
 
@@ -260,24 +263,57 @@ class RecordAccumulator:
             raise ProducerClosedError("Cannot write: the producer is closed or being closed")
 
     def _fill(self, sorted_slice: SortedSlice, reservations: list[Reservation], wake_sender: Callable[[], None]) -> None:
-        """Encode the reserved rows and copy them to their places; whatever happens, every reservation ends."""
-        lo, hi = reservations[0].lo, reservations[-1].hi
-        open_reservations = deque(reservations)
+        """Encode the reserved rows, each at its place; whatever happens, every reservation ends."""
+        first = reservations[0].lo
+        unwritten = deque(reservations)
         wake = False
         try:
-            encoded = sorted_slice.encode(lo, hi)
-            bounds = encoded.offsets[[0, *(each.hi - lo for each in reservations)]].tolist()
-            for reservation, begin, end in zip(reservations, bounds, bounds[1:], strict=False):
-                reservation.batch.write(reservation.position, encoded.data[begin:end])
-                if self._compression.enabled:
-                    self._finish_if_full(reservation)
-                wake |= self._release(open_reservations.popleft())
+            rows = sorted_slice.interleave(first, reservations[-1].hi)
+            for group in _written_together(reservations):
+                if group[0].is_segment:
+                    self._write_segment(rows, first, group[0])
+                else:
+                    _write_to_blocks(rows, first, group)
+                for reservation in group:
+                    if self._compression.enabled:
+                        self._finish_if_full(reservation)
+                    wake |= self._release(unwritten.popleft())
         finally:
-            for reservation in open_reservations:
+            for reservation in unwritten:
                 self._spoil(reservation)
                 wake |= self._release(reservation)
             if wake:
                 wake_sender()
+
+    def _write_segment(self, rows: InterleavedRows, first: int, reservation: Reservation) -> None:
+        """Rows that keep the memory they are written to; compressed at once where that can be done part by part."""
+        packed = self._packed_segment(rows, first, reservation) if self._compression.is_blockwise else None
+        if packed is None:
+            data = _written(rows, reservation.lo - first, reservation.hi - first, reservation.size_bytes)
+            reservation.batch.attach(reservation.place, data)
+            return
+        reservation.batch.attach(reservation.place, packed)
+        surplus = self.pool.blocks_for(reservation.size_bytes) - self.pool.blocks_for(packed.size_bytes)
+        if surplus > 0:
+            with reservation.queue.lock:
+                reservation.batch.charged -= surplus
+            self.pool.deallocate([], surplus)
+
+    def _packed_segment(self, rows: InterleavedRows, first: int, reservation: Reservation) -> PackedRecords | None:
+        """Compressed in steps that stay in a core's cache; None if the first step does not shrink."""
+        count = reservation.hi - reservation.lo
+        step = max(1, count * COMPRESSED_TOGETHER_BYTES // reservation.size_bytes)
+        blocks: list[memoryview] = []
+        written = 0
+        for lo in range(reservation.lo - first, reservation.hi - first, step):
+            data = octets(data_buffer(rows.write(lo, min(lo + step, reservation.hi - first))))
+            blocks.append(compress_blocks(self._compression.codec, data, self._compression.level))
+            written += len(data)
+            if len(blocks) == 1 and len(blocks[0]) >= written:
+                return None
+        if written != reservation.size_bytes:
+            raise RuntimeError(f"{written} bytes were written where {reservation.size_bytes} were reserved")
+        return PackedRecords(blocks)
 
     def _finish_if_full(self, reservation: Reservation) -> None:
         """Compress a full batch here, on the caller's thread; it is still reserved, so the Sender cannot have it."""
@@ -300,18 +336,18 @@ class RecordAccumulator:
         queue, batch = reservation.queue, reservation.batch
         with queue.lock:
             batch.reservations -= 1
-            batch.sender_waits |= batch.is_full() or reservation.position == 0  # kept until the last of its writers is done
+            batch.sender_waits |= batch.is_full() or reservation.begins_batch  # kept until the last of its writers is done
             wake = batch.sender_waits and batch.reservations == 0
             batch.sender_waits &= not wake
         return wake
 
     def finish(self, batch: ProducerBatch) -> None:
         """Compress a closed batch, learn from it, and give back the memory that it saved."""
-        surplus = batch.finish(self._compression)
+        surplus, charged = batch.finish(self._compression)
         if self._compression.enabled:
             self._ratios.update_estimation(batch.topic_partition.topic, self._compression.codec, batch.compression_ratio)
-        if surplus:
-            self.pool.deallocate(surplus)
+        if surplus or charged:
+            self.pool.deallocate(surplus, charged)
 
     # SENDING: Sender thread
 
@@ -511,11 +547,10 @@ class RecordAccumulator:
         """Forget a batch that is done and give its memory back; no request in flight may refer to it any more."""
         if batch.in_flight:
             raise RuntimeError(f"{batch} is in flight: its memory cannot be given back")
-        batch.body = []
-        if batch.is_split:
-            batch.blocks.clear()
-        elif batch.blocks:
-            self.pool.deallocate(batch.blocks)
+        batch.body, batch.segments = [], []
+        charged, batch.charged = batch.charged, 0
+        if not batch.is_split and (batch.blocks or charged):
+            self.pool.deallocate(batch.blocks, charged)
         self.remove_incomplete(batch)
 
     def remove_incomplete(self, batch: ProducerBatch) -> None:
@@ -583,3 +618,33 @@ class RecordAccumulator:
             else:
                 self.deallocate(batch)
         return failed
+
+
+def _written_together(reservations: list[Reservation]) -> Iterator[list[Reservation]]:
+    """Neighbours whose rows go into blocks, up to so many bytes; each segment alone, as it keeps what was written."""
+    group: list[Reservation] = []
+    size = 0
+    for reservation in reservations:
+        if group and (reservation.is_segment or group[-1].is_segment or size + reservation.size_bytes > WRITTEN_TOGETHER_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(reservation)
+        size += reservation.size_bytes
+    yield group
+
+
+def _write_to_blocks(rows: InterleavedRows, first: int, reservations: list[Reservation]) -> None:
+    size = sum(reservation.size_bytes for reservation in reservations)
+    data = _written(rows, reservations[0].lo - first, reservations[-1].hi - first, size)
+    begin = 0
+    for reservation in reservations:
+        end = begin + reservation.size_bytes
+        reservation.batch.write(reservation.place, data[begin:end])
+        begin = end
+
+
+def _written(rows: InterleavedRows, lo: int, hi: int, size_bytes: int) -> memoryview:
+    data = octets(data_buffer(rows.write(lo, hi)))
+    if len(data) != size_bytes:
+        raise RuntimeError(f"{len(data)} bytes were written where {size_bytes} were reserved")
+    return data

@@ -20,11 +20,13 @@ from spark_kafka_sink.producer.delivery import Part, RecordsOwner
 from spark_kafka_sink.producer.partition_queue import PartitionQueue
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.record_batch import EncodedRecords, encode_records, encode_selected, record_sizes
+from spark_kafka_sink.records.interleave import InterleavedRows
+from spark_kafka_sink.records.record_batch import RecordRows, record_sizes
 
 ONE_BYTE_DELTAS = 64  # offset deltas below this take one byte as a zigzag varint
 TWO_BYTE_DELTAS = 8192  # and below this at most two
 _DELTAS = np.arange(TWO_BYTE_DELTAS)
+SEGMENT_BYTES = 32 * 1024  # rows of a batch that are as many bytes are not copied into blocks
 
 
 class SortedSlice:
@@ -70,12 +72,13 @@ class SortedSlice:
         """Write the exact sizes of rows lo..hi, whose deltas have been written."""
         self.sizes[lo:hi] = record_sizes(self._base_sizes[lo:hi], self.offset_deltas[lo:hi], self.timestamp_deltas[lo:hi])
 
-    def encode(self, lo: int, hi: int) -> EncodedRecords:
-        """The bytes of rows lo..hi in sorted order, and where each begins."""
-        deltas, timestamp_deltas, base = self.offset_deltas[lo:hi], self.timestamp_deltas[lo:hi], self._base_sizes[lo:hi]
-        if self._order is None:
-            return encode_records(self._columns.slice(lo, hi), deltas, timestamp_deltas)
-        return encode_selected(self._columns, self._order[lo:hi], base, deltas, timestamp_deltas)
+    @cached_property
+    def _record_rows(self) -> RecordRows:
+        return RecordRows(self._columns, self._order, self._base_sizes)
+
+    def interleave(self, lo: int, hi: int) -> InterleavedRows:
+        """Rows lo..hi in sorted order, ready to be written."""
+        return self._record_rows.interleave(lo, hi, self.offset_deltas[lo:hi], self.timestamp_deltas[lo:hi])
 
 
 def _stable_order(partitions: npt.NDArray[np.int32]) -> npt.NDArray[np.int64] | None:
@@ -95,9 +98,12 @@ class Reservation:
 
     queue: PartitionQueue
     batch: ProducerBatch
-    position: int
+    begins_batch: bool
+    is_segment: bool  # of its own; otherwise the rows lie in the batch's blocks
+    place: int  # the segment, or where the rows begin in the blocks
     lo: int
     hi: int
+    size_bytes: int
 
 
 class BatchSource(Protocol):
@@ -125,7 +131,8 @@ class _Place:
     size_bytes: int
     max_timestamp: int
     fills: bool  # no further row fits
-    missing_blocks: int  # memory that it takes beyond what the batch has
+    is_segment: bool
+    missing_blocks: int  # memory that it takes beyond what the batch has; of a segment, what is charged for
 
 
 class SliceLayout:
@@ -149,7 +156,11 @@ class SliceLayout:
         self._run = 0
         self._row = 0  # the first row that has no room yet
         self._wanted_blocks = 0  # what the pool could not give at once
-        self._stock: list[bytearray] = []  # blocks taken from the pool for the places that come next; nothing between two calls
+        self._wants_charge = False  # for a segment
+        # Taken from the pool for the places that come next; nothing between two calls.
+        self._stock: list[bytearray] = []
+        self._charged = 0
+        self._guesses: dict[int, _Place] | None = None  # by run; each is used once at most, and only if it still holds
 
     @property
     def done(self) -> bool:
@@ -159,21 +170,32 @@ class SliceLayout:
         return self._rows.original_rows[self._row :]
 
     def overdraw_memory(self) -> None:
-        self._stock = self._pool.overdraw(self._wanted_blocks)
+        if self._wants_charge:
+            self._pool.overdraw_charge(self._wanted_blocks)
+            self._charged = self._wanted_blocks
+        else:
+            self._stock = self._pool.overdraw(self._wanted_blocks)
 
     def wait_for_memory(self, max_block_ms: int) -> None:
-        self._stock = self._pool.allocate(self._wanted_blocks, max_block_ms)
+        if self._wants_charge:
+            self._pool.charge(self._wanted_blocks, max_block_ms)
+            self._charged = self._wanted_blocks
+        else:
+            self._stock = self._pool.allocate(self._wanted_blocks, max_block_ms)
 
     def reserve(self) -> list[Reservation]:
         """Room for as many of the remaining rows as there is memory for now; an empty list when there is none at all."""
-        guesses = self._guess_remaining_runs()
-        self._fill_stock(sum(place.missing_blocks for place in guesses.values()))  # for all at once, if there is so much
+        if self._guesses is None:
+            self._guesses = self._guess_all_runs()
+        guesses = self._guesses
+        for is_segment in (False, True):  # for all at once, if there is so much
+            self._fill_stock(sum(each.missing_blocks for each in guesses.values() if each.is_segment is is_segment), is_segment)
         reservations: list[Reservation] = []
         try:
             while not self.done:
                 queue, end = self._queues[self._run], self._ends[self._run]
                 place = guesses.pop(self._run, None) or self._next_place(queue, end)
-                if not self._fill_stock(place.missing_blocks):
+                if not self._fill_stock(place.missing_blocks, place.is_segment):
                     break
                 reservation = self._take_place(queue, place)
                 if reservation is not None:
@@ -182,40 +204,41 @@ class SliceLayout:
                     if self._row == end:
                         self._run += 1
         finally:
-            if self._stock:
-                self._pool.deallocate(self._stock)
+            if self._stock or self._charged:
+                self._pool.deallocate(self._stock, self._charged)
+                self._charged = 0
         return reservations
 
-    def _guess_remaining_runs(self) -> dict[int, _Place]:
+    def _guess_all_runs(self) -> dict[int, _Place]:
         """Places for all runs that fit into the batches that are open now, measured together."""
-        rows, first = self._rows, self._row
-        tails = [queue.open_batch() for queue in self._queues[self._run :]]
+        rows = self._rows
+        tails = [queue.open_batch() for queue in self._queues]
         counts = [0 if tail is None else tail.record_count for tail in tails]
         used = [0 if tail is None else tail.record_bytes for tail in tails]
-        starts = np.concatenate(([first], rows.run_starts[self._run + 1 :]))
-        lengths = rows.run_ends[self._run :] - starts
-        rows.offset_deltas[first:] = np.arange(first, rows.rows) + np.repeat(np.asarray(counts, np.int64) - starts, lengths)
+        starts, lengths = rows.run_starts, rows.run_ends - rows.run_starts
+        rows.offset_deltas[:] = np.arange(rows.rows) + np.repeat(np.asarray(counts, np.int64) - starts, lengths)
         firsts: list[int] = rows.timestamps[starts].tolist()
         bases = [stamp if tail is None else tail.base_timestamp for tail, stamp in zip(tails, firsts, strict=True)]
-        rows.timestamp_deltas[first:] = rows.timestamps[first:] - np.repeat(np.asarray(bases, np.int64), lengths)
-        rows.measure(first, rows.rows)
-        sizes: list[int] = np.add.reduceat(rows.sizes[first:], starts - first, dtype=np.int64).tolist()
-        latest: list[int] = np.maximum.reduceat(rows.timestamps[first:], starts - first).tolist()
+        rows.timestamp_deltas[:] = rows.timestamps - np.repeat(np.asarray(bases, np.int64), lengths)
+        rows.measure(0, rows.rows)
+        sizes: list[int] = np.add.reduceat(rows.sizes, starts, dtype=np.int64).tolist()
+        latest: list[int] = np.maximum.reduceat(rows.timestamps, starts).tolist()
         guesses = {}
-        for run, (tail, count, before, size, newest) in enumerate(
-            zip(tails, counts, used, sizes, latest, strict=True), self._run
-        ):
+        for run, (tail, count, before, size, newest) in enumerate(zip(tails, counts, used, sizes, latest, strict=True)):
             room = self._limit_of(tail) - before
             if size <= room:
-                blocks = self._missing_blocks(tail, size)
-                guesses[run] = _Place(tail, count, before, self._ends[run], size, newest, size == room, blocks)
+                guesses[run] = self._place(tail, count, before, self._ends[run], size, newest, size == room)
         return guesses
 
     def _limit_of(self, batch: ProducerBatch | None) -> int:
         return self._raw_limit if batch is None else batch.raw_limit
 
-    def _missing_blocks(self, batch: ProducerBatch | None, size_bytes: int) -> int:
-        return self._pool.blocks_for(size_bytes) if batch is None else batch.missing_blocks(size_bytes)
+    def _place(
+        self, batch: ProducerBatch | None, count: int, used: int, hi: int, size_bytes: int, max_timestamp: int, fills: bool
+    ) -> _Place:
+        is_segment = size_bytes >= SEGMENT_BYTES
+        blocks = self._pool.blocks_for(size_bytes) if is_segment or batch is None else batch.missing_blocks(size_bytes)
+        return _Place(batch, count, used, hi, size_bytes, max_timestamp, fills, is_segment, blocks)
 
     def _next_place(self, queue: PartitionQueue, end: int) -> _Place:
         """As many rows as the batch at the tail, or else a new one, has room for; a new batch takes one row of any size."""
@@ -233,7 +256,7 @@ class SliceLayout:
         rows.offset_deltas[lo] = rows.timestamp_deltas[lo] = 0
         rows.measure(lo, lo + 1)
         size = int(rows.sizes[lo])
-        return _Place(None, 0, 0, lo + 1, size, rows.timestamp_at(lo), True, self._missing_blocks(None, size))
+        return self._place(None, 0, 0, lo + 1, size, rows.timestamp_at(lo), True)
 
     def _start_of_new_batch(self, end: int) -> _Place | None:
         """As _measure, for a new batch whose rows share a timestamp: two look-ups in sums that the whole slice has in common.
@@ -258,7 +281,7 @@ class SliceLayout:
         rows.sizes[lo:turn] = near[lo + 1 : turn + 1] - near[lo:turn]
         rows.sizes[turn:hi] = far[turn + 1 : hi + 1] - far[turn:hi]
         is_full = (hi < end and hi < lo + TWO_BYTE_DELTAS) or size >= room
-        return _Place(None, 0, 0, hi, size, rows.timestamp_at(lo), is_full, self._missing_blocks(None, size))
+        return self._place(None, 0, 0, hi, size, rows.timestamp_at(lo), is_full)
 
     def _measure(self, batch: ProducerBatch | None, count: int, used: int, base_timestamp: int, end: int) -> _Place | None:
         rows, lo = self._rows, self._row
@@ -274,22 +297,27 @@ class SliceLayout:
             return None
         hi, size = lo + fitting, int(ends[fitting - 1])
         newest, is_full = int(rows.timestamps[lo:hi].max()), hi < end or size >= room
-        return _Place(batch, count, used, hi, size, newest, is_full, self._missing_blocks(batch, size))
+        return self._place(batch, count, used, hi, size, newest, is_full)
 
     def _close(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         with queue.lock:
             batch.closed = True
 
-    def _fill_stock(self, block_count: int) -> bool:
-        """Have so many blocks at hand; false, and none at hand, when the pool has too little now. Never waits."""
-        more = block_count - len(self._stock)
-        if more > 0:
+    def _fill_stock(self, block_count: int, is_segment: bool) -> bool:
+        """Have so much memory at hand; false, and no more than before, when the pool has too little now. Never waits."""
+        more = block_count - (self._charged if is_segment else len(self._stock))
+        if more <= 0:
+            return True
+        if is_segment:
+            taken = self._pool.try_charge(more)
+            self._charged += more if taken else 0
+        else:
             blocks = self._pool.try_allocate(more)
-            if blocks is None:
-                self._wanted_blocks = block_count
-                return False
-            self._stock += blocks
-        return True
+            taken = blocks is not None
+            self._stock += blocks or []
+        if not taken:
+            self._wanted_blocks, self._wants_charge = block_count, is_segment
+        return taken
 
     def _take_place(self, queue: PartitionQueue, place: _Place) -> Reservation | None:
         """Reserve a place, if its batch still is as it was."""
@@ -306,9 +334,13 @@ class SliceLayout:
             part = Part(
                 self._owner, queue.topic_partition, place.count, rows.original_rows[lo:hi], rows.sizes[lo:hi], place.size_bytes
             )
-            position = batch.reserve(part, self._from_stock(place.missing_blocks), place.max_timestamp)
+            if place.is_segment:
+                self._charged -= place.missing_blocks
+                at = batch.reserve_segment(part, place.missing_blocks, place.max_timestamp)
+            else:
+                at = batch.reserve(part, self._from_stock(place.missing_blocks), place.max_timestamp)
             batch.closed = place.fills
-        return Reservation(queue, batch, position, lo, hi)
+        return Reservation(queue, batch, place.count == 0, place.is_segment, at, lo, hi, place.size_bytes)
 
     def _from_stock(self, block_count: int) -> list[bytearray]:
         left = len(self._stock) - block_count

@@ -6,6 +6,7 @@ Law: within a topic rows keep their order, and `rows` says where each stood in t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,7 @@ from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.partitioner import UserPartitioner
 from spark_kafka_sink.records.columns import RecordColumns
 
-SLICE_BYTES = 2 * 1024 * 1024  # what is encoded at a time: bounds the scratch memory; twice as much takes a fifth longer
+SLICE_ROWS = 32 * 1024  # what is laid out at a time: bounds the scratch memory, some 250 B a row
 NO_PARTITION = -1  # in an int32 column: the row does not say
 
 
@@ -33,14 +34,11 @@ class TopicChunk:
     rows: npt.NDArray[np.int32]  # where each row stood in the caller's chunk
 
     def slices(self) -> Iterator[TopicChunk]:
-        """SLICE_BYTES each, or a single row that is larger, over the same memory."""
-        ends = np.cumsum(self.columns.base_sizes)
-        start = 0
-        while start < len(ends):
-            before = int(ends[start - 1]) if start else 0
-            stop = max(start + 1, int(np.searchsorted(ends, before + SLICE_BYTES, side="right")))
+        """At most SLICE_ROWS each, and of about one size, over the same memory."""
+        count = -(-self.columns.rows // SLICE_ROWS)
+        bounds = [self.columns.rows * part // count for part in range(count + 1)] if count else []
+        for start, stop in itertools.pairwise(bounds):
             yield TopicChunk(self.topic, self.columns.slice(start, stop), self.explicit[start:stop], self.rows[start:stop])
-            start = stop
 
     def decided_by(self, partitioner: UserPartitioner, cluster: Cluster) -> TopicChunk:
         """With the partitions that a user's partitioner chooses for rows that name none, slice by slice. Raises KafkaError."""

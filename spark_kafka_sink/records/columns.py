@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
-from spark_kafka_sink.records.interleave import INT32_MAX, binary_offsets, join_rows
+from spark_kafka_sink.records.interleave import INT32_MAX, Payload, binary_offsets, join_rows
 from spark_kafka_sink.records.varint import Int64Column, varint_sizes
 
 NO_TIMESTAMP = -1  # what a batch carries when none of its records has a timestamp
@@ -204,9 +204,11 @@ def _encode_headers(column: Column, rows: int) -> pa.Array | None:
     key, value = _payload("headers", fields["key"]), _payload("headers", fields["value"])
     key_lengths = _lengths(key)
     _refuse_null_header_keys(key_lengths, ends)
-    offsets, data = join_rows([key_lengths, key, _lengths(value), *([] if value is None else [value])], int(ends[-1]))
+    offsets, data = join_rows(
+        [key_lengths, Payload.of(key), _lengths(value), *([] if value is None else [Payload.of(value)])], int(ends[-1])
+    )
     spans = _binary(offsets[ends], data)
-    return _binary(*join_rows([counts, spans], rows))
+    return _binary(*join_rows([counts, Payload.of(spans)], rows))
 
 
 def _check_header_type(kind: pa.DataType) -> None:

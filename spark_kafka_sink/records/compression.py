@@ -1,7 +1,8 @@
 """The codecs of a RecordBatch, and how well each topic compresses.
 
-A batch's records are compressed as one. The accumulator asks the CompressionRatioEstimator how many bytes fit into a batch;
-whoever closes a batch calls `compress`, outside every lock. Everything here is a function of its arguments but the estimator.
+A batch's records are compressed as one, or part by part where a codec's blocks stand alone. The accumulator asks the
+CompressionRatioEstimator how many bytes fit into a batch; whoever writes its records or closes it compresses them, outside
+every lock. Everything here is a function of its arguments but the estimator.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Codec:
     id: int  # bits 0-2 of the batch's attributes
     default_level: int | None  # None: it has no level
     function: Callable[[ByteBuffer, int | None], bytes]
+    # What stands before and behind the compressed blocks, if no block refers to another; None: a batch is compressed in one go.
+    frame: tuple[bytes, bytes] | None = None
 
 
 def compress(codec: str, data: ByteBuffer | Sequence[ByteBuffer], level: int | None = None) -> bytes:
@@ -39,6 +42,19 @@ def compress(codec: str, data: ByteBuffer | Sequence[ByteBuffer], level: int | N
         data = data[0] if len(data) == 1 else b"".join(data)
     chosen = CODECS[codec]
     return chosen.function(data, chosen.default_level if level is None else level)
+
+
+def compress_blocks(codec: str, data: ByteBuffer | Sequence[ByteBuffer], level: int | None = None) -> memoryview:
+    """Compress some of a batch's records, while they are still in the cache, for `framed`; for codecs that have a frame."""
+    opening, closing = CODECS[codec].frame or (b"", b"")
+    packed = memoryview(compress(codec, data, level))
+    return packed[len(opening) : len(packed) - len(closing)]
+
+
+def framed(codec: str, blocks: Sequence[memoryview]) -> list[memoryview]:
+    """One batch's records, from what compress_blocks made of their parts."""
+    opening, closing = CODECS[codec].frame or (b"", b"")
+    return [piece for piece in [memoryview(opening), *blocks, memoryview(closing)] if piece]
 
 
 def _none(data: ByteBuffer, level: int | None) -> bytes:  # noqa: ARG001
@@ -138,8 +154,8 @@ CODECS = {
     for codec in (
         Codec("none", 0, None, _none),
         Codec("gzip", 1, -1, _gzip),  # -1: zlib's default, 6
-        Codec("snappy", 2, None, _snappy),
-        Codec("lz4", 3, 9, _lz4),
+        Codec("snappy", 2, None, _snappy, (_SNAPPY_HEADER, b"")),
+        Codec("lz4", 3, 9, _lz4, (_LZ4_FRAME_HEADER, _LZ4_END_MARK)),
         Codec("zstd", 4, 3, _zstd),
     )
 }
@@ -158,10 +174,19 @@ def decompress(codec: str, data: bytes, raw_size: int) -> bytes:
 def _snappy_blocks(data: bytes, raw_size: int) -> Iterator[bytes]:
     at = len(_SNAPPY_HEADER)
     while raw_size > 0:
-        size = int.from_bytes(data[at : at + 4], "big")
-        block = min(raw_size, _SNAPPY_BLOCK_SIZE)
-        yield pa.decompress(data[at + 4 : at + 4 + size], decompressed_size=block, codec="snappy", asbytes=True)
-        at, raw_size = at + 4 + size, raw_size - block
+        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        block = pa.decompress(data[at + 4 : end], decompressed_size=_snappy_raw_size(data, at + 4), codec="snappy", asbytes=True)
+        yield block
+        at, raw_size = end, raw_size - len(block)
+
+
+def _snappy_raw_size(data: bytes, at: int) -> int:
+    """What a block begins with, as an unsigned varint."""
+    size = shift = 0
+    while data[at] & 0x80:
+        size |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return size | data[at] << shift
 
 
 class CompressionRatioEstimator:

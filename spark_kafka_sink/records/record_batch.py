@@ -22,12 +22,12 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
+import pyarrow as pa
 
 from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.records.columns import ATTRIBUTES_SIZE, NO_HEADERS, NULL_LENGTH, RecordColumns
 from spark_kafka_sink.records.crc32c import ByteBuffer, crc32c
-from spark_kafka_sink.records.interleave import INT32_MAX, Piece, join_rows
+from spark_kafka_sink.records.interleave import INT32_MAX, InterleavedRows, Payload, Piece, interleave, row_offsets_and_data
 from spark_kafka_sink.records.varint import Int64Column, varint_sizes
 
 BATCH_HEADER_SIZE = 61
@@ -69,34 +69,70 @@ class EncodedRecords(NamedTuple):
 
 def encode_records(columns: RecordColumns, offset_deltas: Int64Column, timestamp_deltas: Int64Column | int) -> EncodedRecords:
     """Write all rows back to back."""
-    rows = np.arange(columns.rows, dtype=np.int64)
-    return encode_selected(columns, rows, columns.base_sizes, offset_deltas, timestamp_deltas)
+    return encode_selected(columns, None, columns.base_sizes, offset_deltas, timestamp_deltas)
 
 
 def encode_selected(
     columns: RecordColumns,
-    selected: Int64Column,
+    selected: Int64Column | None,
     base_sizes: Int64Column,
     offset_deltas: Int64Column,
     timestamp_deltas: Int64Column | int,
 ) -> EncodedRecords:
-    """Write the rows that `selected` names, in its order; entry i of the other arguments belongs to row selected[i].
+    """Write the rows that `selected` names, in its order, or all in theirs; entry i of the other arguments belongs to row
+    selected[i].
 
     For callers that have sorted their rows already: nothing is moved back into column order, and any part can be written.
     Raises RecordTooLargeError for a row beyond 2 GiB, the format's limit.
     """
-    bodies = _body_sizes(base_sizes, offset_deltas, timestamp_deltas)
-    if bodies.max(initial=0) > INT32_MAX:
-        row = int(bodies.argmax())
-        raise RecordTooLargeError(
-            f"row {selected[row]}: a record of {bodies[row]} bytes exceeds the format's limit of {INT32_MAX}; make it smaller"
-        )
-    pieces: list[Piece] = [bodies, _RECORD_ATTRIBUTES, timestamp_deltas, offset_deltas]
-    for lengths, payload in ((columns.key_lengths, columns.key), (columns.value_lengths, columns.value)):
-        pieces += [NULL_LENGTH] if payload is None or isinstance(lengths, int) else [lengths[selected], payload]
-    pieces.append(NO_HEADERS if columns.headers is None else columns.headers)
-    offsets, data = join_rows(pieces, len(selected), selected)
-    return EncodedRecords(offsets, memoryview(data).cast("B"))  # Arrow says b, which copies to no buffer of bytes
+    rows = len(base_sizes)
+    interleaved = RecordRows(columns, selected, base_sizes).interleave(0, rows, offset_deltas, timestamp_deltas)
+    written = interleaved.write(0, rows, int(base_sizes.sum()) + MAX_RECORD_OVERHEAD * rows > INT32_MAX)
+    offsets, data = row_offsets_and_data(written, rows)
+    return EncodedRecords(offsets, octets(data))
+
+
+class RecordRows:
+    """Rows of columns in the order they are to be written, ready for all that still depends on their batch: their deltas.
+
+    Args:
+        selected: which row of the columns each is; None for all in their order.
+        base_sizes: of each row, in the new order.
+    """
+
+    def __init__(self, columns: RecordColumns, selected: Int64Column | None, base_sizes: Int64Column) -> None:
+        self._base_sizes = base_sizes
+        self._selected = selected
+        self._key_lengths, self._key = self._column(columns.key_lengths, columns.key)
+        self._value_lengths, self._value = self._column(columns.value_lengths, columns.value)
+        self._headers = NO_HEADERS if columns.headers is None else Payload.of(columns.headers, selected)
+
+    def _column(self, lengths: Int64Column | int, payload: pa.Array | None) -> tuple[Int64Column | int, Payload | None]:
+        if payload is None or isinstance(lengths, int):
+            return NULL_LENGTH, None
+        return lengths if self._selected is None else lengths[self._selected], Payload.of(payload, self._selected)
+
+    def interleave(self, lo: int, hi: int, offset_deltas: Int64Column, timestamp_deltas: Int64Column | int) -> InterleavedRows:
+        """Rows lo … hi-1; the deltas are of these. Raises RecordTooLargeError for a row beyond 2 GiB, the format's limit."""
+        bodies = _body_sizes(self._base_sizes[lo:hi], offset_deltas, timestamp_deltas)
+        if bodies.max(initial=0) > INT32_MAX:
+            row = int(bodies.argmax())
+            raise RecordTooLargeError(
+                f"row {lo + row if self._selected is None else self._selected[lo + row]}: a record of {bodies[row]} bytes exceeds"
+                f" the format's limit of {INT32_MAX}; make it smaller"
+            )
+        pieces: list[Piece] = [bodies, _RECORD_ATTRIBUTES, timestamp_deltas, offset_deltas]
+        for lengths, payload in ((self._key_lengths, self._key), (self._value_lengths, self._value)):
+            pieces.append(lengths if isinstance(lengths, int) else lengths[lo:hi])
+            if payload is not None:
+                pieces.append(payload.rows(lo, hi))
+        pieces.append(self._headers if isinstance(self._headers, bytes) else self._headers.rows(lo, hi))
+        return interleave(pieces, hi - lo)
+
+
+def octets(data: pa.Buffer) -> memoryview:
+    """Arrow's buffers are of signed bytes, which can be copied to no buffer of unsigned ones."""
+    return memoryview(data).cast("B")
 
 
 # ---- HEADER

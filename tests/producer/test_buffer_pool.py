@@ -92,6 +92,48 @@ def test_no_block_is_handed_out_twice() -> None:
     assert len({id(block) for blocks in held for block in blocks}) == 8
 
 
+def test_memory_that_a_caller_brings_counts_like_blocks() -> None:
+    pool = pool_of(4)
+    assert pool.try_charge(3)
+    assert pool.available_memory == BLOCK
+    assert not pool.try_charge(2)
+    assert pool.try_allocate(2) is None
+    pool.deallocate([], 3)
+    assert pool.available_memory == 4 * BLOCK
+
+
+def test_free_blocks_are_let_go_for_a_charge() -> None:
+    """Both together would be more memory than the pool may use."""
+    pool = pool_of(4)
+    pool.deallocate(pool.allocate(4, 0))
+    pool.charge(3, 0)
+    assert len(pool._free) == 1
+    pool.deallocate([], 3)
+    assert len(pool.allocate(4, 0)) == 4
+
+
+def test_a_charge_waits_its_turn() -> None:
+    clock = WaitingClock()
+    pool = pool_of(4, clock)
+    held = pool.allocate(3, 10)
+    first = in_thread(lambda: pool.charge(3, 10))
+    clock.await_waiter()
+    assert not pool.try_charge(1)  # one is free, but it belongs to the waiter
+    pool.deallocate(held)
+    first.result(WAIT_S)
+    assert pool.available_memory == BLOCK
+
+
+def test_a_charge_beyond_the_total_is_let_go_when_it_ends() -> None:
+    pool = pool_of(2)
+    held = pool.allocate(2, 10)
+    pool.overdraw_charge(3)
+    pool.deallocate([], 3)
+    assert pool.available_memory == 0
+    pool.deallocate(held)
+    assert pool.available_memory == 2 * BLOCK
+
+
 def test_zero_blocks_are_an_empty_list_even_when_the_pool_is_empty() -> None:
     pool = pool_of(1)
     held = pool.allocate(1, 10)

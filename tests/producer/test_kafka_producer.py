@@ -31,6 +31,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.producer import topic_chunk
 from spark_kafka_sink.producer.delivery import Delivery
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -634,7 +635,10 @@ def test_no_row_of_a_chunk_is_queued_when_the_partitioner_fails_for_one(
         producer.send_columns("orders", value=binary(b"1")).result(WAIT_MS)
 
 
-def test_a_partitioner_sees_a_large_chunk_slice_by_slice_and_all_of_it_before_a_row_is_queued(broker: FakeBroker) -> None:
+def test_a_partitioner_sees_a_large_chunk_slice_by_slice_and_all_of_it_before_a_row_is_queued(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_chunk, "SLICE_ROWS", 25)
     seen: list[int] = []
 
     def failing_late(topic: str, key: pa.Array, value: pa.Array, cluster: Cluster) -> Any:

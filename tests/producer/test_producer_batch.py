@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import numpy as np
@@ -15,10 +16,12 @@ from spark_kafka_sink.producer.producer_batch import (
     NO_SEQUENCE,
     Compression,
     FinalState,
+    PackedRecords,
     ProducerBatch,
     increment_sequence,
 )
 from spark_kafka_sink.records.columns import record_columns
+from spark_kafka_sink.records.compression import compress_blocks
 from spark_kafka_sink.records.record_batch import encode_records
 from tests.fakes.clock import ManualClock
 from tests.producer.harness import columns, config, tp
@@ -32,26 +35,36 @@ def batch_of(raw_limit: int = 10_000, created_ms: int = 1000) -> ProducerBatch:
     return ProducerBatch(tp(), created_ms, raw_limit, base_timestamp=0, flush_id=1, block_size=BLOCK)
 
 
-def fill(batch: ProducerBatch, *values: bytes, owner: Delivery | None = None) -> Delivery:
-    """Reserve and write, as a caller does."""
-    delivery = owner or Delivery(len(values), ManualClock())
-    cols = columns(values)
+def encoded_part(batch: ProducerBatch, values: Sequence[bytes], owner: Delivery) -> tuple[Part, memoryview]:
     deltas = np.arange(batch.record_count, batch.record_count + len(values))
-    encoded = encode_records(cols, deltas, np.zeros(len(values), np.int64))
-    size = len(encoded.data)
-    blocks = [bytearray(b"\xee" * BLOCK) for _ in range(batch.missing_blocks(size))]  # stale bytes of an earlier use
+    encoded = encode_records(columns(values), deltas, np.zeros(len(values), np.int64))
     part = Part(
-        delivery,
+        owner,
         batch.topic_partition,
         batch.record_count,
         np.arange(len(values), dtype=np.int32),
         np.diff(encoded.offsets).astype(np.int32),
-        size,
+        len(encoded.data),
     )
-    position = batch.reserve(part, blocks, max_timestamp=0)
-    batch.write(position, encoded.data)
+    return part, encoded.data
+
+
+def fill(batch: ProducerBatch, *values: bytes, owner: Delivery | None = None) -> Delivery:
+    """Reserve and write, as a caller does."""
+    delivery = owner or Delivery(len(values), ManualClock())
+    part, data = encoded_part(batch, values, delivery)
+    blocks = [bytearray(b"\xee" * BLOCK) for _ in range(batch.missing_blocks(len(data)))]  # stale bytes of an earlier use
+    batch.write(batch.reserve(part, blocks, max_timestamp=0), data)
     batch.reservations -= 1
     return delivery
+
+
+def fill_segment(batch: ProducerBatch, *values: bytes, codec: str = "none") -> None:
+    """As fill, for a part that keeps its own memory; compressed at once with a codec."""
+    part, data = encoded_part(batch, values, Delivery(len(values), ManualClock()))
+    segment = batch.reserve_segment(part, -(-len(data) // BLOCK), max_timestamp=0)
+    batch.attach(segment, data if codec == "none" else PackedRecords([compress_blocks(codec, data)]))
+    batch.reservations -= 1
 
 
 def wire(batch: ProducerBatch) -> bytes:
@@ -88,17 +101,63 @@ def test_reservations_may_be_written_in_any_order() -> None:
     batch = batch_of()
     owner = Delivery(2, ManualClock())
     pieces = []
-    for index, value in enumerate((b"a" * 300, b"b" * 300)):
-        cols = columns([value])
-        encoded = encode_records(cols, np.array([index]), np.zeros(1, np.int64))
-        size = len(encoded.data)
-        part = Part(owner, tp(), index, np.zeros(1, np.int32), np.array([size], np.int32), size)
-        blocks = [bytearray(BLOCK) for _ in range(batch.missing_blocks(size))]
-        pieces.append((batch.reserve(part, blocks, 0), encoded.data))
-    for position, data in reversed(pieces):
-        batch.write(position, data)
+    for value in (b"a" * 300, b"b" * 300):
+        part, data = encoded_part(batch, [value], owner)
+        pieces.append((batch.reserve(part, [bytearray(BLOCK) for _ in range(batch.missing_blocks(len(data)))], 0), data))
+    for place, data in reversed(pieces):
+        batch.write(place, data)
     batch.finish(NO_COMPRESSION)
     assert values_of(batch) == [b"a" * 300, b"b" * 300]
+
+
+def test_parts_with_memory_of_their_own_stand_between_those_in_blocks() -> None:
+    batch = batch_of()
+    values = [b"1" * 300, b"2" * 100, b"3" * 700, b"4" * 10, b"5" * 400]
+    fill(batch, values[0])
+    fill(batch, values[1])
+    fill_segment(batch, values[2])
+    fill(batch, values[3])
+    fill_segment(batch, values[4])
+    assert batch.charged == 3 + 2
+    assert len(batch.blocks) == 2
+    batch.finish(NO_COMPRESSION)
+    assert values_of(batch) == values
+    assert batch.size_in_bytes == len(wire(batch))
+
+
+@pytest.mark.parametrize("codec", ["snappy", "lz4"])
+@pytest.mark.parametrize("last_is_packed", [False, True])
+def test_parts_compressed_while_they_were_written_make_one_batch_with_the_others(codec: str, last_is_packed: bool) -> None:
+    batch = batch_of()
+    values = [b"1" * 300, b"2" * 3000, b"3" * 700, b"4" * 5000]
+    fill(batch, values[0])
+    fill_segment(batch, values[1], codec=codec)
+    fill_segment(batch, values[2])
+    fill_segment(batch, values[3], codec=codec if last_is_packed else "none")
+    held = len(batch.blocks) + batch.charged
+    blocks, charged = batch.finish(Compression(codec, None))
+    assert values_of(batch) == values
+    assert batch.charged == -(-sum(map(len, batch.body)) // BLOCK)
+    assert len(blocks) + charged + batch.charged == held
+
+
+def test_a_batch_with_packed_parts_can_be_split() -> None:
+    batch = batch_of()
+    fill_segment(batch, *[b"%d" % row * 900 for row in range(4)], codec="snappy")
+    fill_segment(batch, *[b"%d" % row * 900 for row in range(4, 8)], codec="snappy")
+    batch.finish(Compression("snappy", None))
+    children = batch.split(2000)
+    for child in children:
+        child.finish(Compression("snappy", None))
+    assert [value for child in children for value in values_of(child)] == [b"%d" % row * 900 for row in range(8)]
+
+
+def test_records_that_were_not_written_are_never_taken_for_nothing() -> None:
+    batch = batch_of()
+    part, _ = encoded_part(batch, [b"x"], Delivery(1, ManualClock()))
+    batch.reserve_segment(part, 1, 0)
+    with pytest.raises(RuntimeError, match="not written"):
+        batch.finish(NO_COMPRESSION)
 
 
 def test_a_batch_is_full_at_its_limit_or_when_it_is_closed() -> None:
@@ -120,10 +179,10 @@ def test_compression_shrinks_the_batch_and_gives_blocks_back(codec: str) -> None
     batch = batch_of()
     fill(batch, *[bytes(500)] * 10)
     before = len(batch.blocks)
-    surplus = batch.finish(Compression(codec, None))
-    assert len(surplus) + len(batch.blocks) == before
-    assert surplus
-    assert not {id(block) for block in surplus} & {id(block) for block in batch.blocks}
+    surplus, uncharged = batch.finish(Compression(codec, None))
+    assert len(surplus) + batch.charged == before
+    assert batch.charged == -(-len(wire(batch)) // BLOCK)
+    assert (batch.blocks, uncharged) == ([], 0)
     assert batch.codec == codec
     assert values_of(batch) == [bytes(500)] * 10
     assert batch.size_in_bytes == len(wire(batch))
@@ -135,7 +194,7 @@ def test_records_that_do_not_shrink_go_uncompressed(codec: str) -> None:
     batch = batch_of()
     value = Random(1).randbytes(600)
     fill(batch, value)
-    assert batch.finish(Compression(codec, None)) == []
+    assert batch.finish(Compression(codec, None)) == ([], 0)
     assert batch.codec == "none"
     assert decode_batch(wire(batch)).codec_id == 0
     assert values_of(batch) == [value]
@@ -148,7 +207,7 @@ def test_finishing_twice_changes_nothing() -> None:
     fill(batch, *[bytes(500)] * 10)
     batch.finish(Compression("gzip", 6))
     once = wire(batch)
-    assert batch.finish(Compression("gzip", 6)) == []
+    assert batch.finish(Compression("gzip", 6)) == ([], 0)
     assert wire(batch) == once
 
 

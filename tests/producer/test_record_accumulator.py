@@ -327,8 +327,7 @@ def test_a_batch_in_which_writing_failed_is_never_sent_and_gives_its_memory_back
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(slice_layout, "encode_selected", fail, raising=False)
-        patch.setattr(slice_layout, "encode_records", fail, raising=False)
+        patch.setattr(slice_layout, "RecordRows", fail)
         with pytest.raises(MemoryError):
             stage.append(b"1")
     assert stage.drain(ONE_NODE, 0) == {0: []}
@@ -383,12 +382,44 @@ def test_memory_that_compression_saves_comes_back_at_once() -> None:
     held = stage.pool.total_memory - stage.pool.available_memory
     first = next(iter(stage.accumulator.queues_for(TOPIC, [0])[0].batches))
     assert first.codec == "gzip"
-    assert (
-        held == (len(first.blocks) + len(stage.accumulator.queues_for(TOPIC, [0])[0].batches[-1].blocks)) * stage.pool.block_size
-    )
+    last = stage.accumulator.queues_for(TOPIC, [0])[0].batches[-1]
+    assert held == (first.charged + len(last.blocks)) * stage.pool.block_size
+    assert first.charged == 1
     while stage.accumulator.has_undrained():
         stage.give_back(stage.drain_one(ONE_NODE))
     assert stage.is_whole
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("shrinks", [True, False])
+def test_large_parts_are_sent_as_they_were_encoded_and_their_charge_ends(codec: str, shrinks: bool) -> None:
+    stage = Accumulation(batch_size=2**20, compression_type=codec, linger_ms=0)
+    random = Random(1)
+    values = [b"%06d" % row + (bytes(1200) if shrinks else random.randbytes(1200)) for row in range(1500)]
+    partitions = [0 if row < 40 else row % 2 for row in range(1500)]
+    stage.append(*values, partition=partitions)
+    stage.append(b"small", partition=0)
+    landed: dict[int, list[bytes | None]] = {0: [], 1: []}
+    while stage.accumulator.has_undrained():
+        for batch in stage.drain(ONE_NODE, 0)[0]:
+            assert batch.codec == codec or not shrinks
+            landed[batch.topic_partition.partition] += payload(batch)
+            stage.give_back(batch)
+    assert landed[1] == [value for value, partition in zip(values, partitions, strict=True) if partition == 1]
+    assert landed[0] == [*(value for value, partition in zip(values, partitions, strict=True) if partition == 0), b"small"]
+    assert stage.is_whole
+
+
+@pytest.mark.parametrize("codec", ["snappy", "lz4"])
+def test_what_shrinks_while_it_is_written_is_charged_for_as_it_is(codec: str) -> None:
+    """Its batch stays open for more, and would otherwise hold twenty times the memory that it needs."""
+    stage = Accumulation(batch_size=2**20, compression_type=codec, linger_ms=10_000)
+    stage.append(*[bytes(1000)] * 500)
+    batch = stage.accumulator.queues_for(TOPIC, [0])[0].batches[0]
+    assert not batch.closed
+    held = stage.pool.total_memory - stage.pool.available_memory
+    assert held == batch.charged * stage.pool.block_size
+    assert held < 100_000
 
 
 def test_waiting_for_memory_makes_everything_ready_at_once() -> None:

@@ -81,7 +81,8 @@ def test_a_run_is_cut_where_a_batch_is_full() -> None:
     reservations = lay_out(stage, [ROW] * 25, [0] * 25)
     assert shape(reservations) == [(0, 0, 9), (0, 9, 18), (0, 18, 25)]
     assert [each.batch.closed for each in reservations] == [True, True, False]
-    assert [each.position for each in reservations] == [0, 0, 0]
+    assert all(each.begins_batch for each in reservations)
+    assert [each.place for each in reservations] == [0, 0, 0]
 
 
 def test_reservations_cover_all_rows_without_a_gap() -> None:
@@ -97,7 +98,8 @@ def test_the_open_batch_is_filled_before_a_new_one_is_begun() -> None:
     stage.append(*[ROW] * 5)
     reservations = lay_out(stage, [ROW] * 6, [0] * 6)
     assert shape(reservations) == [(0, 0, 4), (0, 4, 6)]
-    assert reservations[0].position == 500
+    assert reservations[0].place == 500
+    assert not reservations[0].begins_batch
     assert reservations[0].batch.record_count == 9
     assert reservations[0].batch.closed
 
@@ -123,6 +125,43 @@ def test_memory_is_taken_for_what_is_filled_not_for_what_could_be() -> None:
     stage = Accumulation(batch_size=1024 * 1024, buffer_memory=100 * 16 * 1024)
     lay_out(stage, [ROW] * 50, list(range(50)))
     assert memory_in_use(stage) == 50 * 16 * 1024
+
+
+def test_many_bytes_for_one_batch_keep_their_memory_and_are_charged_for() -> None:
+    stage = Accumulation(batch_size=1024 * 1024)
+    block = stage.pool.block_size
+    small, large = lay_out(stage, [ROW] + [bytes(1000)] * 40, [0] + [1] * 40)
+    assert (small.is_segment, large.is_segment) == (False, True)
+    assert large.size_bytes == 40 * 1009
+    assert memory_in_use(stage) == block + 3 * block
+    assert (len(large.batch.blocks), large.batch.charged) == (0, 3)
+
+
+def test_a_segment_waits_for_a_charge_and_what_is_left_of_it_is_given_back() -> None:
+    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=4 * 16 * 1024)
+    held = stage.pool.allocate(2, 0)
+    layout = layout_of(stage, sorted_slice([bytes(1000)] * 40, [0] * 40))
+    assert layout.reserve() == []
+    stage.pool.deallocate(held)
+    layout.wait_for_memory(0)
+    assert memory_in_use(stage) == 3 * 16 * 1024
+    (reservation,) = layout.reserve()
+    assert reservation.batch.charged == 3
+    assert memory_in_use(stage) == 3 * 16 * 1024
+
+
+def test_the_sender_lays_out_a_segment_beyond_all_memory() -> None:
+    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=4 * 16 * 1024)
+    held = stage.pool.allocate(4, 0)
+    layout = layout_of(stage, sorted_slice([bytes(1000)] * 40, [0] * 40))
+    assert layout.reserve() == []
+    layout.overdraw_memory()
+    (reservation,) = layout.reserve()
+    assert reservation.is_segment
+    stage.pool.deallocate([], reservation.batch.charged)
+    assert stage.pool.available_memory == 0  # what was overdrawn is let go, what was held is not there yet
+    stage.pool.deallocate(held)
+    assert stage.is_whole
 
 
 def test_memory_for_many_partitions_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +195,7 @@ def test_a_place_that_somebody_else_took_meanwhile_is_measured_anew() -> None:
     stage = Accumulation(batch_size=BATCH)
     stage.append(ROW)
     layout = layout_of(stage, sorted_slice([ROW] * 3, [0] * 3))
-    guesses = layout._guess_remaining_runs()
+    guesses = layout._guess_all_runs()
     assert guesses[0].count == 1
     stage.append(ROW)  # now the batch holds two
     assert layout._take_place(layout._queues[0], guesses[0]) is None
@@ -168,11 +207,11 @@ def test_a_place_in_a_batch_that_was_drained_meanwhile_is_not_taken() -> None:
     stage = Accumulation(batch_size=BATCH)
     stage.append(ROW)
     layout = layout_of(stage, sorted_slice([ROW], [0]))
-    guess = layout._guess_remaining_runs()[0]
+    guess = layout._guess_all_runs()[0]
     stage.accumulator.queues_for(TOPIC, [0])[0].batches.popleft().closed = True
     assert layout._take_place(layout._queues[0], guess) is None
     (reservation,) = layout.reserve()
-    assert reservation.position == 0
+    assert reservation.begins_batch
 
 
 def test_blocks_taken_for_a_place_that_is_gone_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +226,7 @@ def test_blocks_taken_for_a_place_that_is_gone_are_given_back(monkeypatch: pytes
 
     monkeypatch.setattr(stage.pool, "try_allocate", while_somebody_else_begins_the_batch)
     (reservation,) = layout.reserve()
-    assert reservation.position > 0
+    assert reservation.place > 0
     assert memory_in_use(stage) == BATCH
 
 

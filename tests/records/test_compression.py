@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.records import compression
-from spark_kafka_sink.records.compression import CODECS, CompressionRatioEstimator, compress
+from spark_kafka_sink.records.compression import CODECS, CompressionRatioEstimator, compress, compress_blocks, framed
 from spark_kafka_sink.records.crc32c import ByteBuffer
 from tests.records.reference import decompress
 
@@ -71,6 +71,17 @@ def test_lz4_level_9_is_the_fast_compressor_and_every_other_level_packs_tighter(
 def test_a_batch_that_must_be_split_is_unpacked_again(codec: str, sample: str) -> None:
     raw = SAMPLES[sample]
     assert compression.decompress(codec, compress(codec, raw), len(raw)) == raw
+
+
+@pytest.mark.parametrize("codec", [codec for codec in CODECS if CODECS[codec].frame is not None])
+@pytest.mark.parametrize("level", [None, 12])
+@given(parts=st.lists(st.sampled_from([b"", b"x", b"abc" * 50_000, random.Random(1).randbytes(70_000)]), min_size=1, max_size=5))
+@settings(max_examples=20, deadline=None)
+def test_parts_compressed_one_by_one_read_back_as_one_batch(codec: str, level: int | None, parts: list[bytes]) -> None:
+    packed = b"".join(framed(codec, [compress_blocks(codec, part, level) for part in parts]))
+    whole = b"".join(parts)
+    assert decompress(CODECS[codec].id, packed) == whole
+    assert compression.decompress(codec, packed, len(whole)) == whole
 
 
 def test_an_unknown_codec_is_refused() -> None:

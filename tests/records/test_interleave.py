@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.records import interleave
-from spark_kafka_sink.records.interleave import binary_offsets, join_rows
+from spark_kafka_sink.records import interleave as module
+from spark_kafka_sink.records.interleave import Payload, binary_offsets, data_buffer, interleave, join_rows, row_offsets_and_data
 from spark_kafka_sink.records.varint import encode_varint
 
 PAYLOADS = st.sampled_from([pa.binary(), pa.large_binary()])
 
 
 def joined(pieces: list[Any], rows: int, selected: list[int] | None = None) -> list[bytes]:
-    offsets, data = join_rows(pieces, rows, None if selected is None else np.array(selected, np.int64))
+    order = None if selected is None else np.array(selected, np.int64)
+    interleaved = interleave([Payload.of(piece, order) if isinstance(piece, pa.Array) else piece for piece in pieces], rows)
+    offsets, data = row_offsets_and_data(interleaved.write(0, rows), rows)
+    assert interleaved.size_in_bytes() == data.size
     assert offsets[0] == 0
     assert offsets[-1] == data.size
     octets = data.to_pybytes()
@@ -69,12 +73,48 @@ def test_no_rows_give_no_bytes() -> None:
     assert joined([np.empty(0, np.int64), b"\0", pa.array([], pa.binary())], 0) == []
 
 
-def test_what_may_outgrow_int32_offsets_is_joined_with_int64(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interleave, "INT32_MAX", 20)
-    payload = pa.array([b"0123456789", None, b"abcdefghij", b"x"], pa.binary())
-    assert interleave._concatenate([payload, payload]).type == pa.large_binary()
-    assert interleave._concatenate([payload.slice(1, 2)]).type == pa.binary()  # only the slice counts
-    assert joined([np.arange(4), payload], 4, [2, 3, 1, 0]) == [b"\0abcdefghij", b"\x02x", b"\x04", b"\x060123456789"]
+def test_payloads_beyond_the_reach_of_int32_offsets_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "INT32_MAX", 40)
+    values = [
+        b"0123456789abcdef",
+        None,
+        b"abcdefghijABCDEFGHIJ",
+        b"x",
+        b"a longer one than all of them, which lies alone",
+        b"y" * 13,
+    ]
+    payload = pa.array([b"before", *values], pa.large_binary()).slice(1)
+    assert len(module._addressable(payload)) == 3
+    assert joined([np.arange(6), payload], 6, [2, 3, 1, 0, 5, 4]) == [
+        encode_varint(number) + (values[row] or b"") for number, row in enumerate([2, 3, 1, 0, 5, 4])
+    ]
+    offsets, data = join_rows([Payload.of(payload), b"!"], 6)
+    assert data.to_pybytes() == b"".join((value or b"") + b"!" for value in values)
+    assert np.diff(offsets).tolist() == [len(value or b"") + 1 for value in values]
+
+
+def test_a_slice_far_inside_a_large_column_is_read_where_it_lies() -> None:
+    size = 2**31 + 64  # never touched but for its end: costs no memory
+    zeros = pa.py_buffer(memoryview(mmap.mmap(-1, size)))
+    offsets = np.array([0, 2**31, 2**31 + 40, size], np.int64)
+    column = pa.Array.from_buffers(pa.large_binary(), 3, [None, pa.py_buffer(offsets), zeros])
+    assert joined([7, column.slice(1)], 2) == [b"\x0e" + bytes(40), b"\x0e" + bytes(24)]
+
+
+def test_rows_beyond_two_gib_are_written_with_int64_offsets() -> None:
+    views = interleave([Payload.of(pa.array([b"a payload that takes a buffer"]))], 1)
+    written = views.write(0, 1, is_large=True)
+    assert written.type == pa.large_binary()
+    assert row_offsets_and_data(written, 1)[0].tolist() == [0, 29]
+
+
+def test_any_rows_that_stand_together_can_be_written_alone() -> None:
+    payload = pa.array([bytes([65 + row]) * 3 * row for row in range(12)])
+    interleaved = interleave([np.arange(12), Payload.of(payload, np.arange(12)[::-1]), b"."], 12)
+    parts = [data_buffer(interleaved.write(lo, hi)).to_pybytes() for lo, hi in ((0, 5), (5, 5), (5, 6), (6, 12))]
+    assert b"".join(parts) == data_buffer(interleaved.write(0, 12)).to_pybytes()
+    assert parts[1] == b""
+    assert parts[2] == b"\x0a" + b"G" * 18 + b"."
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string()])

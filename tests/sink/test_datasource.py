@@ -55,6 +55,7 @@ def test_a_task_gets_only_what_has_an_effect_with_secrets_wrapped() -> None:
         "acks": -1,
         "batch.size": BULK_DEFAULTS["batch_size"],
         "linger.ms": BULK_DEFAULTS["linger_ms"],
+        "send.buffer.bytes": BULK_DEFAULTS["send_buffer_bytes"],
     }
 
 
