@@ -234,14 +234,15 @@ def test_rows_larger_than_a_batch_keep_their_offsets(
 def test_every_codec_is_readable_by_java_and_two_other_clients(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, kafka_jars: Path, codec: str
 ) -> None:
+    """Rows enough for parts that are compressed one by one, where the codec can."""
     name = topic(2)
     save(
-        spark.range(20_000, numPartitions=2).selectExpr("concat('value-', id) value"),
+        spark.range(20_000, numPartitions=2).selectExpr("concat('value-', id, repeat(' of many', 12)) value"),
         broker,
         name,
         kafka__compression__type=codec,
     )
-    written = Counter(f"value-{i}" for i in range(20_000))
+    written = Counter(f"value-{i}{' of many' * 12}" for i in range(20_000))
     assert Counter(values(read_topic(name))) == written
     assert Counter(values(read_topic(name, client="kafka-python"))) == written
     assert Counter(read_values_with_console_consumer(kafka_jars, broker.bootstrap_servers, name, 20_000)) == written

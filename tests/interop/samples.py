@@ -9,12 +9,15 @@ from tests.records.reference import DecodedRecord
 
 PRODUCER = {"producer_id": 2**40 + 1, "producer_epoch": 32767, "base_sequence": 2**31 - 2}  # the sequence wraps
 ZSTD_LEVELS = (-131072, -1000, -100, *range(-7, 0), *range(1, 23))
-CODECS_AND_LEVELS = [
-    ("none", None),
-    ("snappy", None),
-    *(("gzip", level) for level in (-1, *range(1, 10))),
-    *(("lz4", level) for level in range(1, 18)),
-    *(("zstd", level) for level in ZSTD_LEVELS),
+# Codec, level, and in how many parts the records were compressed.
+SAMPLES = [
+    ("none", None, 1),
+    ("snappy", None, 1),
+    ("snappy", None, 5),
+    *(("gzip", level, 1) for level in (-1, *range(1, 10))),
+    *(("lz4", level, 1) for level in range(1, 18)),
+    ("lz4", 9, 5),
+    *(("zstd", level, 1) for level in ZSTD_LEVELS),
 ]
 
 
@@ -35,5 +38,5 @@ def sample_records(count: int = 300) -> list[DecodedRecord]:
     return [record(index) for index in range(count)]
 
 
-def sample_batch(records: list[DecodedRecord], codec: str, level: int | None) -> bytes:
-    return batch_of(columns_of(records), codec, level, is_transactional=True, **PRODUCER)
+def sample_batch(records: list[DecodedRecord], codec: str, level: int | None, parts: int) -> bytes:
+    return batch_of(columns_of(records), codec, level, parts, is_transactional=True, **PRODUCER)

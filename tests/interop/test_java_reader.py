@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.java import run_java
-from tests.interop.samples import CODECS_AND_LEVELS, sample_batch, sample_records
+from tests.interop.samples import SAMPLES, sample_batch, sample_records
 from tests.records.reference import DecodedRecord
 
 READER = Path(__file__).parent / "ReadBatches.java"
@@ -28,13 +28,13 @@ def test_the_java_client_reads_every_codec_at_every_level(kafka_jars: Path, tmp_
     record_lines = [as_line(offset, record) for offset, record in enumerate(records)]
     latest = max(record.timestamp for record in records)
     file = tmp_path / "batches"
-    file.write_bytes(b"".join(sample_batch(records, codec, level) for codec, level in CODECS_AND_LEVELS))
+    file.write_bytes(b"".join(sample_batch(records, *sample) for sample in SAMPLES))
 
     lines = run_java(kafka_jars, READER, file).splitlines()
 
-    assert len(lines) == len(CODECS_AND_LEVELS) * (1 + len(records))
-    for number, (codec, level) in enumerate(CODECS_AND_LEVELS):
+    assert len(lines) == len(SAMPLES) * (1 + len(records))
+    for number, (codec, level, parts) in enumerate(SAMPLES):
         batch_line, *found = lines[number * (1 + len(records)) : (number + 1) * (1 + len(records))]
         # ids and epoch as given; 300 records from sequence 2147483646 on end at 297
         assert batch_line == f"batch {codec} 300 {latest} {2**40 + 1} 32767 2147483646 297 true"
-        assert found == record_lines, f"{codec} at level {level}"
+        assert found == record_lines, f"{codec} at level {level} in {parts} parts"

@@ -10,7 +10,7 @@ import kafka.codec
 import pytest
 from kafka.record import MemoryRecords
 
-from tests.interop.samples import CODECS_AND_LEVELS, PRODUCER, sample_batch, sample_records
+from tests.interop.samples import PRODUCER, SAMPLES, sample_batch, sample_records
 from tests.records.reference import snappy_block, unzstd
 
 RECORDS = sample_records()
@@ -28,9 +28,9 @@ def _reader(source: Any, read_across_frames: bool) -> Any:  # noqa: ARG001
 
 
 @pytest.mark.usefixtures("_its_codecs")
-@pytest.mark.parametrize(("codec", "level"), CODECS_AND_LEVELS)
-def test_kafka_python_reads_every_codec_at_every_level(codec: str, level: int | None) -> None:
-    batches = list(MemoryRecords(sample_batch(RECORDS, codec, level)))
+@pytest.mark.parametrize(("codec", "level", "parts"), SAMPLES)
+def test_kafka_python_reads_every_codec_at_every_level(codec: str, level: int | None, parts: int) -> None:
+    batches = list(MemoryRecords(sample_batch(RECORDS, codec, level, parts)))
     assert len(batches) == 1
     batch = batches[0]
     assert batch.validate_crc()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.records.columns import RecordColumns, record_columns
-from spark_kafka_sink.records.compression import CODECS, compress
+from spark_kafka_sink.records.compression import CODECS, compress, compress_blocks, framed
 from spark_kafka_sink.records.record_batch import encode_batch_header, encode_records
 from tests.records.reference import DecodedRecord
 
@@ -28,12 +29,22 @@ def columns_of(rows: Sequence[DecodedRecord]) -> RecordColumns:
 
 
 def batch_of(
-    columns: RecordColumns, codec: str = "none", level: int | None = None, is_transactional: bool = False, **producer_state: int
+    columns: RecordColumns,
+    codec: str = "none",
+    level: int | None = None,
+    parts: int = 1,
+    is_transactional: bool = False,
+    **producer_state: int,
 ) -> bytes:
-    """All rows as one batch."""
+    """All rows as one batch; of several `parts` if its records are to be compressed piece by piece."""
     timestamps = np.broadcast_to(np.asarray(columns.timestamps, np.int64), columns.rows)
     encoded = encode_records(columns, np.arange(columns.rows), timestamps - timestamps[0])
-    records = compress(codec, encoded.data, level)
+    if parts == 1:
+        records = compress(codec, encoded.data, level)
+    else:
+        bounds = [len(encoded.data) * part // parts for part in range(parts + 1)]
+        blocks = [compress_blocks(codec, encoded.data[start:stop], level) for start, stop in itertools.pairwise(bounds)]
+        records = b"".join(framed(codec, blocks))
     header = encode_batch_header(
         [records],
         record_count=columns.rows,
