@@ -946,7 +946,7 @@ EXACTLY_ONCE = "exactly-once"
 NO_GUARANTEE = "none"
 
 # A Spark task writes in bulk: fewer and fuller batches. By attribute name; what the user sets always wins.
-BULK_DEFAULTS: dict[str, object] = {"batch_size": 262_144, "linger_ms": 20, "send_buffer_bytes": -1}
+BULK_DEFAULTS: dict[str, object] = {"batch_size": 524_288, "linger_ms": 20, "send_buffer_bytes": -1}
 
 PRODUCER_PREFIX = "kafka."
 _ADDED_BY_SPARK = ("checkpointlocation", "queryname")  # Spark hands them to every sink

@@ -22,7 +22,7 @@ Where each class lives
 Lock order: a thread that holds one of these takes only locks further down.
     1. PartitionQueue.lock        one per topic-partition: its deque, and the counters of the batch at its tail
     2. RecordAccumulator._lock    the set of incomplete batches, flushes in progress
-    3. BufferPool._lock           free blocks, waiters
+    3. BufferPool._lock           free blocks, charges, waiters
     4. Delivery._condition        acknowledged rows, first error (GatheredRecords._settled for single records)
     5. ProducerMetrics._lock      what both threads record: failures, time in flush and waiting for metadata
 Before them all, in legacy_producer.py: SyncDispatch._dispatching, held for a whole dispatch. SendQueue._changed and

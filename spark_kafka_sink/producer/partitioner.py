@@ -121,7 +121,7 @@ class Partitioner(Protocol):
     """
 
     def partition_columns(self, topic: str, key: pa.Array, value: pa.Array, cluster: Cluster) -> npt.NDArray[Any] | pa.Array:
-        """A partition for each row of a slice of one topic, 2 MiB or so; rows that name one themselves are not shown.
+        """A partition for each row of a slice of one topic, at most 32,768; rows that name one themselves are not shown.
 
         Args:
             topic: of all rows.

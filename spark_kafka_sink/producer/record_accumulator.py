@@ -1,8 +1,8 @@
 """The rows that wait to be sent: a queue of batches per topic-partition, filled by callers, drained by the Sender.
 
 APPENDING turns a slice of columns into filled batches: slice_layout.py orders the rows by partition and finds room for each,
-then all of them are encoded in one go and each part is copied to its place. Work per partition and per batch is Python; work
-per row is not.
+then each part is encoded: small ones together, to be copied into blocks, a large one straight into memory that it keeps, and
+compressed while it is in the cache if the codec allows. Work per partition and per batch is Python; work per row is not.
 SENDING answers the Sender: which nodes are ready, which batches to take, which have expired. It never sleeps and never sends.
 
 Law: nobody waits for memory while holding a reservation. A batch with a reservation is not drained, so memory that it keeps

@@ -1,8 +1,8 @@
 """Where each row of a slice is to lie: rows in partition order, runs of rows in batches, before a byte is encoded.
 
-Sizes first: they follow from the lengths of keys and values and from a row's place in its batch. Then cuts, memory and
-reservations; RecordAccumulator has the reserved rows encoded and copied. Runs on callers' threads, holds a queue's lock only
-for a reservation, and never waits while it holds one.
+Sizes first: they follow from the lengths of keys and values and from a row's place in its batch. Then cuts, memory (blocks, or
+for SEGMENT_BYTES and more a charge) and reservations; RecordAccumulator has the reserved rows encoded. Runs on callers' threads,
+holds a queue's lock only for a reservation, and never waits while it holds one.
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from spark_kafka_sink.records.varint import Int64Column, encode_varint, zigzag
 
 INT32_MAX = 2**31 - 1  # binary arrays and views have int32 offsets; what may grow beyond is written as large_binary
 
-
 # Arrow's layout of a view. One of more than 12 bytes has their first four and the index of their buffer in place of `data`, and
 # the offset in that buffer in place of `rest`.
 _VIEW = np.dtype([("size", "<i4"), ("data", "<u8"), ("rest", "<u4")])

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
     from spark_kafka_sink.sink.row_sender import RowSender
 
-GATHERED_BYTES = 4 * 1024 * 1024  # Spark's Arrow batches have 10,000 rows, often 1 MB; the producer encodes 4 MiB at a time
+GATHERED_BYTES = 4 * 1024 * 1024  # Spark's Arrow batches have 10,000 rows, often 1 MB; the producer lays out 32,768 at a time
 _LOGIN = "sasl.jaas.config"  # may name a file inside
 
 
