@@ -38,7 +38,7 @@ from spark_kafka_sink.records.interleave import InterleavedRows, data_buffer
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE, octets
 
 WRITTEN_TOGETHER_BYTES = 1024 * 1024  # of small parts, before they are copied into blocks: what a core's cache holds
-COMPRESSED_TOGETHER_BYTES = 256 * 1024
+COMPRESSED_TOGETHER_BYTES = 256 * 1024  # of a large part: written, and compressed while the cache still holds them
 MAX_RAW_BATCH_BYTES = 4 * 1024 * 1024  # of a batch that compresses well: a reader unpacks a batch as a whole
 
 
