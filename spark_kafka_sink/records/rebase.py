@@ -13,8 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import ProtocolError
-from spark_kafka_sink.records.interleave import Payload, join_rows
-from spark_kafka_sink.records.record_batch import EncodedRecords
+from spark_kafka_sink.records.interleave import Payload, binary_offsets, join_rows
+from spark_kafka_sink.records.record_batch import EncodedRecords, octets
 from spark_kafka_sink.records.varint import Int64Column, varint_sizes
 
 _ATTRIBUTES = b"\0"
@@ -32,10 +32,10 @@ class RebasedRecords:
         tails = self.tails.slice(start, stop - start)
         offset_deltas = np.arange(stop - start, dtype=np.int64)
         timestamp_deltas = self.timestamp_deltas[start:stop] - self.timestamp_deltas[start]
-        tail_sizes = np.diff(np.frombuffer(tails.buffers()[1], np.int32, len(tails) + 1, tails.offset * 4)).astype(np.int64)
+        tail_sizes = np.diff(binary_offsets(tails)).astype(np.int64)
         bodies = len(_ATTRIBUTES) + varint_sizes(timestamp_deltas) + varint_sizes(offset_deltas) + tail_sizes
         offsets, data = join_rows([bodies, _ATTRIBUTES, timestamp_deltas, offset_deltas, Payload.of(tails)], stop - start)
-        return EncodedRecords(offsets, memoryview(data))
+        return EncodedRecords(offsets, octets(data))
 
 
 def read_records(raw: bytes | memoryview, sizes: NDArray[np.int32]) -> RebasedRecords:
