@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import ConfigError, SchemaError
 from spark_kafka_sink.sink.commit_protocol import find_function
 from spark_kafka_sink.sink.row_mapping import RowMapping
 from spark_kafka_sink.sink.row_rules import RowRules
-from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
+from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter, spare_collections
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -49,11 +49,13 @@ class KafkaDataSource(DataSource):
                 "Save mode Overwrite not allowed for Kafka: rows are added to a topic and never replace it."
                 ' Use .mode("append"), the only save mode of this sink.'
             )
+        spare_collections()
         return KafkaBatchWriter(*self._check(schema, problems))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
         """Spark's entry for a stream; `overwrite` is output mode complete, which adds all rows anew with every batch."""
         del overwrite
+        spare_collections()
         return KafkaStreamWriter(*self._check(schema, []))
 
     def schema(self) -> NoReturn:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -151,12 +152,13 @@ def _shipped(option: str, name: str) -> str:
 
 @functools.cache
 def spare_collections() -> None:
-    """Have the garbage collector pass over what this process has loaded so far; the first call counts, in a Spark task only.
+    """Have the garbage collector pass over what this process has loaded so far; the first call counts, in Spark's workers only.
 
-    Spark's Python workers collect after every task, and walk through all of pyspark, pyarrow and this package each time: 20 ms
-    of CPU, several times what a small task costs. Modules live as long as the worker; what little garbage their loading left too.
+    They collect after every task, plan and commit, and walk through all of pyspark, pyarrow and this package each time: 20 ms of
+    CPU, several times what a small task costs. Modules live as long as the worker; what little garbage their loading left too.
     """
-    if TaskContext.get() is not None:
+    main = sys.modules["__main__"].__spec__
+    if "pyspark.daemon" in (main and main.name, *sys.modules):  # a worker is forked from it
         gc.freeze()
 
 
@@ -206,6 +208,7 @@ class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
     """Of `df.write`, foreachBatch included."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        spare_collections()
         commit_protocol.commit(messages, self.report_path, self.on_commit)  # type: ignore[arg-type]  # Spark gives back what write() returned
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

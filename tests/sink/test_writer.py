@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import pickle
+import sys
 import traceback
 from collections.abc import Iterator, Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pyarrow as pa
 import pytest
-from pyspark import SparkFiles, TaskContext
+from pyspark import SparkFiles
 
 from spark_kafka_sink.config import Secret
 from spark_kafka_sink.errors import ConfigError, DeliveryError, KafkaError, KafkaTimeoutError
@@ -202,12 +205,18 @@ def test_a_task_names_itself() -> None:
 # --- files of certificates and keys -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("in_a_task", "freezes"), [(True, 1), (False, 0)])
+@pytest.mark.parametrize(
+    ("program", "module", "freezes"), [("pyspark.daemon", None, 1), ("my.daemon", "pyspark.daemon", 1), (None, None, 0)]
+)
 def test_only_sparks_own_workers_spare_the_collector_what_is_loaded_and_once(
-    in_a_task: bool, freezes: int, monkeypatch: pytest.MonkeyPatch
+    program: str | None, module: str | None, freezes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    monkeypatch.setattr(TaskContext, "_taskContext", object.__new__(TaskContext) if in_a_task else None)
+    main = ModuleType("__main__")
+    main.__spec__ = None if program is None else ModuleSpec(program, None)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    if module is not None:
+        monkeypatch.setitem(sys.modules, module, ModuleType(module))
     monkeypatch.setattr(gc, "freeze", lambda: done.append("frozen"))
     writer.spare_collections.cache_clear()
     try:
