@@ -37,8 +37,7 @@ from spark_kafka_sink.records.compression import CompressionRatioEstimator, comp
 from spark_kafka_sink.records.interleave import InterleavedRows, data_buffer
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE, octets
 
-WRITTEN_TOGETHER_BYTES = 1024 * 1024  # of small parts, before they are copied into blocks: what a core's cache holds
-COMPRESSED_TOGETHER_BYTES = 256 * 1024  # of a large part: written, and compressed while the cache still holds them
+WRITTEN_TOGETHER_BYTES = 512 * 1024  # before it is copied into blocks, or compressed: what a core's cache holds
 MAX_RAW_BATCH_BYTES = 4 * 1024 * 1024  # of a batch that compresses well: a reader unpacks a batch as a whole
 
 
@@ -302,7 +301,7 @@ class RecordAccumulator:
     def _packed_segment(self, rows: InterleavedRows, first: int, reservation: Reservation) -> PackedRecords | None:
         """Compressed in steps that stay in a core's cache; None if the first step does not shrink."""
         count = reservation.hi - reservation.lo
-        step = max(1, count * COMPRESSED_TOGETHER_BYTES // reservation.size_bytes)
+        step = max(1, count * WRITTEN_TOGETHER_BYTES // reservation.size_bytes)
         blocks: list[memoryview] = []
         written = 0
         for lo in range(reservation.lo - first, reservation.hi - first, step):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
+INDEX_INTERVAL_BYTES = 4096  # a broker's index.interval.bytes: a log's first batch beyond it gets an entry in each index
 TUNED = {"kafka.linger.ms": "20", "kafka.batch.size": "262144"}
 
 
@@ -118,11 +119,15 @@ class Bench:
 
     def _create(self, topic: str) -> None:
         """A topic that takes rows already. Brokers tell of a new one before each partition is ready, and Spark's own sink can
-        then lose two minutes: its first batch refused, its second accepted, and the first out of order from there on."""
+        then lose two minutes: its first batch refused, its second accepted, and the first out of order from there on.
+
+        Its indexes have entries, too: the first of each costs the broker milliseconds, as the kernel reads ahead in the file.
+        """
         self._broker.create_topic(topic, self._partitions)
+        first = bytes(INDEX_INTERVAL_BYTES + 1)
         with KafkaProducer({"bootstrap.servers": self._broker.bootstrap_servers}) as producer:
-            for partition in range(self._partitions):
-                producer.send(ProducerRecord(topic, b"first", partition=partition)).result(60)
+            for partition in [*range(self._partitions)] * 2:
+                producer.send(ProducerRecord(topic, first, partition=partition)).result(60)
 
     def worker_peak_mb(self) -> float:
         return max(map(peak_resident_mb, python_workers(self._jvm_pid)), default=0.0)
