@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from dataclasses import dataclass, field
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError, RecordTooLargeError
@@ -18,6 +19,29 @@ from spark_kafka_sink.metrics import Stat
 
 MAX_BLOCK_SIZE = 16 * 1024
 MIN_BLOCK_SIZE = 1024  # below this, the bookkeeping of a block would cost more than its bytes
+
+
+@dataclass(slots=True)
+class PoolMemory:
+    """What somebody has of a pool: blocks, and a charge, counted in blocks, for memory of his own."""
+
+    blocks: list[bytearray] = field(default_factory=list)
+    charged: int = 0
+
+    def __len__(self) -> int:
+        return len(self.blocks) + self.charged
+
+    def add(self, more: PoolMemory) -> None:
+        self.blocks += more.blocks
+        self.charged += more.charged
+
+    def take(self, block_count: int, charge: int) -> PoolMemory:
+        """Hand over so much of it."""
+        left = len(self.blocks) - block_count
+        taken = PoolMemory(self.blocks[left:], charge)
+        del self.blocks[left:]
+        self.charged -= charge
+        return taken
 
 
 class BufferPool:
@@ -45,21 +69,15 @@ class BufferPool:
     def blocks_for(self, size_bytes: int) -> int:
         return -(-size_bytes // self.block_size)
 
-    def try_allocate(self, block_count: int) -> list[bytearray] | None:
-        """Blocks if they are free now and nobody has been waiting longer; never blocks."""
+    def try_allocate(self, block_count: int, charge: int = 0) -> PoolMemory | None:
+        """As allocate, if there is so much now and nobody has been waiting longer; never blocks."""
         with self._lock:
-            return self._take_locked(block_count) if self._are_free_locked(block_count) else None
+            return self._take_locked(block_count, charge) if self._are_free_locked(block_count + charge) else None
 
-    def try_charge(self, block_count: int) -> bool:
-        """As try_allocate, for memory that the caller brings."""
-        with self._lock:
-            if not self._are_free_locked(block_count):
-                return False
-            self._charge_locked(block_count)
-            return True
+    def allocate(self, block_count: int, max_block_ms: int, charge: int = 0) -> PoolMemory:
+        """Blocks, and leave to use memory of one's own, of the size of `charge` blocks.
 
-    def allocate(self, block_count: int, max_block_ms: int) -> list[bytearray]:
-        """Blocks, waiting at most `max_block_ms` for others to give theirs back.
+        Waits at most `max_block_ms` for others to give theirs back.
 
         Raises:
             RecordTooLargeError: more than the whole pool is asked for; waiting would never help.
@@ -67,14 +85,8 @@ class BufferPool:
             ProducerClosedError: the pool was closed before or while waiting.
         """
         with self._lock:
-            self._wait_for_locked(block_count, max_block_ms)
-            return self._take_locked(block_count)
-
-    def charge(self, block_count: int, max_block_ms: int) -> None:
-        """As allocate, for memory that the caller brings: as much as so many blocks may be made."""
-        with self._lock:
-            self._wait_for_locked(block_count, max_block_ms)
-            self._charge_locked(block_count)
+            self._wait_for_locked(block_count + charge, max_block_ms)
+            return self._take_locked(block_count, charge)
 
     def _are_free_locked(self, block_count: int) -> bool:
         self._check_open_locked()
@@ -104,29 +116,25 @@ class BufferPool:
             self._waiters.remove(turn)
             self._wake_next_locked()  # whatever is left, or is not taken, belongs to the next in line once the lock is free
 
-    def overdraw(self, block_count: int) -> list[bytearray]:
-        """Blocks beyond the total, at once: for the Sender, which must not wait for memory that only it can give back.
+    def overdraw(self, block_count: int, charge: int = 0) -> PoolMemory:
+        """Memory beyond the total, at once: for the Sender, which must not wait for memory that only it can give back.
 
-        What it asks for is held by gathered records already and so bounded by them; the same number of blocks given back later
-        is let go.
+        What it asks for is held by gathered records already and so bounded by them; as much given back later is let go.
         """
-        self.overdraw_charge(block_count)
-        return [bytearray(self.block_size) for _ in range(block_count)]
-
-    def overdraw_charge(self, block_count: int) -> None:
-        """As overdraw, for memory that the caller brings."""
+        memory = PoolMemory([bytearray(self.block_size) for _ in range(block_count)], charge)
         with self._lock:
-            self._overdrawn += block_count
+            self._overdrawn += len(memory)
+        return memory
 
-    def deallocate(self, blocks: list[bytearray], charged: int = 0) -> None:
-        """Give blocks back and empty the list, and end a charge. The caller vouches that no request refers to the memory."""
+    def deallocate(self, memory: PoolMemory) -> None:
+        """Give blocks back and end a charge; nothing is left of it. The caller vouches that no request refers to the memory."""
         with self._lock:
-            let_go = min(self._overdrawn, len(blocks))
-            uncharged = min(self._overdrawn - let_go, charged)
+            let_go = min(self._overdrawn, len(memory.blocks))
+            uncharged = min(self._overdrawn - let_go, memory.charged)
             self._overdrawn -= let_go + uncharged
-            self._free.extend(blocks[let_go:])
-            self._unmade += charged - uncharged
-            blocks.clear()
+            self._free += memory.blocks[let_go:]
+            self._unmade += memory.charged - uncharged
+            memory.blocks, memory.charged = [], 0
             self._wake_next_locked()
 
     def release_free(self, keep_bytes: int) -> None:
@@ -159,19 +167,17 @@ class BufferPool:
     def _available_locked(self) -> int:
         return len(self._free) + self._unmade
 
-    def _take_locked(self, block_count: int) -> list[bytearray]:
+    def _take_locked(self, block_count: int, charge: int) -> PoolMemory:
         recycled = min(block_count, len(self._free))
         split_at = len(self._free) - recycled
         blocks = self._free[split_at:]
         fresh = [bytearray(self.block_size) for _ in range(block_count - recycled)]  # may raise MemoryError: nothing taken yet
         del self._free[split_at:]
         self._unmade -= len(fresh)
-        return blocks + fresh
-
-    def _charge_locked(self, block_count: int) -> None:
-        unmade = min(block_count, self._unmade)
-        self._unmade -= unmade
-        del self._free[: block_count - unmade]  # their memory makes room for the caller's
+        uncharged = max(0, charge - self._unmade)
+        self._unmade -= charge - uncharged
+        del self._free[:uncharged]  # their memory makes room for the caller's
+        return PoolMemory(blocks + fresh, charge)
 
     def _wake_next_locked(self) -> None:
         if self._waiters:

@@ -17,6 +17,7 @@ import numpy as np
 
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.producer.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.delivery import Part
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.records.compression import CODECS, compress, compress_blocks, decompress, framed
@@ -94,9 +95,7 @@ class ProducerBatch:
         "base_timestamp",
         "block_bytes",
         "block_size",
-        "blocks",
         "body",
-        "charged",
         "closed",
         "codec",
         "created_ms",
@@ -105,11 +104,11 @@ class ProducerBatch:
         "flush_id",
         "header",
         "in_flight",
-        "is_split",
         "last_attempt_ms",
         "last_error",
         "leader_epoch",
         "max_timestamp",
+        "memory",
         "parts",
         "poison",
         "producer_epoch",
@@ -139,12 +138,10 @@ class ProducerBatch:
         self.base_timestamp = base_timestamp
         self.flush_id = flush_id
         self.block_size = block_size
-        self.is_split = False  # a child of a split: its memory is its own and not charged for
 
         # Guarded by the queue's lock while the batch is in a queue.
-        self.blocks: list[bytearray] = []
-        self.block_bytes = 0  # reserved in them
-        self.charged = 0  # blocks' worth of memory that the batch holds beside them
+        self.memory = PoolMemory()  # blocks, and a charge for segments; a child of a split has neither
+        self.block_bytes = 0  # reserved in the blocks
         self.segments: list[Segment] = []  # where the records lie, in order
         self.record_count = 0  # reserved rows; all of them are written once `reservations` is 0
         self.record_bytes = 0  # the same, as uncompressed bytes
@@ -187,12 +184,12 @@ class ProducerBatch:
 
     def missing_blocks(self, more_bytes: int) -> int:
         """How many blocks more it takes to hold `more_bytes` behind what is reserved in blocks already."""
-        return -(-(self.block_bytes + more_bytes) // self.block_size) - len(self.blocks)
+        return -(-(self.block_bytes + more_bytes) // self.block_size) - len(self.memory.blocks)
 
-    def reserve(self, part: Part, blocks: list[bytearray], max_timestamp: int) -> int:
+    def reserve(self, part: Part, memory: PoolMemory, max_timestamp: int) -> int:
         """Take room in the blocks for a part; returns where it begins, for `write`. The queue's lock is held."""
         start = self.block_bytes
-        self.blocks.extend(blocks)
+        self.memory.add(memory)
         self.block_bytes += part.size_bytes
         if self.segments and isinstance(self.segments[-1], range):
             self.segments[-1] = range(self.segments[-1].start, self.block_bytes)
@@ -201,9 +198,9 @@ class ProducerBatch:
         self._count(part, max_timestamp)
         return start
 
-    def reserve_segment(self, part: Part, charged: int, max_timestamp: int) -> int:
-        """Take a segment of its own for a part, charged as so many blocks; returns it, for `attach`. The queue's lock is held."""
-        self.charged += charged
+    def reserve_segment(self, part: Part, memory: PoolMemory, max_timestamp: int) -> int:
+        """Take a segment of its own for a part, and a charge; returns it, for `attach`. The queue's lock is held."""
+        self.memory.add(memory)
         self.segments.append(None)
         self._count(part, max_timestamp)
         return len(self.segments) - 1
@@ -220,7 +217,7 @@ class ProducerBatch:
         index, at = divmod(start, self.block_size)
         while data:
             piece = data[: self.block_size - at]
-            memoryview(self.blocks[index])[at : at + len(piece)] = piece  # a bytearray itself would copy the piece twice
+            memoryview(self.memory.blocks[index])[at : at + len(piece)] = piece  # a bytearray itself would copy the piece twice
             data = data[len(piece) :]
             index, at = index + 1, 0
 
@@ -230,20 +227,20 @@ class ProducerBatch:
 
     # CLOSING: the caller that filled it, or the Sender
 
-    def finish(self, compression: Compression) -> tuple[list[bytearray], int]:
-        """Fix the records section, compressed if that makes it smaller; returns blocks and a charge that are no longer needed.
+    def finish(self, compression: Compression) -> PoolMemory:
+        """Fix the records section, compressed if that makes it smaller; returns memory that is no longer needed.
 
         Incompressible records go uncompressed, as the attributes then say: every reader accepts that, and it spares both sides.
         """
         if self.body:
-            return [], 0
+            return PoolMemory()
         if compression.enabled:
             packed = self._packed(compression)
             if sum(map(len, packed)) < self.record_bytes or self._is_packed():
                 self.codec = compression.codec
                 return self._replace_records(packed)
         self.body = self._raw_views()
-        return [], 0
+        return PoolMemory()
 
     def _is_packed(self) -> bool:
         return any(isinstance(segment, PackedRecords) for segment in self.segments)
@@ -272,18 +269,15 @@ class ProducerBatch:
     def _block_views(self, segment: range) -> list[memoryview]:
         size, stop = self.block_size, segment.stop
         starts = range(segment.start - segment.start % size, stop, size)
-        return [memoryview(self.blocks[at // size])[max(segment.start - at, 0) : min(stop - at, size)] for at in starts]
+        return [memoryview(self.memory.blocks[at // size])[max(segment.start - at, 0) : min(stop - at, size)] for at in starts]
 
-    def _replace_records(self, packed: list[memoryview]) -> tuple[list[bytearray], int]:
+    def _replace_records(self, packed: list[memoryview]) -> PoolMemory:
         """Hold the compressed records alone. They have memory of their own: blocks that it takes the place of are let go."""
         self.body, self.segments = packed, []
-        if self.is_split:
-            return [], 0
-        needed = -(-sum(map(len, packed)) // self.block_size)
-        let_go = max(0, min(needed - self.charged, len(self.blocks)))
-        surplus, charged = self.blocks[let_go:], max(0, self.charged + let_go - needed)
-        self.blocks, self.charged = [], self.charged + let_go - charged
-        return surplus, charged
+        held, needed = self.memory, -(-sum(map(len, packed)) // self.block_size)
+        self.memory = PoolMemory([], min(needed, len(held)))
+        let_go = max(0, self.memory.charged - held.charged)
+        return PoolMemory(held.blocks[let_go:], held.charged + let_go - self.memory.charged)
 
     def split(self, raw_limit: int) -> list[ProducerBatch]:
         """Cut a batch that the broker found too large into smaller ones, of `raw_limit` bytes of records or of a single one.
@@ -310,7 +304,6 @@ class ProducerBatch:
         timestamps = self.base_timestamp + records.timestamp_deltas[start:stop]
         size = len(encoded.data)
         child = ProducerBatch(self.topic_partition, self.created_ms, size, int(timestamps[0]), self.flush_id, size)
-        child.is_split = True
         child.closed = True
         child.max_timestamp = int(timestamps.max())
         child.segments = [encoded.data]

@@ -295,8 +295,8 @@ class RecordAccumulator:
         surplus = self.pool.blocks_for(reservation.size_bytes) - self.pool.blocks_for(packed.size_bytes)
         if surplus > 0:
             with reservation.queue.lock:
-                reservation.batch.charged -= surplus
-            self.pool.deallocate([], surplus)
+                freed = reservation.batch.memory.take(0, surplus)
+            self.pool.deallocate(freed)
 
     def _packed_segment(self, rows: InterleavedRows, first: int, reservation: Reservation) -> PackedRecords | None:
         """Compressed in steps that stay in a core's cache; None if the first step does not shrink."""
@@ -342,11 +342,11 @@ class RecordAccumulator:
 
     def finish(self, batch: ProducerBatch) -> None:
         """Compress a closed batch, learn from it, and give back the memory that it saved."""
-        surplus, charged = batch.finish(self._compression)
+        surplus = batch.finish(self._compression)
         if self._compression.enabled:
             self._ratios.update_estimation(batch.topic_partition.topic, self._compression.codec, batch.compression_ratio)
-        if surplus or charged:
-            self.pool.deallocate(surplus, charged)
+        if surplus:
+            self.pool.deallocate(surplus)
 
     # SENDING: Sender thread
 
@@ -547,9 +547,8 @@ class RecordAccumulator:
         if batch.in_flight:
             raise RuntimeError(f"{batch} is in flight: its memory cannot be given back")
         batch.body, batch.segments = [], []
-        charged, batch.charged = batch.charged, 0
-        if not batch.is_split and (batch.blocks or charged):
-            self.pool.deallocate(batch.blocks, charged)
+        if batch.memory:
+            self.pool.deallocate(batch.memory)
         self.remove_incomplete(batch)
 
     def remove_incomplete(self, batch: ProducerBatch) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from spark_kafka_sink.producer.buffer_pool import BufferPool
+from spark_kafka_sink.producer.buffer_pool import BufferPool, PoolMemory
 from spark_kafka_sink.producer.delivery import Part, RecordsOwner
 from spark_kafka_sink.producer.partition_queue import PartitionQueue
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
@@ -132,7 +132,8 @@ class _Place:
     max_timestamp: int
     fills: bool  # no further row fits
     is_segment: bool
-    missing_blocks: int  # memory that it takes beyond what the batch has; of a segment, what is charged for
+    missing_blocks: int  # memory that it takes beyond what the batch has
+    missing_charge: int  # the same for a segment, in blocks
 
 
 class SliceLayout:
@@ -155,11 +156,8 @@ class SliceLayout:
         self._raw_limit = accumulator.raw_limit(topic)
         self._run = 0
         self._row = 0  # the first row that has no room yet
-        self._wanted_blocks = 0  # what the pool could not give at once
-        self._wants_charge = False  # for a segment
-        # Taken from the pool for the places that come next; nothing between two calls.
-        self._stock: list[bytearray] = []
-        self._charged = 0
+        self._wanted = (0, 0)  # blocks and a charge that the pool could not give at once
+        self._stock = PoolMemory()  # for the places that come next; nothing between two calls
         self._guesses: dict[int, _Place] | None = None  # by run; each is used once at most, and only if it still holds
 
     @property
@@ -170,32 +168,26 @@ class SliceLayout:
         return self._rows.original_rows[self._row :]
 
     def overdraw_memory(self) -> None:
-        if self._wants_charge:
-            self._pool.overdraw_charge(self._wanted_blocks)
-            self._charged = self._wanted_blocks
-        else:
-            self._stock = self._pool.overdraw(self._wanted_blocks)
+        self._stock = self._pool.overdraw(*self._wanted)
 
     def wait_for_memory(self, max_block_ms: int) -> None:
-        if self._wants_charge:
-            self._pool.charge(self._wanted_blocks, max_block_ms)
-            self._charged = self._wanted_blocks
-        else:
-            self._stock = self._pool.allocate(self._wanted_blocks, max_block_ms)
+        blocks, charge = self._wanted
+        self._stock = self._pool.allocate(blocks, max_block_ms, charge)
 
     def reserve(self) -> list[Reservation]:
         """Room for as many of the remaining rows as there is memory for now; an empty list when there is none at all."""
         if self._guesses is None:
             self._guesses = self._guess_all_runs()
         guesses = self._guesses
-        for is_segment in (False, True):  # for all at once, if there is so much
-            self._fill_stock(sum(each.missing_blocks for each in guesses.values() if each.is_segment is is_segment), is_segment)
+        self._fill_stock(  # for all at once, if there is so much
+            sum(each.missing_blocks for each in guesses.values()), sum(each.missing_charge for each in guesses.values())
+        )
         reservations: list[Reservation] = []
         try:
             while not self.done:
                 queue, end = self._queues[self._run], self._ends[self._run]
                 place = guesses.pop(self._run, None) or self._next_place(queue, end)
-                if not self._fill_stock(place.missing_blocks, place.is_segment):
+                if not self._fill_stock(place.missing_blocks, place.missing_charge):
                     break
                 reservation = self._take_place(queue, place)
                 if reservation is not None:
@@ -204,9 +196,8 @@ class SliceLayout:
                     if self._row == end:
                         self._run += 1
         finally:
-            if self._stock or self._charged:
-                self._pool.deallocate(self._stock, self._charged)
-                self._charged = 0
+            if self._stock:
+                self._pool.deallocate(self._stock)
         return reservations
 
     def _guess_all_runs(self) -> dict[int, _Place]:
@@ -238,7 +229,8 @@ class SliceLayout:
     ) -> _Place:
         is_segment = size_bytes >= SEGMENT_BYTES
         blocks = self._pool.blocks_for(size_bytes) if is_segment or batch is None else batch.missing_blocks(size_bytes)
-        return _Place(batch, count, used, hi, size_bytes, max_timestamp, fills, is_segment, blocks)
+        missing = (0, blocks) if is_segment else (blocks, 0)
+        return _Place(batch, count, used, hi, size_bytes, max_timestamp, fills, is_segment, *missing)
 
     def _next_place(self, queue: PartitionQueue, end: int) -> _Place:
         """As many rows as the batch at the tail, or else a new one, has room for; a new batch takes one row of any size."""
@@ -303,21 +295,17 @@ class SliceLayout:
         with queue.lock:
             batch.closed = True
 
-    def _fill_stock(self, block_count: int, is_segment: bool) -> bool:
+    def _fill_stock(self, block_count: int, charge: int) -> bool:
         """Have so much memory at hand; false, and no more than before, when the pool has too little now. Never waits."""
-        more = block_count - (self._charged if is_segment else len(self._stock))
-        if more <= 0:
+        more = max(0, block_count - len(self._stock.blocks)), max(0, charge - self._stock.charged)
+        if more == (0, 0):
             return True
-        if is_segment:
-            taken = self._pool.try_charge(more)
-            self._charged += more if taken else 0
-        else:
-            blocks = self._pool.try_allocate(more)
-            taken = blocks is not None
-            self._stock += blocks or []
-        if not taken:
-            self._wanted_blocks, self._wants_charge = block_count, is_segment
-        return taken
+        taken = self._pool.try_allocate(*more)
+        if taken is None:
+            self._wanted = block_count, charge
+            return False
+        self._stock.add(taken)
+        return True
 
     def _take_place(self, queue: PartitionQueue, place: _Place) -> Reservation | None:
         """Reserve a place, if its batch still is as it was."""
@@ -334,16 +322,8 @@ class SliceLayout:
             part = Part(
                 self._owner, queue.topic_partition, place.count, rows.original_rows[lo:hi], rows.sizes[lo:hi], place.size_bytes
             )
-            if place.is_segment:
-                self._charged -= place.missing_blocks
-                at = batch.reserve_segment(part, place.missing_blocks, place.max_timestamp)
-            else:
-                at = batch.reserve(part, self._from_stock(place.missing_blocks), place.max_timestamp)
+            memory = self._stock.take(place.missing_blocks, place.missing_charge)
+            reserve = batch.reserve_segment if place.is_segment else batch.reserve
+            at = reserve(part, memory, place.max_timestamp)
             batch.closed = place.fills
         return Reservation(queue, batch, place.count == 0, place.is_segment, at, lo, hi, place.size_bytes)
-
-    def _from_stock(self, block_count: int) -> list[bytearray]:
-        left = len(self._stock) - block_count
-        blocks = self._stock[left:]
-        del self._stock[left:]
-        return blocks

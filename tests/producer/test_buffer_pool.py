@@ -13,7 +13,7 @@ import pytest
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaTimeoutError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer import buffer_pool
-from spark_kafka_sink.producer.buffer_pool import MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, BufferPool
+from spark_kafka_sink.producer.buffer_pool import MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, BufferPool, PoolMemory
 from tests.fakes.clock import ManualClock
 
 BLOCK = 1024
@@ -62,43 +62,46 @@ def in_thread(function: Callable[[], Any]) -> Future[Any]:
 def test_blocks_are_counted_out_and_back() -> None:
     pool = pool_of(4)
     assert (pool.total_memory, pool.available_memory) == (4 * BLOCK, 4 * BLOCK)
-    blocks = pool.allocate(3, 10)
-    assert [len(block) for block in blocks] == [BLOCK] * 3
+    memory = pool.allocate(3, 10)
+    assert [len(block) for block in memory.blocks] == [BLOCK] * 3
     assert pool.available_memory == BLOCK
-    pool.deallocate(blocks)
+    pool.deallocate(memory)
     assert pool.available_memory == 4 * BLOCK
 
 
 def test_a_block_given_back_is_handed_out_again() -> None:
     pool = pool_of(4)
-    (block,) = pool.allocate(1, 10)
-    pool.deallocate([block])
-    assert pool.allocate(1, 10)[0] is block
+    memory = pool.allocate(1, 10)
+    (block,) = memory.blocks
+    pool.deallocate(memory)
+    assert pool.allocate(1, 10).blocks[0] is block
 
 
-def test_giving_back_empties_the_callers_list() -> None:
-    """A batch that kept its list could give the same blocks back twice, and two batches would share memory."""
-    pool = pool_of(2)
-    blocks = pool.allocate(2, 10)
-    pool.deallocate(blocks)
-    assert blocks == []
-    pool.deallocate(blocks)
-    assert pool.available_memory == 2 * BLOCK
+def test_giving_back_leaves_the_caller_nothing() -> None:
+    """A batch that kept its blocks could give them back twice, and two batches would share memory."""
+    pool = pool_of(3)
+    memory = pool.allocate(2, 10, 1)
+    pool.deallocate(memory)
+    assert memory == PoolMemory()
+    pool.deallocate(memory)
+    assert pool.available_memory == 3 * BLOCK
 
 
 def test_no_block_is_handed_out_twice() -> None:
     pool = pool_of(8)
     held = [pool.allocate(2, 10) for _ in range(4)]
-    assert len({id(block) for blocks in held for block in blocks}) == 8
+    assert len({id(block) for memory in held for block in memory.blocks}) == 8
 
 
 def test_memory_that_a_caller_brings_counts_like_blocks() -> None:
     pool = pool_of(4)
-    assert pool.try_charge(3)
+    charge = pool.try_allocate(0, 3)
+    assert charge == PoolMemory([], 3)
     assert pool.available_memory == BLOCK
-    assert not pool.try_charge(2)
+    assert pool.try_allocate(0, 2) is None
     assert pool.try_allocate(2) is None
-    pool.deallocate([], 3)
+    assert pool.try_allocate(1, 1) is None
+    pool.deallocate(charge)
     assert pool.available_memory == 4 * BLOCK
 
 
@@ -106,9 +109,9 @@ def test_free_blocks_are_let_go_for_a_charge() -> None:
     """Both together would be more memory than the pool may use."""
     pool = pool_of(4)
     pool.deallocate(pool.allocate(4, 0))
-    pool.charge(3, 0)
+    charge = pool.allocate(0, 0, 3)
     assert len(pool._free) == 1
-    pool.deallocate([], 3)
+    pool.deallocate(charge)
     assert len(pool.allocate(4, 0)) == 4
 
 
@@ -116,28 +119,27 @@ def test_a_charge_waits_its_turn() -> None:
     clock = WaitingClock()
     pool = pool_of(4, clock)
     held = pool.allocate(3, 10)
-    first = in_thread(lambda: pool.charge(3, 10))
+    first = in_thread(lambda: pool.allocate(0, 10, 3))
     clock.await_waiter()
-    assert not pool.try_charge(1)  # one is free, but it belongs to the waiter
+    assert pool.try_allocate(0, 1) is None  # one is free, but it belongs to the waiter
     pool.deallocate(held)
-    first.result(WAIT_S)
+    assert first.result(WAIT_S) == PoolMemory([], 3)
     assert pool.available_memory == BLOCK
 
 
 def test_a_charge_beyond_the_total_is_let_go_when_it_ends() -> None:
     pool = pool_of(2)
     held = pool.allocate(2, 10)
-    pool.overdraw_charge(3)
-    pool.deallocate([], 3)
+    pool.deallocate(pool.overdraw(0, 3))
     assert pool.available_memory == 0
     pool.deallocate(held)
     assert pool.available_memory == 2 * BLOCK
 
 
-def test_zero_blocks_are_an_empty_list_even_when_the_pool_is_empty() -> None:
+def test_nothing_can_be_had_even_when_the_pool_is_empty() -> None:
     pool = pool_of(1)
     held = pool.allocate(1, 10)
-    assert pool.allocate(0, 10) == []
+    assert pool.allocate(0, 10) == PoolMemory()
     pool.deallocate(held)
 
 
@@ -399,12 +401,12 @@ def test_ten_threads_that_take_and_give_back_lose_nothing() -> None:
     def work(seed: int) -> int:
         random = Random(seed)
         for _ in range(300):
-            blocks = pool.allocate(random.randint(1, 10), 30_000)
-            marks = [random.randrange(256) for _ in blocks]
-            for block, mark in zip(blocks, marks, strict=True):
+            memory = pool.allocate(random.randint(1, 8), 30_000, random.randint(0, 2))
+            marks = [random.randrange(256) for _ in memory.blocks]
+            for block, mark in zip(memory.blocks, marks, strict=True):
                 block[0] = mark
-            assert [block[0] for block in blocks] == marks  # nobody else writes here
-            pool.deallocate(blocks)
+            assert [block[0] for block in memory.blocks] == marks  # nobody else writes here
+            pool.deallocate(memory)
         return seed
 
     workers = [in_thread(lambda seed=seed: work(seed)) for seed in range(10)]  # type: ignore[misc]

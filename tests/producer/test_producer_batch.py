@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.producer.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.delivery import Delivery, Part
 from spark_kafka_sink.producer.producer_batch import (
     MAX_SEQUENCE,
@@ -49,12 +50,15 @@ def encoded_part(batch: ProducerBatch, values: Sequence[bytes], owner: Delivery)
     return part, encoded.data
 
 
+def blocks_of(count: int) -> PoolMemory:
+    return PoolMemory([bytearray(b"\xee" * BLOCK) for _ in range(count)])  # stale bytes of an earlier use
+
+
 def fill(batch: ProducerBatch, *values: bytes, owner: Delivery | None = None) -> Delivery:
     """Reserve and write, as a caller does."""
     delivery = owner or Delivery(len(values), ManualClock())
     part, data = encoded_part(batch, values, delivery)
-    blocks = [bytearray(b"\xee" * BLOCK) for _ in range(batch.missing_blocks(len(data)))]  # stale bytes of an earlier use
-    batch.write(batch.reserve(part, blocks, max_timestamp=0), data)
+    batch.write(batch.reserve(part, blocks_of(batch.missing_blocks(len(data))), max_timestamp=0), data)
     batch.reservations -= 1
     return delivery
 
@@ -62,7 +66,7 @@ def fill(batch: ProducerBatch, *values: bytes, owner: Delivery | None = None) ->
 def fill_segment(batch: ProducerBatch, *values: bytes, codec: str = "none") -> None:
     """As fill, for a part that keeps its own memory; compressed at once with a codec."""
     part, data = encoded_part(batch, values, Delivery(len(values), ManualClock()))
-    segment = batch.reserve_segment(part, -(-len(data) // BLOCK), max_timestamp=0)
+    segment = batch.reserve_segment(part, PoolMemory([], -(-len(data) // BLOCK)), max_timestamp=0)
     batch.attach(segment, data if codec == "none" else PackedRecords([compress_blocks(codec, data)]))
     batch.reservations -= 1
 
@@ -85,7 +89,7 @@ def test_what_is_written_over_blocks_is_read_as_one_run(size: int) -> None:
     fill(batch, b"before", value, b"behind")
     batch.finish(NO_COMPRESSION)
     assert values_of(batch) == [b"before", value, b"behind"]
-    assert len(batch.blocks) == -(-batch.record_bytes // BLOCK)
+    assert len(batch.memory.blocks) == -(-batch.record_bytes // BLOCK)
 
 
 def test_a_batch_grows_block_by_block() -> None:
@@ -103,7 +107,7 @@ def test_reservations_may_be_written_in_any_order() -> None:
     pieces = []
     for value in (b"a" * 300, b"b" * 300):
         part, data = encoded_part(batch, [value], owner)
-        pieces.append((batch.reserve(part, [bytearray(BLOCK) for _ in range(batch.missing_blocks(len(data)))], 0), data))
+        pieces.append((batch.reserve(part, blocks_of(batch.missing_blocks(len(data))), 0), data))
     for place, data in reversed(pieces):
         batch.write(place, data)
     batch.finish(NO_COMPRESSION)
@@ -118,8 +122,7 @@ def test_parts_with_memory_of_their_own_stand_between_those_in_blocks() -> None:
     fill_segment(batch, values[2])
     fill(batch, values[3])
     fill_segment(batch, values[4])
-    assert batch.charged == 3 + 2
-    assert len(batch.blocks) == 2
+    assert (len(batch.memory.blocks), batch.memory.charged) == (2, 3 + 2)
     batch.finish(NO_COMPRESSION)
     assert values_of(batch) == values
     assert batch.size_in_bytes == len(wire(batch))
@@ -134,11 +137,11 @@ def test_parts_compressed_while_they_were_written_make_one_batch_with_the_others
     fill_segment(batch, values[1], codec=codec)
     fill_segment(batch, values[2])
     fill_segment(batch, values[3], codec=codec if last_is_packed else "none")
-    held = len(batch.blocks) + batch.charged
-    blocks, charged = batch.finish(Compression(codec, None))
+    held = len(batch.memory)
+    surplus = batch.finish(Compression(codec, None))
     assert values_of(batch) == values
-    assert batch.charged == -(-sum(map(len, batch.body)) // BLOCK)
-    assert len(blocks) + charged + batch.charged == held
+    assert batch.memory == PoolMemory([], -(-sum(map(len, batch.body)) // BLOCK))
+    assert len(surplus) + len(batch.memory) == held
 
 
 def test_a_batch_with_packed_parts_can_be_split() -> None:
@@ -155,7 +158,7 @@ def test_a_batch_with_packed_parts_can_be_split() -> None:
 def test_records_that_were_not_written_are_never_taken_for_nothing() -> None:
     batch = batch_of()
     part, _ = encoded_part(batch, [b"x"], Delivery(1, ManualClock()))
-    batch.reserve_segment(part, 1, 0)
+    batch.reserve_segment(part, PoolMemory([], 1), 0)
     with pytest.raises(RuntimeError, match="not written"):
         batch.finish(NO_COMPRESSION)
 
@@ -178,11 +181,10 @@ def test_a_batch_is_full_at_its_limit_or_when_it_is_closed() -> None:
 def test_compression_shrinks_the_batch_and_gives_blocks_back(codec: str) -> None:
     batch = batch_of()
     fill(batch, *[bytes(500)] * 10)
-    before = len(batch.blocks)
-    surplus, uncharged = batch.finish(Compression(codec, None))
-    assert len(surplus) + batch.charged == before
-    assert batch.charged == -(-len(wire(batch)) // BLOCK)
-    assert (batch.blocks, uncharged) == ([], 0)
+    before = len(batch.memory)
+    surplus = batch.finish(Compression(codec, None))
+    assert batch.memory == PoolMemory([], -(-len(wire(batch)) // BLOCK))
+    assert (len(surplus.blocks), surplus.charged) == (before - batch.memory.charged, 0)
     assert batch.codec == codec
     assert values_of(batch) == [bytes(500)] * 10
     assert batch.size_in_bytes == len(wire(batch))
@@ -194,7 +196,7 @@ def test_records_that_do_not_shrink_go_uncompressed(codec: str) -> None:
     batch = batch_of()
     value = Random(1).randbytes(600)
     fill(batch, value)
-    assert batch.finish(Compression(codec, None)) == ([], 0)
+    assert batch.finish(Compression(codec, None)) == PoolMemory()
     assert batch.codec == "none"
     assert decode_batch(wire(batch)).codec_id == 0
     assert values_of(batch) == [value]
@@ -207,7 +209,7 @@ def test_finishing_twice_changes_nothing() -> None:
     fill(batch, *[bytes(500)] * 10)
     batch.finish(Compression("gzip", 6))
     once = wire(batch)
-    assert batch.finish(Compression("gzip", 6)) == ([], 0)
+    assert batch.finish(Compression("gzip", 6)) == PoolMemory()
     assert wire(batch) == once
 
 
@@ -321,7 +323,7 @@ def test_splitting_keeps_keys_headers_timestamps_and_nulls() -> None:
     batch = ProducerBatch(tp(), 1000, 10_000, base_timestamp=5_000, flush_id=1, block_size=BLOCK)
     sizes = np.diff(encoded.offsets).astype(np.int32)
     part = Part(Delivery(3, ManualClock()), tp(), 0, np.arange(3, dtype=np.int32), sizes, len(encoded.data))
-    batch.write(batch.reserve(part, [bytearray(BLOCK)], 9_000_000_000), encoded.data)
+    batch.write(batch.reserve(part, blocks_of(1), 9_000_000_000), encoded.data)
     batch.finish(NO_COMPRESSION)
     whole = decode_batch(wire(batch)).records
     children = batch.split(1)

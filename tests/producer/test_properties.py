@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import KafkaTimeoutError
+from spark_kafka_sink.producer.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.delivery import Delivery
 from spark_kafka_sink.producer.partitioner import StickyPartitioner
 from spark_kafka_sink.producer.record_accumulator import MAX_RAW_BATCH_BYTES
@@ -337,23 +338,24 @@ def test_callers_that_write_at_the_same_time_do_not_overwrite_one_another(steps:
 
 @few
 @given(
-    st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=60),
+    st.lists(st.tuples(st.integers(1, 12), st.booleans(), st.booleans()), max_size=60),
 )
-def test_blocks_are_never_lost_nor_handed_out_twice(steps: list[tuple[int, bool]]) -> None:
+def test_blocks_are_never_lost_nor_handed_out_twice(steps: list[tuple[int, bool, bool]]) -> None:
     stage = Accumulation(batch_size=1024, buffer_memory=10 * 1024)
     pool = stage.pool
-    held: list[list[bytearray]] = []
-    for count, gives_back in steps:
+    held: list[PoolMemory] = []
+    for count, gives_back, brings_its_own in steps:
         if gives_back and held:
             pool.deallocate(held.pop(count % len(held)))
         else:
             try:
-                held.append(pool.allocate(min(count, 10), 1))
+                wanted = min(count, 10)
+                held.append(pool.allocate(0, 1, wanted) if brings_its_own else pool.allocate(wanted, 1))
             except KafkaTimeoutError:
                 assert pool.available_memory < count * 1024
-        blocks = [id(block) for group in held for block in group]
+        blocks = [id(block) for group in held for block in group.blocks]
         assert len(set(blocks)) == len(blocks)
-        assert pool.available_memory + len(blocks) * 1024 == pool.total_memory
+        assert pool.available_memory + sum(map(len, held)) * 1024 == pool.total_memory
 
 
 # ---- STICKY PARTITIONS

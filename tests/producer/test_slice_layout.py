@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from spark_kafka_sink.errors import ProducerClosedError, RecordTooLargeError
+from spark_kafka_sink.producer.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.delivery import Delivery
 from spark_kafka_sink.producer.slice_layout import Reservation, SliceLayout, SortedSlice
 from tests.producer.harness import TOPIC, Accumulation, columns
@@ -134,7 +135,7 @@ def test_many_bytes_for_one_batch_keep_their_memory_and_are_charged_for() -> Non
     assert (small.is_segment, large.is_segment) == (False, True)
     assert large.size_bytes == 40 * 1009
     assert memory_in_use(stage) == block + 3 * block
-    assert (len(large.batch.blocks), large.batch.charged) == (0, 3)
+    assert large.batch.memory == PoolMemory([], 3)
 
 
 def test_a_segment_waits_for_a_charge_and_what_is_left_of_it_is_given_back() -> None:
@@ -146,7 +147,7 @@ def test_a_segment_waits_for_a_charge_and_what_is_left_of_it_is_given_back() -> 
     layout.wait_for_memory(0)
     assert memory_in_use(stage) == 3 * 16 * 1024
     (reservation,) = layout.reserve()
-    assert reservation.batch.charged == 3
+    assert reservation.batch.memory == PoolMemory([], 3)
     assert memory_in_use(stage) == 3 * 16 * 1024
 
 
@@ -158,7 +159,7 @@ def test_the_sender_lays_out_a_segment_beyond_all_memory() -> None:
     layout.overdraw_memory()
     (reservation,) = layout.reserve()
     assert reservation.is_segment
-    stage.pool.deallocate([], reservation.batch.charged)
+    stage.pool.deallocate(reservation.batch.memory)
     assert stage.pool.available_memory == 0  # what was overdrawn is let go, what was held is not there yet
     stage.pool.deallocate(held)
     assert stage.is_whole
@@ -169,7 +170,7 @@ def test_memory_for_many_partitions_is_asked_for_once(monkeypatch: pytest.Monkey
     asked = Mock(wraps=stage.pool.try_allocate)
     monkeypatch.setattr(stage.pool, "try_allocate", asked)
     lay_out(stage, [ROW] * 50, list(range(50)))
-    asked.assert_called_once_with(50)
+    asked.assert_called_once_with(50, 0)
 
 
 def test_without_memory_for_all_partitions_those_get_some_for_which_there_is() -> None:
@@ -219,10 +220,10 @@ def test_blocks_taken_for_a_place_that_is_gone_are_given_back(monkeypatch: pytes
     layout = layout_of(stage, sorted_slice([ROW], [0]))
     try_allocate = stage.pool.try_allocate
 
-    def while_somebody_else_begins_the_batch(block_count: int) -> list[bytearray] | None:
+    def while_somebody_else_begins_the_batch(block_count: int, charge: int) -> PoolMemory | None:
         monkeypatch.undo()
         stage.append(b"somebody else")
-        return try_allocate(block_count)
+        return try_allocate(block_count, charge)
 
     monkeypatch.setattr(stage.pool, "try_allocate", while_somebody_else_begins_the_batch)
     (reservation,) = layout.reserve()
