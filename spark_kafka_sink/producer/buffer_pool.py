@@ -20,6 +20,12 @@ from spark_kafka_sink.metrics import Stat
 MAX_BLOCK_SIZE = 16 * 1024
 MIN_BLOCK_SIZE = 1024  # below this, the bookkeeping of a block would cost more than its bytes
 
+# Whoever waits is woken when a quarter of the pool is free, so that rows are laid out and encoded by the thousand, not batch by
+# batch as memory trickles in; the Sender has three quarters to go on with meanwhile. Soon he will do with less: most of the pool
+# may be held by batches for a broker that is away.
+WORTH_WAKING_SHARE = 4
+PATIENCE_MS = 100
+
 
 @dataclass(slots=True)
 class PoolMemory:
@@ -44,6 +50,12 @@ class PoolMemory:
         return taken
 
 
+@dataclass(slots=True, eq=False)
+class _Turn:
+    condition: threading.Condition
+    block_count: int  # wake when so many are free
+
+
 class BufferPool:
     """`buffer.memory` bytes in blocks of min(batch.size, 16 KiB).
 
@@ -60,7 +72,7 @@ class BufferPool:
         self._lock = threading.Lock()  # guards all fields below
         self._free: list[bytearray] = []  # made once and given back; the last one back is the first out (still in cache)
         self._unmade = self.total_blocks  # made when needed, so that a small write stays small; charges are taken from here
-        self._waiters: deque[threading.Condition] = deque()  # oldest first; the head takes what it needs, the rest wait
+        self._waiters: deque[_Turn] = deque()  # oldest first; the head takes what it needs, the rest wait
         self._overdrawn = 0  # blocks out there beyond the total
         self._closed = False
         self.waits = Stat()  # ns that callers have waited, for metrics
@@ -100,16 +112,22 @@ class BufferPool:
             )
         if self._are_free_locked(block_count):
             return
-        turn = threading.Condition(self._lock)
+        worth_waking = max(block_count, self.total_blocks // WORTH_WAKING_SHARE)
+        turn = _Turn(threading.Condition(self._lock), worth_waking)
         self._waiters.append(turn)
+        patience_ms = min(PATIENCE_MS, max_block_ms)
         started_ms, started_ns = self._clock.now_ms(), self._clock.now_ns()
         try:
-            while self._waiters[0] is not turn or self._available_locked() < block_count:
+            while True:
                 waited_ms = self._clock.now_ms() - started_ms
+                is_patient = waited_ms < patience_ms
+                turn.block_count = worth_waking if is_patient else block_count
+                if self._waiters[0] is turn and self._available_locked() >= turn.block_count:
+                    return
                 if waited_ms >= max_block_ms:
                     self.exhausted.record(1)
                     raise self._exhausted_locked(block_count, max_block_ms)
-                self._clock.wait(turn, max_block_ms - waited_ms)
+                self._clock.wait(turn.condition, (patience_ms if is_patient else max_block_ms) - waited_ms)
                 self._check_open_locked()
         finally:
             self.waits.record(self._clock.now_ns() - started_ns)
@@ -149,7 +167,7 @@ class BufferPool:
         with self._lock:
             self._closed = True
             for turn in self._waiters:
-                turn.notify()
+                turn.condition.notify()
 
     def queued(self) -> int:
         """How many callers wait for memory. Read without the lock: one moment's answer is as good as the next."""
@@ -180,8 +198,8 @@ class BufferPool:
         return PoolMemory(blocks + fresh, charge)
 
     def _wake_next_locked(self) -> None:
-        if self._waiters:
-            self._waiters[0].notify()
+        if self._waiters and self._available_locked() >= self._waiters[0].block_count:
+            self._waiters[0].condition.notify()
 
     def _check_open_locked(self) -> None:
         if self._closed:

@@ -299,11 +299,10 @@ def test_memory_goes_to_the_one_who_has_waited_longest() -> None:
     clock.await_waiter()
     for _ in range(2):
         pool.deallocate(held.pop())
-        clock.await_waiter()  # the large one was woken, has looked, and waits again
-        assert not small.done()
+        assert pool.try_allocate(1) is None  # free, but kept for the large one
+    assert not small.done()
     pool.deallocate(held.pop())
     assert len(large.result(WAIT_S)) == 3
-    clock.await_waiter()  # what is left, nothing, is shown to the next in line
     assert not small.done()
     pool.deallocate(held.pop())
     assert len(small.result(WAIT_S)) == 1
@@ -350,6 +349,59 @@ def test_a_waiter_that_gives_up_lets_the_next_one_have_what_is_there() -> None:
     clock.first_gives_up.set()
     assert isinstance(first.exception(WAIT_S), KeyboardInterrupt)
     assert len(second.result(WAIT_S)) == 1
+
+
+def test_whoever_waits_is_woken_when_it_is_worth_it() -> None:
+    """Woken for each batch that is sent, a caller would encode as many rows at a time as one batch holds."""
+    clock = WaitingClock()
+    pool = pool_of(4 * 3, clock)
+    held = [pool.allocate(1, 10) for _ in range(12)]
+    waiter = in_thread(lambda: pool.allocate(1, 10))
+    clock.await_waiter()
+    for _ in range(2):
+        pool.deallocate(held.pop())
+    assert not waiter.done()
+    assert pool.queued() == 1
+    pool.deallocate(held.pop())
+    assert len(waiter.result(WAIT_S)) == 1
+    assert pool.available_memory == 2 * BLOCK
+
+
+@pytest.mark.parametrize("max_block_ms", [10, 60_000])
+def test_after_a_while_less_will_do(max_block_ms: int) -> None:
+    """Most of the pool may be held by batches for a broker that is away."""
+
+    class GivesBackOnce(ManualClock):
+        def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+            del condition
+            self.advance(timeout_ms)
+            pool._free += held.pop().blocks
+            return False
+
+    clock = GivesBackOnce()
+    pool = pool_of(12, clock)
+    held = [pool.allocate(1, 10) for _ in range(12)]
+    before = clock.now_ms()
+    assert len(pool.allocate(1, max_block_ms)) == 1
+    assert clock.now_ms() - before == min(max_block_ms, buffer_pool.PATIENCE_MS)
+    assert (pool.available_memory, pool.exhausted.total) == (0, 0)
+
+
+def test_who_waits_long_is_woken_by_as_little_as_he_needs() -> None:
+    class LosesPatience(WaitingClock):
+        def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+            if timeout_ms > buffer_pool.PATIENCE_MS:
+                return super().wait(condition, timeout_ms)
+            self.advance(timeout_ms)
+            return False
+
+    clock = LosesPatience()
+    pool = pool_of(12, clock)
+    held = [pool.allocate(1, 10) for _ in range(12)]
+    waiter = in_thread(lambda: pool.allocate(1, 60_000))
+    clock.await_waiter()
+    pool.deallocate(held.pop())
+    assert len(waiter.result(WAIT_S)) == 1
 
 
 def test_waits_are_measured() -> None:
