@@ -201,7 +201,7 @@ class SliceLayout:
         return reservations
 
     def _guess_all_runs(self) -> dict[int, _Place]:
-        """Places for all runs that fit into the batches that are open now, measured together."""
+        """Places for all runs in the batches that are open now, as far as there is room, measured together."""
         rows = self._rows
         tails = [queue.open_batch() for queue in self._queues]
         counts = [0 if tail is None else tail.record_count for tail in tails]
@@ -219,7 +219,17 @@ class SliceLayout:
             room = self._limit_of(tail) - before
             if size <= room:
                 guesses[run] = self._place(tail, count, before, self._ends[run], size, newest, size == room)
+            elif (found := self._fitting(int(starts[run]), self._ends[run], room)) is not None:
+                guesses[run] = self._place(tail, count, before, *found, True)
         return guesses
+
+    def _fitting(self, lo: int, end: int, room: int) -> tuple[int, int, int] | None:
+        """Of measured rows: up to where they fit, their bytes, and the newest timestamp; None if not even the first does."""
+        ends = np.cumsum(self._rows.sizes[lo:end], dtype=np.int64)
+        fitting = int(np.searchsorted(ends, room, side="right"))
+        if fitting == 0:
+            return None
+        return lo + fitting, int(ends[fitting - 1]), int(self._rows.timestamps[lo : lo + fitting].max())
 
     def _limit_of(self, batch: ProducerBatch | None) -> int:
         return self._raw_limit if batch is None else batch.raw_limit
@@ -283,13 +293,11 @@ class SliceLayout:
         rows.offset_deltas[lo:window] = np.arange(count, count + window - lo)
         rows.timestamp_deltas[lo:window] = rows.timestamps[lo:window] - base_timestamp
         rows.measure(lo, window)
-        ends = np.cumsum(rows.sizes[lo:window], dtype=np.int64)
-        fitting = int(np.searchsorted(ends, room, side="right"))
-        if fitting == 0:
+        found = self._fitting(lo, window, room)
+        if found is None:
             return None
-        hi, size = lo + fitting, int(ends[fitting - 1])
-        newest, is_full = int(rows.timestamps[lo:hi].max()), hi < end or size >= room
-        return self._place(batch, count, used, hi, size, newest, is_full)
+        hi, size, newest = found
+        return self._place(batch, count, used, hi, size, newest, hi < end or size >= room)
 
     def _close(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         with queue.lock:

@@ -173,6 +173,21 @@ def test_memory_for_many_partitions_is_asked_for_once(monkeypatch: pytest.Monkey
     asked.assert_called_once_with(50, 0)
 
 
+@pytest.mark.parametrize("partitions", [[0] * 300, [0] * 150 + [1] * 150])
+def test_rows_that_fill_open_batches_and_begin_new_ones_are_measured_together(partitions: list[int]) -> None:
+    stage = Accumulation(batch_size=BATCH)
+    stage.append(*[ROW] * 5, partition=[0, 1, 0, 1, 0])
+    rows = sorted_slice([ROW] * 300, partitions)
+    measure = Mock(wraps=rows.measure)
+    rows.measure = measure  # type: ignore[method-assign]
+    reservations = layout_of(stage, rows).reserve()
+    measure.assert_called_once_with(0, 300)
+    assert [each.hi for each in reservations][-1] == 300
+    for each in reservations:
+        assert each.batch.record_bytes <= each.batch.raw_limit
+        assert each.batch.closed == (each.hi not in rows.run_ends)
+
+
 def test_without_memory_for_all_partitions_those_get_some_for_which_there_is() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=3 * BATCH)
     layout = layout_of(stage, sorted_slice([ROW] * 5, range(5)))
