@@ -215,6 +215,7 @@ def test_only_sparks_own_workers_spare_the_collector_what_is_loaded_and_once(
     main = ModuleType("__main__")
     main.__spec__ = None if program is None else ModuleSpec(program, None)
     monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.delitem(sys.modules, "pyspark.daemon", raising=False)  # whatever tests before this one have loaded
     if module is not None:
         monkeypatch.setitem(sys.modules, module, ModuleType(module))
     monkeypatch.setattr(gc, "freeze", lambda: done.append("frozen"))
