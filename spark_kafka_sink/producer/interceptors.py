@@ -34,7 +34,7 @@ from spark_kafka_sink.producer.record_gatherer import (
     checked_headers,
 )
 from spark_kafka_sink.producer.serializers import as_bytes
-from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.columns import RecordColumns, contiguous
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class Interceptors:
 
     def send_columns(self, given: ProducerColumns, send: Callable[[ProducerColumns, Watch], Any]) -> Any:
         """Let the chain see columns, then send what comes out. Whatever `send` raises is told to the chain, for each row."""
-        columns = given
+        columns = given if given.value is None else replace(given, value=contiguous(given.value))
         for each in self._chain:
             if each.on_send_columns is not None:
                 columns = self._next(each, each.on_send_columns, columns)

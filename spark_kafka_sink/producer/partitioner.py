@@ -23,7 +23,7 @@ from spark_kafka_sink.config import KAFKAS_PARTITIONERS, ProducerConfig
 from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.plugins import Plugin, make_plugin
-from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.columns import RecordColumns, contiguous
 
 UNDECIDED = -1  # in an int32 column: the row has no partition yet
 
@@ -205,7 +205,8 @@ class UserPartitioner:
         if not undecided.all():
             columns, rows = replace(columns, headers=None).take(np.flatnonzero(undecided)), rows[undecided]
         key, value = (
-            pa.nulls(columns.rows, pa.binary()) if column is None else column for column in (columns.key, columns.value)
+            pa.nulls(columns.rows, pa.binary()) if column is None else contiguous(column)
+            for column in (columns.key, columns.value)
         )
         try:
             if self._by_columns is not None:

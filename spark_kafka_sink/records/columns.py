@@ -1,8 +1,8 @@
 """The columns of one slice, checked once and prepared for encoding.
 
 `record_columns` takes what Arrow hands over: slices, chunks, strings, nulls whose slots hold stray bytes. What leaves here is
-one binary array per payload, over the same buffers, with the length of each row beside it. record_batch.py writes the rows;
-murmur2.py hashes the keys.
+one binary column per payload, over the same buffers, with the length of each row beside it; that of values may be in pieces, as
+Spark's batches are that were gathered. record_batch.py writes the rows; murmur2.py hashes the keys.
 Law: a length of -1 is a null, and only such a row is one; nobody below looks at validity bitmaps again.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,13 +18,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
-from spark_kafka_sink.records.interleave import INT32_MAX, Payload, binary_offsets, join_rows
+from spark_kafka_sink.records.interleave import INT32_MAX, Payload, binary_offsets, join_rows, pieces_of
 from spark_kafka_sink.records.varint import Int64Column, varint_sizes
 
 NO_TIMESTAMP = -1  # what a batch carries when none of its records has a timestamp
 NULL_LENGTH = -1  # what a record writes in place of the length of a null key, value or header value
 ATTRIBUTES_SIZE = 1  # what a record begins with after its length
 NO_HEADERS = b"\0"  # a count of 0
+_NO_LENGTHS = np.zeros(0, np.int64)
 
 _PAYLOAD_TYPES = (
     *(pa.binary(), pa.large_binary(), pa.binary_view()),
@@ -40,7 +41,7 @@ class RecordColumns:
 
     rows: int
     key: pa.Array | None  # binary or large_binary, may be a slice
-    value: pa.Array | None
+    value: pa.Array | pa.ChunkedArray | None
     headers: pa.Array | None  # binary: each row's header count and headers as a record writes them; None if no row has any
     timestamps: Int64Column | int  # ms since 1970-01-01 UTC; an int counts for all rows
     key_lengths: Int64Column | int  # bytes, or NULL_LENGTH; the int NULL_LENGTH for all rows when the column is None
@@ -61,9 +62,7 @@ class RecordColumns:
         chosen = pa.array(indices)
         return self._map(len(indices), lambda column: column.take(chosen), lambda numbers: numbers[indices])
 
-    def _map(
-        self, rows: int, payload: Callable[[pa.Array], pa.Array], numbers: Callable[[Int64Column], Int64Column]
-    ) -> RecordColumns:
+    def _map(self, rows: int, payload: Callable[[Any], Any], numbers: Callable[[Int64Column], Int64Column]) -> RecordColumns:
         key, value, headers = (None if column is None else payload(column) for column in (self.key, self.value, self.headers))
         timestamps, key_lengths, value_lengths = (
             column if isinstance(column, int) else numbers(column)
@@ -102,6 +101,8 @@ def record_columns(
         if column is not None and len(column) != rows:
             raise SchemaError(f"column {name} has {len(column)} rows where {rows} are expected; pass columns of one length")
     keys, values = _payload("key", key), _payload("value", value)
+    if keys is not None:
+        keys = contiguous(keys)
     encoded_headers = _encode_headers(headers, rows)
     key_lengths, value_lengths = _lengths(keys), _lengths(values)
     return RecordColumns(
@@ -116,7 +117,7 @@ def record_columns(
     )
 
 
-def _payload(name: str, column: Column) -> pa.Array | None:
+def _payload(name: str, column: Column) -> Column:
     """As binary or large_binary over the same bytes; other layouts are converted to those."""
     if column is None or pa.types.is_null(column.type):
         return None
@@ -125,7 +126,7 @@ def _payload(name: str, column: Column) -> pa.Array | None:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     large = column.type not in (pa.binary(), pa.string()) or column.nbytes > INT32_MAX
-    return _contiguous(column.cast(pa.large_binary() if large else pa.binary()))
+    return column.cast(pa.large_binary() if large else pa.binary())
 
 
 def _is_payload(kind: pa.DataType) -> bool:
@@ -133,16 +134,17 @@ def _is_payload(kind: pa.DataType) -> bool:
     return kind in _PAYLOAD_TYPES or bool(pa.types.is_fixed_size_binary(kind))
 
 
-def _contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """In one piece, copied if it is in several."""
     if isinstance(column, pa.ChunkedArray):
         return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
     return column
 
 
-def _lengths(payload: pa.Array | None) -> Int64Column | int:
+def _lengths(payload: Column) -> Int64Column | int:
     if payload is None:
         return NULL_LENGTH
-    lengths: Int64Column = np.diff(binary_offsets(payload)).astype(np.int64)
+    lengths: Int64Column = np.concatenate([_NO_LENGTHS, *(np.diff(binary_offsets(piece)) for piece in pieces_of(payload))])
     if payload.null_count:
         lengths[payload.is_null().to_numpy(zero_copy_only=False)] = NULL_LENGTH
     return lengths
@@ -170,10 +172,10 @@ def _timestamps(column: pa.Array | pa.ChunkedArray | Int64Column | int, default:
         return default
     if not pa.types.is_int64(column.type):
         raise SchemaError(f"column timestamp has type {column.type}; it must be int64, milliseconds since 1970-01-01 UTC")
-    given = _refuse_negative(_contiguous(column).fill_null(0).to_numpy())
+    given = _refuse_negative(contiguous(column).fill_null(0).to_numpy())
     if column.null_count == 0:
         return given
-    return np.where(_contiguous(column).is_null().to_numpy(zero_copy_only=False), default, given)
+    return np.where(contiguous(column).is_null().to_numpy(zero_copy_only=False), default, given)
 
 
 def _refuse_negative(timestamps: Int64Column) -> Int64Column:
@@ -190,7 +192,7 @@ def _encode_headers(column: Column, rows: int) -> pa.Array | None:
     """Each row's header count and headers; None if no row has any. Nested columns are flattened, written and regrouped."""
     if column is None or pa.types.is_null(column.type):
         return None
-    column = _contiguous(column)
+    column = contiguous(column)
     _check_header_type(column.type)
     if pa.types.is_map(column.type):
         entry = pa.struct([pa.field("key", column.type.key_type), pa.field("value", column.type.item_type)])

@@ -32,6 +32,7 @@ _BUFFER_INDEX = 2  # of a view seen as four int32
 _INLINE_BYTES = 12
 _WORD_BYTES = 8  # of numbers that one view holds; its `rest` stays empty then
 _INT32_PER_VIEW = 4
+_NO_VIEWS = np.zeros(0, _OPAQUE_VIEW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +60,21 @@ class Payload:
     buffers: list[pa.Buffer]
 
     @classmethod
-    def of(cls, column: pa.Array, selected: Int64Column | None = None) -> Payload:
+    def of(cls, column: pa.Array | pa.ChunkedArray, selected: Int64Column | None = None) -> Payload:
         """A binary or large_binary column, which may be a slice and hold nulls, which write nothing: over the same bytes.
 
         `selected` names the entry that each row takes; without it row i takes entry i.
         """
         views: list[NDArray[np.void]] = []
         buffers: list[pa.Buffer] = []
-        for part in _addressable(column):
+        for part in (part for piece in pieces_of(column) for part in _addressable(piece)):
             as_views = part.cast(pa.binary_view())
             _, views_buffer, *own = as_views.buffers()
             views.append(np.frombuffer(views_buffer, _OPAQUE_VIEW, len(part), as_views.offset * _OPAQUE_VIEW.itemsize))
             if buffers:
                 views[-1] = _moved(views[-1], len(buffers))
             buffers += own
-        joined = views[0] if len(views) == 1 else np.concatenate(views)
+        joined = views[0] if len(views) == 1 else np.concatenate([_NO_VIEWS, *views])
         return cls(joined if selected is None else joined[selected], buffers)
 
     def rows(self, lo: int, hi: int) -> Payload:
@@ -134,6 +135,10 @@ def data_buffer(array: pa.Array) -> pa.Buffer:
 
 
 # ---- PAYLOADS
+
+
+def pieces_of(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
 
 
 def _moved(views: NDArray[np.void], by: int) -> NDArray[np.void]:

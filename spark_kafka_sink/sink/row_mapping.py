@@ -84,7 +84,7 @@ TIMESTAMP = Attribute("timestamp", ("timestamp", "bigint"), lambda kind: isinsta
 
 @dataclass(frozen=True, slots=True)
 class RowMapping:
-    """Where the parts of a record lie in each Arrow batch: positions of columns, None for what there is not."""
+    """Where the parts of a record lie among the columns: their positions, None for what there is not."""
 
     topic: str | int | None  # a str: the topic of all rows
     value: int | None
@@ -118,31 +118,35 @@ class RowMapping:
             else None,
         )
 
-    def columns(self, batch: pa.RecordBatch) -> dict[str, Any]:
-        """The arguments of `KafkaProducer.send_columns` for one Arrow batch. Copies nothing but timestamps.
+    def columns(self, table: pa.Table) -> dict[str, Any]:
+        """The arguments of `KafkaProducer.send_columns` for rows as they came. Values stay in pieces, other columns are joined.
 
         Raises InvalidRecordError for a null topic. What is wrong with other values, the producer tells.
         """
-        columns = self.unchecked_columns(batch)
+        columns = self.unchecked_columns(table)
         if not isinstance(columns["topic"], str) and columns["topic"].null_count:
             raise InvalidRecordError(NULL_TOPIC, condition="KAFKA_NULL_TOPIC_IN_DATA")
         return columns
 
-    def unchecked_columns(self, batch: pa.RecordBatch) -> dict[str, Any]:
+    def unchecked_columns(self, table: pa.Table) -> dict[str, Any]:
         """The same, null topics included."""
 
         def column(position: int | None) -> pa.Array | None:
-            return None if position is None else batch.column(position)
+            return None if position is None else _joined(table.column(position))
 
         timestamp = column(self.timestamp)
         return {
             "topic": self.topic if isinstance(self.topic, str) else column(self.topic),
-            "value": column(self.value),
+            "value": None if self.value is None else table.column(self.value),
             "key": column(self.key),
             "partition": column(self.partition),
             "headers": column(self.headers),
             "timestamp": timestamp if timestamp is None else _milliseconds(timestamp),
         }
+
+
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _milliseconds(timestamp: pa.Array) -> pa.Array:

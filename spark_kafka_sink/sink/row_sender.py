@@ -51,14 +51,14 @@ TO_WAIT_FOR = ("KAFKA_UNKNOWN_TOPIC", "KAFKA_UNKNOWN_PARTITION")  # the producer
 class Chunk:
     """Rows as they came, and their numbers in the task's input."""
 
-    batch: pa.RecordBatch
+    table: pa.Table
     numbers: Sequence[int] | npt.NDArray[np.int64]
 
     def take(self, rows: npt.NDArray[np.int64]) -> Chunk:
-        return Chunk(self.batch.take(pa.array(rows)), np.asarray(self.numbers)[rows])
+        return Chunk(self.table.take(pa.array(rows)), np.asarray(self.numbers)[rows])
 
     def slice(self, start: int, stop: int) -> Chunk:
-        return Chunk(self.batch.slice(start, stop - start), self.numbers[start:stop])
+        return Chunk(self.table.slice(start, stop - start), self.numbers[start:stop])
 
 
 @dataclass(slots=True)
@@ -113,29 +113,29 @@ class RowSender:
 
     # SENDING
 
-    def send(self, batch: pa.RecordBatch) -> None:
+    def send(self, table: pa.Table) -> None:
         """Queue all rows. Blocks as send_columns does, and as long as the user's rates ask for.
 
         Raises KafkaError for a row that must be written and cannot be, so that a task fails before it has read all.
         """
-        chunk = Chunk(batch, range(self.rows, self.rows + batch.num_rows))
-        self.rows += batch.num_rows
+        chunk = Chunk(table, range(self.rows, self.rows + table.num_rows))
+        self.rows += table.num_rows
         if self._throttle.is_off:
             self._send(chunk)
             return
-        for start, stop in self._throttle.runs(payload_bytes(self._mapping.unchecked_columns(batch))):
+        for start, stop in self._throttle.runs(payload_bytes(self._mapping.unchecked_columns(table))):
             self._send(chunk.slice(start, stop))
 
     def _send(self, chunk: Chunk) -> None:
         if self._unknown_topics or self._partition_counts:
             chunk = self._without_rows_known_to_fail(chunk)
-        while chunk.batch.num_rows:
+        while chunk.table.num_rows:
             try:
-                delivery = self._producer.send_columns(**self._mapping.columns(chunk.batch))
+                delivery = self._producer.send_columns(**self._mapping.columns(chunk.table))
             except KafkaError as error:  # of these rows, none has been queued
                 chunk = self._without_refused_rows(chunk, error)
             else:
-                self._keep(_Sent(delivery, chunk, chunk.batch.nbytes))
+                self._keep(_Sent(delivery, chunk, chunk.table.nbytes))
                 return
 
     def _keep(self, sent: _Sent) -> None:
@@ -215,7 +215,7 @@ class RowSender:
 
     def _told_of(self, chunk: Chunk, row: int, error: KafkaError, text: str, partition: int | None = None) -> KafkaError:
         told = copy.copy(error)
-        columns = self._mapping.unchecked_columns(chunk.batch)
+        columns = self._mapping.unchecked_columns(chunk.table)
         told.message = f"{row_in_words(columns, row, int(chunk.numbers[row]), partition)}: {text}"
         return told
 
@@ -225,7 +225,7 @@ class RowSender:
         """The rows that are good, after the others have had their fate. Raises if that is to fail, or if no row is to blame."""
         if not isinstance(error, InvalidRecordError) and error.condition != "KAFKA_UNKNOWN_TOPIC":
             raise error
-        columns = self._mapping.unchecked_columns(chunk.batch)
+        columns = self._mapping.unchecked_columns(chunk.table)
         topics = _topics(columns["topic"])
         if error.condition == "KAFKA_UNKNOWN_TOPIC" and not isinstance(columns["topic"], str):
             self._unknown_topics |= self._producer.unknown_topics(topics)
@@ -241,7 +241,7 @@ class RowSender:
 
     def _without_rows_known_to_fail(self, chunk: Chunk) -> Chunk:
         """What the producer would find too, after waiting max.block.ms for the topics or partitions with every chunk anew."""
-        columns = self._mapping.unchecked_columns(chunk.batch)
+        columns = self._mapping.unchecked_columns(chunk.table)
         highest = None if columns["partition"] is None else pc.max(columns["partition"]).as_py()
         topics = _topics(columns["topic"])
         counted = [name for name in topics if name in self._partition_counts]
@@ -258,7 +258,7 @@ class RowSender:
         for each in refusals:
             self._reject(chunk, each)
         refused = np.concatenate([each.rows for each in refusals])
-        return chunk.take(np.setdiff1d(np.arange(chunk.batch.num_rows), refused))
+        return chunk.take(np.setdiff1d(np.arange(chunk.table.num_rows), refused))
 
     def _refusal_error(self, chunk: Chunk, refusal: Refusal, error: KafkaError) -> KafkaError:
         if error.condition != refusal.condition:
@@ -307,7 +307,7 @@ class RowSender:
 
     def _reject(self, chunk: Chunk, refusal: Refusal, partition: int | None = None) -> None:
         fate = self._rules.fate(refusal.condition)
-        columns = self._mapping.unchecked_columns(chunk.take(refusal.rows).batch)
+        columns = self._mapping.unchecked_columns(chunk.take(refusal.rows).table)
         if refusal.condition not in self._told:
             self._told.add(refusal.condition)
             where = row_in_words(columns, 0, int(chunk.numbers[refusal.rows[0]]), partition)

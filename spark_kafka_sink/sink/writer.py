@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
     from spark_kafka_sink.sink.row_sender import RowSender
 
-GATHERED_BYTES = 4 * 1024 * 1024  # Spark's Arrow batches have 10,000 rows, often 1 MB; the producer lays out 32,768 at a time
+GATHERED_ROWS = (
+    32 * 1024
+)  # what the producer lays out at a time; Spark's Arrow batches have 10,000 rows, or as few as the user says
+GATHERED_BYTES = 16 * 1024 * 1024
 _LOGIN = "sasl.jaas.config"  # may name a file inside
 
 
@@ -66,28 +69,22 @@ class Task:
 
 
 def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Small neighbours, up to GATHERED_BYTES, and large batches alone, so that joining never copies much; no empty ones.
+    """Neighbours, up to GATHERED_ROWS and GATHERED_BYTES, and larger batches alone; no empty ones.
 
-    Work per partition is done once for what is joined.
+    Work per partition is done once for what is gathered.
     """
     waiting: list[pa.RecordBatch] = []
-    size = 0
+    rows = size = 0
     for batch in batches:
-        if waiting and size + batch.nbytes > GATHERED_BYTES:
+        if waiting and (rows + batch.num_rows > GATHERED_ROWS or size + batch.nbytes > GATHERED_BYTES):
             yield waiting
-            waiting, size = [], 0
+            waiting, rows, size = [], 0, 0
         if batch.num_rows:
             waiting.append(batch)
+            rows += batch.num_rows
             size += batch.nbytes
     if waiting:
         yield waiting
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    columns = [pa.concat_arrays(parts) for parts in zip(*(batch.columns for batch in batches), strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
 
 
 def write_batches(
@@ -99,7 +96,7 @@ def write_batches(
     """
     started = time.monotonic()
     for gathered in gather(batches):
-        sender.send(_joined(gathered))
+        sender.send(pa.Table.from_batches(gathered))
     sender.finish()
     written = sender.written()
     metrics = producer.metrics(since_start=True)

@@ -147,6 +147,13 @@ def test_columns_pass_the_interceptors_in_their_order(kind: Any) -> None:
     assert (found.topic, found.key.to_pylist()) == ("t", [b"k", None])
 
 
+def test_values_in_pieces_are_one_array_to_interceptors() -> None:
+    def is_one_array(columns: ProducerColumns) -> ProducerColumns:
+        return replace(columns, value=binary(b"yes" if isinstance(columns.value, pa.Array) else b"no", b""))
+
+    assert values(through(Changing(is_one_array), value=pa.chunked_array([[b"a"], [b"b"]]))) == [b"yes", b""]
+
+
 @pytest.mark.parametrize("kind", [Appends, AppendsToRecords])
 def test_an_interceptor_that_fails_is_passed_over_and_the_next_gets_the_last_good_columns(
     kind: Any, caplog: pytest.LogCaptureFixture

@@ -17,6 +17,7 @@ import pytest
 from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.partitioner import UNDECIDED, RoundRobinPartitioner, StickyPartitioner, UserPartitioner
+from spark_kafka_sink.records.columns import record_columns
 from tests.producer.harness import TOPIC, cluster, columns, config
 
 BATCH = 1000
@@ -165,12 +166,14 @@ class ByLength:
     def __init__(self) -> None:
         self.config: Mapping[str, object] = {}
         self.calls: list[tuple[Any, ...]] = []
+        self.kinds: set[type] = set()
         self.closed = 0
 
     def configure(self, config: Mapping[str, object]) -> None:
         self.config = config
 
     def partition_columns(self, topic: str, key: pa.Array, value: pa.Array, cluster: Cluster) -> Any:
+        self.kinds |= {type(key), type(value)}
         self.calls.append((topic, key.to_pylist(), value.to_pylist()))
         return pc.binary_length(value).to_numpy(zero_copy_only=False) % (cluster.partition_count(topic) or 1)
 
@@ -250,6 +253,14 @@ def test_only_rows_that_name_no_partition_are_shown_with_null_for_what_they_lack
     assert decide(instance, [b"a", b"bb", None, b"ccc"], [UNDECIDED, 0, 3, UNDECIDED]) == [1, 0, 3, 3]
     assert decide(instance, [b"a", b"a"], [2, 2]) == [2, 2]
     assert instance.calls == [(TOPIC, [None, None], [b"a", b"ccc"])]
+
+
+def test_values_in_pieces_are_one_array_to_a_partitioner() -> None:
+    in_pieces = record_columns(pa.chunked_array([[b"a"], [b"bb", b""]], pa.binary()))
+    undecided, rows = np.full(3, UNDECIDED, np.int32), np.arange(3, dtype=np.int32)
+    instance = ByLength()
+    assert partitioner_of(instance).decide(TOPIC, in_pieces, undecided, rows, CLUSTER).tolist() == [1, 2, 0]
+    assert instance.kinds == {pa.BinaryArray}
 
 
 @pytest.mark.parametrize(

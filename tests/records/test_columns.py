@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,15 @@ def test_payloads_keep_their_memory(kind: pa.DataType) -> None:
     column = pa.array(["some", "text"], pa.string()).cast(kind)
     value: pa.Array = record_columns(column).value
     assert value.buffers()[2].address == column.buffers()[2].address
+
+
+def test_values_in_pieces_stay_where_they_are_and_keys_become_one() -> None:
+    column = pa.chunked_array([pa.array(TEXTS[:2], pa.string()), pa.array(TEXTS[2:], pa.string())])
+    columns = record_columns(column, key=column)
+    assert isinstance(columns.value, pa.ChunkedArray)
+    addresses = [[piece.buffers()[2].address for piece in each.chunks] for each in (columns.value, column)]
+    assert addresses[0] == addresses[1]
+    assert isinstance(columns.key, pa.BinaryArray)
 
 
 def test_stray_bytes_under_a_null_are_not_written() -> None:
@@ -256,9 +266,10 @@ payloads = st.none() | st.binary(max_size=8)
 @given(st.lists(st.tuples(payloads, payloads, header_lists, st.integers(0, 2**40)), max_size=8), st.data())
 def test_slices_and_taken_rows_are_those_rows(rows: list[Any], data: st.DataObject) -> None:
     values, keys, headers, timestamps = ([row[column] for row in rows] for column in range(4))
-    columns = record_columns(
-        pa.array(values, pa.binary()), pa.array(keys, pa.binary()), pa.array(headers, HEADERS), pa.array(timestamps, pa.int64())
-    )
+    pieces = data.draw(st.sampled_from([1, 2, 3, 9]))
+    cuts = [len(rows) * piece // pieces for piece in range(pieces + 1)]
+    in_pieces = pa.chunked_array([values[lo:hi] for lo, hi in itertools.pairwise(cuts)], pa.binary())
+    columns = record_columns(in_pieces, pa.array(keys, pa.binary()), pa.array(headers, HEADERS), pa.array(timestamps, pa.int64()))
     expected = [DecodedRecord(row[3], row[1], row[0], row[2] or []) for row in rows]
     start, stop = sorted(data.draw(st.tuples(st.integers(0, len(rows)), st.integers(0, len(rows)))))
     assert_rows(columns.slice(start, stop), expected[start:stop])

@@ -138,8 +138,8 @@ def test_a_mapping_is_plain_data() -> None:
 # --- at run time ------------------------------------------------------------------------------------------------------
 
 
-def batch(**columns: pa.Array) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(columns)
+def batch(**columns: pa.Array) -> pa.Table:
+    return pa.Table.from_pydict(columns)
 
 
 def test_columns_are_handed_over_as_they_lie() -> None:
@@ -147,11 +147,19 @@ def test_columns_are_handed_over_as_they_lie() -> None:
     mapping, _ = check({"key": "binary", "value": "string", "partition": "int"}, topic="orders")
     columns = mapping.columns(batch(key=key, value=value, partition=part))
     assert columns["topic"] == "orders"
-    assert columns["value"].buffers()[2].address == value.buffers()[2].address
+    assert columns["value"].chunk(0).buffers()[2].address == value.buffers()[2].address
     assert columns["key"].equals(key)
     assert columns["partition"].equals(part)
     assert columns["headers"] is None
     assert columns["timestamp"] is None
+
+
+def test_of_gathered_batches_values_stay_in_pieces_and_the_rest_is_joined() -> None:
+    mapping, _ = check({"key": "binary", "value": "string"}, topic="orders")
+    gathered = pa.concat_tables([batch(key=pa.array([b"k"]), value=pa.array(["v"]))] * 2)
+    columns = mapping.columns(gathered)
+    assert columns["value"].chunks == [pa.array(["v"])] * 2
+    assert columns["key"].equals(pa.array([b"k", b"k"]))
 
 
 def test_topics_come_from_their_column() -> None:

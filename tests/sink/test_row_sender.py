@@ -25,9 +25,9 @@ NO_KEY = KafkaError("Compacted topic cannot accept message without key", conditi
 TOO_LARGE = BrokerError("t-0 (1 records): too large", error_code=10, condition="KAFKA_MESSAGE_TOO_LARGE")
 
 
-def batch(values: list[str], partitions: list[int | None] | None = None) -> pa.RecordBatch:
+def batch(values: list[str], partitions: list[int | None] | None = None) -> pa.Table:
     columns = [pa.array(values), pa.array([f"k{value}" for value in values])]
-    return pa.RecordBatch.from_arrays(
+    return pa.Table.from_arrays(
         [*columns, pa.array(partitions or [None] * len(values), pa.int32())], names=["value", "key", "partition"]
     )
 
@@ -88,7 +88,7 @@ def test_a_row_that_the_producer_refuses_fails_the_task_and_is_told_with_its_num
 
 def test_a_null_topic_is_told_in_sparks_words_and_then_with_its_row() -> None:
     mapping = RowMapping(topic=1, value=0, key=None, partition=None, headers=None, timestamp=None)
-    topics = pa.RecordBatch.from_arrays([pa.array(["a", "b"]), pa.array(["t", None])], names=["value", "topic"])
+    topics = pa.Table.from_arrays([pa.array(["a", "b"]), pa.array(["t", None])], names=["value", "topic"])
     sending = RowSender(FakeProducer(), mapping, {"bootstrap.servers": "a:1"}, RowRules(), FakeProducer)  # type: ignore[arg-type]
     with pytest.raises(InvalidRecordError) as raised:
         sending.send(topics)
@@ -165,8 +165,8 @@ class Lacking(FakeProducer):
         return {name: f"Topic {name} not present" for name in topics if name != "t" and self.answers}
 
 
-def to_topics(*topics: str) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([f"v-{each}" for each in topics]), pa.array(topics)], names=["value", "topic"])
+def to_topics(*topics: str) -> pa.Table:
+    return pa.Table.from_arrays([pa.array([f"v-{each}" for each in topics]), pa.array(topics)], names=["value", "topic"])
 
 
 def sender_by_column(producer: FakeProducer, rules: RowRules) -> RowSender:

@@ -77,8 +77,10 @@ def test_every_batch_is_sent_flushed_and_counted(on_send: object) -> None:
     assert dict(zip(COUNTERS, message.counters, strict=True))["batch-send-total"] == 3
 
 
-def test_small_neighbours_are_joined_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "GATHERED_BYTES", 20)  # a row of these is 5 bytes: its character and its offset
+@pytest.mark.parametrize(("limit", "value"), [("GATHERED_BYTES", 20), ("GATHERED_ROWS", 4)])
+def test_small_neighbours_are_gathered_up_to_a_size(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
+    monkeypatch.setattr(writer, "GATHERED_BYTES", 1_000)  # a row of these is 5 bytes: its character and its offset
+    monkeypatch.setattr(writer, limit, value)
     producer = FakeProducer()
     assert write(Batches(2, 0, 1, 3, 10, 1), producer).rows == 17
     assert [len(call["value"]) for call in producer.calls] == [3, 3, 10, 1]
