@@ -81,12 +81,12 @@ class BufferPool:
     def blocks_for(self, size_bytes: int) -> int:
         return -(-size_bytes // self.block_size)
 
-    def try_allocate(self, block_count: int, charge: int = 0) -> PoolMemory | None:
+    def try_allocate(self, block_count: int, *, charge: int = 0) -> PoolMemory | None:
         """As allocate, if there is so much now and nobody has been waiting longer; never blocks."""
         with self._lock:
             return self._take_locked(block_count, charge) if self._are_free_locked(block_count + charge) else None
 
-    def allocate(self, block_count: int, max_block_ms: int, charge: int = 0) -> PoolMemory:
+    def allocate(self, block_count: int, max_block_ms: int, *, charge: int = 0) -> PoolMemory:
         """Blocks, and leave to use memory of one's own, of the size of `charge` blocks.
 
         Waits at most `max_block_ms` for others to give theirs back.
@@ -134,7 +134,7 @@ class BufferPool:
             self._waiters.remove(turn)
             self._wake_next_locked()  # whatever is left, or is not taken, belongs to the next in line once the lock is free
 
-    def overdraw(self, block_count: int, charge: int = 0) -> PoolMemory:
+    def overdraw(self, block_count: int, *, charge: int = 0) -> PoolMemory:
         """Memory beyond the total, at once: for the Sender, which must not wait for memory that only it can give back.
 
         What it asks for is held by gathered records already and so bounded by them; as much given back later is let go.

@@ -168,11 +168,12 @@ class SliceLayout:
         return self._rows.original_rows[self._row :]
 
     def overdraw_memory(self) -> None:
-        self._stock = self._pool.overdraw(*self._wanted)
+        blocks, charge = self._wanted
+        self._stock = self._pool.overdraw(blocks, charge=charge)
 
     def wait_for_memory(self, max_block_ms: int) -> None:
         blocks, charge = self._wanted
-        self._stock = self._pool.allocate(blocks, max_block_ms, charge)
+        self._stock = self._pool.allocate(blocks, max_block_ms, charge=charge)
 
     def reserve(self) -> list[Reservation]:
         """Room for as many of the remaining rows as there is memory for now; an empty list when there is none at all."""
@@ -305,10 +306,10 @@ class SliceLayout:
 
     def _fill_stock(self, block_count: int, charge: int) -> bool:
         """Have so much memory at hand; false, and no more than before, when the pool has too little now. Never waits."""
-        more = max(0, block_count - len(self._stock.blocks)), max(0, charge - self._stock.charged)
-        if more == (0, 0):
+        more_blocks, more_charge = max(0, block_count - len(self._stock.blocks)), max(0, charge - self._stock.charged)
+        if more_blocks == more_charge == 0:
             return True
-        taken = self._pool.try_allocate(*more)
+        taken = self._pool.try_allocate(more_blocks, charge=more_charge)
         if taken is None:
             self._wanted = block_count, charge
             return False

@@ -80,7 +80,7 @@ def test_a_block_given_back_is_handed_out_again() -> None:
 def test_giving_back_leaves_the_caller_nothing() -> None:
     """A batch that kept its blocks could give them back twice, and two batches would share memory."""
     pool = pool_of(3)
-    memory = pool.allocate(2, 10, 1)
+    memory = pool.allocate(2, 10, charge=1)
     pool.deallocate(memory)
     assert memory == PoolMemory()
     pool.deallocate(memory)
@@ -95,12 +95,12 @@ def test_no_block_is_handed_out_twice() -> None:
 
 def test_memory_that_a_caller_brings_counts_like_blocks() -> None:
     pool = pool_of(4)
-    charge = pool.try_allocate(0, 3)
+    charge = pool.try_allocate(0, charge=3)
     assert charge == PoolMemory([], 3)
     assert pool.available_memory == BLOCK
-    assert pool.try_allocate(0, 2) is None
+    assert pool.try_allocate(0, charge=2) is None
     assert pool.try_allocate(2) is None
-    assert pool.try_allocate(1, 1) is None
+    assert pool.try_allocate(1, charge=1) is None
     pool.deallocate(charge)
     assert pool.available_memory == 4 * BLOCK
 
@@ -109,7 +109,7 @@ def test_free_blocks_are_let_go_for_a_charge() -> None:
     """Both together would be more memory than the pool may use."""
     pool = pool_of(4)
     pool.deallocate(pool.allocate(4, 0))
-    charge = pool.allocate(0, 0, 3)
+    charge = pool.allocate(0, 0, charge=3)
     assert len(pool._free) == 1
     pool.deallocate(charge)
     assert len(pool.allocate(4, 0)) == 4
@@ -119,9 +119,9 @@ def test_a_charge_waits_its_turn() -> None:
     clock = WaitingClock()
     pool = pool_of(4, clock)
     held = pool.allocate(3, 10)
-    first = in_thread(lambda: pool.allocate(0, 10, 3))
+    first = in_thread(lambda: pool.allocate(0, 10, charge=3))
     clock.await_waiter()
-    assert pool.try_allocate(0, 1) is None  # one is free, but it belongs to the waiter
+    assert pool.try_allocate(0, charge=1) is None  # one is free, but it belongs to the waiter
     pool.deallocate(held)
     assert first.result(WAIT_S) == PoolMemory([], 3)
     assert pool.available_memory == BLOCK
@@ -130,7 +130,7 @@ def test_a_charge_waits_its_turn() -> None:
 def test_a_charge_beyond_the_total_is_let_go_when_it_ends() -> None:
     pool = pool_of(2)
     held = pool.allocate(2, 10)
-    pool.deallocate(pool.overdraw(0, 3))
+    pool.deallocate(pool.overdraw(0, charge=3))
     assert pool.available_memory == 0
     pool.deallocate(held)
     assert pool.available_memory == 2 * BLOCK
@@ -453,7 +453,7 @@ def test_ten_threads_that_take_and_give_back_lose_nothing() -> None:
     def work(seed: int) -> int:
         random = Random(seed)
         for _ in range(300):
-            memory = pool.allocate(random.randint(1, 8), 30_000, random.randint(0, 2))
+            memory = pool.allocate(random.randint(1, 8), 30_000, charge=random.randint(0, 2))
             marks = [random.randrange(256) for _ in memory.blocks]
             for block, mark in zip(memory.blocks, marks, strict=True):
                 block[0] = mark

@@ -350,7 +350,7 @@ def test_blocks_are_never_lost_nor_handed_out_twice(steps: list[tuple[int, bool,
         else:
             try:
                 wanted = min(count, 10)
-                held.append(pool.allocate(0, 1, wanted) if brings_its_own else pool.allocate(wanted, 1))
+                held.append(pool.allocate(0, 1, charge=wanted) if brings_its_own else pool.allocate(wanted, 1))
             except KafkaTimeoutError:
                 assert pool.available_memory < count * 1024
         blocks = [id(block) for group in held for block in group.blocks]

@@ -170,7 +170,7 @@ def test_memory_for_many_partitions_is_asked_for_once(monkeypatch: pytest.Monkey
     asked = Mock(wraps=stage.pool.try_allocate)
     monkeypatch.setattr(stage.pool, "try_allocate", asked)
     lay_out(stage, [ROW] * 50, list(range(50)))
-    asked.assert_called_once_with(50, 0)
+    asked.assert_called_once_with(50, charge=0)
 
 
 @pytest.mark.parametrize("partitions", [[0] * 300, [0] * 150 + [1] * 150])
@@ -238,7 +238,7 @@ def test_blocks_taken_for_a_place_that_is_gone_are_given_back(monkeypatch: pytes
     def while_somebody_else_begins_the_batch(block_count: int, charge: int) -> PoolMemory | None:
         monkeypatch.undo()
         stage.append(b"somebody else")
-        return try_allocate(block_count, charge)
+        return try_allocate(block_count, charge=charge)
 
     monkeypatch.setattr(stage.pool, "try_allocate", while_somebody_else_begins_the_batch)
     (reservation,) = layout.reserve()
