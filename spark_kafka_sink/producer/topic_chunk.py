@@ -87,6 +87,7 @@ def chunks_by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt
     if len(names) == 1:
         yield TopicChunk(names[0], columns, explicit, rows)
         return
+    columns = columns.in_one_piece()
     codes = encoded.indices.to_numpy()
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=len(names))).tolist()

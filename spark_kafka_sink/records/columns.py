@@ -9,7 +9,7 @@ Law: a length of -1 is a null, and only such a row is one; nobody below looks at
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -56,6 +56,10 @@ class RecordColumns:
         start, stop, _ = slice(start, stop).indices(self.rows)
         rows = max(0, stop - start)
         return self._map(rows, lambda column: column.slice(start, rows), lambda numbers: numbers[start : start + rows])
+
+    def in_one_piece(self) -> RecordColumns:
+        """The same rows, for whoever takes from them more than once: Arrow joins pieces anew for each `take`."""
+        return self if self.value is None else replace(self, value=contiguous(self.value))
 
     def take(self, indices: NDArray[np.integer]) -> RecordColumns:
         """The rows named by `indices`, in that order, copied."""

@@ -107,11 +107,13 @@ def test_keys_can_be_ignored(broker: FakeBroker) -> None:
         assert len(delivery.result(WAIT_MS).offsets) == 1
 
 
-def test_a_topic_column_sends_each_row_to_its_topic_in_order(broker: FakeBroker, producer: KafkaProducer) -> None:
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_topic_column_sends_each_row_to_its_topic_in_order(broker: FakeBroker, producer: KafkaProducer, pieces: int) -> None:
     topics = pa.array(["single", "other", "single", "other", "single"])
-    producer.send_columns(topics, value=binary(b"0", b"1", b"2", b"3", b"4"), partition=pa.array([0] * 5, pa.int32())).result(
-        WAIT_MS
-    )
+    values = binary(b"0", b"1", b"2", b"3", b"4")
+    if pieces > 1:
+        values = pa.chunked_array([values[:1], values[1:4], values[4:]])
+    producer.send_columns(topics, value=values, partition=pa.array([0] * 5, pa.int32())).result(WAIT_MS)
     assert broker.values("single") == [b"0", b"2", b"4"]
     assert broker.values("other", 0) == [b"1", b"3"]
 

@@ -80,6 +80,9 @@ def test_values_in_pieces_stay_where_they_are_and_keys_become_one() -> None:
     addresses = [[piece.buffers()[2].address for piece in each.chunks] for each in (columns.value, column)]
     assert addresses[0] == addresses[1]
     assert isinstance(columns.key, pa.BinaryArray)
+    joined = columns.in_one_piece()
+    assert isinstance(joined.value, pa.BinaryArray)
+    assert rows_of(joined) == rows_of(columns)
 
 
 def test_stray_bytes_under_a_null_are_not_written() -> None:
