@@ -149,7 +149,7 @@ class Interceptors:
 
     def send_columns(self, given: ProducerColumns, send: Callable[[ProducerColumns, Watch], Any]) -> Any:
         """Let the chain see columns, then send what comes out. Whatever `send` raises is told to the chain, for each row."""
-        columns = given if given.value is None else replace(given, value=contiguous(given.value))
+        columns = replace(given, **{name: contiguous(column) for name, column in given.columns().items()})
         for each in self._chain:
             if each.on_send_columns is not None:
                 columns = self._next(each, each.on_send_columns, columns)

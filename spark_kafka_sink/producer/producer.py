@@ -60,7 +60,7 @@ from spark_kafka_sink.producer.topic_chunk import (
     row_count,
 )
 from spark_kafka_sink.producer.transaction_manager import TransactionManager
-from spark_kafka_sink.records.columns import NULL_LENGTH, RecordColumns, record_columns
+from spark_kafka_sink.records.columns import NULL_LENGTH, Column, RecordColumns, record_columns
 from spark_kafka_sink.records.murmur2 import partition_for_keys
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 
@@ -167,15 +167,15 @@ class KafkaProducer:
 
     def send_columns(
         self,
-        topic: str | pa.Array,
+        topic: str | pa.Array | pa.ChunkedArray,
         *,
-        value: pa.Array | None,
-        key: pa.Array | None = None,
-        partition: pa.Array | None = None,
-        headers: pa.Array | None = None,
-        timestamp: pa.Array | None = None,
+        value: Column,
+        key: Column = None,
+        partition: Column = None,
+        headers: Column = None,
+        timestamp: Column = None,
     ) -> Delivery:
-        """Queue a chunk of rows: one record per row.
+        """Queue a chunk of rows: one record per row. Columns may be in pieces (pyarrow.ChunkedArray), as those of a table are.
 
         Args:
             topic: one name for all rows, or a string column without nulls.

@@ -118,6 +118,23 @@ def test_a_topic_column_sends_each_row_to_its_topic_in_order(broker: FakeBroker,
     assert broker.values("other", 0) == [b"1", b"3"]
 
 
+def test_every_column_may_be_in_pieces_as_those_of_a_table_are(broker: FakeBroker, producer: KafkaProducer) -> None:
+    row = pa.table(
+        {
+            "topic": ["other"],
+            "value": [b"v"],
+            "key": [b"k"],
+            "partition": pa.array([0], pa.int32()),
+            "headers": [[{"key": "h", "value": b"x"}]],
+            "timestamp": [1_234],
+        }
+    )
+    table = pa.concat_tables([row, row.slice(0, 0), row])
+    producer.send_columns(**{name: table[name] for name in table.column_names}).result(WAIT_MS)
+    found = broker.records("other", 0)
+    assert [(each.key, each.value, each.headers, each.timestamp) for each in found] == [(b"k", b"v", (("h", b"x"),), 1_234)] * 2
+
+
 def test_a_dictionary_of_topics_may_name_some_that_no_row_uses(broker: FakeBroker, producer: KafkaProducer) -> None:
     topics = pa.array(["single", "gone"]).dictionary_encode()[:1]
     producer.send_columns(topics, value=binary(b"a")).result(WAIT_MS)
