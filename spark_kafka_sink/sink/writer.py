@@ -34,10 +34,8 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
     from spark_kafka_sink.sink.row_sender import RowSender
 
-GATHERED_ROWS = (
-    32 * 1024
-)  # what the producer lays out at a time; Spark's Arrow batches have 10,000 rows, or as few as the user says
-GATHERED_BYTES = 16 * 1024 * 1024
+GATHERED_ROWS = 32 * 1024  # what the producer lays out at a time; Spark's Arrow batches have 10,000 rows, or fewer if asked to
+GATHERED_BYTES = 8 * 1024 * 1024
 _LOGIN = "sasl.jaas.config"  # may name a file inside
 
 

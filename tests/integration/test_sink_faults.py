@@ -1,7 +1,7 @@
 """What fails while Spark writes, on real Spark and real brokers: every row is there, and those there twice are explained.
 
 Rows are numbered; a Spark partition has ROWS of them, in order. A partitioner of the tests does the harm, when it sees a certain
-row (plugins.Fault), so that the rows before it have been sent: buffer.memory holds 1 MiB of the 8 MiB of a partition. The table
+row (plugins.Fault), so that the rows before it have been sent: buffer.memory holds 1 MiB of the 12 MiB of a partition. The table
 in the README and in commit_protocol.py says what these tests see.
 """
 
@@ -27,12 +27,12 @@ from tests.integration.reading import READERS, ReadRecord
 from tests.integration.test_sink_deployment import ROOT
 from tests.integration.writing import FORMAT
 
-ROWS = 8_000
+ROWS = 12_000
 TASKS = 4
 ALL = range(TASKS * ROWS)
 DOOMED = range(ROWS, 2 * ROWS)  # of Spark partition 1
 FAULT_ROW = DOOMED[-100]
-CERTAIN = 3_000  # rows before the faulty one that must have been acknowledged: 1 MiB waits, 4 MiB come at a time
+CERTAIN = 6_000  # rows before the faulty one that must have been acknowledged: 1 MiB waits, 8 MiB come at a time
 LIMIT_S = 240
 
 pytestmark = pytest.mark.spark
@@ -314,7 +314,7 @@ def test_a_killed_driver_repeats_the_batch_it_was_at_and_no_other(
     killed = Program(tmp_path, stream)
     assert killed.wait() != 0
     before = count_rows(read_topic(name))
-    assert CERTAIN < before.total() < len(ALL)
+    assert CERTAIN < before.total() <= len(ALL)  # all of them if Spark reads the doomed file last: files go by size
     assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
     Program(tmp_path, stream).succeed()
     counts = count_rows(read_topic(name))
