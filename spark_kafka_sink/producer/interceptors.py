@@ -34,7 +34,8 @@ from spark_kafka_sink.producer.record_gatherer import (
     checked_headers,
 )
 from spark_kafka_sink.producer.serializers import as_bytes
-from spark_kafka_sink.records.columns import RecordColumns, contiguous
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.interleave import contiguous
 
 logger = logging.getLogger(__name__)
 

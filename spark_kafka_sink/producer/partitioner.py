@@ -23,7 +23,8 @@ from spark_kafka_sink.config import KAFKAS_PARTITIONERS, ProducerConfig
 from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.plugins import Plugin, make_plugin
-from spark_kafka_sink.records.columns import RecordColumns, contiguous
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.interleave import contiguous
 
 UNDECIDED = -1  # in an int32 column: the row has no partition yet
 

@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.partitioner import UserPartitioner
-from spark_kafka_sink.records.columns import RecordColumns, contiguous
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.interleave import contiguous
 
 SLICE_ROWS = 32 * 1024  # what is laid out at a time: bounds the scratch memory, some 250 B a row
 NO_PARTITION = -1  # in an int32 column: the row does not say

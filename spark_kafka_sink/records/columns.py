@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
-from spark_kafka_sink.records.interleave import INT32_MAX, Payload, binary_offsets, join_rows, pieces_of
+from spark_kafka_sink.records.interleave import INT32_MAX, Payload, binary_offsets, contiguous, join_rows, pieces_of
 from spark_kafka_sink.records.varint import Int64Column, varint_sizes
 
 NO_TIMESTAMP = -1  # what a batch carries when none of its records has a timestamp
@@ -136,13 +136,6 @@ def _payload(name: str, column: Column) -> Column:
 def _is_payload(kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return kind in _PAYLOAD_TYPES or bool(pa.types.is_fixed_size_binary(kind))
-
-
-def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """In one piece, copied if it is in several."""
-    if isinstance(column, pa.ChunkedArray):
-        return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
-    return column
 
 
 def _lengths(payload: Column) -> Int64Column | int:

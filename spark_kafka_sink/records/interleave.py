@@ -141,6 +141,13 @@ def pieces_of(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
     return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
 
 
+def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """In one piece, copied if it is in several."""
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+    return column
+
+
 def _moved(views: NDArray[np.void], by: int) -> NDArray[np.void]:
     words = views.view(np.int32).reshape(-1, _INT32_PER_VIEW).copy()
     words[:, _BUFFER_INDEX] += np.where(words[:, 0] > _INLINE_BYTES, np.int32(by), np.int32(0))

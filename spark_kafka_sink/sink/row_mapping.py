@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 
 from spark_kafka_sink.config import SinkOptions
 from spark_kafka_sink.errors import InvalidRecordError
+from spark_kafka_sink.records.interleave import contiguous
 
 NULL_TOPIC = (
     "The Kafka message data sent to the producer contains a null topic. Use the `topic` option for setting a default topic."
@@ -132,7 +133,7 @@ class RowMapping:
         """The same, null topics included."""
 
         def column(position: int | None) -> pa.Array | None:
-            return None if position is None else _joined(table.column(position))
+            return None if position is None else contiguous(table.column(position))
 
         timestamp = column(self.timestamp)
         return {
@@ -143,10 +144,6 @@ class RowMapping:
             "headers": column(self.headers),
             "timestamp": timestamp if timestamp is None else _milliseconds(timestamp),
         }
-
-
-def _joined(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _milliseconds(timestamp: pa.Array) -> pa.Array:
