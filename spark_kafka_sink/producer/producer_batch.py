@@ -103,6 +103,7 @@ class ProducerBatch:
         "final_state",
         "flush_id",
         "header",
+        "in_doubt",
         "in_flight",
         "last_attempt_ms",
         "last_error",
@@ -166,6 +167,7 @@ class ProducerBatch:
         self.last_attempt_ms = created_ms
         self.drained_ms = 0
         self.in_flight = False  # a request refers to its blocks
+        self.in_doubt = False  # an attempt under its present number ended without the broker saying that it wrote nothing
         self.final_state: FinalState | None = None
         self.last_error: str | None = None  # of the attempt before; told when the batch expires
         self.leader_epoch: int | None = None
@@ -347,9 +349,15 @@ class ProducerBatch:
         self.header = b""
 
     def reset_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Renumber a batch whose earlier attempts can no longer be mistaken for this one, because the epoch is new."""
+        """Renumber a batch that is surely not in the log: under a new epoch the broker cannot tell that it has it already."""
         self.set_producer_state(producer_id, producer_epoch, base_sequence)
         self.sequence_has_been_reset = True
+        self.in_doubt = False
+
+    @property
+    def may_be_written(self) -> bool:
+        """Whether the log can hold it under its present number, or still get it."""
+        return self.in_flight or self.in_doubt
 
     def wire_buffers(self) -> list[bytes | memoryview]:
         """Header and records as buffers to send; the header, with its CRC, is made once per producer state."""

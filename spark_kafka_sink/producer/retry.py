@@ -31,9 +31,9 @@ class Attempt:
     done: bool = False  # failed by the client already (expired in flight)
     idempotent: bool = False
     sequence_was_reset: bool = False
+    is_first: bool = True  # no batch of the partition with a lower sequence is being sent or retried
     is_next: bool = True  # its sequence directly follows the last acknowledged one
-    unresolved: bool = False  # the partition has a gap of unknown fate
-    follows_unresolved: bool = False  # and this batch is the one right behind it
+    unresolved: bool = False  # a batch of the partition was given up: its sequences may be missing in the log
     log_start_offset: int = -1
 
 
@@ -57,18 +57,22 @@ def _unknown_producer(attempt: Attempt) -> Decision:
     """The broker forgot this producer, as its last records there were deleted: it accepts a new epoch's first sequence."""
     if not attempt.idempotent:
         return Decision.FAIL
-    if attempt.log_start_offset == -1 or attempt.sequence_was_reset:
-        return Decision.RETRY  # the broker could not tell why; or the batch has been numbered anew already
+    if attempt.log_start_offset == -1 or attempt.sequence_was_reset or not attempt.is_first:
+        return Decision.RETRY  # the broker could not tell why; it was numbered anew already; or the first one decides
     return Decision.RETRY_IN_NEW_EPOCH
 
 
 def _out_of_order(attempt: Attempt) -> Decision:
-    """A gap before this batch: of an earlier one in flight that is being retried too, or a real one."""
+    """A gap before this batch: of an earlier one in flight that is being retried too, or a real one.
+
+    For the first batch in flight the gap is real. The broker has neither it nor any batch behind it, so that all of them can
+    go again under a new epoch.
+    """
     if not attempt.idempotent:
         return Decision.FAIL
-    if not attempt.unresolved and (attempt.sequence_was_reset or not attempt.is_next):
+    if not attempt.is_first:
         return Decision.RETRY
-    if not attempt.unresolved or attempt.follows_unresolved:
+    if attempt.unresolved or (attempt.is_next and not attempt.sequence_was_reset):
         return Decision.RETRY_IN_NEW_EPOCH
     return Decision.RETRY
 

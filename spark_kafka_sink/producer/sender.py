@@ -25,7 +25,7 @@ from spark_kafka_sink.producer.record_accumulator import ReadyCheckResult, Recor
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.retry import Attempt, Decision, decide
 from spark_kafka_sink.producer.transaction_manager import State, TransactionManager
-from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors, Persisted
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceData,
@@ -258,11 +258,7 @@ class Sender:
         """Fail what delivery.timeout.ms has caught up with, in queues and in flight."""
         for batch in self._accumulator.expired_batches(now_ms) + self._expired_in_flight(now_ms):
             logger.debug("- %s: delivery.timeout.ms has run out", batch)
-            self._fail(
-                batch, batch.poison or self._expiry_error(batch, now_ms), outcome_known=False, final_state=FinalState.ABORTED
-            )
-            if self._transactions is not None and batch.has_sequence:
-                self._transactions.mark_unresolved(batch)  # a number was given up, whether it was used or not
+            self._fail(batch, batch.poison or self._expiry_error(batch, now_ms), final_state=FinalState.ABORTED)
 
     def _expired_in_flight(self, now_ms: int) -> list[ProducerBatch]:
         limit_ms = self._config.delivery_timeout_ms
@@ -409,6 +405,7 @@ class Sender:
         logger.debug("< node %d: %r, correlation id %d: %s -> %s", *where, error, decision.value)
         if error:
             batch.last_error = str(error) + (f": {answer.error_message}" if answer.error_message else "")
+            batch.in_doubt |= error.persisted is not Persisted.NO  # an answer says nothing of the attempts before
         if batch.is_done:
             self._settle_late_answer(batch, decision, answer)
         else:
@@ -430,9 +427,9 @@ class Sender:
             done=batch.is_done,
             idempotent=True,
             sequence_was_reset=batch.sequence_has_been_reset,
+            is_first=transactions.is_first_in_flight(batch),
             is_next=transactions.sequences[batch.topic_partition].is_next(batch.base_sequence),
             unresolved=transactions.has_unresolved(batch.topic_partition),
-            follows_unresolved=transactions.follows_unresolved(batch),
             log_start_offset=answer.log_start_offset,
         )
 
@@ -459,16 +456,12 @@ class Sender:
             failure = self._failure(batch, error, answer)
             if decision is Decision.FATAL and self._transactions is not None:
                 self._transactions.become_fatal(failure)
-            self._fail(
-                batch,
-                failure,
-                outcome_known=batch.attempts < self._config.retries,
-                record_errors=_record_errors(failure, error, answer, batch.record_count),
-            )
+            self._fail(batch, failure, _record_errors(failure, error, answer, batch.record_count))
 
     def _split(self, batch: ProducerBatch) -> None:
         logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)
         self._metrics.splits.record(1)
+        # An earlier attempt of unknown outcome was as large: the broker did not write it either. The children are in no doubt.
         children = self._accumulator.split_and_reenqueue(batch)
         if self._transactions is not None:
             self._transactions.replace_in_flight(batch, children)
@@ -487,16 +480,15 @@ class Sender:
         self,
         batch: ProducerBatch,
         error: KafkaError,
-        *,
-        outcome_known: bool,
         record_errors: dict[int, KafkaError] | None = None,
+        *,
         final_state: FinalState = FinalState.FAILED,
     ) -> None:
         if not batch.is_done:  # counted before it is told
             self._metrics.records_failed(batch.topic_partition.topic, batch.record_count)
         batch.fail(error, record_errors, final_state)
         if self._transactions is not None:
-            self._transactions.batch_failed(batch, outcome_known=outcome_known)
+            self._transactions.batch_failed(batch)
         if batch.in_flight:
             self._accumulator.remove_incomplete(batch)  # flush() need not wait for an answer that nobody is waiting for
         else:
@@ -511,9 +503,7 @@ class Sender:
         for batch in self._accumulator.abort_batches(error):
             self._metrics.records_failed(batch.topic_partition.topic, batch.record_count)
             if self._transactions is not None:
-                self._transactions.batch_failed(batch, outcome_known=False)
-                if batch.has_sequence:
-                    self._transactions.mark_unresolved(batch)  # it may have been written, or leave a gap
+                self._transactions.batch_failed(batch)
 
     def _failure(self, batch: ProducerBatch, error: ErrorCode, answer: PartitionProduceResponse) -> KafkaError:
         where = f"{batch.topic_partition} ({batch.record_count} records, {batch.size_in_bytes} bytes)"

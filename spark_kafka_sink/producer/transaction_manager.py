@@ -2,6 +2,8 @@
 
 The idempotent half of Kafka's TransactionManager (transactions will stand on it). Sender thread only, except `fatal_error`,
 which callers read. It decides and remembers; the Sender sends. Numbers themselves are kept in sequence_numbers.py.
+Law: a batch is numbered anew only if it is surely not in the log. A broker knows a batch by its epoch and sequences: one that
+may have been written goes again under its old ones, which the broker acknowledges if it has it.
 
     UNINITIALIZED ──request──▶ INITIALIZING ──id received──▶ READY
           ▲                        │                           │
@@ -14,7 +16,7 @@ import enum
 import logging
 
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.producer.producer_batch import ProducerBatch, increment_sequence
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequence_numbers import NO_LAST_ACKED_SEQUENCE, NO_PRODUCER, ProducerIdAndEpoch, SequenceNumbers
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -44,9 +46,8 @@ class TransactionManager:
         self.producer = NO_PRODUCER
         self.fatal_error: KafkaError | None = None
         self.sequences = SequenceNumbers()
-        self._unresolved: dict[TopicPartition, int] = {}  # expired after having been sent -> the sequence that follows the gap
-        self._epoch_bump_required = False
-        self._to_rewrite: set[TopicPartition] = set()  # partitions whose in-flight batches are numbered anew at the bump
+        self._unresolved: set[TopicPartition] = set()  # a batch that had its number was given up: there may be a gap
+        self._to_rewrite: set[TopicPartition] = set()  # partitions whose in-flight batches are numbered anew under a new epoch
 
     def transition_to(self, target: State) -> None:
         if target is not State.FATAL_ERROR and target not in NEXT[self.state]:
@@ -73,35 +74,40 @@ class TransactionManager:
     def producer_id_received(self, producer_id: int, epoch: int) -> None:
         self.producer = ProducerIdAndEpoch(producer_id, epoch)
         self.transition_to(State.READY)
-        self._renumber_in_flight()
         logger.info("= producer id is %d, epoch %d", producer_id, epoch)
+        self.maybe_bump_epoch()
+
+    def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
+        """Number a partition's batches in flight anew. None of them is in the log, except that answers may still be due."""
+        self._to_rewrite.add(topic_partition)
 
     def maybe_bump_epoch(self) -> None:
         """Carry out a bump that was asked for: a purely local step, the broker learns of it by the next batch (KIP-360).
 
-        Partitions that asked for it are numbered anew at once; the others keep the old epoch until what they have in flight
-        is done, and start anew at their next drain (`assign_sequence`).
+        A partition that asked for it is numbered anew as soon as no request with a batch of it is out; the others keep the old
+        epoch until what they have in flight is done, and start anew at their next drain (`assign_sequence`).
         """
-        if not self._epoch_bump_required or self.state is not State.READY:
+        ready = [each for each in self._to_rewrite if not any(batch.in_flight for batch in self.sequences[each].in_flight)]
+        if not ready or self.state is not State.READY:
             return
-        self._epoch_bump_required = False
+        if any(self.sequences[each].producer == self.producer for each in ready):
+            self._begin_epoch()
+        if self.producer.is_valid:
+            for each in ready:
+                self._start_at_beginning(each)
+
+    def _begin_epoch(self) -> None:
         if self.producer.epoch == MAX_EPOCH:
             self.producer = NO_PRODUCER  # a new id is fetched; what is to be numbered anew waits for it
             self.transition_to(State.UNINITIALIZED)
         else:
             self.producer = ProducerIdAndEpoch(self.producer.producer_id, self.producer.epoch + 1)
             logger.debug("= producer id %d: epoch is now %d", *self.producer)
-            self._renumber_in_flight()
 
-    def _renumber_in_flight(self) -> None:
-        for topic_partition in self._to_rewrite:
-            self.sequences[topic_partition].start_at_beginning(self.producer)
-            self._unresolved.pop(topic_partition, None)
-        self._to_rewrite.clear()
-
-    def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
-        self._epoch_bump_required = True
-        self._to_rewrite.add(topic_partition)
+    def _start_at_beginning(self, topic_partition: TopicPartition) -> None:
+        self.sequences[topic_partition].start_at_beginning(self.producer)
+        self._to_rewrite.discard(topic_partition)
+        self._unresolved.discard(topic_partition)
 
     # DRAIN
 
@@ -109,6 +115,8 @@ class TransactionManager:
         """Whether the batch at the head of a queue has to wait for others of its partition."""
         if not self.producer.is_valid:
             return True
+        if first.topic_partition in self._to_rewrite:
+            return True  # it gets another number, or has to follow those that do
         entry = self.sequences[first.topic_partition]
         if first.has_sequence:
             # A batch that has its number already is being retried. Only the lowest one in flight may go: others would be refused.
@@ -139,17 +147,13 @@ class TransactionManager:
             entry.acknowledge(batch.last_sequence, base_offset + batch.record_count - 1 if base_offset >= 0 else base_offset)
         entry.remove_in_flight(batch)
 
-    def batch_failed(self, batch: ProducerBatch, *, outcome_known: bool) -> None:
-        """Forget a batch that will not be sent again.
-
-        When the broker surely refused it, its numbers are free: the epoch is bumped so that those behind it can follow.
-        When it may have been written (`outcome_known` false: expired, or retries exhausted) nothing is reassigned.
-        """
+    def batch_failed(self, batch: ProducerBatch) -> None:
+        """Forget a batch that will not be sent again. Its numbers were used if it was written, and are a gap if not."""
         if not batch.has_sequence:
             return
         self.sequences[batch.topic_partition].remove_in_flight(batch)
-        if outcome_known and self.fatal_error is None:
-            self.request_epoch_bump(batch.topic_partition)
+        if self.fatal_error is None:
+            self._unresolved.add(batch.topic_partition)
 
     def replace_in_flight(self, parent: ProducerBatch, children: list[ProducerBatch]) -> None:
         """After a split: the children carry the parent's numbers on."""
@@ -160,22 +164,23 @@ class TransactionManager:
 
     # UNRESOLVED SEQUENCES
 
-    def mark_unresolved(self, batch: ProducerBatch) -> None:
-        """A batch expired that had been sent: until the rest in flight is done, nobody knows whether its numbers were used."""
-        follows = increment_sequence(batch.last_sequence, 1)
-        self._unresolved[batch.topic_partition] = max(follows, self._unresolved.get(batch.topic_partition, 0))
-
     def has_unresolved(self, topic_partition: TopicPartition) -> bool:
         return topic_partition in self._unresolved
 
-    def follows_unresolved(self, batch: ProducerBatch) -> bool:
-        return self._unresolved.get(batch.topic_partition) == batch.base_sequence
+    def is_first_in_flight(self, batch: ProducerBatch) -> bool:
+        in_flight = self.sequences[batch.topic_partition].in_flight
+        return bool(in_flight) and in_flight[0] is batch
 
     def maybe_resolve(self) -> None:
-        """Where nothing is in flight any more: a later batch was accepted, so there is no gap; or else the epoch is bumped."""
-        for topic_partition in [tp for tp in self._unresolved if not self.sequences[tp].in_flight]:
+        """Close the gaps that given-up batches may have left: by a new epoch, unless a later batch was accepted.
+
+        A batch behind the gap that may have been written goes again under its own number first. The broker acknowledges it, or
+        refuses it as out of order, and then has none of those behind it either.
+        """
+        for topic_partition in self._unresolved - self._to_rewrite:
             entry = self.sequences[topic_partition]
-            if not entry.is_next(entry.next_sequence):
-                logger.info("= %s: sequences up to %d are unresolved; starting a new epoch", topic_partition, entry.next_sequence)
+            if not entry.in_flight and entry.is_next(entry.next_sequence):
+                self._unresolved.discard(topic_partition)
+            elif not any(batch.may_be_written for batch in entry.in_flight):
+                logger.info("= %s: starting a new epoch after a batch that was given up", topic_partition)
                 self.request_epoch_bump(topic_partition)
-            del self._unresolved[topic_partition]

@@ -1,8 +1,10 @@
 """Every error code of the Kafka protocol, one row each. What to do about a code is producer/retry.py's business.
 
 RETRY: the same request may succeed later. REFRESH: so it may, but metadata must be fetched first. FAIL: it will not.
-The third column answers, for a Produce response with this code: can the batch be in the log? Where a broker gives a code on
-Produce before it touches the log that is NO; codes that Produce is not known to answer with are MAYBE.
+The third column answers, for a Produce response with this code: can the request have written the batch to the log? Where a
+broker gives a code on Produce only before it touches the log, that is NO; codes that are not known as answers to it are MAYBE.
+With acks=all NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION and KAFKA_STORAGE_ERROR also come after the leader has written
+the batch, when it lost the partition while it waited for its followers (Kafka's DelayedProduce): the new leader may have it.
 A number without a row stands for an error that is newer than this client: it behaves as UNKNOWN_SERVER_ERROR.
 """
 
@@ -81,13 +83,13 @@ class Errors:
     NONE = code(0, FAIL, YES, "No error.")
     OFFSET_OUT_OF_RANGE = code(1, FAIL, MAYBE, "The offset asked for lies outside the partition's log.")
     CORRUPT_MESSAGE = code(2, RETRY, NO, "The batch failed its checksum, or has a null key on a compacted topic.")
-    UNKNOWN_TOPIC_OR_PARTITION = code(3, REFRESH, NO, "The broker does not host this partition.")
+    UNKNOWN_TOPIC_OR_PARTITION = code(3, REFRESH, MAYBE, "The broker does not host this partition.")
     INVALID_FETCH_SIZE = code(4, FAIL, MAYBE, "The fetch size is invalid.")
-    LEADER_NOT_AVAILABLE = code(5, REFRESH, NO, "The partition has no leader at the moment; one is being elected.")
-    NOT_LEADER_OR_FOLLOWER = code(6, REFRESH, NO, "The broker no longer leads this partition.")
+    LEADER_NOT_AVAILABLE = code(5, REFRESH, MAYBE, "The partition has no leader at the moment; one is being elected.")
+    NOT_LEADER_OR_FOLLOWER = code(6, REFRESH, MAYBE, "The broker no longer leads this partition.")
     REQUEST_TIMED_OUT = code(7, RETRY, MAYBE, "The request's time ran out, perhaps after the leader had appended the batch.")
     BROKER_NOT_AVAILABLE = code(8, FAIL, MAYBE, "The broker asked about is not alive.")
-    REPLICA_NOT_AVAILABLE = code(9, REFRESH, NO, "The replica is not available on this broker.")
+    REPLICA_NOT_AVAILABLE = code(9, REFRESH, MAYBE, "The replica is not available on this broker.")
     MESSAGE_TOO_LARGE = code(10, FAIL, NO, "The batch exceeds the topic's max.message.bytes.")
     STALE_CONTROLLER_EPOCH = code(11, FAIL, MAYBE, "The controller has moved to another broker.")
     OFFSET_METADATA_TOO_LARGE = code(12, FAIL, MAYBE, "The metadata string of a committed offset is too long.")
@@ -130,7 +132,7 @@ class Errors:
     INVALID_PRODUCER_ID_MAPPING = code(49, FAIL, NO, "The producer id does not belong to this transactional id any more.")
     INVALID_TRANSACTION_TIMEOUT = code(50, FAIL, MAYBE, "The time-out exceeds the broker's transaction.max.timeout.ms.")
     CONCURRENT_TRANSACTIONS = code(51, RETRY, NO, "Another operation on the same transaction is still going on.")
-    TRANSACTION_COORDINATOR_FENCED = code(52, FAIL, NO, "The coordinator that wrote the marker has been replaced.")
+    TRANSACTION_COORDINATOR_FENCED = code(52, FAIL, MAYBE, "The coordinator that wrote the marker has been replaced.")
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = code(53, FAIL, NO, "This user needs the WRITE permission on the transactional id.")
     SECURITY_DISABLED = code(54, FAIL, MAYBE, "Security features are switched off on this broker.")
     OPERATION_NOT_ATTEMPTED = code(55, FAIL, NO, "The broker did not try this part because another part of the request failed.")
@@ -150,10 +152,10 @@ class Errors:
     GROUP_ID_NOT_FOUND = code(69, FAIL, MAYBE, "The group does not exist.")
     FETCH_SESSION_ID_NOT_FOUND = code(70, RETRY, MAYBE, "The fetch session does not exist.")
     INVALID_FETCH_SESSION_EPOCH = code(71, RETRY, MAYBE, "The epoch of the fetch session is invalid.")
-    LISTENER_NOT_FOUND = code(72, REFRESH, NO, "The leader has no listener like the one that metadata was asked on.")
+    LISTENER_NOT_FOUND = code(72, REFRESH, MAYBE, "The leader has no listener like the one that metadata was asked on.")
     TOPIC_DELETION_DISABLED = code(73, FAIL, MAYBE, "Topics cannot be deleted on this cluster.")
-    FENCED_LEADER_EPOCH = code(74, REFRESH, NO, "The request carries an older leader epoch than the broker's.")
-    UNKNOWN_LEADER_EPOCH = code(75, RETRY, NO, "The request carries a newer leader epoch than the broker's.")
+    FENCED_LEADER_EPOCH = code(74, REFRESH, MAYBE, "The request carries an older leader epoch than the broker's.")
+    UNKNOWN_LEADER_EPOCH = code(75, RETRY, MAYBE, "The request carries a newer leader epoch than the broker's.")
     UNSUPPORTED_COMPRESSION_TYPE = code(76, FAIL, NO, "The codec needs a newer version of the request or broker.")
     STALE_BROKER_EPOCH = code(77, FAIL, MAYBE, "The broker has been restarted since.")
     OFFSET_NOT_AVAILABLE = code(78, RETRY, MAYBE, "The new leader does not know yet up to where its log is committed.")
@@ -181,7 +183,7 @@ class Errors:
     UNKNOWN_TOPIC_ID = code(100, REFRESH, NO, "The broker does not know the topic id: the topic is new, deleted or re-created.")
     DUPLICATE_BROKER_REGISTRATION = code(101, FAIL, MAYBE, "The broker id is taken.")
     BROKER_ID_NOT_REGISTERED = code(102, FAIL, MAYBE, "The broker id is not registered.")
-    INCONSISTENT_TOPIC_ID = code(103, REFRESH, NO, "The topic id does not belong to the log: the topic has been re-created.")
+    INCONSISTENT_TOPIC_ID = code(103, REFRESH, MAYBE, "The topic id does not belong to the log: the topic has been re-created.")
     INCONSISTENT_CLUSTER_ID = code(104, FAIL, MAYBE, "The cluster id is not this cluster's.")
     TRANSACTIONAL_ID_NOT_FOUND = code(105, FAIL, MAYBE, "The transactional id does not exist.")
     FETCH_SESSION_TOPIC_ID_ERROR = code(106, RETRY, MAYBE, "The fetch session mixes topic ids.")

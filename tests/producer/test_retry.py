@@ -55,18 +55,20 @@ TABLE: list[tuple[ErrorCode, dict[str, Any], Decision]] = [
     (Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, {"idempotent": True}, FATAL),
     # out of order: a gap before this batch
     (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {}, FAIL),  # nothing to be done without sequences
-    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": False}, RETRY),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_first": False, "is_next": False}, RETRY),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_first": False, "unresolved": True}, RETRY),
     (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": True}, NEW_EPOCH),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": False}, RETRY),  # overtaken: a new epoch is no help
     (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": True, "sequence_was_reset": True}, RETRY),
-    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "unresolved": True, "follows_unresolved": True}, NEW_EPOCH),
-    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "unresolved": True, "is_next": False}, RETRY),
-    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "unresolved": True, "sequence_was_reset": True}, RETRY),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "unresolved": True, "is_next": False}, NEW_EPOCH),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "unresolved": True, "sequence_was_reset": True}, NEW_EPOCH),
     (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": True, "may_retry": False}, FAIL),
     (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": False, "may_retry": False}, FAIL),
     # the broker forgot this producer
     (Errors.UNKNOWN_PRODUCER_ID, {"log_start_offset": 5}, FAIL),
     (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": -1}, RETRY),
     (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": 5}, NEW_EPOCH),
+    (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": 5, "is_first": False}, RETRY),
     (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": 5, "sequence_was_reset": True}, RETRY),
     (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": 5, "may_retry": False}, FAIL),
 ]

@@ -162,8 +162,8 @@ def test_an_unknown_offset_is_not_remembered() -> None:
 def test_an_acknowledgement_of_an_epoch_gone_by_says_nothing_of_this_one() -> None:
     txn = manager()
     batch = drained(txn)
-    txn.batch_failed(batch, outcome_known=True)
-    txn.maybe_bump_epoch()
+    txn.batch_failed(batch)
+    next_round(txn)
     txn.batch_completed(batch, 500)
     assert txn.sequences[tp()].last_acked_sequence == -1
 
@@ -171,33 +171,46 @@ def test_an_acknowledgement_of_an_epoch_gone_by_says_nothing_of_this_one() -> No
 # ---- FAILURE
 
 
-def test_a_refused_batch_starts_a_new_epoch() -> None:
+def next_round(txn: TransactionManager) -> None:
+    """As the Sender begins one."""
+    txn.maybe_resolve()
+    txn.maybe_bump_epoch()
+
+
+def test_a_batch_that_was_given_up_starts_a_new_epoch_for_those_that_are_not_in_the_log() -> None:
     txn = manager()
     settled(txn)
     failed, behind = drained(txn), drained(txn, records=2)
-    txn.batch_failed(failed, outcome_known=True)
+    txn.batch_failed(failed)
     assert txn.producer.epoch == 0  # at the Sender's next round, not in the middle of an answer
-    txn.maybe_bump_epoch()
+    next_round(txn)
     assert txn.producer == (7, 1)
     assert identity(behind) == (7, 1, 0)
     assert behind.sequence_has_been_reset
     assert txn.sequences[tp()].next_sequence == 2
 
 
-def test_a_batch_of_unknown_fate_changes_no_numbers() -> None:
+@pytest.mark.parametrize("fact", ["in_flight", "in_doubt"])
+def test_a_batch_that_may_have_been_written_keeps_its_number(fact: str) -> None:
     txn = manager()
     settled(txn)
-    failed, behind = drained(txn), drained(txn)
-    txn.batch_failed(failed, outcome_known=False)
-    txn.maybe_bump_epoch()
+    failed, behind, last = drained(txn), drained(txn), drained(txn)
+    setattr(behind, fact, True)
+    txn.batch_failed(failed)
+    next_round(txn)
     assert txn.producer == (7, 0)
-    assert behind.base_sequence == 2
+    assert (behind.base_sequence, last.base_sequence) == (2, 3)
+    assert not txn.must_stop_draining(behind)  # it goes again under its own number
+    assert txn.must_stop_draining(last)
+    setattr(behind, fact, False)
+    next_round(txn)
+    assert (identity(behind), identity(last)) == ((7, 1, 0), (7, 1, 1))
 
 
 def test_a_batch_that_never_had_a_number_changes_nothing() -> None:
     txn = manager()
-    txn.batch_failed(batch_of(), outcome_known=True)
-    txn.maybe_bump_epoch()
+    txn.batch_failed(batch_of())
+    next_round(txn)
     assert txn.producer == (7, 0)
 
 
@@ -205,8 +218,8 @@ def test_in_the_fatal_state_no_epoch_is_bumped() -> None:
     txn = manager()
     batch = drained(txn)
     txn.become_fatal(KafkaError("fatal"))
-    txn.batch_failed(batch, outcome_known=True)
-    txn.maybe_bump_epoch()
+    txn.batch_failed(batch)
+    next_round(txn)
     assert txn.producer == (7, 0)
     assert txn.sequences[tp()].in_flight == []
 
@@ -214,14 +227,45 @@ def test_in_the_fatal_state_no_epoch_is_bumped() -> None:
 def test_several_failures_before_the_next_round_are_one_bump() -> None:
     txn = manager()
     for partition in (0, 1):
-        txn.batch_failed(drained(txn, tp(partition)), outcome_known=True)
-    txn.maybe_bump_epoch()
-    txn.maybe_bump_epoch()
+        txn.batch_failed(drained(txn, tp(partition)))
+    next_round(txn)
+    next_round(txn)
     assert txn.producer == (7, 1)
+
+
+def test_a_new_epoch_waits_until_no_request_with_a_batch_of_its_partition_is_out() -> None:
+    txn = manager()
+    settled(txn)
+    refused, behind = drained(txn), drained(txn)
+    refused.in_doubt = behind.in_flight = True
+    txn.request_epoch_bump(tp())  # the broker said that it has none of them
+    next_round(txn)
+    assert (identity(refused), identity(behind)) == ((7, 0, 1), (7, 0, 2))
+    assert txn.must_stop_draining(refused)
+    assert txn.must_stop_draining(batch_of())
+    behind.in_flight, behind.in_doubt = False, True
+    next_round(txn)
+    assert (identity(refused), identity(behind)) == ((7, 1, 0), (7, 1, 1))
+    assert not behind.in_doubt
+
+
+def test_a_partition_that_waited_joins_an_epoch_that_began_meanwhile() -> None:
+    txn = manager()
+    waits, other = drained(txn, tp(0)), drained(txn, tp(1))
+    waits.in_flight = True
+    for partition in (0, 1):
+        txn.request_epoch_bump(tp(partition))
+    next_round(txn)
+    assert (identity(waits), identity(other)) == ((7, 0, 0), (7, 1, 0))
+    waits.in_flight = False
+    next_round(txn)
+    assert txn.producer == (7, 1)
+    assert identity(waits) == (7, 1, 0)
 
 
 def test_the_epoch_is_not_bumped_before_there_is_one() -> None:
     txn = manager(MAX_EPOCH)
+    drained(txn)
     txn.request_epoch_bump(tp())
     txn.maybe_bump_epoch()
     assert txn.state is State.UNINITIALIZED
@@ -250,40 +294,38 @@ def test_after_the_last_epoch_a_new_id_renumbers_what_asked_for_it() -> None:
 # ---- UNRESOLVED SEQUENCES
 
 
-def expire(txn: TransactionManager, batch: ProducerBatch) -> None:
-    """As the Sender does with a batch that was sent."""
-    txn.batch_failed(batch, outcome_known=False)
-    txn.mark_unresolved(batch)
-
-
-def test_after_a_batch_of_unknown_fate_no_new_batch_is_drained() -> None:
+def test_after_a_batch_that_was_given_up_no_new_batch_is_drained() -> None:
     txn = manager()
     settled(txn)
-    first, _second = drained(txn), drained(txn)
-    expire(txn, first)
+    first, second = drained(txn), drained(txn)
+    second.in_flight = True
+    txn.batch_failed(first)
+    next_round(txn)
     assert txn.must_stop_draining(batch_of())
     assert not txn.must_stop_draining(batch_of(tp(1)))
 
 
-def test_the_batch_right_behind_the_gap_is_known() -> None:
+def test_the_first_batch_in_flight_is_known() -> None:
     txn = manager()
     settled(txn)
     first, second, third = drained(txn, records=3), drained(txn), drained(txn)
-    expire(txn, first)
-    assert txn.follows_unresolved(second)
-    assert not txn.follows_unresolved(third)
+    assert txn.is_first_in_flight(first)
+    txn.batch_failed(first)
+    assert not txn.is_first_in_flight(first)
+    assert txn.is_first_in_flight(second)
+    assert not txn.is_first_in_flight(third)
 
 
 def test_a_gap_is_resolved_when_a_later_batch_was_accepted() -> None:
     txn = manager()
     settled(txn)
     first, second = drained(txn), drained(txn)
-    expire(txn, first)
-    txn.maybe_resolve()
+    second.in_flight = True
+    txn.batch_failed(first)
+    next_round(txn)
     assert txn.has_unresolved(tp())  # the second one is still out
     txn.batch_completed(second, 2)
-    txn.maybe_resolve()
-    txn.maybe_bump_epoch()
+    next_round(txn)
     assert not txn.has_unresolved(tp())
     assert txn.producer == (7, 0)
     assert identity(drained(txn)) == (7, 0, 3)
@@ -292,9 +334,8 @@ def test_a_gap_is_resolved_when_a_later_batch_was_accepted() -> None:
 def test_a_gap_that_nothing_resolves_starts_a_new_epoch() -> None:
     txn = manager()
     settled(txn)
-    expire(txn, drained(txn))
-    txn.maybe_resolve()
-    txn.maybe_bump_epoch()
+    txn.batch_failed(drained(txn))
+    next_round(txn)
     assert not txn.has_unresolved(tp())
     assert identity(drained(txn)) == (7, 1, 0)
 
@@ -303,27 +344,19 @@ def test_when_the_last_batch_in_flight_fails_too_a_new_epoch_begins() -> None:
     txn = manager()
     settled(txn)
     first, second = drained(txn), drained(txn)
-    expire(txn, first)
-    txn.batch_failed(second, outcome_known=False)
-    txn.maybe_resolve()
-    txn.maybe_bump_epoch()
+    second.in_doubt = True
+    txn.batch_failed(first)
+    next_round(txn)
+    txn.batch_failed(second)
+    next_round(txn)
     assert identity(drained(txn)) == (7, 1, 0)
-
-
-def test_of_several_gaps_the_last_counts() -> None:
-    txn = manager()
-    settled(txn)
-    first, second, third = drained(txn), drained(txn), drained(txn)
-    expire(txn, first)
-    expire(txn, second)
-    assert txn.follows_unresolved(third)
 
 
 def test_renumbering_a_partition_resolves_its_gap() -> None:
     txn = manager()
     settled(txn)
     first, second = drained(txn), drained(txn)
-    expire(txn, first)
+    txn.batch_failed(first)
     txn.request_epoch_bump(tp())
     txn.maybe_bump_epoch()
     assert not txn.has_unresolved(tp())

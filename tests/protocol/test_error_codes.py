@@ -32,9 +32,18 @@ def test_the_codes_that_ask_for_new_metadata() -> None:
 @pytest.mark.parametrize(
     ("code", "persisted"),
     [
-        (Errors.NOT_LEADER_OR_FOLLOWER, Persisted.NO),
         (Errors.MESSAGE_TOO_LARGE, Persisted.NO),
         (Errors.NOT_ENOUGH_REPLICAS, Persisted.NO),
+        (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, Persisted.NO),
+        (Errors.INVALID_RECORD, Persisted.NO),
+        (Errors.UNSUPPORTED_VERSION, Persisted.NO),
+        # Also the answer of a leader that wrote the batch and lost the partition while it waited for its followers.
+        (Errors.NOT_LEADER_OR_FOLLOWER, Persisted.MAYBE),
+        (Errors.UNKNOWN_TOPIC_OR_PARTITION, Persisted.MAYBE),
+        (Errors.KAFKA_STORAGE_ERROR, Persisted.MAYBE),
+        # Not known as answers to Produce.
+        (Errors.LEADER_NOT_AVAILABLE, Persisted.MAYBE),
+        (Errors.FENCED_LEADER_EPOCH, Persisted.MAYBE),
         (Errors.NETWORK_EXCEPTION, Persisted.MAYBE),
         (Errors.REQUEST_TIMED_OUT, Persisted.MAYBE),
         (Errors.UNKNOWN_SERVER_ERROR, Persisted.MAYBE),
