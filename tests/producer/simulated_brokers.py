@@ -29,21 +29,29 @@ class Fate(Enum):
     REFUSE_CORRUPT = "refused: CORRUPT_MESSAGE"
     APPEND_THEN_TIME_OUT = "carried out, answered with REQUEST_TIMED_OUT"
     APPEND_THEN_TOO_FEW = "carried out, answered with NOT_ENOUGH_REPLICAS_AFTER_APPEND"
+    APPEND_THEN_MOVE = "carried out, answered with NOT_LEADER_OR_FOLLOWER: the leader lost the partition before its followers had it"
     DISCONNECT_BEFORE = "the connection breaks before any of its requests is carried out"
     DISCONNECT_AFTER_ONE = "the oldest request is carried out, then the connection breaks"
     DISCONNECT_AFTER_ALL = "all requests are carried out, then the connection breaks"
-    REFUSE_FOR_GOOD = "refused: INVALID_RECORD"  # not retriable: rows are lost, and the caller is told
+    # Not retriable: rows are lost, as far as the producer knows, and the caller is told.
+    REFUSE_FOR_GOOD = "refused: INVALID_RECORD"
+    BREAK = "not carried out, answered with UNKNOWN_SERVER_ERROR"
+    APPEND_THEN_BREAK = "carried out, answered with UNKNOWN_SERVER_ERROR"
 
 
 REFUSALS = {
     Fate.REFUSE_BUSY: Errors.NOT_ENOUGH_REPLICAS,
     Fate.REFUSE_CORRUPT: Errors.CORRUPT_MESSAGE,
     Fate.REFUSE_FOR_GOOD: Errors.INVALID_RECORD,
+    Fate.BREAK: Errors.UNKNOWN_SERVER_ERROR,
 }
 AFTER_APPEND = {
     Fate.APPEND_THEN_TIME_OUT: Errors.REQUEST_TIMED_OUT,
     Fate.APPEND_THEN_TOO_FEW: Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    Fate.APPEND_THEN_MOVE: Errors.NOT_LEADER_OR_FOLLOWER,
+    Fate.APPEND_THEN_BREAK: Errors.UNKNOWN_SERVER_ERROR,
 }
+FATES_OF_LOST_ROWS = {Fate.REFUSE_FOR_GOOD, Fate.BREAK, Fate.APPEND_THEN_BREAK}
 
 
 @dataclass
@@ -102,6 +110,11 @@ class SimulatedBrokers:
         self.leaders[topic][partition] = node
         self._epoch += 1
         self.stage.client.prepare_metadata_update(metadata_response(self.leaders, epoch=self._epoch))
+
+    def tell_leaders(self) -> None:
+        """The producer learns at once who leads what."""
+        self.stage.client._metadata_updates.clear()
+        self.stage.client.update_metadata(metadata_response(self.leaders, epoch=self._epoch))
 
     def answer(self, node: int, fate: Fate = Fate.ANSWER) -> None:
         """Settle the oldest request of a node; nothing happens if there is none."""

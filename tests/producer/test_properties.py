@@ -24,7 +24,7 @@ from spark_kafka_sink.producer.delivery import Delivery
 from spark_kafka_sink.producer.partitioner import StickyPartitioner
 from spark_kafka_sink.producer.record_accumulator import MAX_RAW_BATCH_BYTES
 from tests.producer.harness import TOPIC, Accumulation, OpenAppend, Stage, cluster, payload, tp
-from tests.producer.simulated_brokers import Fate, SimulatedBrokers
+from tests.producer.simulated_brokers import FATES_OF_LOST_ROWS, Fate, SimulatedBrokers
 
 NODES = 3
 PARTITIONS = 4
@@ -74,7 +74,7 @@ def answers(*fates: Fate) -> st.SearchStrategy[Answer]:
     return st.builds(Answer, st.integers(0, NODES - 1), st.sampled_from(fates))
 
 
-PASSING = [fate for fate in Fate if fate is not Fate.REFUSE_FOR_GOOD]
+PASSING = [fate for fate in Fate if fate not in FATES_OF_LOST_ROWS]
 
 
 def scripts(*fates: Fate) -> st.SearchStrategy[list[Step]]:
@@ -142,17 +142,26 @@ class Play:
             condition.acquire()
         return True
 
-    def _good_round(self) -> None:
-        self.stage.clock.advance(100)
+    def _good_round(self, advance_ms: int = 100) -> None:
+        self.stage.clock.advance(advance_ms)
         self.stage.run()
         self.brokers.answer_all()
 
-    def _finish(self) -> None:
+    def _finish(self, advance_ms: int = 100) -> None:
         for _ in range(500):
             if not self.stage.accumulator.has_incomplete() and not self.stage.in_flight:
                 break
-            self._good_round()
+            self._good_round(advance_ms)
         self.stage.run()
+
+    def write_while_brokers_behave(self) -> list[Delivery]:
+        """A row to each partition, one after the other."""
+        self.brokers.tell_leaders()
+        before = len(self.deliveries)
+        for partition in range(PARTITIONS):
+            self._append([(partition, 10)])
+            self._finish(advance_ms=20)
+        return [delivery for delivery, _ in self.deliveries[before:]]
 
     def log(self, partition: int) -> list[bytes | None]:
         return self.brokers.logs[tp(partition)].values
@@ -234,6 +243,43 @@ def test_rows_that_cannot_be_written_fail_and_the_others_are_written_in_order(
         written = sum(value in play.log(partition) for partition, values in of_partition.items() for value in values)
         assert written >= delivery.acknowledged
         assert (delivery.error is None) == (delivery.failed == 0)
+
+
+@settings(few, max_examples=150)
+@given(
+    options,
+    scripts(*Fate),
+    st.sampled_from([1, 2, 3, 2**31 - 1]),
+    st.sampled_from([200, 500]),
+    st.sampled_from([0, 300]),
+)
+def test_after_batches_of_unknown_outcome_rows_are_writable_and_nothing_is_written_twice(
+    options: dict[str, Any], script: list[Step], retries: int, request_timeout_ms: int, more_ms: int
+) -> None:
+    """Few retries, connections that are lost before or after the broker wrote, and delivery.timeout.ms at its least, so that it
+    runs out in the poll that brings the answer."""
+    play = Play(
+        enable_idempotence=True,
+        retries=retries,
+        request_timeout_ms=request_timeout_ms,
+        delivery_timeout_ms=options["linger_ms"] + request_timeout_ms + more_ms,
+        max_block_ms=10_000_000,
+        **options,
+    )
+    play.run(script)
+    assert_settled(play)
+    later = play.write_while_brokers_behave()
+    assert [(delivery.error, delivery.acknowledged) for delivery in later] == [(None, 1)] * PARTITIONS
+    assert_settled(play)
+    acknowledged: dict[int, int] = defaultdict(int)
+    for delivery, _ in play.deliveries:
+        for where, found in delivery.offsets.items():
+            acknowledged[where.partition] += found.rows
+    for partition in range(PARTITIONS):
+        log = play.log(partition)
+        assert len(set(log)) == len(log)
+        assert log == [value for value in play.written[partition] if value in set(log)]
+        assert len(log) >= acknowledged[partition]
 
 
 # ---- THE ACCUMULATOR
