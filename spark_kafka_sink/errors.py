@@ -24,6 +24,7 @@ says how the caller may react; the condition is what tests and users match on.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,6 +76,11 @@ class KafkaTimeoutError(KafkaError):
 
 class ProducerClosedError(KafkaError):
     condition = "KAFKA_PRODUCER_CLOSED"
+
+
+def closed_error(ended_by: KafkaError | None, message: str) -> KafkaError:
+    """For a use of a producer that has ended: what ended it, or `message` if it was closed. Made anew, to be raised once."""
+    return ProducerClosedError(message) if ended_by is None else copy.copy(ended_by)
 
 
 class NetworkError(KafkaError):

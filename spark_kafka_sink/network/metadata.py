@@ -15,7 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, NetworkError, ProducerClosedError
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, NetworkError, closed_error
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Cluster, Node, PartitionInfo, Topic
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -84,6 +84,7 @@ class Metadata:
         self._topic_errors: dict[str, ErrorCode] = {}  # unauthorized and invalid topics that no caller was told about
         self._connection_errors: dict[str, str] = {}  # host:port -> why it could not be reached, latest last
         self._is_closed = False
+        self._ended_by: KafkaError | None = None
         self.bootstrap(config.bootstrap_servers)
 
     # ---- what is known -------------------------------------------------------------------------------------------------
@@ -181,7 +182,7 @@ class Metadata:
             while True:
                 self._raise_fatal_error_locked()
                 if self._is_closed:
-                    raise ProducerClosedError("the producer was closed while a caller waited for metadata")
+                    raise closed_error(self._ended_by, "the producer was closed while a caller waited for metadata")
                 if self._update_version > last_version:
                     return
                 remaining_ms = deadline_ms - self._clock.now_ms()
@@ -216,10 +217,11 @@ class Metadata:
         with self._changed:
             return "; ".join(f"{address}: {reason}" for address, reason in self._connection_errors.items()) or None
 
-    def close(self) -> None:
-        """Callers that wait now or later get ProducerClosedError."""
+    def close(self, ended_by: KafkaError | None = None) -> None:
+        """Callers that wait now or later get ProducerClosedError, or what ended the producer before anybody closed it."""
         with self._changed:
             self._is_closed = True
+            self._ended_by = ended_by
             self._changed.notify_all()
 
     # ---- Sender thread: when to fetch what, and what came of it ----------------------------------------------------------

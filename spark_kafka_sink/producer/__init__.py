@@ -25,8 +25,8 @@ Lock order: a thread that holds one of these takes only locks further down.
     3. BufferPool._lock           free blocks, charges, waiters
     4. Delivery._condition        acknowledged rows, first error (GatheredRecords._settled for single records)
     5. ProducerMetrics._lock      what both threads record: failures, time in flush and waiting for metadata
-Before them all, in legacy_producer.py: SyncDispatch._dispatching, held for a whole dispatch. SendQueue._changed and
-EventHandler._back_off are held while nothing else is taken.
+Before them all, in legacy_producer.py: SyncDispatch._dispatching, held for a whole dispatch. SendQueue._changed,
+EventHandler._back_off and Sender._closing are held while nothing else is taken.
 Before the five above: a topic's `encoding` in record_gatherer.py, the only other lock held while memory is waited for (at most
 max.block.ms; the Sender only tries it), and its `chunk` lock, which guards which chunk takes records. A chunk's own lock is held
 for appends to its lists.

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError, RecordTooLargeError
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, RecordTooLargeError, closed_error
 from spark_kafka_sink.metrics import Stat
 
 MAX_BLOCK_SIZE = 16 * 1024
@@ -75,6 +75,7 @@ class BufferPool:
         self._waiters: deque[_Turn] = deque()  # oldest first; the head takes what it needs, the rest wait
         self._overdrawn = 0  # blocks out there beyond the total
         self._closed = False
+        self._ended_by: KafkaError | None = None
         self.waits = Stat()  # ns that callers have waited, for metrics
         self.exhausted = Stat()  # waits that ran out of time, for metrics
 
@@ -162,10 +163,11 @@ class BufferPool:
             self._unmade += len(self._free) - kept
             del self._free[kept:]
 
-    def close(self) -> None:
-        """Fail all waiters and all later allocations; giving back stays possible."""
+    def close(self, ended_by: KafkaError | None = None) -> None:
+        """Fail all waiters and all later allocations; giving back stays possible. `ended_by`: why, if nobody asked for it."""
         with self._lock:
             self._closed = True
+            self._ended_by = ended_by
             for turn in self._waiters:
                 turn.condition.notify()
 
@@ -203,7 +205,7 @@ class BufferPool:
 
     def _check_open_locked(self) -> None:
         if self._closed:
-            raise ProducerClosedError("The producer was closed while this write waited for buffer memory")
+            raise closed_error(self._ended_by, "The producer was closed while this write waited for buffer memory")
 
     def _exhausted_locked(self, block_count: int, max_block_ms: int) -> KafkaError:
         return KafkaTimeoutError(

@@ -301,16 +301,22 @@ class _Owner:
     delivery: RecordsOwner
 
     def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
-        self.interceptors.tell_success(part, base_offset, log_append_time_ms, self.columns)
-        self.delivery.acknowledge(part, base_offset, log_append_time_ms)
+        try:
+            self.interceptors.tell_success(part, base_offset, log_append_time_ms, self.columns)
+        finally:  # SystemExit, by sys.exit(), too must not keep the rows from being settled
+            self.delivery.acknowledge(part, base_offset, log_append_time_ms)
 
     def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        self.interceptors.tell_failure(*part.topic_partition, part.row_count, error, _by_row(part, record_errors))
-        self.delivery.fail(part, error, record_errors)
+        try:
+            self.interceptors.tell_failure(*part.topic_partition, part.row_count, error, _by_row(part, record_errors))
+        finally:
+            self.delivery.fail(part, error, record_errors)
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
-        self.interceptors.tell_failure(self.topic, UNKNOWN_PARTITION, len(rows), error)
-        self.delivery.abandon(rows, error)
+        try:
+            self.interceptors.tell_failure(self.topic, UNKNOWN_PARTITION, len(rows), error)
+        finally:
+            self.delivery.abandon(rows, error)
 
 
 class _InterceptedRecords(GatheredRecords):
@@ -322,18 +328,24 @@ class _InterceptedRecords(GatheredRecords):
 
     def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
         assert self.columns is not None
-        self._interceptors.tell_success(part, base_offset, log_append_time_ms, self.columns)
-        super().acknowledge(part, base_offset, log_append_time_ms)
+        try:
+            self._interceptors.tell_success(part, base_offset, log_append_time_ms, self.columns)
+        finally:
+            super().acknowledge(part, base_offset, log_append_time_ms)
 
     def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        self._interceptors.tell_failure(*part.topic_partition, part.row_count, error, _by_row(part, record_errors))
-        super().fail(part, error, record_errors)
+        try:
+            self._interceptors.tell_failure(*part.topic_partition, part.row_count, error, _by_row(part, record_errors))
+        finally:
+            super().fail(part, error, record_errors)
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
-        explicit = self.explicit_partitions(UNKNOWN_PARTITION)[rows]
-        for partition, count in Counter(explicit.tolist()).items():
-            self._interceptors.tell_failure(self.topic, partition, count, error)
-        super().abandon(rows, error)
+        try:
+            explicit = self.explicit_partitions(UNKNOWN_PARTITION)[rows]
+            for partition, count in Counter(explicit.tolist()).items():
+                self._interceptors.tell_failure(self.topic, partition, count, error)
+        finally:
+            super().abandon(rows, error)
 
 
 def _by_row(part: Part, record_errors: Mapping[int, KafkaError]) -> dict[int, Exception]:

@@ -194,6 +194,7 @@ class KafkaProducer:
             InvalidRecordError, RecordTooLargeError: a row cannot be sent; no row of this chunk has been queued then.
             KafkaTimeoutError: no metadata, or no memory, in time. Rows queued before that are sent nevertheless.
             ProducerClosedError: closed before or meanwhile.
+            KafkaError (KAFKA_INTERNAL_ERROR): the Sender has ended because of what the error names.
             AuthenticationError, BrokerError: what brokers said when asked for metadata, or a fatal error of an earlier batch.
             KafkaError (KAFKA_PARTITIONER_FAILED): partitioner.class failed; no row of this chunk has been queued then.
         """
@@ -242,7 +243,8 @@ class KafkaProducer:
         Args:
             record: what, and where to.
             callback: called once, with (RecordMetadata, None) or (None, error), on the Sender's thread, in order per partition.
-                It must not wait for this producer: what it would wait for is done by its own thread. What it raises is logged.
+                It must not wait for this producer: what it would wait for is done by its own thread. An Exception that it raises
+                is logged. SystemExit, by sys.exit(), ends the producer, and what is not acknowledged by then fails.
 
         Returns:
             A future; `.result()` makes the call synchronous.
@@ -324,10 +326,12 @@ class KafkaProducer:
             if self._partitioner is not None and self._record_partitioner is None:
                 explicit = self._partitioner.decide(chunk.topic, columns, explicit, rows, chunk.cluster)
             partitions = self._partitions(chunk.topic, columns, explicit, chunk.cluster)
-        except (KafkaError, pa.ArrowException, OverflowError, MemoryError) as error:
+        except BaseException as error:
             told = error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error}")
-            chunk.abandon(rows, told)
             self._metrics.records_failed(chunk.topic, len(rows))
+            chunk.abandon(rows, told)
+            if not isinstance(error, (KafkaError, pa.ArrowException, OverflowError, MemoryError)):
+                raise
             return
         try:
             self._accumulator.append(
@@ -406,10 +410,17 @@ class KafkaProducer:
     # CHECKS
 
     def _check_usable(self) -> None:
+        self._check_sender()
         self._accumulator.check_open()
         fatal_error = self._fatal_error()
         if fatal_error is not None:
             raise fatal_error
+
+    def _check_sender(self) -> None:
+        """Raises what ended the Sender before anybody closed the producer: no row can be written any more."""
+        error = self._sender.failure_error()
+        if error is not None:
+            raise error
 
     def _fatal_error(self) -> KafkaError | None:
         """Why this producer can never write again."""
@@ -459,7 +470,9 @@ class KafkaProducer:
 
         Raises:
             KafkaTimeoutError: rows are left unsettled after that time.
+            KafkaError (KAFKA_INTERNAL_ERROR): the Sender has ended, or ended meanwhile, because of what the error names.
         """
+        self._check_sender()
         if threading.current_thread() is self._thread:
             raise KafkaError("flush() in a callback would wait for its own thread (KIP-1118)", condition="KAFKA_ILLEGAL_STATE")
         limit_ms = timeout_ms if timeout_ms is not None else self._settle_limit_ms()
@@ -470,6 +483,7 @@ class KafkaProducer:
                 raise KafkaTimeoutError(
                     f"flush: rows are neither acknowledged nor failed after {limit_ms} ms", condition="KAFKA_FLUSH_TIMEOUT"
                 )
+            self._check_sender()
         finally:
             self._metrics.flushed(started_ns)
 

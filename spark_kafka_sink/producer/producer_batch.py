@@ -9,7 +9,8 @@ for. The batch never asks for memory itself and never gives any back: RecordAccu
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -29,6 +30,8 @@ from spark_kafka_sink.records.record_batch import (
     NO_SEQUENCE,
     encode_batch_header,
 )
+
+logger = logging.getLogger(__name__)
 
 
 class FinalState(enum.Enum):
@@ -409,8 +412,7 @@ class ProducerBatch:
         if self.final_state in (FinalState.ABORTED, FinalState.FAILED):
             return False
         self._enter(FinalState.SUCCEEDED)
-        for part in self.parts:
-            part.owner.acknowledge(part, base_offset, log_append_time_ms)
+        self._tell_owners(lambda part: part.owner.acknowledge(part, base_offset, log_append_time_ms))
         return True
 
     def fail(
@@ -423,9 +425,21 @@ class ProducerBatch:
         if self.final_state in (FinalState.ABORTED, FinalState.FAILED):
             return False
         self._enter(final_state)
-        for part in self.parts:
-            part.owner.fail(part, error, record_errors or {})
+        self._tell_owners(lambda part: part.owner.fail(part, error, record_errors or {}))
         return True
+
+    def _tell_owners(self, tell: Callable[[Part], None]) -> None:
+        """Every part's owner, whatever one of them raises. What is no Exception, like SystemExit, is raised again at the end."""
+        ended_by: BaseException | None = None
+        for part in self.parts:
+            try:
+                tell(part)
+            except Exception:
+                logger.exception("! %s: the owner of %d rows failed when it was told of them", self, part.row_count)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                ended_by = ended_by or error
+        if ended_by is not None:
+            raise ended_by
 
     def _enter(self, state: FinalState) -> None:
         if self.final_state is not None:

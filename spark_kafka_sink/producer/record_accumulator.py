@@ -11,6 +11,7 @@ busy could never come back; a slice that finds the pool empty fills what it has 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -23,19 +24,21 @@ import numpy.typing as npt
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config import ROUND_ROBIN, ProducerConfig
-from spark_kafka_sink.errors import KafkaError, ProducerClosedError
+from spark_kafka_sink.errors import KafkaError, closed_error
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.buffer_pool import BufferPool
 from spark_kafka_sink.producer.delivery import RecordsOwner
 from spark_kafka_sink.producer.partition_queue import PartitionQueue
 from spark_kafka_sink.producer.partitioner import RoundRobinPartitioner, StickyPartitioner
-from spark_kafka_sink.producer.producer_batch import Compression, FinalState, PackedRecords, ProducerBatch
+from spark_kafka_sink.producer.producer_batch import Compression, PackedRecords, ProducerBatch
 from spark_kafka_sink.producer.slice_layout import Reservation, SliceLayout, SortedSlice
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import CompressionRatioEstimator, compress_blocks
 from spark_kafka_sink.records.interleave import InterleavedRows, data_buffer
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE, octets
+
+logger = logging.getLogger(__name__)
 
 WRITTEN_TOGETHER_BYTES = 512 * 1024  # before it is copied into blocks, or compressed: what a core's cache holds
 MAX_RAW_BATCH_BYTES = 4 * 1024 * 1024  # of a batch that compresses well: a reader unpacks a batch as a whole
@@ -80,7 +83,7 @@ class Sequencer(Protocol):
 
 
 class RecordAccumulator:
-    """See the module's docstring. `append` is called by callers, `ready` … `abort_batches` by the Sender.
+    """See the module's docstring. `append` is called by callers, `ready` … `withdraw_batches` by the Sender.
 
     Args:
         config: batch.size, linger.ms, compression.type, retry back-off and the delivery time-out are read from it.
@@ -113,6 +116,7 @@ class RecordAccumulator:
         self._node_waits: dict[int, NodeWait] = {}  # Sender only, and only with partitioner.availability.timeout.ms
         self._drain_after: dict[int, int] = {}  # Sender only: node -> index into _queues of the partition drained last
         self._closed = False
+        self._ended_by: KafkaError | None = None
         self._lock = threading.Lock()  # guards the five below, and the making of queues
         self._incomplete: set[ProducerBatch] = set()
         self._flushes_in_progress = 0
@@ -259,7 +263,7 @@ class RecordAccumulator:
 
     def check_open(self) -> None:
         if self._closed:
-            raise ProducerClosedError("Cannot write: the producer is closed or being closed")
+            raise closed_error(self._ended_by, "Cannot write: the producer is closed or being closed")
 
     def _fill(self, sorted_slice: SortedSlice, reservations: list[Reservation], wake_sender: Callable[[], None]) -> None:
         """Encode the reserved rows, each at its place; whatever happens, every reservation ends."""
@@ -447,13 +451,29 @@ class RecordAccumulator:
                 queue.batches.popleft()
                 batch.closed = True
             self._drain_after[node] = index
+            if not self._can_finish(batch):
+                continue
             if self._sequencer is not None:
                 self._sequencer.assign_sequence(batch)
-            self.finish(batch)
             size += batch.size_in_bytes
             batch.drained_ms = now_ms
             drained.append(batch)
         return drained
+
+    def _can_finish(self, batch: ProducerBatch) -> bool:
+        """Compress a batch that was taken. One that cannot be compressed is put back, spoilt, for `expired_batches`."""
+        try:
+            self.finish(batch)
+        except Exception as error:
+            logger.exception("! %s cannot be compressed", batch)
+            batch.poison = KafkaError(
+                f"{batch.topic_partition}: {batch.record_count} record(s) cannot be compressed with"
+                f" {self._compression.codec}: {error!r}",
+                condition="KAFKA_INTERNAL_ERROR",
+            )
+            self.insert(batch)
+            return False
+        return True
 
     def _rotation(self, node: int) -> Iterator[tuple[int, PartitionQueue]]:
         """All queues, beginning behind the one this node was sent last, so that none starves behind the request size."""
@@ -558,6 +578,11 @@ class RecordAccumulator:
             if self._flushes_in_progress:
                 self._completed.notify_all()
 
+    def is_queued(self, batch: ProducerBatch) -> bool:
+        queue = self.queues_for(batch.topic_partition.topic, [batch.topic_partition.partition])[0]
+        with queue.lock:
+            return batch in queue.batches
+
     def has_undrained(self) -> bool:
         """After close(): whether batches are left. Takes every lock, so as to see an append that just preceded the close."""
         return any(self._holds_batches(queue) for queue in self._queues)
@@ -591,15 +616,19 @@ class RecordAccumulator:
             with self._lock:
                 self._flushes_in_progress -= 1
 
-    def close(self) -> None:
-        """Refuse further rows, wake whoever waits for memory; what is here becomes ready at once."""
+    def close(self, ended_by: KafkaError | None = None) -> None:
+        """Refuse further rows, wake whoever waits for memory; what is here becomes ready at once.
+
+        `ended_by` is what callers are told, if nobody asked for it.
+        """
+        self._ended_by = ended_by
         self._closed = True
-        self.pool.close()
+        self.pool.close(ended_by)
 
-    def abort_batches(self, error: KafkaError) -> list[ProducerBatch]:
-        """Fail every batch, queued or in flight, and give back the memory that nothing refers to. Returns what failed.
+    def withdraw_batches(self, error: KafkaError) -> list[ProducerBatch]:
+        """Every batch, queued or in flight, oldest first: the Sender is to fail them with `error`. No queue holds them any more.
 
-        A batch that a caller still writes into stays in its queue, spoilt, until `expired_batches` collects it.
+        Except for a batch that a caller still writes into: that one stays, spoilt, until `expired_batches` collects it.
         """
         for queue in self._queues:
             with queue.lock:
@@ -608,14 +637,7 @@ class RecordAccumulator:
                     batch.poison = error
                 queue.batches = deque(batch for batch in queue.batches if batch.reservations)
         with self._lock:
-            incomplete = list(self._incomplete)
-        failed = [batch for batch in incomplete if batch.fail(error, final_state=FinalState.ABORTED)]
-        for batch in incomplete:
-            if batch.in_flight or batch.reservations:
-                self.remove_incomplete(batch)
-            else:
-                self.deallocate(batch)
-        return failed
+            return sorted(self._incomplete, key=lambda batch: batch.flush_id)
 
 
 def _written_together(reservations: list[Reservation]) -> Iterator[list[Reservation]]:

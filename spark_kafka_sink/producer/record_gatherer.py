@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, closed_error
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.delivery import UNKNOWN_OFFSET, Part
 from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
@@ -223,6 +223,8 @@ class GatheredRecords:
     def _call_back(
         self, rows: npt.NDArray[np.int32], outcomes: Iterable[RecordMetadata | None], errors: Iterable[KafkaError | None]
     ) -> None:
+        """Every record's, whatever one of them raises. What is no Exception, like SystemExit, is raised again at the end."""
+        ended_by: BaseException | None = None
         callbacks = map(self.callbacks.__getitem__, rows.tolist())
         for callback, metadata, error in zip(callbacks, outcomes, errors, strict=False):
             if callback is None:
@@ -231,6 +233,10 @@ class GatheredRecords:
                 callback(metadata, error)
             except Exception:
                 logger.exception("! the callback of a record for %s raised", self.topic)
+            except BaseException as raised:  # noqa: BLE001 - raised below
+                ended_by = ended_by or raised
+        if ended_by is not None:
+            raise ended_by
 
     def _metadata(self, acknowledged: _Acknowledgement, start: int = 0) -> Iterator[RecordMetadata]:
         """Of a part's rows from `start` on: by columns, so that little is left to do for each. May go on behind the last."""
@@ -347,6 +353,7 @@ class RecordGatherer:
         self._clock = clock
         self._topics: dict[str, _TopicLocks] = {}  # grows only
         self._closed = False
+        self._ended_by: KafkaError | None = None
 
     def begin(
         self,
@@ -362,7 +369,7 @@ class RecordGatherer:
         locks = self._topics.get(topic) or self._topics.setdefault(topic, _TopicLocks())
         with locks.chunk:
             if self._closed:
-                raise ProducerClosedError("Cannot send: the producer is closed or being closed")
+                raise closed_error(self._ended_by, "Cannot send: the producer is closed or being closed")
             chunk = self.chunks.get(topic)
             if chunk is None:
                 chunk = self.chunks[topic] = self._new_chunk(topic, cluster, self._clock)
@@ -402,8 +409,9 @@ class RecordGatherer:
                 delay_ms = min(delay_ms, max(1, self._linger_ms))  # somebody is at it, and may not take what came last
         return delay_ms
 
-    def close(self) -> None:
-        """Refuse further records."""
+    def close(self, ended_by: KafkaError | None = None) -> None:
+        """Refuse further records; `ended_by` says why, if nobody asked for it."""
+        self._ended_by = ended_by
         self._closed = True
         for topic, locks in list(self._topics.items()):
             with locks.chunk:
@@ -411,15 +419,9 @@ class RecordGatherer:
                 if chunk is not None:
                     chunk.refuse_records()
 
-    def abort(self, error: KafkaError) -> dict[str, int]:
-        """Fail what is gathered and not queued yet; returns how many records that were, by topic."""
-        failed: dict[str, int] = {}
-        for topic in list(self._topics):
-            chunk = self._take(topic)
-            if chunk is not None:
-                chunk.abandon_all(error)
-                failed[topic] = len(chunk)
-        return failed
+    def take_all(self) -> list[GatheredRecords]:
+        """Sender: the chunks that are gathered and not queued yet, to be failed."""
+        return [chunk for topic in list(self._topics) if (chunk := self._take(topic)) is not None]
 
     def _encode_topic(self, topic: str, max_block_ms: int | None) -> bool:
         """Queue a topic's chunk. False if another thread is queueing the one before, and time ran out for waiting."""

@@ -3,13 +3,16 @@
 run_once is the whole of it: producer id → ready → drop nodes that are not → drain → expire → send → poll. It decides
 nothing about an answer itself: retry.decide does, and this file applies. Stands on RecordAccumulator, TransactionManager and
 a KafkaClient; KafkaProducer starts and stops it.
-Law: a batch's memory is given back only when no request refers to it any more, be it done or not (KAFKA-19012).
+Laws: a batch's memory is given back only when no request refers to it any more, be it done or not (KAFKA-19012). Every batch is
+settled, whatever is raised while others are: by callbacks, or by our own code (`_going_on`, `run`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 from uuid import UUID
 
@@ -42,6 +45,7 @@ logger = logging.getLogger(__name__)
 MAX_POLL_MS = 60_000  # nothing to do: look up now and then all the same
 LAST_PRODUCE_VERSION_BY_NAME = 12  # from 13 on a topic goes by its id; one whose id is unknown has to go by its name
 NO_TIMEOUT_MS = 2**31 - 1
+LEAST_BACK_OFF_MS = 50  # after a round that failed, however small retry.backoff.ms is: each such round logs a traceback
 
 
 class KafkaClient(Protocol):
@@ -99,49 +103,113 @@ class Sender:
         self._producer_id_retry_at_ms = 0
         self._running = True  # written by initiate_close, read by run
         self._force_close = False  # the same
-        self.failure: BaseException | None = None  # why the thread ended before it was asked to
+        self._closing = threading.Condition()  # notified by initiate_close; guards nothing
+        self._failing_since_ms: int | None = None  # no round has worked since
+        self._failed_rounds = 0  # since then
+        self._round_failure: Exception | None = None  # of the last of them
+        self.failure: BaseException | None = None  # what ended the thread before it was asked to, or is about to
 
     # LIFE: any thread may ask the Sender to end
 
     def run(self) -> None:
-        """The thread's body. Ends when asked to, after everything queued has been settled, or at once when forced."""
+        """The thread's body. Ends when asked to, after everything queued has been settled, or at once when forced.
+
+        An Exception in a round, MemoryError too, is logged, and the next round follows after a back-off as that of retries. Rows
+        expire meanwhile as ever. After delivery.timeout.ms without a round that works the Sender gives up and ends.
+        What is no Exception (SystemExit of a callback that calls sys.exit(), KeyboardInterrupt) ends it after the round in which
+        it was raised: whoever raises it wants the thread to end. All rows that are left then fail with what ended it, and so do
+        later calls.
+        """
         logger.debug("= sender started")
         try:
-            while self._running:
-                self.run_once()
-            while not self._force_close and (self._accumulator.has_undrained() or self._client.in_flight_request_count() > 0):
-                self.run_once()
+            while self._running and self.failure is None:
+                self._run_round()
+            while self._must_go_on():
+                self._run_round()
         except BaseException as error:
             logger.exception("! the sender thread failed")
-            self.failure = error
+            self.failure = self.failure or error
         finally:
             self._end()
         logger.debug("= sender ended")
 
-    def _end(self) -> None:
-        self._accumulator.close()
-        if self.failure is not None:
-            error = KafkaError(f"The producer's sender thread failed: {self.failure!r}", condition="KAFKA_INTERNAL_ERROR")
-        else:
-            error = ProducerClosedError(
-                "The producer was closed forcefully before this row was acknowledged; it may have been written"
-            )
+    def _must_go_on(self) -> bool:
+        """After close(): whether rows are left to be settled."""
+        if self._force_close or self.failure is not None:
+            return False
+        return self._accumulator.has_undrained() or self._client.in_flight_request_count() > 0
+
+    def _run_round(self) -> None:
         try:
+            self.run_once()
+        except Exception as error:
+            logger.exception("! a round of the sender failed; it goes on")
+            self._after_failed_round(error)
+        else:
+            self._failing_since_ms, self._failed_rounds, self._round_failure = None, 0, None
+
+    def _after_failed_round(self, error: Exception) -> None:
+        now_ms = self._clock.now_ms()
+        if self._failing_since_ms is None:
+            self._failing_since_ms = now_ms
+        if now_ms - self._failing_since_ms >= self._config.delivery_timeout_ms:
+            self.failure = error
+            return
+        self._round_failure = error
+        with self._going_on("expiring batches after a failed round"):
+            self._expire(now_ms)
+        first_ms = max(LEAST_BACK_OFF_MS, self._config.retry_backoff_ms)
+        backoff_ms = min(first_ms * 2 ** min(self._failed_rounds, 30), max(first_ms, self._config.retry_backoff_max_ms))
+        self._failed_rounds += 1
+        with self._closing:
+            if not self._force_close:
+                self._clock.wait(self._closing, backoff_ms)
+
+    @contextmanager
+    def _going_on(self, step: object) -> Iterator[None]:
+        """Around one step of several that must all be taken, like settling each of a request's batches, whatever one raises.
+
+        An Exception is logged. What is none ends the Sender, after the round.
+        """
+        try:
+            yield
+        except Exception:
+            logger.exception("! %s: failed; the sender goes on", step)
+        except BaseException as error:
+            logger.exception("! %s: ends the sender", step)
+            self.failure = self.failure or error
+
+    def failure_error(self) -> KafkaError | None:
+        """For callers: what ended the Sender before it was asked to, if so. Any thread."""
+        if self.failure is None:
+            return None
+        error = KafkaError(f"The producer's sender thread failed: {self.failure!r}", condition="KAFKA_INTERNAL_ERROR")
+        error.__cause__ = self.failure
+        return error
+
+    def _end(self) -> None:
+        ended_by = self.failure_error()
+        self._accumulator.close(ended_by)
+        error = ended_by or ProducerClosedError(
+            "The producer was closed forcefully before this row was acknowledged; it may have been written"
+        )
+        with self._going_on("closing the connections"):
             self._client.close()  # first: from here on no request refers to a batch
-        finally:
-            self._metadata.close()
-            for batch in [batch for batches in self._in_flight.values() for batch in batches]:
-                batch.in_flight = False
-            self._in_flight.clear()
-            self._abort_batches(error)
-            if self._gatherer is not None:
-                self._gatherer.close()
-                self._abort_gathered(error)
+        self._metadata.close(ended_by)
+        for batch in [batch for batches in self._in_flight.values() for batch in batches]:
+            batch.in_flight = False
+        self._in_flight.clear()
+        if self._gatherer is not None:
+            self._gatherer.close(ended_by)
+        self._abort_batches(error)
+        self._abort_gathered(error)
 
     def initiate_close(self) -> None:
         """Refuse new rows, settle what is there, then end."""
         self._accumulator.close()
         self._running = False
+        with self._closing:
+            self._closing.notify_all()
         self.wakeup()
 
     def force_close(self) -> None:
@@ -176,8 +244,7 @@ class Sender:
         if self._accumulator.has_incomplete():
             self._abort_batches(error)
         self._expire(now_ms)  # collects what a caller was still writing into
-        if self._gatherer is not None:
-            self._abort_gathered(error)
+        self._abort_gathered(error)
 
     def _prepare_producer(self, transactions: TransactionManager, now_ms: int) -> None:
         """Advance the producer's identity."""
@@ -215,8 +282,11 @@ class Sender:
         drained = self._accumulator.drain(cluster, nodes, self._config.max_request_size, now_ms)
         self._track(drained)
         timeout_ms = min(timeout_ms, self._next_expiry_delay_ms(now_ms))
-        sent = [self._send_produce_request(node, batches, cluster, now_ms) for node, batches in drained.items()]
-        if any(sent):
+        for node, batches in drained.items():
+            if batches:
+                with self._going_on(f"sending to node {node}"):
+                    self._send_produce_request(node, batches, cluster, now_ms)
+        if any(drained.values()):
             return 0  # there may be more for the same nodes
         if nodes:
             # Ready, yet nothing could be taken: it waits for an answer in flight, which ends the poll by itself. No spinning,
@@ -244,8 +314,6 @@ class Sender:
 
     def _track(self, drained: dict[int, list[ProducerBatch]]) -> None:
         for batches in drained.values():
-            if batches:
-                self._metrics.request_sent(batches)
             for batch in batches:
                 batch.in_flight = True
                 self._in_flight.setdefault(batch.topic_partition, []).append(batch)
@@ -258,7 +326,8 @@ class Sender:
         """Fail what delivery.timeout.ms has caught up with, in queues and in flight."""
         for batch in self._accumulator.expired_batches(now_ms) + self._expired_in_flight(now_ms):
             logger.debug("- %s: delivery.timeout.ms has run out", batch)
-            self._fail(batch, batch.poison or self._expiry_error(batch, now_ms), final_state=FinalState.ABORTED)
+            with self._going_on(batch):
+                self._fail(batch, batch.poison or self._expiry_error(batch, now_ms), final_state=FinalState.ABORTED)
 
     def _expired_in_flight(self, now_ms: int) -> list[ProducerBatch]:
         limit_ms = self._config.delivery_timeout_ms
@@ -286,7 +355,8 @@ class Sender:
 
     def _trouble(self, batch: ProducerBatch) -> str:
         """What became of the last attempt, and why there is no connection to make the next one on."""
-        troubles = [each for each in (batch.last_error, self._metadata.last_connection_error()) if each]
+        own = None if self._round_failure is None else f"the producer's sender thread fails: {self._round_failure!r}"
+        troubles = [each for each in (batch.last_error, self._metadata.last_connection_error(), own) if each]
         return "; ".join(troubles) or self._waiting_for(batch)
 
     def _waiting_for(self, batch: ProducerBatch) -> str:
@@ -299,9 +369,21 @@ class Sender:
 
     # PRODUCE REQUESTS
 
-    def _send_produce_request(self, node: int, batches: list[ProducerBatch], cluster: Cluster, now_ms: int) -> bool:
-        if not batches:
-            return False
+    def _send_produce_request(self, node: int, batches: list[ProducerBatch], cluster: Cluster, now_ms: int) -> None:
+        in_flight = self._client.in_flight_request_count(node)
+        try:
+            self._metrics.request_sent(batches)
+            request = self._produce_request(node, batches, cluster, now_ms)
+            if logger.isEnabledFor(logging.DEBUG):
+                for batch in batches:
+                    logger.debug("> node %d: %r", node, batch)
+            self._client.send(request, now_ms)
+        except BaseException:
+            if self._client.in_flight_request_count(node) == in_flight:  # else the client has it, and will call back
+                self._take_back(batches, now_ms)
+            raise
+
+    def _produce_request(self, node: int, batches: list[ProducerBatch], cluster: Cluster, now_ms: int) -> ClientRequest:
         by_topic: dict[str, list[PartitionProduceData]] = {}
         for batch in batches:
             data = PartitionProduceData(index=batch.topic_partition.partition, records=batch.wire_buffers())
@@ -313,7 +395,7 @@ class Sender:
         ids_known = all(topic.topic_id != ZERO_UUID for topic in topics)
         message = ProduceRequest(acks=self._config.acks, timeout_ms=self._config.request_timeout_ms, topic_data=topics)
         names = {topic.topic_id: topic.name for topic in topics}
-        request = ClientRequest(
+        return ClientRequest(
             node_id=node,
             message=message,
             created_ms=now_ms,
@@ -322,27 +404,53 @@ class Sender:
             callback=lambda response: self._handle_produce_response(response, batches, names),
             max_version=None if ids_known else LAST_PRODUCE_VERSION_BY_NAME,
         )
-        if logger.isEnabledFor(logging.DEBUG):
-            for batch in batches:
-                logger.debug("> node %d: %r", node, batch)
-        self._client.send(request, now_ms)
-        return True
+
+    def _take_back(self, batches: list[ProducerBatch], now_ms: int) -> None:
+        """No request was made of these batches: queue them again."""
+        for batch in batches:
+            self._no_longer_in_flight(batch)
+            self._accumulator.reenqueue(batch, now_ms)
+            if self._guarantee_message_order:
+                self._accumulator.unmute_partition(batch.topic_partition)
 
     def _handle_produce_response(self, response: ClientResponse, batches: list[ProducerBatch], names: dict[UUID, str]) -> None:
+        """Raises nothing: the client has other answers of the same poll to call back for."""
         now_ms = self._clock.now_ms()
         for batch in batches:
             self._no_longer_in_flight(batch)
-        if response.message is not None:
-            self._handle_answers(response.message, batches, names, response, now_ms)
-            return
-        answer, text = self._answer_without_message(response)
+        answers: dict[TopicPartition, PartitionProduceResponse] = {}
+        with self._going_on(f"the answer of node {response.request.node_id}"):
+            answers = self._answers(response, batches, names)
         for batch in batches:
-            self._complete(
-                batch,
-                PartitionProduceResponse(index=batch.topic_partition.partition, error_code=answer.number, error_message=text),
-                response,
-                now_ms,
+            missing = PartitionProduceResponse(
+                index=batch.topic_partition.partition,
+                error_code=Errors.UNKNOWN_SERVER_ERROR.number,
+                error_message="the response says nothing of this partition",
             )
+            with self._going_on(batch):
+                self._complete(batch, answers.get(batch.topic_partition, missing), response, now_ms)
+
+    def _answers(
+        self, response: ClientResponse, batches: list[ProducerBatch], names: dict[UUID, str]
+    ) -> dict[TopicPartition, PartitionProduceResponse]:
+        if response.message is None:
+            error, text = self._answer_without_message(response)
+            return {
+                batch.topic_partition: PartitionProduceResponse(
+                    index=batch.topic_partition.partition, error_code=error.number, error_message=text
+                )
+                for batch in batches
+            }
+        message: ProduceResponse = response.message
+        latency_ms = response.received_ms - response.request.created_ms
+        self._metrics.request_answered(response.request.node_id, latency_ms)
+        answers = {
+            TopicPartition(topic.name or names.get(topic.topic_id, ""), answer.index): answer
+            for topic in message.responses
+            for answer in topic.partition_responses
+        }
+        self._learn_leaders(message, answers)
+        return answers
 
     def _answer_without_message(self, response: ClientResponse) -> tuple[ErrorCode, str | None]:
         """What no answer means: with acks=0 success, else the connection's end."""
@@ -358,30 +466,6 @@ class Sender:
         if response.disconnected:
             return Errors.NETWORK_EXCEPTION, f"disconnected from node {node} before it answered"
         return Errors.NONE, None
-
-    def _handle_answers(
-        self,
-        message: ProduceResponse,
-        batches: list[ProducerBatch],
-        names: dict[UUID, str],
-        response: ClientResponse,
-        now_ms: int,
-    ) -> None:
-        latency_ms = response.received_ms - response.request.created_ms
-        self._metrics.request_answered(response.request.node_id, latency_ms)
-        answers = {
-            TopicPartition(topic.name or names.get(topic.topic_id, ""), answer.index): answer
-            for topic in message.responses
-            for answer in topic.partition_responses
-        }
-        self._learn_leaders(message, answers)
-        for batch in batches:
-            missing = PartitionProduceResponse(
-                index=batch.topic_partition.partition,
-                error_code=Errors.UNKNOWN_SERVER_ERROR.number,
-                error_message="the response says nothing of this partition",
-            )
-            self._complete(batch, answers.get(batch.topic_partition, missing), response, now_ms)
 
     def _learn_leaders(self, message: ProduceResponse, answers: dict[TopicPartition, PartitionProduceResponse]) -> None:
         """Brokers that refuse a batch may name the new leader at once, which saves a metadata round trip (KIP-951)."""
@@ -406,14 +490,21 @@ class Sender:
         if error:
             batch.last_error = str(error) + (f": {answer.error_message}" if answer.error_message else "")
             batch.in_doubt |= error.persisted is not Persisted.NO  # an answer says nothing of the attempts before
-        if batch.is_done:
-            self._settle_late_answer(batch, decision, answer)
-        else:
-            self._apply(batch, decision, error, answer, now_ms)
+        try:
+            if batch.is_done:
+                self._settle_late_answer(batch, decision, answer)
+            else:
+                self._apply(batch, decision, error, answer, now_ms)
+        except Exception as raised:
+            if not batch.is_done and not self._accumulator.is_queued(batch):
+                text = f"{batch.topic_partition}: the producer failed at the broker's answer, {error}: {raised!r}"
+                self._fail(batch, KafkaError(text, condition="KAFKA_INTERNAL_ERROR"), final_state=FinalState.ABORTED)
+            raise
+        finally:
+            if self._guarantee_message_order:
+                self._accumulator.unmute_partition(batch.topic_partition)
         if error.refresh_metadata:
             self._metadata.request_update(f"{batch.topic_partition}: {error}")
-        if self._guarantee_message_order:
-            self._accumulator.unmute_partition(batch.topic_partition)
 
     def _attempt(self, batch: ProducerBatch, answer: PartitionProduceResponse, now_ms: int) -> Attempt:
         expired = batch.has_reached_delivery_timeout(self._config.delivery_timeout_ms, now_ms)
@@ -473,8 +564,10 @@ class Sender:
             self._transactions.batch_completed(batch, answer.base_offset)
         # A duplicate that the broker no longer remembers is a success whose offset it cannot tell.
         base_offset = -1 if answer.error_code else answer.base_offset
-        batch.complete(base_offset, answer.log_append_time_ms)
-        self._accumulator.deallocate(batch)
+        try:
+            batch.complete(base_offset, answer.log_append_time_ms)
+        finally:
+            self._accumulator.deallocate(batch)
 
     def _fail(
         self,
@@ -486,24 +579,27 @@ class Sender:
     ) -> None:
         if not batch.is_done:  # counted before it is told
             self._metrics.records_failed(batch.topic_partition.topic, batch.record_count)
-        batch.fail(error, record_errors, final_state)
-        if self._transactions is not None:
-            self._transactions.batch_failed(batch)
-        if batch.in_flight:
-            self._accumulator.remove_incomplete(batch)  # flush() need not wait for an answer that nobody is waiting for
-        else:
-            self._accumulator.deallocate(batch)
-
-    def _abort_gathered(self, error: KafkaError) -> None:
-        assert self._gatherer is not None
-        for topic, count in self._gatherer.abort(error).items():
-            self._metrics.records_failed(topic, count)
-
-    def _abort_batches(self, error: KafkaError) -> None:
-        for batch in self._accumulator.abort_batches(error):
-            self._metrics.records_failed(batch.topic_partition.topic, batch.record_count)
+        try:
+            batch.fail(error, record_errors, final_state)
+        finally:
             if self._transactions is not None:
                 self._transactions.batch_failed(batch)
+            if batch.in_flight or batch.reservations:
+                # Its memory is in use, but flush() need not wait for an answer that nobody is waiting for.
+                self._accumulator.remove_incomplete(batch)
+            else:
+                self._accumulator.deallocate(batch)
+
+    def _abort_gathered(self, error: KafkaError) -> None:
+        for chunk in [] if self._gatherer is None else self._gatherer.take_all():
+            with self._going_on(f"failing {len(chunk)} records for {chunk.topic}"):
+                self._metrics.records_failed(chunk.topic, len(chunk))
+                chunk.abandon_all(error)
+
+    def _abort_batches(self, error: KafkaError) -> None:
+        for batch in self._accumulator.withdraw_batches(error):
+            with self._going_on(batch):
+                self._fail(batch, error, final_state=FinalState.ABORTED)
 
     def _failure(self, batch: ProducerBatch, error: ErrorCode, answer: PartitionProduceResponse) -> KafkaError:
         where = f"{batch.topic_partition} ({batch.record_count} records, {batch.size_in_bytes} bytes)"
@@ -535,9 +631,9 @@ class Sender:
             callback=lambda response: self._handle_producer_id(transactions, response),
             max_version=None,
         )
+        self._client.send(request, now_ms)  # first: were it to raise, the id is asked for again
         transactions.transition_to(State.INITIALIZING)
         self._producer_id_requested = True
-        self._client.send(request, now_ms)
 
     def _handle_producer_id(self, transactions: TransactionManager, response: ClientResponse) -> None:
         self._producer_id_requested = False

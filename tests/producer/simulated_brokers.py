@@ -29,7 +29,7 @@ class Fate(Enum):
     REFUSE_CORRUPT = "refused: CORRUPT_MESSAGE"
     APPEND_THEN_TIME_OUT = "carried out, answered with REQUEST_TIMED_OUT"
     APPEND_THEN_TOO_FEW = "carried out, answered with NOT_ENOUGH_REPLICAS_AFTER_APPEND"
-    APPEND_THEN_MOVE = "carried out, answered with NOT_LEADER_OR_FOLLOWER: the leader lost the partition before its followers had it"
+    APPEND_THEN_MOVE = "carried out, answered with NOT_LEADER_OR_FOLLOWER: the leader lost the partition while it waited"
     DISCONNECT_BEFORE = "the connection breaks before any of its requests is carried out"
     DISCONNECT_AFTER_ONE = "the oldest request is carried out, then the connection breaks"
     DISCONNECT_AFTER_ALL = "all requests are carried out, then the connection breaks"

@@ -7,8 +7,9 @@ KafkaProducer alone: columns and topics, checks, metadata, flush, close, single 
 from __future__ import annotations
 
 import socket
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -572,6 +573,43 @@ def test_a_closed_producer_refuses_everything(broker: FakeBroker) -> None:
         producer.send(ProducerRecord("single", b"a"))
     with pytest.raises(ProducerClosedError):
         producer.partitions_for("single")
+
+
+def test_after_a_callback_ended_the_sender_every_call_says_so(broker: FakeBroker) -> None:
+    """Later calls said that the producer was closed, which nobody had done."""
+    producer = producer_of(broker, linger_ms=0)
+    future = producer.send(ProducerRecord("single", b"a"), lambda *_: sys.exit("enough"))
+    assert future.result(WAIT_S).offset == 0
+    producer._thread.join(WAIT_S)
+    calls: list[Callable[[], object]] = [
+        lambda: producer.send(ProducerRecord("single", b"b")),
+        lambda: producer.send_columns("single", value=binary(b"b")),
+        lambda: producer.partitions_for("single"),
+        producer.flush,
+    ]
+    for call in calls:
+        with pytest.raises(KafkaError, match=r"^\[KAFKA_INTERNAL_ERROR\] The producer's sender thread failed: SystemExit"):
+            call()
+    assert not producer.is_at_rest()
+    producer.close()
+
+
+def test_a_flush_that_the_senders_end_interrupts_says_so(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = producer_of(broker, linger_ms=0)
+    release = broker.hold_next(ApiKey.PRODUCE)
+    producer.send(ProducerRecord("single", b"a"), lambda *_: sys.exit("enough"))
+    broker.wait_until(lambda: len(broker.requests_of(ApiKey.PRODUCE)) == 1)
+    producer.send(ProducerRecord("single", b"b"))  # settled behind the first, so that the flush ends after it
+    flush = producer._accumulator.flush
+
+    def flush_and_release(*args: Any) -> bool:
+        release.set()
+        return flush(*args)
+
+    monkeypatch.setattr(producer._accumulator, "flush", flush_and_release)
+    with pytest.raises(KafkaError, match=r"^\[KAFKA_INTERNAL_ERROR\] The producer's sender thread failed: SystemExit"):
+        producer.flush(WAIT_MS)
+    producer.close()
 
 
 def test_a_with_block_closes(broker: FakeBroker) -> None:

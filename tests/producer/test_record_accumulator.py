@@ -863,32 +863,28 @@ def test_rows_refused_by_a_closed_accumulator_take_no_memory() -> None:
     assert stage.is_whole
 
 
-def test_abort_fails_what_is_queued_and_what_is_in_flight_and_frees_what_nothing_refers_to() -> None:
+def test_what_is_queued_and_what_is_in_flight_can_be_withdrawn_oldest_first() -> None:
     stage = Accumulation(batch_size=BATCH)
-    deliveries = [stage.append(bytes(900)) for _ in range(3)]
+    for _ in range(3):
+        stage.append(bytes(900))
     in_flight = stage.drain_one(ONE_NODE)
     in_flight.in_flight = True
     error = ProducerClosedError("The producer was closed forcefully")
-    assert len(stage.accumulator.abort_batches(error)) == 3
-    assert [delivery.error for delivery in deliveries] == [error] * 3
+    withdrawn = stage.accumulator.withdraw_batches(error)
+    assert withdrawn[0] is in_flight
+    assert [batch.flush_id for batch in withdrawn] == [1, 2, 3]
     assert not stage.accumulator.has_undrained()
-    assert not stage.accumulator.has_incomplete()
-    assert stage.pool.total_memory - stage.pool.available_memory == BATCH
-    in_flight.in_flight = False
-    stage.accumulator.deallocate(in_flight)
-    assert stage.is_whole
 
 
-def test_abort_leaves_a_batch_that_is_being_written_until_its_caller_is_done() -> None:
+def test_a_withdrawn_batch_that_is_being_written_stays_until_its_caller_is_done() -> None:
     stage = Accumulation()
     writing = OpenAppend(stage, b"1")
     error = KafkaError("fatal")
-    stage.accumulator.abort_batches(error)
-    assert writing.delivery.error is error
-    assert not stage.is_whole
+    assert len(stage.accumulator.withdraw_batches(error)) == 1
     writing.fill()
     assert stage.drain(ONE_NODE, 0) == {0: []}
     (spoilt,) = stage.accumulator.expired_batches(stage.now_ms)
+    assert spoilt.poison is error
     stage.accumulator.deallocate(spoilt)
     assert stage.is_whole
 

@@ -267,12 +267,13 @@ def test_a_closed_gatherer_takes_no_records_and_keeps_what_it_has() -> None:
     assert gathering.values == [[b"1"]]
 
 
-def test_abort_fails_what_is_gathered() -> None:
+def test_what_is_gathered_can_be_taken_to_be_failed() -> None:
     gathering = Gathering()
     future = gathering.add(b"1")
     error = ProducerClosedError("closed forcefully")
-    gathering.gatherer.abort(error)
-    gathering.gatherer.abort(error)
+    (chunk,) = gathering.gatherer.take_all()
+    chunk.abandon_all(error)
+    assert gathering.gatherer.take_all() == []
     assert future.exception(0) is error
     assert gathering.chunks == []
 

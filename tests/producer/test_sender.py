@@ -1605,24 +1605,6 @@ def test_close_after_a_fatal_error_ends_at_once() -> None:
     assert delivery.failed == 1
 
 
-def test_a_sender_that_breaks_fails_every_row_and_says_why() -> None:
-    """A row whose Sender is dead must not wait for ever."""
-    stage = Stage()
-    delivery = stage.append(b"a")
-
-    def breaks(*_: object) -> None:
-        raise ZeroDivisionError("a bug")
-
-    stage.client.poll = breaks  # type: ignore[method-assign,assignment]
-    run_thread(stage)
-    assert isinstance(stage.sender.failure, ZeroDivisionError)
-    assert str(delivery.error).startswith(
-        "[KAFKA_INTERNAL_ERROR] The producer's sender thread failed: ZeroDivisionError('a bug')"
-    )
-    with pytest.raises(ProducerClosedError):
-        stage.append(b"b")
-
-
 def test_rows_fail_even_if_the_connections_cannot_be_closed() -> None:
     stage = Stage(leaders={TOPIC: (None,)})
     delivery = stage.append(b"a")
@@ -1632,8 +1614,7 @@ def test_rows_fail_even_if_the_connections_cannot_be_closed() -> None:
 
     stage.client.close = breaks  # type: ignore[method-assign,assignment]
     stage.sender.force_close()
-    with pytest.raises(OSError, match="bad file"):
-        run_thread(stage)
+    run_thread(stage)
     assert delivery.failed == 1
 
 
