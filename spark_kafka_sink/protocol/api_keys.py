@@ -49,7 +49,7 @@ API_TABLE: dict[ApiKey, Api] = {
         Api(ApiKey.PRODUCE, 3, 13, flexible_from=9, throttles_from=6),
         # 4: every broker that takes Produce 3 speaks it, and it can say allow_auto_topic_creation. 13: error 129 (KIP-1102).
         Api(ApiKey.METADATA, 4, 13, flexible_from=9, throttles_from=6),
-        # 2: the oldest that Kafka 4 speaks. 10: topics are named by id (KIP-848), and the topics of our offsets need not exist.
+        # 2: the oldest that Kafka 4 speaks. 10: topics are named by id.
         Api(ApiKey.OFFSET_COMMIT, 2, 9, flexible_from=8, throttles_from=4),
         # 2: topics may be null, which stands for all topics. 10: topics are named by id.
         Api(ApiKey.OFFSET_FETCH, 2, 9, flexible_from=6, throttles_from=4),
