@@ -57,6 +57,7 @@ class NodeApiVersions:
     def __init__(self, response: ApiVersionsResponse) -> None:
         self._ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
         self.finalized_features = {feature.name: feature.max_version_level for feature in response.finalized_features}
+        self.finalized_features_epoch = response.finalized_features_epoch  # grows with each change; -1: the broker does not tell
 
     def latest_usable_version(self, api_key: ApiKey, max_version: int | None = None) -> int:
         """The newest version that the broker and we speak, and that is not above `max_version`.

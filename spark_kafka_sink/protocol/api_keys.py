@@ -13,10 +13,21 @@ from typing import NamedTuple
 class ApiKey(IntEnum):
     PRODUCE = 0
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_CONFIGS = 32
     SASL_AUTHENTICATE = 36
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
 
 
 NEVER = 0x7FFF
@@ -38,12 +49,31 @@ API_TABLE: dict[ApiKey, Api] = {
         Api(ApiKey.PRODUCE, 3, 13, flexible_from=9, throttles_from=6),
         # 4: every broker that takes Produce 3 speaks it, and it can say allow_auto_topic_creation. 13: error 129 (KIP-1102).
         Api(ApiKey.METADATA, 4, 13, flexible_from=9, throttles_from=6),
+        # 2: the oldest that Kafka 4 speaks. 10: topics are named by id.
+        Api(ApiKey.OFFSET_COMMIT, 2, 9, flexible_from=8, throttles_from=4),
+        # 2: topics may be null, which stands for all topics. 10: topics are named by id.
+        Api(ApiKey.OFFSET_FETCH, 2, 9, flexible_from=6, throttles_from=4),
+        # 1: coordinators of transactions too. 5: TRANSACTION_ABORTABLE (KIP-890); 6 is for share groups.
+        Api(ApiKey.FIND_COORDINATOR, 1, 5, flexible_from=3, throttles_from=2),
         # 1: after it the exchange goes in SaslAuthenticate; after 0 in bare tokens. Never flexible, never throttled (KAFKA-9577).
         Api(ApiKey.SASL_HANDSHAKE, 1, 1, flexible_from=NEVER, throttles_from=NEVER),
         # 0: the version in which any broker refuses a newer one. 4: features whose minimum is 0 (KAFKA-17011).
         Api(ApiKey.API_VERSIONS, 0, 4, flexible_from=3, throttles_from=2),
         # 0: idempotence (KIP-98). 5: TRANSACTION_ABORTABLE (KIP-890); 6 is for two-phase commit (KIP-939), which we do not offer.
         Api(ApiKey.INIT_PRODUCER_ID, 0, 5, flexible_from=2, throttles_from=1),
+        # 3: what comes after is for brokers only (KIP-890).
+        Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3, flexible_from=3, throttles_from=1),
+        Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, flexible_from=3, throttles_from=1),
+        # 5: only where transaction.version is 2 or higher, see messages/end_txn.py.
+        Api(ApiKey.END_TXN, 0, 5, flexible_from=3, throttles_from=1),
+        # 5: only where transaction.version is 2 or higher, see messages/txn_offset_commit.py. 6: topics are named by id.
+        Api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, flexible_from=3, throttles_from=1),
+        # 1: the oldest that Kafka 4 speaks.
+        Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, flexible_from=4, throttles_from=2),
+        Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, flexible_from=0, throttles_from=NEVER),
+        Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, flexible_from=0, throttles_from=NEVER),
+        # 2: a pattern of transactional ids (KIP-1152).
+        Api(ApiKey.LIST_TRANSACTIONS, 0, 2, flexible_from=0, throttles_from=NEVER),
         # 1: the session's lifetime, for re-authentication (KIP-368).
         Api(ApiKey.SASL_AUTHENTICATE, 0, 2, flexible_from=2, throttles_from=NEVER),
     )

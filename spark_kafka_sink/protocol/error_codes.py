@@ -1,6 +1,7 @@
 """Every error code of the Kafka protocol, one row each. What to do about a code is producer/retry.py's business.
 
-RETRY: the same request may succeed later. REFRESH: so it may, but metadata must be fetched first. FAIL: it will not.
+RETRY: the same request may succeed later. REFRESH: so it may, but metadata must be fetched first. FIND: so it may, but the
+coordinator must be found again first. FAIL: it will not.
 The third column answers, for a Produce response with this code: can the request have written the batch to the log? Where a
 broker gives a code on Produce only before it touches the log, that is NO; codes that are not known as answers to it are MAYBE.
 With acks=all NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION and KAFKA_STORAGE_ERROR also come after the leader has written
@@ -26,10 +27,11 @@ class Reaction(Enum):
     FAIL = "not retriable"
     RETRY = "retriable"
     REFRESH = "retriable with new metadata"
+    FIND = "retriable with the coordinator found again"
 
 
 NO, MAYBE, YES = Persisted
-FAIL, RETRY, REFRESH = Reaction
+FAIL, RETRY, REFRESH, FIND = Reaction
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class ErrorCode:
     name: str = field(compare=False)
     retriable: bool = field(compare=False)
     refresh_metadata: bool = field(compare=False)
+    find_coordinator: bool = field(compare=False)  # FindCoordinator first, then the same request to the broker it names
     persisted: Persisted = field(compare=False)
     doc: str = field(compare=False)
 
@@ -73,7 +76,7 @@ class ErrorCode:
 
 
 def code(number: int, reaction: Reaction, persisted: Persisted, doc: str) -> ErrorCode:
-    return ErrorCode(number, "", reaction is not FAIL, reaction is REFRESH, persisted, doc)
+    return ErrorCode(number, "", reaction is not FAIL, reaction is REFRESH, reaction is FIND, persisted, doc)
 
 
 class Errors:
@@ -95,8 +98,8 @@ class Errors:
     OFFSET_METADATA_TOO_LARGE = code(12, FAIL, MAYBE, "The metadata string of a committed offset is too long.")
     NETWORK_EXCEPTION = code(13, REFRESH, MAYBE, "The connection was lost before an answer came.")
     COORDINATOR_LOAD_IN_PROGRESS = code(14, RETRY, MAYBE, "The coordinator is still loading its state.")
-    COORDINATOR_NOT_AVAILABLE = code(15, RETRY, MAYBE, "The coordinator is not available; it must be looked up again.")
-    NOT_COORDINATOR = code(16, RETRY, MAYBE, "This broker is not the coordinator any more; it must be looked up again.")
+    COORDINATOR_NOT_AVAILABLE = code(15, FIND, MAYBE, "The coordinator is not available; it must be looked up again.")
+    NOT_COORDINATOR = code(16, FIND, MAYBE, "This broker is not the coordinator any more; it must be looked up again.")
     INVALID_TOPIC_EXCEPTION = code(17, FAIL, NO, "The topic name is invalid, or the topic is internal.")
     RECORD_LIST_TOO_LARGE = code(18, FAIL, NO, "The batch exceeds the topic's segment.bytes.")
     NOT_ENOUGH_REPLICAS = code(19, RETRY, NO, "Fewer replicas are in sync than min.insync.replicas asks for.")
@@ -110,7 +113,7 @@ class Errors:
     REBALANCE_IN_PROGRESS = code(27, FAIL, MAYBE, "The group is rebalancing; the member must rejoin.")
     INVALID_COMMIT_OFFSET_SIZE = code(28, FAIL, MAYBE, "The size of the committed offset data is invalid.")
     TOPIC_AUTHORIZATION_FAILED = code(29, FAIL, NO, "This user needs the WRITE permission on the topic.")
-    GROUP_AUTHORIZATION_FAILED = code(30, FAIL, MAYBE, "This user may not use the group.")
+    GROUP_AUTHORIZATION_FAILED = code(30, FAIL, MAYBE, "This user needs the READ permission on the group.")
     CLUSTER_AUTHORIZATION_FAILED = code(31, FAIL, NO, "This user lacks a permission on the cluster (IDEMPOTENT_WRITE).")
     INVALID_TIMESTAMP = code(32, FAIL, NO, "A timestamp is outside of message.timestamp.before.max.ms and after.max.ms.")
     UNSUPPORTED_SASL_MECHANISM = code(33, FAIL, NO, "The broker does not offer this SASL mechanism.")
@@ -222,7 +225,7 @@ class Errors:
         if row is None:
             like = Errors.UNKNOWN_SERVER_ERROR
             doc = f"The broker answered with error code {number}, which is newer than this client."
-            row = ErrorCode(number, like.name, like.retriable, like.refresh_metadata, like.persisted, doc)
+            row = ErrorCode(number, like.name, like.retriable, like.refresh_metadata, like.find_coordinator, like.persisted, doc)
         return row
 
 

@@ -270,9 +270,25 @@ def _type_codec(hint: Any, version: int, flexible: bool) -> Codec:
         if get_origin(hint) is tuple:
             return _array(_type_codec(get_args(hint)[0], version, flexible), flexible, nullable)
         if issubclass(hint, Message):
-            return _structure(hint, version, flexible)
+            structure = _structure(hint, version, flexible)
+            return _nullable(structure) if nullable else structure
         kind = _KINDS[hint, nullable]
     return kind.compact if flexible else kind.plain
+
+
+def _nullable(structure: Codec) -> Codec:
+    """One byte says whether the structure follows (1) or is null (-1); the same in plain and in flexible versions."""
+    encode_structure, decode_structure = structure
+
+    def encode(writer: Writer, value: Any) -> None:
+        writer.int8(-1 if value is None else 1)
+        if value is not None:
+            encode_structure(writer, value)
+
+    def decode(reader: Reader) -> Any:
+        return None if reader.int8() < 0 else decode_structure(reader)
+
+    return Codec(encode, decode)
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:

@@ -2,13 +2,17 @@
 
 It answers ApiVersions, Metadata, InitProducerId and Produce, and judges batches as a broker does: format, checksum, size,
 leader, epoch, sequence, duplicates of the last five. Batches are decoded by record_decoder.py, never by our own code.
-A test queues faults for the next requests, moves leaders, stops nodes, and reads the logs afterwards.
+Transactions are kept by transaction_coordinator.py, offsets by group_offsets.py; both can be looked at and made to wait.
+A test queues faults for the next requests, moves leaders and coordinators, stops nodes, and reads the logs afterwards.
 
     with FakeBroker(nodes=3, topics={"orders": 6}) as broker:
         broker.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS, times=2)
         ... produce to broker.bootstrap_servers ...
         assert broker.values("orders") == [...]
         assert broker.violations == []
+
+With transactions, `committed_values` are what read_committed readers see. Markers are written with the answer to EndTxn, unless
+`broker.transactions.holds_markers`; nothing times out before `broker.clock.advance(…)` and `transactions.abort_timed_out()`.
 """
 
 from __future__ import annotations
@@ -30,8 +34,23 @@ from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.headers import RequestHeader, write_response_header
-from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+from spark_kafka_sink.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    TopicResponse,
+)
+from spark_kafka_sink.protocol.messages.describe_producers import (
+    ProducerState as DescribedProducer,
+)
+from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -40,6 +59,7 @@ from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from spark_kafka_sink.protocol.messages.produce import (
+    LAST_VERSION_BEFORE_TRANSACTION_V2,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceData,
@@ -52,6 +72,10 @@ from spark_kafka_sink.protocol.messages.produce import (
 from spark_kafka_sink.protocol.primitives import ZERO_UUID, Writer
 from spark_kafka_sink.protocol.schema import Message
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from tests.fakes.clock import ManualClock
+from tests.fakes.coordinators import TRANSACTION_VERSION, Coordinators
+from tests.fakes.error_responses import error_response
+from tests.fakes.partition_transactions import Marker, PartitionTransactions
 from tests.fakes.record_decoder import Batch, InvalidBatch, Record, decode_batch
 from tests.fakes.requests import REQUESTS, read_request
 from tests.fakes.sasl_server import SaslGate
@@ -99,6 +123,7 @@ class Partition:
     next_offset: int = 0
     log_start_offset: int = 0
     producers: dict[int, ProducerState] = field(default_factory=dict)
+    transactions: PartitionTransactions = field(default_factory=PartitionTransactions)
 
 
 @dataclass
@@ -123,6 +148,8 @@ class FakeBroker:
         knows_topic_ids: false for brokers before Kafka 2.8.
         users: name -> password (or token) of those who may log in, with SASL; None: no SASL.
         session_ms: after so long a client must log in again; 0: never.
+        transaction_version: the finalized feature transaction.version; 0 and 1 behave alike to clients.
+        clock: what transactions are timed by.
     """
 
     def __init__(
@@ -135,6 +162,8 @@ class FakeBroker:
         knows_topic_ids: bool = True,
         users: Mapping[str, str] | None = None,
         session_ms: int = 0,
+        transaction_version: int = 2,
+        clock: ManualClock | None = None,
     ) -> None:
         self.cluster_id = "fake-cluster"
         self.auto_create_partitions = auto_create_partitions
@@ -148,8 +177,19 @@ class FakeBroker:
         self.violations: list[str] = []  # wrong, though a broker would not have minded
         self._changed = threading.Condition(self.lock)  # notified on every request and append
         self._faults: list[Fault] = []
-        self._next_producer_id = 1000
-        self._transactional: dict[str, tuple[int, int]] = {}
+        self.clock = clock or ManualClock()
+        self.features_epoch = 1  # grows when transaction.version changes
+        self.coordinators = Coordinators(
+            self.clock,
+            range(nodes),
+            write_marker=self._write_marker,
+            exists=lambda partition: self._log(partition) is not None,
+            address=self._address,
+            transaction_version=transaction_version,
+        )
+        self.coordinators.violations = self.violations
+        self.transactions = self.coordinators.transactions
+        self.offsets = self.coordinators.offsets
         self.nodes = {node_id: _Node(self, node_id) for node_id in range(nodes)}
         self.hosts: dict[int, str] = {}  # node id -> the name that it is advertised under; else 127.0.0.1
         for name, partitions in (topics or {}).items():
@@ -199,6 +239,7 @@ class FakeBroker:
     def delete_topic(self, name: str) -> None:
         with self.lock:
             del self.topics[name]
+            self.offsets.delete_topic(name)
 
     def move_leader(self, topic: str, partition: int, node_id: int) -> None:
         with self.lock:
@@ -218,6 +259,20 @@ class FakeBroker:
     def values(self, topic: str, partition: int | None = None) -> list[bytes | None]:
         return [record.value for record in self.records(topic, partition)]
 
+    def committed_records(self, topic: str, partition: int | None = None) -> list[Record]:
+        """What read_committed readers see, in log order."""
+        with self.lock:
+            logs = self.topics[topic].partitions
+            return [record for log in (logs if partition is None else [logs[partition]]) for record in _committed_records(log)]
+
+    def committed_values(self, topic: str, partition: int | None = None) -> list[bytes | None]:
+        return [record.value for record in self.committed_records(topic, partition)]
+
+    def last_stable_offset(self, topic: str, partition: int) -> int:
+        with self.lock:
+            log = self.topics[topic].partitions[partition]
+            return log.transactions.last_stable_offset(log.next_offset)
+
     def requests_of(self, api_key: ApiKey) -> list[ReceivedRequest]:
         with self.lock:
             return [request for request in self.requests if request.header.api_key == api_key]
@@ -227,6 +282,18 @@ class FakeBroker:
         with self._changed:
             if not self._changed.wait_for(condition, WAIT_SECONDS):
                 raise TimeoutError("the broker did not see what the test waits for")
+
+    # ---- coordinators ----------------------------------------------------------------------------------------------------------
+
+    def set_transaction_version(self, level: int) -> None:
+        with self.lock:
+            self.transactions.transaction_version = level
+            self.features_epoch += 1
+
+    def move_coordinator(self, key_type: KeyType, key: str, node_id: int) -> None:
+        """The old node answers NOT_COORDINATOR from here on; the state moves along."""
+        with self.lock:
+            self.coordinators.move(key_type, key, node_id)
 
     # ---- faults ----------------------------------------------------------------------------------------------------------------
 
@@ -304,8 +371,21 @@ class FakeBroker:
             return replace_fields(self._api_versions(error), throttle_time_ms=throttle_ms)
         if isinstance(message, MetadataRequest):
             return replace_fields(self._metadata(message, error), throttle_time_ms=throttle_ms)
-        assert isinstance(message, InitProducerIdRequest)
-        return replace_fields(self._init_producer_id(message, error), throttle_time_ms=throttle_ms)
+        response = None
+        if not error or (fault is not None and fault.after_append):
+            response = self._coordinate(request)
+        if error:
+            response = error_response(message, error)
+        if not throttle_ms:
+            return response
+        fields: Any = response  # each of these responses has this field
+        throttled: Message = replace_fields(fields, throttle_time_ms=throttle_ms)
+        return throttled
+
+    def _coordinate(self, request: ReceivedRequest) -> Message:
+        if isinstance(request.message, DescribeProducersRequest):
+            return self._describe_producers(request.message)
+        return self.coordinators.answer(request.message, request.header.api_version, request.node_id)
 
     def _api_versions(self, error: ErrorCode) -> ApiVersionsResponse:
         keys = [
@@ -313,7 +393,15 @@ class FakeBroker:
             for key, (first, last) in self.versions.items()
             if last >= first
         ]
-        return ApiVersionsResponse(error_code=error.number, api_keys=tuple(keys))
+        name, level = TRANSACTION_VERSION, self.transactions.transaction_version
+        finalized = (FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level),) if level else ()
+        return ApiVersionsResponse(
+            error_code=error.number,
+            api_keys=tuple(keys),
+            supported_features=(SupportedFeatureKey(name=name, min_version=0, max_version=2),),
+            finalized_features_epoch=self.features_epoch,
+            finalized_features=finalized,
+        )
 
     def _metadata(self, message: MetadataRequest, error: ErrorCode) -> MetadataResponse:
         names = list(self.topics) if message.topics is None else [topic.name or "" for topic in message.topics]
@@ -350,17 +438,40 @@ class FakeBroker:
         ]
         return MetadataResponseTopic(name=name, topic_id=topic.topic_id, partitions=tuple(partitions))
 
-    def _init_producer_id(self, message: InitProducerIdRequest, error: ErrorCode) -> InitProducerIdResponse:
-        if error:
-            return InitProducerIdResponse(error_code=error.number)
-        known = self._transactional.get(message.transactional_id or "")
-        if known is None:
-            known = self._next_producer_id, -1
-            self._next_producer_id += 1
-        producer_id, epoch = known[0], known[1] + 1
-        if message.transactional_id is not None:
-            self._transactional[message.transactional_id] = producer_id, epoch
-        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
+    # ---- transactions ----------------------------------------------------------------------------------------------------------
+
+    def _log(self, partition: TopicPartition) -> Partition | None:
+        topic = self.topics.get(partition.topic)
+        exists = topic is not None and 0 <= partition.partition < len(topic.partitions)
+        return topic.partitions[partition.partition] if topic is not None and exists else None
+
+    def _address(self, node_id: int) -> tuple[str, int] | None:
+        node = self.nodes[node_id]
+        return (self.hosts.get(node_id, "127.0.0.1"), node.port) if node.is_running else None
+
+    def _describe_producers(self, message: DescribeProducersRequest) -> DescribeProducersResponse:
+        return DescribeProducersResponse(
+            topics=tuple(
+                TopicResponse(
+                    name=topic.name,
+                    partitions=tuple(
+                        _describe_producers(index, self._log(TopicPartition(topic.name, index)))
+                        for index in topic.partition_indexes
+                    ),
+                )
+                for topic in message.topics
+            )
+        )
+
+    def _write_marker(self, partition: TopicPartition, producer_id: int, epoch: int, committed: bool) -> None:
+        log = self._log(partition)
+        if log is None:
+            return  # the topic was deleted
+        log.transactions.end(Marker(log.next_offset, producer_id, epoch, committed))
+        log.next_offset += 1
+        state = log.producers.get(producer_id)
+        if state is None or state.epoch < epoch:
+            log.producers[producer_id] = ProducerState(epoch, deque(maxlen=DUPLICATES_REMEMBERED))
 
     # ---- Produce ---------------------------------------------------------------------------------------------------------------
 
@@ -440,18 +551,70 @@ class FakeBroker:
         if batch.codec == "zstd" and request.header.api_version < 7:
             raise InvalidBatch(Errors.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7")
         self.violations += [f"{name}-{data.index}: {violation}" for violation in batch.violations]
-        duplicate = _check_sequence(log, batch)
+        if batch.is_transactional:
+            self._check_transaction(request, message, TopicPartition(name, data.index), batch)
+        elif log.transactions.is_open(batch.producer_id):
+            raise InvalidBatch(Errors.INVALID_TXN_STATE, "the producer has an open transaction")
+        starts_at_zero = batch.is_transactional and request.header.api_version > LAST_VERSION_BEFORE_TRANSACTION_V2
+        duplicate = _check_sequence(log, batch, starts_at_zero=starts_at_zero)
         if duplicate is not None:
             return duplicate, log
         return _write(log, batch), log
 
+    def _check_transaction(
+        self, request: ReceivedRequest, message: ProduceRequest, partition: TopicPartition, batch: Batch
+    ) -> None:
+        """The leader asks the coordinator before the first batch of a transaction (KIP-890)."""
+        log = self.topics[partition.topic].partitions[partition.partition]
+        state = log.producers.get(batch.producer_id)
+        if log.transactions.is_open(batch.producer_id) and state is not None and state.epoch == batch.producer_epoch:
+            return
+        version = request.header.api_version
+        error = self.coordinators.batch_error(
+            message.transactional_id, version, partition, batch.producer_id, batch.producer_epoch
+        )
+        if error:
+            raise InvalidBatch(error, f"{message.transactional_id}: {error}")
 
-def _check_sequence(log: Partition, batch: Batch) -> int | None:
+
+def _committed_records(log: Partition) -> list[Record]:
+    return [
+        record
+        for batch in log.batches
+        if log.transactions.is_visible(
+            offset=batch.base_offset,
+            producer_id=batch.producer_id,
+            is_transactional=batch.is_transactional,
+            end_offset=log.next_offset,
+        )
+        for record in batch.records
+    ]
+
+
+def _describe_producers(index: int, log: Partition | None) -> PartitionResponse:
+    if log is None:
+        return PartitionResponse(partition_index=index, error_code=Errors.UNKNOWN_TOPIC_OR_PARTITION.number)
+    producers = (
+        DescribedProducer(
+            producer_id=producer_id,
+            producer_epoch=state.epoch,
+            last_sequence=state.batches[-1][1] if state.batches else -1,
+            coordinator_epoch=0 if any(marker.producer_id == producer_id for marker in log.transactions.markers) else -1,
+            current_txn_start_offset=log.transactions.first_offsets.get(producer_id, -1),
+        )
+        for producer_id, state in log.producers.items()
+    )
+    return PartitionResponse(partition_index=index, active_producers=tuple(producers))
+
+
+def _check_sequence(log: Partition, batch: Batch, *, starts_at_zero: bool) -> int | None:
     """The base offset of an earlier batch that this one repeats; None when it is to be written."""
     if batch.producer_id < 0:
         return None
     state = log.producers.get(batch.producer_id)
     if state is None:
+        if starts_at_zero and batch.base_sequence != 0:
+            raise InvalidBatch(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, f"an unknown producer starts at {batch.base_sequence}")
         return None  # a producer that the broker does not know (any more) may start with any sequence
     if batch.producer_epoch < state.epoch:
         raise InvalidBatch(Errors.INVALID_PRODUCER_EPOCH, f"epoch {batch.producer_epoch} is older than {state.epoch}")
@@ -462,7 +625,7 @@ def _check_sequence(log: Partition, batch: Batch) -> int | None:
     for first, last, offset in state.batches:
         if (batch.base_sequence, batch.last_sequence) == (first, last):
             return offset
-    expected = (state.batches[-1][1] + 1) % (1 << 31)
+    expected = (state.batches[-1][1] + 1) % (1 << 31) if state.batches else 0  # only a marker has this epoch
     if batch.base_sequence != expected:
         raise InvalidBatch(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {batch.base_sequence} instead of {expected}")
     return None
@@ -479,6 +642,8 @@ def _write(log: Partition, batch: Batch) -> int:
         if state is None or state.epoch != batch.producer_epoch:
             state = log.producers[batch.producer_id] = ProducerState(batch.producer_epoch, deque(maxlen=DUPLICATES_REMEMBERED))
         state.batches.append((batch.base_sequence, batch.last_sequence, base_offset))
+    if batch.is_transactional:
+        log.transactions.write(batch.producer_id, base_offset)
     return base_offset
 
 

@@ -16,13 +16,22 @@ def encode_batch(
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    is_transactional: bool = False,
 ) -> bytes:
     """Uncompressed; record i has the timestamp `timestamp` + i."""
     keys = keys if keys is not None else [None] * len(values)
     records = b"".join(_record(index, key, value) for index, (key, value) in enumerate(zip(keys, values, strict=True)))
     count = len(values)
     body = struct.pack(
-        ">hiqqqhii", 0, count - 1, timestamp, timestamp + count - 1, producer_id, producer_epoch, base_sequence, count
+        ">hiqqqhii",
+        0x10 if is_transactional else 0,
+        count - 1,
+        timestamp,
+        timestamp + count - 1,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
     )
     body += records
     return struct.pack(">qiibI", 0, len(body) + 9, -1, 2, crc32c.crc32c(body)) + body

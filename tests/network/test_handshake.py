@@ -172,7 +172,10 @@ def test_an_api_that_the_broker_does_not_know_is_an_error() -> None:
 
 def test_finalized_features_are_known() -> None:
     feature = FinalizedFeatureKey(name="transaction.version", max_version_level=2, min_version_level=2)
-    assert NodeApiVersions(ApiVersionsResponse(finalized_features=(feature,))).finalized_features == {"transaction.version": 2}
+    versions = NodeApiVersions(ApiVersionsResponse(finalized_features=(feature,), finalized_features_epoch=7))
+    assert versions.finalized_features == {"transaction.version": 2}
+    assert versions.finalized_features_epoch == 7
+    assert NodeApiVersions(ApiVersionsResponse()).finalized_features_epoch == -1
 
 
 # ---- with SASL -------------------------------------------------------------------------------------------------------------

@@ -29,6 +29,14 @@ def test_the_codes_that_ask_for_new_metadata() -> None:
     assert refresh == {3, 5, 6, 9, 13, 56, 72, 74, 80, 83, 84, 100, 103}
 
 
+def test_the_codes_that_ask_for_the_coordinator_anew() -> None:
+    # Subclasses of RefreshRetriableException in the Java client that are no InvalidMetadataException.
+    find = {row.number for row in ERROR_CODES.values() if row.find_coordinator}
+    assert find == {Errors.COORDINATOR_NOT_AVAILABLE.number, Errors.NOT_COORDINATOR.number}
+    assert all(row.retriable and not row.refresh_metadata for row in ERROR_CODES.values() if row.find_coordinator)
+    assert Errors.COORDINATOR_LOAD_IN_PROGRESS.retriable
+
+
 @pytest.mark.parametrize(
     ("code", "persisted"),
     [

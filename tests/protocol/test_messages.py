@@ -9,8 +9,24 @@ import pytest
 from spark_kafka_sink.errors import ProtocolError, UnsupportedVersionError
 from spark_kafka_sink.protocol.api_keys import API_TABLE, NEVER
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from spark_kafka_sink.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    KeyType,
+)
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from spark_kafka_sink.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
 from spark_kafka_sink.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -143,12 +159,108 @@ def test_an_empty_answer_is_a_protocol_error() -> None:
         ApiVersionsResponse.decode(4, b"")
 
 
+def test_one_coordinator_can_be_asked_for_before_the_version_is_known() -> None:
+    request = FindCoordinatorRequest.for_keys(KeyType.TRANSACTION, ["ab"])
+    assert encoded(request, 1) == "00026162" + "01"
+    assert encoded(request, 3) == "036162" + "01" + "00"
+    assert encoded(request, 5) == "01" + "02" + "036162" + "00"
+
+
+def test_several_coordinators_are_never_cut_down_to_one() -> None:
+    request = FindCoordinatorRequest.for_keys(KeyType.TRANSACTION, ["a", "b"])
+    assert encoded(request, 4) == "01" + "03" + "0261" + "0262" + "00"
+    with pytest.raises(UnsupportedVersionError, match="FindCoordinatorRequest v3 cannot carry"):
+        request.encode(3)
+    with pytest.raises(UnsupportedVersionError, match="FindCoordinatorRequest v3 cannot carry"):
+        FindCoordinatorRequest(coordinator_keys=("a",)).encode(3)
+    with pytest.raises(UnsupportedVersionError, match="FindCoordinatorRequest v4 cannot carry"):
+        FindCoordinatorRequest(key="a").encode(4)
+
+
+def test_a_coordinator_is_read_from_either_form_of_the_answer() -> None:
+    expected = Coordinator(key="k", node_id=1, host="h", port=9092)
+    old = FindCoordinatorResponse.decode(3, bytes.fromhex("00000000" + "0000" + "00" + "00000001" + "0268" + "00002384" + "00"))
+    assert old.of("k", 3) == expected
+    new = FindCoordinatorResponse.decode(
+        4, bytes.fromhex("00000000" + "02" + "026b" + "00000001" + "0268" + "00002384" + "0000" + "00" + "00" + "00")
+    )
+    assert new.of("k", 4) == expected
+    assert new.of("another", 4) is None
+
+
+def test_the_offsets_of_one_group_can_be_asked_for_before_the_version_is_known() -> None:
+    request = OffsetFetchRequest.for_groups({"g": None})
+    assert encoded(request, 2) == "000167" + "ffffffff"
+    assert encoded(request, 7) == "0267" + "00" + "00" + "00"
+    assert encoded(request, 8) == "02" + "0267" + "00" + "00" + "00" + "00"
+    assert encoded(request, 9) == "02" + "0267" + "00" + "ffffffff" + "00" + "00" + "00" + "00"
+
+
+def test_the_offsets_of_several_groups_are_never_cut_down_to_one() -> None:
+    topics = (OffsetFetchRequestTopic(name="t", partition_indexes=(0,)),)
+    request = OffsetFetchRequest.for_groups({"g": None, "h": topics})
+    assert request.groups == (
+        OffsetFetchRequestGroup(group_id="g", topics=None),
+        OffsetFetchRequestGroup(group_id="h", topics=topics),
+    )
+    assert encoded(request, 8).startswith("03" + "0267" + "00" + "00" + "0268" + "02" + "0274" + "02" + "00000000")
+    for refused, version in (
+        (request, 7),
+        (OffsetFetchRequest(groups=request.groups[:1]), 7),
+        (OffsetFetchRequest(group_id="g", topics=topics, groups=request.groups[:1]), 7),
+        (OffsetFetchRequest(group_id="g", topics=None), 8),
+    ):
+        with pytest.raises(UnsupportedVersionError, match=f"OffsetFetchRequest v{version} cannot carry"):
+            refused.encode(version)
+
+
+def test_stable_offsets_cannot_be_required_of_an_old_broker() -> None:
+    request = OffsetFetchRequest.for_groups({"g": None}, require_stable=True)
+    with pytest.raises(UnsupportedVersionError, match="require_stable"):
+        request.encode(6)
+    assert encoded(request, 7) == "0267" + "00" + "01" + "00"
+
+
+def test_offsets_are_read_from_either_form_of_the_answer() -> None:
+    partition = OffsetFetchResponsePartition(partition_index=3, committed_offset=7, metadata="m")
+    topics = (OffsetFetchResponseTopic(name="t", partitions=(partition,)),)
+    expected = OffsetFetchResponseGroup(group_id="g", topics=topics)
+    partition_bytes = "00000003" + "0000000000000007" + "ffffffff" + "026d" + "0000" + "00"
+    old = OffsetFetchResponse.decode(7, bytes.fromhex("00000000" + "02" + "0274" + "02" + partition_bytes + "00" + "0000" + "00"))
+    assert old.of("g", 7) == expected
+    new = OffsetFetchResponse.decode(
+        8, bytes.fromhex("00000000" + "02" + "0267" + "02" + "0274" + "02" + partition_bytes + "00" + "0000" + "00" + "00")
+    )
+    assert new.of("g", 8) == expected
+    assert new.of("another", 8) is None
+
+
+def test_the_end_of_a_transaction_hands_out_the_next_epoch_from_version_5_on() -> None:
+    request = EndTxnRequest(transactional_id="x", producer_id=5, producer_epoch=1, committed=True)
+    assert encoded(request, 0) == "000178" + "0000000000000005" + "0001" + "01"
+    assert encoded(request, 5) == "0278" + "0000000000000005" + "0001" + "01" + "00"
+    response = EndTxnResponse(producer_id=5, producer_epoch=2)
+    assert encoded(response, 4) == "00000000" + "0000" + "00"
+    assert encoded(response, 5) == "00000000" + "0000" + "0000000000000005" + "0002" + "00"
+    assert EndTxnResponse.decode(4, bytes.fromhex("00000000000000")).producer_epoch == -1
+
+
 def test_produce_is_never_older_than_record_batch_v2() -> None:
     with pytest.raises(UnsupportedVersionError, match="3 to 13 of PRODUCE"):
         produce_request([b""]).encode(2)
 
 
+def test_every_api_throttles_from_the_version_in_which_its_response_says_so() -> None:
+    # shouldClientThrottle of the responses in the Java client.
+    throttles = {key.name: api.throttles_from for key, api in API_TABLE.items() if api.throttles_from != NEVER}
+    assert throttles == {
+        "PRODUCE": 6, "METADATA": 6, "OFFSET_COMMIT": 4, "OFFSET_FETCH": 4, "FIND_COORDINATOR": 2, "API_VERSIONS": 2,
+        "INIT_PRODUCER_ID": 1, "ADD_PARTITIONS_TO_TXN": 1, "ADD_OFFSETS_TO_TXN": 1, "END_TXN": 1, "TXN_OFFSET_COMMIT": 1,
+        "DESCRIBE_CONFIGS": 2,
+    }  # fmt: skip
+
+
 def test_every_api_becomes_flexible_within_its_range() -> None:
     for api in API_TABLE.values():
-        assert api.min_version < api.flexible_from <= api.max_version or api.flexible_from == NEVER
-        assert api.min_version < api.throttles_from <= api.max_version or api.throttles_from == NEVER
+        assert api.min_version <= api.flexible_from <= api.max_version or api.flexible_from == NEVER
+        assert api.min_version <= api.throttles_from <= api.max_version or api.throttles_from == NEVER

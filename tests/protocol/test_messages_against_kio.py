@@ -18,12 +18,23 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from spark_kafka_sink.protocol.api_keys import API_TABLE
+from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from spark_kafka_sink.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
+from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_sink.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from spark_kafka_sink.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from spark_kafka_sink.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from spark_kafka_sink.protocol.primitives import ZERO_UUID
 from spark_kafka_sink.protocol.schema import Message
 
@@ -31,6 +42,12 @@ MESSAGES: list[type[Message]] = [
     ProduceRequest, ProduceResponse, MetadataRequest, MetadataResponse, ApiVersionsRequest, ApiVersionsResponse,
     InitProducerIdRequest, InitProducerIdResponse, SaslHandshakeRequest, SaslHandshakeResponse,
     SaslAuthenticateRequest, SaslAuthenticateResponse,
+    AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse,
+    DescribeConfigsRequest, DescribeConfigsResponse, DescribeProducersRequest, DescribeProducersResponse,
+    DescribeTransactionsRequest, DescribeTransactionsResponse, EndTxnRequest, EndTxnResponse,
+    FindCoordinatorRequest, FindCoordinatorResponse, ListTransactionsRequest, ListTransactionsResponse,
+    OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse,
+    TxnOffsetCommitRequest, TxnOffsetCommitResponse,
 ]  # fmt: skip
 CASES = [
     (cls, version)
@@ -39,7 +56,11 @@ CASES = [
 ]
 OUR_NAMES = {"throttle_time": "throttle_time_ms", "timeout": "timeout_ms", "transaction_timeout": "transaction_timeout_ms"}
 OUR_NAMES |= {"session_lifetime": "session_lifetime_ms"}
-OUR_NAMES |= {"log_append_time": "log_append_time_ms"}
+OUR_NAMES |= {"log_append_time": "log_append_time_ms", "retention_time": "retention_time_ms"}
+OUR_NAMES |= {"transaction_start_time": "transaction_start_time_ms"}
+OUR_NAMES |= {f"v3_and_below_{name}": name for name in ("transactional_id", "producer_id", "producer_epoch", "topics")}
+OUR_NAMES |= {"results_by_topic_v3_and_below": "results_by_topic"}
+NULLABLE = ("string", "bytes", "array", "array of string")
 INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 
@@ -107,7 +128,7 @@ def kio_messages(theirs: Any) -> st.SearchStrategy[dict[str, Any]]:
             values = kio_messages(inner)
         else:
             values = values_of(kind)
-            nullable = nullable and kind in ("string", "bytes")  # uuid: null is zero; records: we always send some
+        nullable = nullable and kind in NULLABLE  # uuid: null is zero; records: we always send some
         fields[our_name] = values | st.none() if nullable else values
     return st.fixed_dictionaries(fields)
 

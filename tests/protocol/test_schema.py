@@ -92,3 +92,31 @@ def test_errors_name_the_message_and_version() -> None:
         Example.decode(3, b"")
     with pytest.raises(ProtocolError, match="1 bytes are left after the last field"):
         Example.decode(0, bytes.fromhex("01" + "08" + "00000000" + "ffffffff" + "00"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inner(Message):
+    number: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outer(Message):
+    API_KEY: ClassVar = ApiKey.INIT_PRODUCER_ID
+
+    inner: Inner | None = None
+    hint: Annotated[Inner | None, tagged(0, since=2), IGNORABLE] = None
+
+
+@pytest.mark.parametrize(("version", "end_of_inner", "end_of_outer"), [(1, "", ""), (2, "00", "00")])
+def test_a_structure_may_be_null(version: int, end_of_inner: str, end_of_outer: str) -> None:
+    """Encoding null looked for the structure's fields in None, and ended in an AttributeError."""
+    assert encoded(Outer(), version) == "ff" + end_of_outer
+    assert encoded(Outer(inner=Inner(number=7)), version) == "01" + "0007" + end_of_inner + end_of_outer
+    for message in (Outer(), Outer(inner=Inner(number=7))):
+        assert Outer.decode(version, b"".join(message.encode(version))) == message
+
+
+def test_a_tagged_structure_that_is_null_is_not_written() -> None:
+    message = Outer(hint=Inner(number=7))
+    assert encoded(message, 2) == "ff" + "01" + "00" + "04" + "01" + "0007" + "00"
+    assert Outer.decode(2, b"".join(message.encode(2))) == message

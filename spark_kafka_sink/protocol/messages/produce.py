@@ -13,6 +13,10 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.primitives import ZERO_UUID
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Int64, Message, Records, Request, since, tagged, until
 
+LAST_VERSION_BEFORE_TRANSACTION_V2 = (
+    11  # the last that writes in a transaction only to partitions that were added before (KIP-890)
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchIndexAndErrorMessage(Message):

@@ -1,0 +1,36 @@
+"""EndTxn: commits or aborts a transaction (EndTxnRequest.json).
+
+Version 5 says that the client uses transactions of version 2 (KIP-890): the coordinator raises the epoch at each end, and
+answers with the producer id and epoch to go on with. It may be sent only where the finalized feature transaction.version is 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Int64, Message, Request, since
+
+LAST_VERSION_BEFORE_TRANSACTION_V2 = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTxnResponse(Message):
+    API_KEY: ClassVar = ApiKey.END_TXN
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    producer_id: Annotated[Int64, since(5), IGNORABLE] = -1  # another one when the epochs of the old id are used up
+    producer_epoch: Annotated[Int16, since(5), IGNORABLE] = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTxnRequest(Request[EndTxnResponse]):
+    API_KEY: ClassVar = ApiKey.END_TXN
+    RESPONSE: ClassVar = EndTxnResponse
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    committed: bool  # false: abort

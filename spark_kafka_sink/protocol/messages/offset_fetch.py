@@ -1,0 +1,115 @@
+"""OffsetFetch: the committed offsets of groups, with their metadata (OffsetFetchRequest.json, KIP-709).
+
+Up to version 7 a request asks for one group, in `group_id` and `topics`, and the answer is the response itself. From version 8 on
+it asks for `groups`, and the response's `groups` has an answer for each. `for_groups` fills both, so that the message can be made
+before the version is known; `of` reads both. Topics that are null stand for all topics of the group. `require_stable` (version 7,
+KIP-447) has partitions whose offsets are part of an open transaction answered with UNSTABLE_OFFSET_COMMIT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from spark_kafka_sink.errors import UnsupportedVersionError
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.primitives import Buffer
+from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Int64, Message, Request, since, until
+
+FIRST_VERSION_WITH_GROUPS = 8
+NO_OFFSET = -1  # of a partition that was asked for by name and has none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchResponsePartition(Message):
+    partition_index: Int32
+    committed_offset: Int64 = NO_OFFSET
+    committed_leader_epoch: Annotated[Int32, since(5), IGNORABLE] = -1
+    metadata: str | None = ""
+    error_code: Int16 = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchResponseTopic(Message):
+    name: str
+    partitions: tuple[OffsetFetchResponsePartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchResponseGroup(Message):
+    group_id: str
+    topics: tuple[OffsetFetchResponseTopic, ...] = ()
+    error_code: Int16 = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchResponse(Message):
+    API_KEY: ClassVar = ApiKey.OFFSET_FETCH
+
+    throttle_time_ms: Annotated[Int32, since(3), IGNORABLE] = 0
+    topics: Annotated[tuple[OffsetFetchResponseTopic, ...], until(7)] = ()
+    error_code: Annotated[Int16, until(7), IGNORABLE] = 0
+    groups: Annotated[tuple[OffsetFetchResponseGroup, ...], since(8)] = ()
+
+    def of(self, group_id: str, version: int) -> OffsetFetchResponseGroup | None:
+        """The answer for one of the groups that were asked for; None when the broker left it out."""
+        if version >= FIRST_VERSION_WITH_GROUPS:
+            return next((group for group in self.groups if group.group_id == group_id), None)
+        return OffsetFetchResponseGroup(group_id=group_id, topics=self.topics, error_code=self.error_code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchRequestTopic(Message):
+    name: str
+    partition_indexes: tuple[Int32, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchRequestGroup(Message):
+    group_id: str
+    member_id: Annotated[str | None, since(9), IGNORABLE] = None
+    member_epoch: Annotated[Int32, since(9), IGNORABLE] = -1
+    topics: tuple[OffsetFetchRequestTopic, ...] | None  # None: all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchRequest(Request[OffsetFetchResponse]):
+    """Carries the group in both forms; the version decides which of the two is sent. Several groups need version 8."""
+
+    API_KEY: ClassVar = ApiKey.OFFSET_FETCH
+    RESPONSE: ClassVar = OffsetFetchResponse
+
+    group_id: Annotated[str, until(7), IGNORABLE] = ""
+    topics: Annotated[tuple[OffsetFetchRequestTopic, ...] | None, until(7), IGNORABLE] = ()
+    groups: Annotated[tuple[OffsetFetchRequestGroup, ...], since(8), IGNORABLE] = ()
+    require_stable: Annotated[bool, since(7)] = False
+
+    @classmethod
+    def for_groups(
+        cls, groups: Mapping[str, tuple[OffsetFetchRequestTopic, ...] | None], *, require_stable: bool = False
+    ) -> OffsetFetchRequest:
+        """Group id -> topics; None for all of the group's topics."""
+        (group_id, topics), *others = groups.items()
+        return cls(
+            group_id="" if others else group_id,
+            topics=() if others else topics,
+            groups=tuple(OffsetFetchRequestGroup(group_id=group_id, topics=topics) for group_id, topics in groups.items()),
+            require_stable=require_stable,
+        )
+
+    def encode(self, version: int) -> list[Buffer]:
+        """As Message.encode. Groups that the version cannot carry raise UnsupportedVersionError: none is left out silently."""
+        listed = {(group.group_id, group.topics) for group in self.groups}
+        named = (self.group_id, self.topics)
+        is_lossy = (
+            bool(self.group_id) and named not in listed
+            if version >= FIRST_VERSION_WITH_GROUPS
+            else bool(listed) and listed != {named}
+        )
+        if is_lossy:
+            raise UnsupportedVersionError(
+                f"OffsetFetchRequest v{version} cannot carry group_id={self.group_id!r}"
+                f" with groups={[group.group_id for group in self.groups]!r}"
+            )
+        return super(OffsetFetchRequest, self).encode(version)

@@ -1,0 +1,453 @@
+"""A transaction coordinator as a pure state machine: what Kafka's TransactionCoordinator answers, without its log and threads.
+
+Requests go to `handle_*` and are answered at once. What Kafka does later, a test does when it likes: the markers at the end of a
+transaction (`write_markers`; at once unless `holds_markers`), and the sweep for transactions past their time-out
+(`abort_timed_out`). Answers follow Kafka 4.3 (TransactionCoordinator.scala, KIP-98, KIP-360, KIP-588, KIP-890).
+
+    coordinator = TransactionCoordinator(ManualClock(), write_marker=print)
+    coordinator.holds_markers = True
+    ... EndTxn is answered, and asked again: CONCURRENT_TRANSACTIONS ...
+    coordinator.write_markers()
+
+Left out: permissions, expiry of transactional ids, the coordinator's own epoch, two-phase commit (KIP-939).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from itertools import groupby
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+)
+from spark_kafka_sink.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+)
+from spark_kafka_sink.protocol.messages.describe_transactions import TransactionState as DescribedTransaction
+from spark_kafka_sink.protocol.messages.end_txn import LAST_VERSION_BEFORE_TRANSACTION_V2, EndTxnRequest, EndTxnResponse
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from spark_kafka_sink.protocol.messages.list_transactions import TransactionState as ListedTransaction
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_PARTITIONS = 50  # of __consumer_offsets and of __transaction_state
+DEFAULT_MAX_TIMEOUT_MS = 900_000  # transaction.max.timeout.ms
+LAST_EPOCH = 0x7FFF - 1  # handed out to producers; the one above is kept to fence them with
+
+WriteMarker = Callable[[TopicPartition, int, int, bool], None]  # partition, producer id, epoch, committed
+
+
+class State(StrEnum):
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+
+
+PREPARED = {State.PREPARE_COMMIT, State.PREPARE_ABORT}
+COMPLETE = {State.PREPARE_COMMIT: State.COMPLETE_COMMIT, State.PREPARE_ABORT: State.COMPLETE_ABORT}
+
+
+class Verification(Enum):
+    """What the leader of a partition asks the coordinator, by the version of the request that writes (KIP-890)."""
+
+    INVALID_STATE = "is the partition in the transaction? Otherwise INVALID_TXN_STATE"
+    ABORTABLE = "is it? Otherwise TRANSACTION_ABORTABLE"
+    ADD = "add it"
+
+
+@dataclass
+class Transaction:
+    """What the coordinator knows of one transactional id."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int = -1
+    last_epoch: int = -1  # the one before, as long as a request with it can be a repetition
+    previous_producer_id: int = -1
+    next_producer_id: int = -1  # takes over when the markers are written: the epochs of the current id are used up
+    timeout_ms: int = 0
+    state: State = State.EMPTY
+    partitions: set[TopicPartition] = field(default_factory=set)
+    start_ms: int = -1
+    unwritten: list[TopicPartition] = field(default_factory=list)  # partitions that lack the marker
+
+    @property
+    def is_exhausted(self) -> bool:
+        return self.epoch >= LAST_EPOCH
+
+
+class TransactionCoordinator:
+    """All transactional ids of a cluster. Which broker coordinates which id is the business of the fake that uses this.
+
+    Args:
+        write_marker: called for each partition of a transaction that ends. `TopicPartition("__consumer_offsets", …)` stands
+            for the offsets of groups, see `offsets_partition`.
+        new_producer_id: ids that no producer of the cluster has.
+        transaction_version: the finalized feature transaction.version.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        write_marker: WriteMarker,
+        new_producer_id: Callable[[], int] | None = None,
+        transaction_version: int = 2,
+        max_timeout_ms: int = DEFAULT_MAX_TIMEOUT_MS,
+    ) -> None:
+        self.clock = clock
+        self.transaction_version = transaction_version
+        self.max_timeout_ms = max_timeout_ms
+        self.holds_markers = False
+        self.transactions: dict[str, Transaction] = {}
+        self._write_marker = write_marker
+        self._new_producer_id = new_producer_id or iter(range(1000, 1 << 62)).__next__
+
+    # ---- what a test says ------------------------------------------------------------------------------------------------------
+
+    def write_markers(self, transactional_id: str | None = None, *, limit: int | None = None) -> None:
+        """Write the markers that are due, of one id or of all; `limit` stops after so many, in the middle of a transaction."""
+        for transaction in list(self.transactions.values()):
+            if transactional_id in (None, transaction.transactional_id) and transaction.state in PREPARED:
+                while transaction.unwritten and limit != 0:
+                    committed = transaction.state is State.PREPARE_COMMIT
+                    partition = transaction.unwritten.pop(0)
+                    self._write_marker(partition, transaction.producer_id, transaction.epoch, committed)
+                    limit = None if limit is None else limit - 1
+                if not transaction.unwritten:
+                    self._complete(transaction)
+
+    def abort_timed_out(self) -> list[str]:
+        """Abort what has been open for longer than its time-out, as brokers do every 10 s; the transactional ids."""
+        now_ms = self.clock.wall_ms()
+        overdue = [
+            transaction
+            for transaction in self.transactions.values()
+            if transaction.state is State.ONGOING and transaction.start_ms + transaction.timeout_ms < now_ms
+        ]
+        for transaction in overdue:
+            self._fence(transaction)
+        return [transaction.transactional_id for transaction in overdue]
+
+    # ---- requests --------------------------------------------------------------------------------------------------------------
+
+    def handle_init_producer_id(self, request: InitProducerIdRequest, version: int) -> InitProducerIdResponse:
+        if request.transactional_id is None:
+            return InitProducerIdResponse(producer_id=self._new_producer_id(), producer_epoch=0)
+        error = self._init_error(request) or self._initialize(request)
+        if error:
+            return InitProducerIdResponse(error_code=_for_version(error, version, fenced_since=4).number)
+        transaction = self.transactions[request.transactional_id]
+        return InitProducerIdResponse(producer_id=transaction.producer_id, producer_epoch=transaction.epoch)
+
+    def _init_error(self, request: InitProducerIdRequest) -> ErrorCode:
+        if not request.transactional_id or (request.producer_id == -1) != (request.producer_epoch == -1):
+            return Errors.INVALID_REQUEST
+        if not 0 < request.transaction_timeout_ms <= self.max_timeout_ms:
+            return Errors.INVALID_TRANSACTION_TIMEOUT
+        return Errors.NONE
+
+    def _initialize(self, request: InitProducerIdRequest) -> ErrorCode:
+        assert request.transactional_id is not None
+        transaction = self.transactions.get(request.transactional_id)
+        if transaction is None:
+            transaction = Transaction(request.transactional_id, self._new_producer_id())
+            self.transactions[request.transactional_id] = transaction
+        expected_epoch = None if request.producer_id == -1 else request.producer_epoch
+        if expected_epoch is not None and not _may_continue(transaction, request.producer_id, expected_epoch):
+            return Errors.PRODUCER_FENCED
+        if transaction.state in PREPARED:
+            return Errors.CONCURRENT_TRANSACTIONS
+        if transaction.state is State.ONGOING:
+            self._fence(transaction)
+            return Errors.CONCURRENT_TRANSACTIONS
+        return self._next_identity(transaction, expected_epoch, request.transaction_timeout_ms)
+
+    def _next_identity(self, transaction: Transaction, expected_epoch: int | None, timeout_ms: int) -> ErrorCode:
+        if transaction.is_exhausted and expected_epoch in (None, transaction.epoch):
+            transaction.last_epoch = -1 if expected_epoch is None else transaction.epoch
+            transaction.previous_producer_id, transaction.producer_id = transaction.producer_id, self._new_producer_id()
+            transaction.epoch = 0
+        elif expected_epoch is None:
+            transaction.epoch, transaction.last_epoch = transaction.epoch + 1, -1
+        elif transaction.epoch in (-1, expected_epoch):
+            transaction.epoch, transaction.last_epoch = transaction.epoch + 1, transaction.epoch
+        elif expected_epoch != transaction.last_epoch:  # otherwise a repetition, whose answer got lost
+            return Errors.PRODUCER_FENCED
+        transaction.state, transaction.start_ms = State.EMPTY, -1
+        transaction.timeout_ms = timeout_ms
+        return Errors.NONE
+
+    def handle_add_partitions(
+        self, request: AddPartitionsToTxnRequest, version: int, *, unknown: Collection[TopicPartition] = ()
+    ) -> AddPartitionsToTxnResponse:
+        """`unknown` are partitions that do not exist: with one of them none is added."""
+        asked = [TopicPartition(topic.name, partition) for topic in request.topics for partition in topic.partitions]
+        errors = {
+            partition: Errors.UNKNOWN_TOPIC_OR_PARTITION if partition in unknown else Errors.OPERATION_NOT_ATTEMPTED
+            for partition in asked
+        }
+        if not unknown:
+            error = self.add(request.transactional_id, request.producer_id, request.producer_epoch, asked)
+            errors = dict.fromkeys(asked, _for_version(error, version, fenced_since=2))
+        return AddPartitionsToTxnResponse(
+            results_by_topic=tuple(
+                AddPartitionsToTxnTopicResult(
+                    name=topic.name,
+                    results_by_partition=tuple(
+                        AddPartitionsToTxnPartitionResult(
+                            partition_index=partition,
+                            partition_error_code=errors[TopicPartition(topic.name, partition)].number,
+                        )
+                        for partition in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            )
+        )
+
+    def handle_add_offsets(self, request: AddOffsetsToTxnRequest, version: int) -> AddOffsetsToTxnResponse:
+        partitions = [offsets_partition(request.group_id)]
+        error = self.add(request.transactional_id, request.producer_id, request.producer_epoch, partitions)
+        return AddOffsetsToTxnResponse(error_code=_for_version(error, version, fenced_since=2).number)
+
+    def add(self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]) -> ErrorCode:
+        """Add partitions to the transaction, which begins with the first ones."""
+        error = self._writer_error(transactional_id, producer_id, epoch)
+        if error:
+            return error
+        transaction = self.transactions[transactional_id]
+        if transaction.state is not State.ONGOING:
+            transaction.state, transaction.start_ms = State.ONGOING, self.clock.wall_ms()
+        transaction.partitions.update(partitions)
+        return Errors.NONE
+
+    def verify(
+        self, transactional_id: str, producer_id: int, epoch: int, partition: TopicPartition, verification: Verification
+    ) -> ErrorCode:
+        """What the leader of a partition learns before it writes the first batch of a transaction to it."""
+        if verification is Verification.ADD:
+            error = self.add(transactional_id, producer_id, epoch, [partition])
+        else:
+            error = self._writer_error(transactional_id, producer_id, epoch)
+            if not error and partition not in self.transactions[transactional_id].partitions:
+                error = Errors.TRANSACTION_ABORTABLE
+        if error == Errors.TRANSACTION_ABORTABLE and verification is Verification.INVALID_STATE:
+            return Errors.INVALID_TXN_STATE
+        # To a Produce request a fenced producer is one with an old epoch (KIP-588).
+        return Errors.INVALID_PRODUCER_EPOCH if error == Errors.PRODUCER_FENCED else error
+
+    def _writer_error(self, transactional_id: str, producer_id: int, epoch: int) -> ErrorCode:
+        if not transactional_id:
+            return Errors.INVALID_REQUEST
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None or transaction.producer_id != producer_id:
+            return Errors.INVALID_PRODUCER_ID_MAPPING
+        if transaction.epoch != epoch:
+            return Errors.PRODUCER_FENCED
+        return Errors.CONCURRENT_TRANSACTIONS if transaction.state in PREPARED else Errors.NONE
+
+    # ---- EndTxn ----------------------------------------------------------------------------------------------------------------
+
+    def handle_end_txn(self, request: EndTxnRequest, version: int) -> EndTxnResponse:
+        transaction = self.transactions.get(request.transactional_id)
+        if not request.transactional_id:
+            return EndTxnResponse(error_code=Errors.INVALID_REQUEST.number)
+        if transaction is None:
+            return EndTxnResponse(error_code=Errors.INVALID_PRODUCER_ID_MAPPING.number)
+        bumps = version > LAST_VERSION_BEFORE_TRANSACTION_V2
+        error, begins = (_end_v2 if bumps else _end_v1)(transaction, request)
+        if error:
+            return EndTxnResponse(error_code=_for_version(error, version, fenced_since=2).number)
+        if begins:
+            self._prepare(transaction, State.PREPARE_COMMIT if request.committed else State.PREPARE_ABORT, bumps=bumps)
+        producer_id, epoch = transaction.producer_id, transaction.epoch
+        if transaction.next_producer_id != -1:
+            producer_id, epoch = transaction.next_producer_id, 0
+        if begins and not self.holds_markers:
+            self.write_markers(transaction.transactional_id)
+        return EndTxnResponse(producer_id=producer_id, producer_epoch=epoch) if bumps else EndTxnResponse()
+
+    def _fence(self, transaction: Transaction) -> None:
+        """Abort it in an epoch of its own: neither the producer nor who asked for the fencing may use that one."""
+        if self.transaction_version < 2:
+            transaction.epoch, transaction.last_epoch = transaction.epoch + 1, -1
+        self._prepare(transaction, State.PREPARE_ABORT, bumps=self.transaction_version >= 2, rotates=False)
+        if not self.holds_markers:
+            self.write_markers(transaction.transactional_id)
+
+    def _prepare(self, transaction: Transaction, state: State, *, bumps: bool, rotates: bool = True) -> None:
+        """The decision is written; from here on only the markers are missing."""
+        if bumps:
+            if transaction.is_exhausted and rotates:
+                transaction.next_producer_id = self._new_producer_id()
+            transaction.epoch, transaction.last_epoch = transaction.epoch + 1, transaction.epoch
+        if transaction.state is not State.ONGOING:
+            transaction.start_ms = self.clock.wall_ms()
+        transaction.state = state
+        transaction.unwritten = sorted(transaction.partitions)
+
+    def _complete(self, transaction: Transaction) -> None:
+        transaction.state = COMPLETE[transaction.state]
+        transaction.partitions = set()
+        if transaction.next_producer_id != -1:
+            transaction.previous_producer_id, transaction.producer_id = transaction.producer_id, transaction.next_producer_id
+            transaction.epoch, transaction.next_producer_id = 0, -1
+
+    # ---- looking on ------------------------------------------------------------------------------------------------------------
+
+    def handle_list(
+        self, request: ListTransactionsRequest, *, is_mine: Callable[[str], bool] = lambda _: True
+    ) -> ListTransactionsResponse:
+        """`is_mine` tells the transactional ids whose coordinator is the broker that was asked."""
+        pattern = re.compile(request.transactional_id_pattern or ".*")
+        now_ms = self.clock.wall_ms()
+        listed = [
+            transaction
+            for transaction in self.transactions.values()
+            if is_mine(transaction.transactional_id)
+            and (not request.state_filters or transaction.state in request.state_filters)
+            and (not request.producer_id_filters or transaction.producer_id in request.producer_id_filters)
+            and (request.duration_filter < 0 or now_ms - transaction.start_ms > request.duration_filter)
+            and pattern.fullmatch(transaction.transactional_id)
+        ]
+        return ListTransactionsResponse(
+            unknown_state_filters=tuple(name for name in request.state_filters if name not in list(State)),
+            transaction_states=tuple(
+                ListedTransaction(
+                    transactional_id=transaction.transactional_id,
+                    producer_id=transaction.producer_id,
+                    transaction_state=transaction.state.value,
+                )
+                for transaction in listed
+            ),
+        )
+
+    def handle_describe(
+        self, request: DescribeTransactionsRequest, *, is_mine: Callable[[str], bool] = lambda _: True
+    ) -> DescribeTransactionsResponse:
+        return DescribeTransactionsResponse(
+            transaction_states=tuple(
+                self._described(name) if is_mine(name) else _undescribed(name, Errors.NOT_COORDINATOR)
+                for name in request.transactional_ids
+            )
+        )
+
+    def _described(self, transactional_id: str) -> DescribedTransaction:
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
+            return _undescribed(
+                transactional_id, Errors.TRANSACTIONAL_ID_NOT_FOUND if transactional_id else Errors.INVALID_REQUEST
+            )
+        topics = groupby(sorted(transaction.partitions), key=lambda partition: partition.topic)
+        return DescribedTransaction(
+            transactional_id=transactional_id,
+            transaction_state=transaction.state.value,
+            transaction_timeout_ms=transaction.timeout_ms,
+            transaction_start_time_ms=transaction.start_ms,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.epoch,
+            topics=tuple(TopicData(topic=name, partitions=tuple(each.partition for each in parts)) for name, parts in topics),
+        )
+
+
+def _undescribed(transactional_id: str, error: ErrorCode) -> DescribedTransaction:
+    return DescribedTransaction(error_code=error.number, transactional_id=transactional_id)
+
+
+def offsets_partition(group_id: str) -> TopicPartition:
+    """Where the offsets of a group are kept, as Kafka chooses it."""
+    return TopicPartition(OFFSETS_TOPIC, internal_partition(group_id))
+
+
+def internal_partition(key: str) -> int:
+    """The partition of __consumer_offsets or __transaction_state that a group or transactional id belongs to: Java's hashCode."""
+    units = key.encode("utf-16-be")
+    code = 0
+    for index in range(0, len(units), 2):
+        code = (code * 31 + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    signed = code - (1 << 32) if code >> 31 else code
+    return abs(signed) % INTERNAL_PARTITIONS if signed != -(1 << 31) else 0
+
+
+def verification(version: int, last_before_v2: int) -> Verification:
+    """What is asked for a request of `version`, when those up to `last_before_v2` do not add partitions by themselves."""
+    if version > last_before_v2:
+        return Verification.ADD
+    return Verification.ABORTABLE if version == last_before_v2 else Verification.INVALID_STATE
+
+
+def _may_continue(transaction: Transaction, producer_id: int, epoch: int) -> bool:
+    """Whether a producer that names its id and epoch is the one known here; the epoch is looked at later (KIP-360)."""
+    return (
+        transaction.epoch == -1
+        or producer_id == transaction.producer_id
+        or (producer_id == transaction.previous_producer_id and epoch >= LAST_EPOCH)
+    )
+
+
+def _end_v1(transaction: Transaction, request: EndTxnRequest) -> tuple[ErrorCode, bool]:
+    """The error, and whether the end begins now. Without epochs that grow a repetition looks like the request itself."""
+    if transaction.producer_id != request.producer_id:
+        return Errors.INVALID_PRODUCER_ID_MAPPING, False
+    if transaction.epoch != request.producer_epoch:
+        return Errors.PRODUCER_FENCED, False
+    if transaction.state is State.ONGOING:
+        return Errors.NONE, True
+    prepared, complete = _states_of(request)
+    if transaction.state is prepared:
+        return Errors.CONCURRENT_TRANSACTIONS, False
+    return (Errors.NONE if transaction.state is complete else Errors.INVALID_TXN_STATE), False
+
+
+def _end_v2(transaction: Transaction, request: EndTxnRequest) -> tuple[ErrorCode, bool]:
+    """As _end_v1; a repetition has the epoch before the current one (the table above endTransaction in Kafka's coordinator)."""
+    repeats_last_epoch = (
+        transaction.previous_producer_id == request.producer_id
+        and request.producer_epoch == LAST_EPOCH
+        and transaction.epoch == 0
+    )
+    repeats = repeats_last_epoch or transaction.epoch == request.producer_epoch + 1
+    is_current = transaction.epoch == request.producer_epoch
+    if transaction.producer_id != request.producer_id and not repeats_last_epoch:
+        return Errors.INVALID_PRODUCER_ID_MAPPING, False
+    prepared, complete = _states_of(request)
+    if transaction.state in (State.ONGOING, State.EMPTY):
+        if not is_current:
+            return Errors.PRODUCER_FENCED, False
+        begins = transaction.state is State.ONGOING or not request.committed
+        return (Errors.NONE if begins else Errors.INVALID_TXN_STATE), begins
+    if transaction.state in PREPARED:
+        if not repeats:
+            return Errors.PRODUCER_FENCED, False
+        return (Errors.CONCURRENT_TRANSACTIONS if transaction.state is prepared else Errors.INVALID_TXN_STATE), False
+    if repeats:
+        return (Errors.NONE if transaction.state is complete else Errors.INVALID_TXN_STATE), False
+    if not is_current:
+        return Errors.PRODUCER_FENCED, False
+    return (Errors.INVALID_TXN_STATE, False) if request.committed else (Errors.NONE, True)
+
+
+def _states_of(request: EndTxnRequest) -> tuple[State, State]:
+    prepared = State.PREPARE_COMMIT if request.committed else State.PREPARE_ABORT
+    return prepared, COMPLETE[prepared]
+
+
+def _for_version(error: ErrorCode, version: int, *, fenced_since: int) -> ErrorCode:
+    """Older clients do not know PRODUCER_FENCED (KIP-588)."""
+    return Errors.INVALID_PRODUCER_EPOCH if error == Errors.PRODUCER_FENCED and version < fenced_since else error
