@@ -255,7 +255,7 @@ class NetworkClient:
             self._fail_to_connect(node_id, now_ms, str(error))
 
     def _connect(self, node_id: int) -> None:
-        connection = Connection(self._client_id, max_response_bytes=MAX_HANDSHAKE_BYTES)
+        connection = Connection(self._client_id, max_response_bytes=MAX_HANDSHAKE_BYTES, peer=f"node {node_id}")
         address = self._states.current_address(node_id)
         assert address is not None
         log.debug("= node %d: connecting to %s at %s", node_id, self._states.address_text(node_id), address)

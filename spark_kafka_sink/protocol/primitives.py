@@ -170,6 +170,10 @@ class Reader:
     def remaining(self) -> int:
         return self._end - self._position
 
+    def rest(self) -> memoryview:
+        """What has not been read yet; it stays unread."""
+        return self._data[self._position :]
+
     def expect_end(self) -> None:
         """Raise ProtocolError when bytes are left: the frame and our idea of it differ."""
         if self._position != self._end:

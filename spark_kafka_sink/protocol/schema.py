@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -127,14 +128,30 @@ class Message:
     def decode(cls: type[M], version: int, data: Buffer) -> M:
         """The message in `data`, which must hold it and nothing else; anything else raises ProtocolError."""
         reader = Reader(data)
-        try:
-            message: M = codec(cls, version).decode(reader)
+        message = cls.read(version, reader)
+        with _cannot_be_read(cls, version):
             reader.expect_end()
-        except UnsupportedVersionError:
-            raise
-        except ProtocolError as error:
-            raise ProtocolError(f"{cls.__name__} v{version} cannot be read: {error.message}") from error
         return message
+
+    @classmethod
+    def read(cls: type[M], version: int, reader: Reader) -> M:
+        """The message that begins where `reader` stands. What follows its last field is left unread, as Java leaves it: some
+        brokers send more than their version has. Raises ProtocolError.
+        """
+        with _cannot_be_read(cls, version):
+            message: M = codec(cls, version).decode(reader)
+        return message
+
+
+@contextmanager
+def _cannot_be_read(cls: type[Message], version: int) -> Iterator[None]:
+    """Name the message in a ProtocolError."""
+    try:
+        yield
+    except UnsupportedVersionError:
+        raise
+    except ProtocolError as error:
+        raise ProtocolError(f"{cls.__name__} v{version} cannot be read: {error.message}") from error
 
 
 M = TypeVar("M", bound=Message)

@@ -144,13 +144,34 @@ def test_an_answer_that_nobody_waits_for_is_refused() -> None:
     assert "no request waits" in str(connection.error)
 
 
-def test_an_answer_with_bytes_left_over_is_refused() -> None:
-    connection = Connection("me")
-    connection.send(INIT, 5)
-    data = bytearray(init_response(0) + b"\0")
-    data[3] += 1
-    assert connection.receive_data(data) == []
-    assert "1 bytes are left" in str(connection.error)
+def with_surplus(frame: bytes, surplus: bytes) -> bytes:
+    return struct.pack(">i", len(frame) - 4 + len(surplus)) + frame[4:] + surplus
+
+
+def test_bytes_after_the_last_field_are_ignored_and_told_once_for_each_api(caplog: pytest.LogCaptureFixture) -> None:
+    """librdkafka's mock cluster ends its Metadata with one tag byte too many: it was refused, and nothing could be written there.
+
+    The Java client and librdkafka read past such bytes.
+    """
+    caplog.set_level("DEBUG", "spark_kafka_sink.network.connection")
+    connection = Connection("me", peer="node 3")
+    for request, version in ((INIT, 5), (INIT, 5), (METADATA, 12)):
+        connection.send(request, version)
+    answer = metadata(topic("orders", [0, 1]))
+    responses = connection.receive_data(
+        with_surplus(init_response(0, 1), b"\0")
+        + with_surplus(init_response(1, 2), b"\xff" * 9)
+        + with_surplus(framed(header(2, ApiKey.METADATA, 12), answer), b"\0")
+    )
+    assert connection.error is None
+    assert [response.message for response in responses[:2]] == [
+        InitProducerIdResponse(producer_id=producer_id, producer_epoch=0) for producer_id in (1, 2)
+    ]
+    assert responses[2].message == answer
+    assert [record.getMessage() for record in caplog.records] == [
+        "! node 3: ignoring 1 bytes after the last field of InitProducerIdResponse v5 (told once per connection)",
+        "! node 3: ignoring 1 bytes after the last field of MetadataResponse v12 (told once per connection)",
+    ]
 
 
 def test_answers_before_a_violation_count() -> None:
