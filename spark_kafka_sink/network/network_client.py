@@ -19,7 +19,7 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClosedError, UnsupportedVersionError
 from spark_kafka_sink.network.background import Background, BackgroundWorker, Outcome, Worker
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.network.connection import MAX_RESPONSE_BYTES, Connection, Response
+from spark_kafka_sink.network.connection import Connection, Response
 from spark_kafka_sink.network.connection_states import FOREVER_MS, ClusterConnectionStates
 from spark_kafka_sink.network.handshake import (
     Handshake,
@@ -52,7 +52,6 @@ __all__ = ["ClientRequest", "ClientResponse", "NetworkClient"]
 
 log = logging.getLogger(__name__)
 
-MAX_HANDSHAKE_BYTES = 1024 * 1024  # a response, until we know that it is a broker; the largest, ApiVersions, takes about 1 KiB
 WARN_EVERY_MS = 30_000  # per node, of connections that cannot be established
 RENEW_AFTER_MS = 1000  # at least: brokers hang up on clients that log in again sooner, and something must be sent in between
 RENEW_AT = (0.85, 0.95)  # part of a session's lifetime after which we log in again, as Java does; not all clients at once
@@ -255,7 +254,7 @@ class NetworkClient:
             self._fail_to_connect(node_id, now_ms, str(error))
 
     def _connect(self, node_id: int) -> None:
-        connection = Connection(self._client_id, max_response_bytes=MAX_HANDSHAKE_BYTES, peer=f"node {node_id}")
+        connection = Connection(self._client_id, peer=f"node {node_id}")
         address = self._states.current_address(node_id)
         assert address is not None
         log.debug("= node %d: connecting to %s at %s", node_id, self._states.address_text(node_id), address)
@@ -563,7 +562,6 @@ class NetworkClient:
             if session.mechanisms:
                 self._offers[node_id] = session.mechanisms
         self._states.ready(node_id)
-        self._connections[node_id].max_response_bytes = MAX_RESPONSE_BYTES
         self._metadata.connection_ready(self._states.address_text(node_id))
         log.debug("= node %d: ready: %r", node_id, session.api_versions)
 

@@ -37,6 +37,7 @@ T = TypeVar("T")
 class Codec(NamedTuple):
     encode: Encode
     decode: Decode
+    least_bytes: int = 1  # that any value takes
 
 
 class Kind(NamedTuple):
@@ -46,30 +47,30 @@ class Kind(NamedTuple):
     compact: Codec
 
 
-def _fixed(encode: Encode, decode: Decode) -> Kind:
-    return Kind(Codec(encode, decode), Codec(encode, decode))
+def _fixed(encode: Encode, decode: Decode, size: int = 1) -> Kind:
+    return Kind(Codec(encode, decode, size), Codec(encode, decode, size))
 
 
-Int8 = Annotated[int, _fixed(Writer.int8, Reader.int8)]
-Int16 = Annotated[int, _fixed(Writer.int16, Reader.int16)]
-Int32 = Annotated[int, _fixed(Writer.int32, Reader.int32)]
-Int64 = Annotated[int, _fixed(Writer.int64, Reader.int64)]
+Int8 = Annotated[int, _fixed(Writer.int8, Reader.int8, 1)]
+Int16 = Annotated[int, _fixed(Writer.int16, Reader.int16, 2)]
+Int32 = Annotated[int, _fixed(Writer.int32, Reader.int32, 4)]
+Int64 = Annotated[int, _fixed(Writer.int64, Reader.int64, 8)]
 Records = Annotated[
     Sequence[Buffer],
-    Kind(Codec(Writer.records, Reader.records), Codec(Writer.compact_records, Reader.compact_records)),
+    Kind(Codec(Writer.records, Reader.records, 4), Codec(Writer.compact_records, Reader.compact_records)),
 ]
 
 _KINDS: dict[tuple[type, bool], Kind] = {  # (python type, nullable)
-    (bool, False): _fixed(Writer.boolean, Reader.boolean),
-    (UUID, False): _fixed(Writer.uuid, Reader.uuid),
-    (str, False): Kind(Codec(Writer.string, Reader.string), Codec(Writer.compact_string, Reader.compact_string)),
+    (bool, False): _fixed(Writer.boolean, Reader.boolean, 1),
+    (UUID, False): _fixed(Writer.uuid, Reader.uuid, 16),
+    (str, False): Kind(Codec(Writer.string, Reader.string, 2), Codec(Writer.compact_string, Reader.compact_string)),
     (str, True): Kind(
-        Codec(Writer.nullable_string, Reader.nullable_string),
+        Codec(Writer.nullable_string, Reader.nullable_string, 2),
         Codec(Writer.compact_nullable_string, Reader.compact_nullable_string),
     ),
-    (bytes, False): Kind(Codec(Writer.bytes, Reader.bytes), Codec(Writer.compact_bytes, Reader.compact_bytes)),
+    (bytes, False): Kind(Codec(Writer.bytes, Reader.bytes, 4), Codec(Writer.compact_bytes, Reader.compact_bytes)),
     (bytes, True): Kind(
-        Codec(Writer.nullable_bytes, Reader.nullable_bytes),
+        Codec(Writer.nullable_bytes, Reader.nullable_bytes, 4),
         Codec(Writer.compact_nullable_bytes, Reader.compact_nullable_bytes),
     ),
 }
@@ -232,13 +233,12 @@ def _structure(cls: type[Message], version: int, flexible: bool) -> Codec:
     def decode(reader: Reader) -> Any:
         values = {name: decode_field(reader) for name, decode_field in decoders}
         if flexible:
-            for tag, data in reader.tagged_fields().items():
-                if tag in known_tags:
-                    name, decode_field = known_tags[tag]
-                    values[name] = _decode_tag(data, decode_field)
+            for tag, data in reader.tagged_fields(known_tags).items():
+                name, decode_field = known_tags[tag]
+                values[name] = _decode_tag(data, decode_field)
         return cls(**values)
 
-    return Codec(encode, decode)
+    return Codec(encode, decode, sum(codec.least_bytes for _, codec in rows) + flexible)  # flexible: the number of tags
 
 
 def _refuse_set_fields(cls: type[Message], version: int, fields: list[_Field]) -> Encode:
@@ -302,7 +302,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 def _array(element: Codec, flexible: bool, nullable: bool) -> Codec:
     write_length = Writer.compact_array_length if flexible else Writer.array_length
     read_length = Reader.compact_array_length if flexible else Reader.array_length
-    encode_element, decode_element = element
+    encode_element, decode_element, least_bytes = element
 
     def encode(writer: Writer, value: Any) -> None:
         if value is None and nullable:
@@ -316,6 +316,6 @@ def _array(element: Codec, flexible: bool, nullable: bool) -> Codec:
         length = read_length(reader)
         if length == -1 and nullable:
             return None
-        return reader.array(length, decode_element)
+        return reader.array(length, decode_element, least_bytes)
 
-    return Codec(encode, decode)
+    return Codec(encode, decode, 1 if flexible else 4)

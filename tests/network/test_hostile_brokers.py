@@ -195,7 +195,7 @@ def test_a_selector_survives_any_bytes_and_ends_the_connection_at_the_first_viol
     clock = ManualClock()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         selector = Selector(clock, connections_max_idle_ms=-1, open_transport=PlaintextTransport)
-        connection = Connection("me", max_response_bytes=1000)
+        connection = Connection("me")
         try:
             selector.connect(1, Address(socket.AF_INET, listener.getsockname()), connection)
             peer, _ = listener.accept()
@@ -224,7 +224,7 @@ def test_a_frame_that_trickles_in_takes_no_more_memory_than_what_has_come() -> N
     connection.send(REQUESTS[1], 12)
     tracemalloc.start()
     try:
-        connection.receive_data(struct.pack(">i", 100 * MIB))
+        connection.receive_data(struct.pack(">i", 30 * MIB))
         for _ in range(100):
             connection.receive_data(bytes(KIB))
         _, peak = tracemalloc.get_traced_memory()

@@ -322,20 +322,22 @@ def test_an_answer_that_comes_while_the_next_request_is_still_being_written_is_o
     assert not net.client.connection_failed(0)
 
 
-def test_until_a_connection_is_ready_only_small_answers_are_taken(net: Net) -> None:
+def test_a_response_larger_than_its_api_allows_ends_the_connection_and_is_told(net: Net) -> None:
     """What listens there may be no broker at all."""
     net.selector.answer = lambda _: None
     net.poll(2)
     node_id, _ = net.selector.attempts[0]
-    net.selector.deliver(node_id, (network_client.MAX_HANDSHAKE_BYTES + 1).to_bytes(4, "big"))
+    net.selector.deliver(node_id, (1 << 20).to_bytes(4, "big"))
     net.poll()
-    assert "announces a response of 1,048,577 bytes" in str(net.metadata.last_connection_error())
+    told = "announces a response of 1,048,576 bytes to API_VERSIONS, more than 262,144 are never expected"
+    assert told in str(net.metadata.last_connection_error())
     net.selector.answer = net.answer
     net.connect(0)
-    sent = net.send(0)
-    net.selector.deliver(0, (network_client.MAX_HANDSHAKE_BYTES + 1).to_bytes(4, "big"))
+    net.send(0)
+    net.selector.deliver(0, (100_000).to_bytes(4, "big"))
     net.poll()
-    assert net.client.in_flight_request_count(sent.node_id) == 1
+    assert [response.disconnected for response in net.responses] == [True]
+    assert "to INIT_PRODUCER_ID, more than 65,536 are never expected" in str(net.metadata.last_connection_error())
 
 
 def test_a_lost_connection_asks_for_metadata(net: Net) -> None:
