@@ -19,6 +19,7 @@ from typing import Any
 
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.backoff import ExponentialBackoff
+from spark_kafka_sink.network.cluster import address_text
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,8 @@ class _NodeState:
 
     def transition_to(self, state: ConnectionState) -> None:
         if state not in NEXT[self.state]:
-            raise RuntimeError(f"connection to {self.host}:{self.port} cannot go from {self.state.name} to {state.name}")
+            where = address_text(self.host, self.port)
+            raise RuntimeError(f"connection to {where} cannot go from {self.state.name} to {state.name}")
         self.state = state
 
 
@@ -160,9 +162,9 @@ class ClusterConnectionStates:
         return self._nodes[node_id].host
 
     def address_text(self, node_id: int) -> str:
-        """host:port, as configured or as the brokers told."""
+        """host:port, as configured or as the brokers told, for logs and errors."""
         node = self._nodes[node_id]
-        return f"{node.host}:{node.port}"
+        return address_text(node.host, node.port)
 
     # ---- events --------------------------------------------------------------------------------------------------------------
 
@@ -171,7 +173,7 @@ class ClusterConnectionStates:
         node = self._nodes.get(node_id)
         if node is None or (node.host, node.port) != (host, port):
             if node is not None:
-                log.info("= node %d moved from %s:%d to %s:%d", node_id, node.host, node.port, host, port)
+                log.info("= node %d moved from %s to %s", node_id, address_text(node.host, node.port), address_text(host, port))
             node = _NodeState(host, port, self._reconnect_backoff.backoff_ms(0), self._setup_timeout.backoff_ms(0))
             self._nodes[node_id] = node
         elif node.addresses:

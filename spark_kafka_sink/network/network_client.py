@@ -16,7 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClosedError, UnsupportedVersionError
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClosedError, UnsupportedVersionError, printable
 from spark_kafka_sink.network.background import Background, BackgroundWorker, Outcome, Worker
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.connection import Connection, Response
@@ -52,6 +52,7 @@ __all__ = ["ClientRequest", "ClientResponse", "NetworkClient"]
 
 log = logging.getLogger(__name__)
 
+_MAX_LOGGED_VERSIONS = 5_000  # characters; those of Kafka 4 take 1,600
 WARN_EVERY_MS = 30_000  # per node, of connections that cannot be established
 RENEW_AFTER_MS = 1000  # at least: brokers hang up on clients that log in again sooner, and something must be sent in between
 RENEW_AT = (0.85, 0.95)  # part of a session's lifetime after which we log in again, as Java does; not all clients at once
@@ -236,7 +237,7 @@ class NetworkClient:
             self._fail_to_connect(node.id, now_ms, str(error))
 
     def _look_up(self, node: Node) -> None:
-        log.debug("= node %d: looking up %s", node.id, node.host)
+        log.debug("= node %d: looking up %s", node.id, printable(node.host))
         self._resolving.add(node.id)
         # Given up with the attempt to connect, which has a time-out of its own.
         work = partial(look_up, self._resolve, node.host, node.port)
@@ -408,7 +409,8 @@ class NetworkClient:
         for node_id in self._states.nodes_with_setup_timeout(now_ms):
             timeout_ms = self._states.setup_timeout_ms(node_id)
             self._selector.close(node_id)
-            what = f"no answer of DNS about {self._states.host(node_id)}" if node_id in self._resolving else "no connection"
+            host = printable(self._states.host(node_id))
+            what = f"no answer of DNS about {host}" if node_id in self._resolving else "no connection"
             reason = f"{what} within {timeout_ms} ms (socket.connection.setup.timeout.ms, grows with each failure)"
             log.debug("- node %d: %s", node_id, reason)
             self._process_disconnection(
@@ -563,7 +565,7 @@ class NetworkClient:
                 self._offers[node_id] = session.mechanisms
         self._states.ready(node_id)
         self._metadata.connection_ready(self._states.address_text(node_id))
-        log.debug("= node %d: ready: %r", node_id, session.api_versions)
+        log.debug("= node %d: ready: %s", node_id, printable(session.api_versions, _MAX_LOGGED_VERSIONS))
 
     # ---- closing ---------------------------------------------------------------------------------------------------------------
 

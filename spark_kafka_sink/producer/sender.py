@@ -15,7 +15,7 @@ from uuid import UUID
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import AuthenticationError, KafkaError, KafkaTimeoutError, ProducerClosedError
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, KafkaTimeoutError, ProducerClosedError, printable
 from spark_kafka_sink.network.cluster import Cluster, Node
 from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
 from spark_kafka_sink.network.network_client import ClientRequest, ClientResponse
@@ -280,7 +280,7 @@ class Sender:
 
     def _expiry_error(self, batch: ProducerBatch, now_ms: int) -> KafkaError:
         leader = self._metadata.last_known_leader(batch.topic_partition)
-        led_by = "" if leader is None else f", led by node {leader.id} at {leader.host}:{leader.port}"
+        led_by = "" if leader is None else f", led by node {leader.id} at {leader.address}"
         return KafkaTimeoutError(
             f"Expiring {batch.record_count} record(s) for {batch.topic_partition}{led_by}: {now_ms - batch.created_ms} ms"
             f" have passed since batch creation, delivery.timeout.ms={self._config.delivery_timeout_ms};"
@@ -408,7 +408,7 @@ class Sender:
         where = (response.request.node_id, batch, response.correlation_id)
         logger.debug("< node %d: %r, correlation id %d: %s -> %s", *where, error, decision.value)
         if error:
-            batch.last_error = str(error) + (f": {answer.error_message}" if answer.error_message else "")
+            batch.last_error = str(error) + (f": {printable(answer.error_message)}" if answer.error_message else "")
         if batch.is_done:
             self._settle_late_answer(batch, decision, answer)
         else:
@@ -594,7 +594,7 @@ def _record_errors(
     condition = failure.condition if len(answer.record_errors) == 1 else "KAFKA_INVALID_RECORD"
     return {
         each.batch_index: KafkaError(
-            each.batch_index_error_message or answer.error_message or failure.message, condition=condition
+            printable(each.batch_index_error_message or answer.error_message or "") or failure.message, condition=condition
         )
         for each in answer.record_errors
         if 0 <= each.batch_index < record_count

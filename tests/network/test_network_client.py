@@ -684,7 +684,7 @@ def test_topics_with_problems_are_warned_of(net: Net, caplog: pytest.LogCaptureF
     net.cluster = metadata(topic("orders", [], error_code=29))
     net.metadata.add_topic("orders", net.clock.now_ms())
     net.poll(5)
-    assert "'orders': 'TOPIC_AUTHORIZATION_FAILED (29)'" in caplog.text
+    assert "with topics: orders: TOPIC_AUTHORIZATION_FAILED (29)" in caplog.text
 
 
 # ---- which node ----------------------------------------------------------------------------------------------------------------
