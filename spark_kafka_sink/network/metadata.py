@@ -306,6 +306,12 @@ class Metadata:
             log.error("! metadata: %s", self._permanent_error)
             self._changed.notify_all()
 
+    def give_up(self, error: KafkaError) -> None:
+        """Nobody fetches metadata any more: every caller that waits, now or later, gets `error`."""
+        with self._changed:
+            self._permanent_error = self._permanent_error or error
+            self._changed.notify_all()
+
     def permanent_error(self) -> KafkaError | None:
         """Why this producer cannot be used any more, if so."""
         return self._permanent_error

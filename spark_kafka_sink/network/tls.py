@@ -239,7 +239,7 @@ class TlsTransport(PlaintextTransport):
 
     def _broken(self, error: ssl.SSLError) -> OSError | AuthenticationError:
         """With TLS 1.3 a broker looks at our certificate when the handshake is over for us; its verdict comes as an answer."""
-        if not self._has_received and "ALERT" in _reason(error):
+        if not self._has_received and "ALERT" in _reason(error) and not _is_the_end(error):
             return self._refused(error)
         return OSError(f"the TLS connection broke: {_reason(error).lower().replace('_', ' ')}")
 

@@ -406,7 +406,8 @@ class KafkaProducer:
     # CHECKS
 
     def _check_usable(self) -> None:
-        self._accumulator.check_open()
+        if self._sender.failure is None:  # else nobody closed it; what ended it is the fatal error
+            self._accumulator.check_open()
         fatal_error = self._fatal_error()
         if fatal_error is not None:
             raise fatal_error

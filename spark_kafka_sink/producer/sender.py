@@ -122,6 +122,7 @@ class Sender:
         self._accumulator.close()
         if self.failure is not None:
             error = KafkaError(f"The producer's sender thread failed: {self.failure!r}", condition="KAFKA_INTERNAL_ERROR")
+            self._metadata.give_up(error)  # first: whoever waits for metadata is told this, not that somebody closed the producer
         else:
             error = ProducerClosedError(
                 "The producer was closed forcefully before this row was acknowledged; it may have been written"

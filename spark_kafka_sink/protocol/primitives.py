@@ -32,6 +32,13 @@ _MAX_INT16_STRING = 0x7FFF
 _MAX_VARINT_BYTES = 5  # ceil(32 / 7)
 
 
+def _utf8(value: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise ProtocolError("a string holds half of a surrogate pair, which UTF-8 cannot carry") from error
+
+
 class Writer:
     """Collects the buffers of one message. Every method appends one value."""
 
@@ -80,7 +87,7 @@ class Writer:
         small.append(value)
 
     def string(self, value: str) -> None:
-        data = value.encode()
+        data = _utf8(value)
         if len(data) > _MAX_INT16_STRING:
             raise ProtocolError(f"a string of {len(data):,} bytes exceeds the protocol's limit of {_MAX_INT16_STRING:,}")
         self._small += _pack_int16(len(data))
@@ -93,7 +100,7 @@ class Writer:
             self.string(value)
 
     def compact_string(self, value: str) -> None:
-        data = value.encode()
+        data = _utf8(value)
         self.uvarint(len(data) + 1)
         self._small += data
 

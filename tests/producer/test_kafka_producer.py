@@ -31,6 +31,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer import topic_chunk
 from spark_kafka_sink.producer.delivery import Delivery
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
@@ -351,6 +352,26 @@ def test_closing_ends_a_wait_for_metadata(broker: FakeBroker) -> None:
     producer.close()
     writer.join(WAIT_S)
     assert [type(error) for error in errors] == [ProducerClosedError]
+
+
+def test_whoever_waits_for_metadata_when_the_sender_dies_is_told_what_ended_it(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were told that the producer had been closed, which nobody had done."""
+
+    def breaks(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(NetworkClient, "send_metadata_request", breaks)
+    with producer_of(broker) as producer:
+        for _ in range(2):  # the second one comes when it is dead
+            with pytest.raises(KafkaError, match=r"sender thread failed: ZeroDivisionError\('a bug'\)") as raised:
+                producer.send_columns("orders", value=binary(b"a"))
+            assert raised.value.condition == "KAFKA_INTERNAL_ERROR"
+            producer._thread.join(WAIT_S)
+        assert not producer.is_at_rest()
+    with pytest.raises(KafkaError, match="a bug"):
+        producer.send_columns("orders", value=binary(b"a"))
 
 
 # ---- TROUBLE

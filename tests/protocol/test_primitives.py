@@ -110,6 +110,12 @@ def test_a_string_too_long_for_its_length_field_is_refused() -> None:
         Writer().string("x" * 32768)
 
 
+@pytest.mark.parametrize("write", [Writer.string, Writer.compact_string])
+def test_text_that_utf_8_cannot_carry_is_refused(write: Callable[[Writer, str], None]) -> None:
+    with pytest.raises(ProtocolError, match="half of a surrogate pair"):
+        write(Writer(), "a\ud800")
+
+
 @pytest.mark.parametrize("read", [Reader.string, Reader.bytes, Reader.records])
 def test_a_negative_length_is_refused(read: Callable[[Reader], Any]) -> None:
     with pytest.raises(ProtocolError):
