@@ -117,7 +117,7 @@ class NetworkClient:
         self._aborted: list[ClientResponse] = []  # for the next poll: never sent, or cancelled by disconnect()
         self._warned_ms: dict[int, int] = {}  # when a failure to connect was last told aloud; repeated attempts are many
         self._is_closed = False
-        self.refusals: dict[int, AuthenticationError] = {}  # of the latest poll: nodes that did not let us in
+        self._refused: set[int] = set()  # in the latest poll
         if config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only":
             timeout_ms = config.socket_connection_setup_timeout_ms
             metadata.bootstrap(canonical_bootstrap_servers(config.bootstrap_servers, timeout_ms))
@@ -182,6 +182,31 @@ class NetworkClient:
     def authentication_error(self, node_id: int) -> AuthenticationError | None:
         """Why the node refused us; None when it did not, or has let us in since."""
         return self._states.authentication_error(node_id)
+
+    def refusal(self, node_id: int) -> AuthenticationError | None:
+        """Why what waits for this node is to be given up now, if so: it has refused us twice in a row, or no broker accepts us.
+
+        A broker that starts may not know all users yet: after a single refusal it is tried again. Told of the latest poll, even
+        if the next attempt is under way already (reconnect.backoff.ms=0), and until the next attempt begins.
+        """
+        if node_id not in self._refused and not self._states.is_disconnected(node_id):
+            return None
+        is_final = self._states.refusals(node_id) > 1 or self._no_broker_accepts()
+        return self._states.authentication_error(node_id) if is_final else None
+
+    def refusal_by_all(self) -> AuthenticationError | None:
+        """The same for what any broker could do."""
+        nodes = [node.id for node in self._metadata.cluster().nodes]
+        if not self._no_broker_accepts() or not all(
+            node_id in self._refused or self._states.is_disconnected(node_id) for node_id in nodes
+        ):
+            return None
+        return next(filter(None, map(self.refusal, nodes)), None)
+
+    def _no_broker_accepts(self) -> bool:
+        """Every broker refused us, or could not be reached, when it was last tried; and there were two refusals at least."""
+        nodes = [node.id for node in self._metadata.cluster().nodes]
+        return sum(map(self._states.refusals, nodes)) > 1 and all(map(self._states.is_shut_out, nodes))
 
     def has_ready_nodes(self, now_ms: int) -> bool:
         return self._states.has_ready_nodes(now_ms)
@@ -313,7 +338,7 @@ class NetworkClient:
             The responses that were called back.
         """
         self._ensure_open()
-        self.refusals = {}
+        self._refused.clear()
         if self._aborted:
             responses, self._aborted = self._aborted, []
             return _call_back(responses)
@@ -360,7 +385,9 @@ class NetworkClient:
                 self._give_up(responses, node_id, now_ms, "the broker answered a request that it had not been sent completely")
                 continue
             answered = self._in_flight.complete_next(node_id)
-            self._unproven.discard(node_id)
+            if node_id in self._unproven:
+                self._unproven.discard(node_id)
+                self._states.accepted(node_id)
             log.debug("< %s is answered after %d ms", answered, now_ms - answered.sent_ms)
             self._maybe_throttle(node_id, answered, response, now_ms)
             if not answered.is_internal:
@@ -389,21 +416,24 @@ class NetworkClient:
 
     def _handle_disconnections(self, responses: list[ClientResponse], now_ms: int) -> None:
         for node_id, disconnect in self._selector.disconnected.items():
+            attempts = 1
             if not self._states.is_disconnected(node_id):  # else we have given it up already, for what it answered
                 if disconnect.state is ChannelState.READY and node_id in self._unproven and node_id in self._offers:
                     error = login_demanded(self._offers[node_id])
                     disconnect = Disconnect(ChannelState.AUTHENTICATION_FAILED, error.message, error)
+                    attempts = 2  # one before it was doubted
                 self._process_disconnection(responses, node_id, now_ms, disconnect)
                 if disconnect.error is not None:
-                    self._authentication_failed(node_id, now_ms, disconnect.error)
+                    self._authentication_failed(node_id, now_ms, disconnect.error, attempts)
 
-    def _authentication_failed(self, node_id: int, now_ms: int, cause: AuthenticationError) -> None:
-        """Whoever waits for metadata gets the error at once. After its back-off the node may be tried again all the same."""
+    def _authentication_failed(self, node_id: int, now_ms: int, cause: AuthenticationError, attempts: int = 1) -> None:
+        """After its back-off the node may be tried again. Whoever waits for metadata gets the error when no broker accepts us."""
         where = f"node {node_id} ({self._states.address_text(node_id)})"
         error = AuthenticationError(f"{where}: {cause.message}", condition=cause.condition)
-        self.refusals[node_id] = error
-        self._states.authentication_failed(node_id, now_ms, error)
-        self._metadata.fatal_error(error)
+        self._refused.add(node_id)
+        self._states.authentication_failed(node_id, now_ms, error, attempts=attempts)
+        if self._no_broker_accepts():
+            self._metadata.fatal_error(error)
 
     def _handle_timed_out_connections(self, responses: list[ClientResponse], now_ms: int) -> None:
         for node_id in self._states.nodes_with_setup_timeout(now_ms):
@@ -564,6 +594,8 @@ class NetworkClient:
             if session.mechanisms:
                 self._offers[node_id] = session.mechanisms
         self._states.ready(node_id)
+        if node_id not in self._unproven:
+            self._states.accepted(node_id)
         self._metadata.connection_ready(self._states.address_text(node_id))
         log.debug("= node %d: ready: %s", node_id, printable(session.api_versions, _MAX_LOGGED_VERSIONS))
 

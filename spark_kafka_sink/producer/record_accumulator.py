@@ -596,6 +596,26 @@ class RecordAccumulator:
         self._closed = True
         self.pool.close()
 
+    def take_waiting_for(self, leader: int | None, cluster: Cluster, error: KafkaError) -> list[ProducerBatch]:
+        """Take out the batches that wait for this leader; None: those whose leader is not known.
+
+        A batch that a caller still writes into stays in its queue, spoilt with `error`, until `expired_batches` collects it.
+        """
+        taken: list[ProducerBatch] = []
+        for queue in self._queues:
+            if not queue.batches or cluster.leader_for(queue.topic_partition) != leader:
+                continue
+            with queue.lock:
+                for batch in queue.batches:
+                    batch.closed = True
+                    if batch.reservations:
+                        batch.poison = batch.poison or error
+                        batch.sender_waits = True
+                    else:
+                        taken.append(batch)
+                queue.batches = deque(batch for batch in queue.batches if batch.reservations)
+        return taken
+
     def abort_batches(self, error: KafkaError) -> list[ProducerBatch]:
         """Fail every batch, queued or in flight, and give back the memory that nothing refers to. Returns what failed.
 

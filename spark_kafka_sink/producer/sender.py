@@ -9,7 +9,6 @@ Law: a batch's memory is given back only when no request refers to it any more, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Protocol
 from uuid import UUID
 
@@ -57,12 +56,9 @@ class KafkaClient(Protocol):
 
     def least_loaded_node(self, now_ms: int) -> int | None: ...
 
-    @property
-    def refusals(self) -> Mapping[int, AuthenticationError]: ...
+    def refusal(self, node_id: int) -> AuthenticationError | None: ...
 
-    def connection_failed(self, node_id: int) -> bool: ...
-
-    def authentication_error(self, node_id: int) -> AuthenticationError | None: ...
+    def refusal_by_all(self) -> AuthenticationError | None: ...
 
     def in_flight_request_count(self, node_id: int | None = None) -> int: ...
 
@@ -226,22 +222,22 @@ class Sender:
         return max(0, timeout_ms)
 
     def _fail_if_refused(self, result: ReadyCheckResult, cluster: Cluster) -> None:
-        """Rows that wait for a broker which does not let us in, or which we do not trust, fail now, not at their time-out.
+        """Batches that wait for a broker which does not let us in, or which we do not trust, fail now, not at their time-out.
+
+        So do those without a leader when no broker is left that could tell it. What is in flight, or waits for another broker,
+        goes on: it may be written, and a retried Spark task would write it twice.
 
         The broker is asked again for rows that come later.
         """
-        nodes = result.ready_nodes
-        if result.unknown_leader_topics and all(self._client.connection_failed(node.id) for node in cluster.nodes):
-            nodes = nodes | {node.id for node in cluster.nodes}  # no one is left who could tell the leader
-        error = next(filter(None, map(self._refusal, sorted(nodes))), None)
-        if error is not None:
-            self._abort_batches(error)
-
-    def _refusal(self, node: int) -> AuthenticationError | None:
-        """Of the latest poll, even where another attempt is under way already (reconnect.backoff.ms=0), or until that begins."""
-        if node in self._client.refusals:
-            return self._client.refusals[node]
-        return self._client.authentication_error(node) if self._client.connection_failed(node) else None
+        refused: dict[int | None, AuthenticationError | None] = {node: self._client.refusal(node) for node in result.ready_nodes}
+        if result.unknown_leader_topics:
+            refused[None] = self._client.refusal_by_all()
+        for leader, error in refused.items():
+            if error is not None:
+                for batch in self._accumulator.take_waiting_for(leader, cluster, error):
+                    self._fail(batch, error, outcome_known=False, final_state=FinalState.ABORTED)
+                    if self._transactions is not None and batch.has_sequence:
+                        self._transactions.mark_unresolved(batch)  # as where delivery.timeout.ms has run out
 
     def _track(self, drained: dict[int, list[ProducerBatch]]) -> None:
         for batches in drained.values():
