@@ -27,7 +27,7 @@ from typing import Any
 
 from spark_kafka_sink import sasl_config
 from spark_kafka_sink.dotted_names import is_dotted_name, is_java_class
-from spark_kafka_sink.errors import ConfigError
+from spark_kafka_sink.errors import ConfigError, printable
 
 logger = logging.getLogger(__name__)
 
@@ -104,10 +104,31 @@ def _parse_boolean(value: object) -> bool:
 
 def _parse_string(value: object) -> str:
     if isinstance(value, str):
-        return value
+        return _encodable(value)
     if isinstance(value, int) and not isinstance(value, bool):  # acks=1 in Python; Java would refuse a number here
         return str(value)
     raise InvalidValueError(f"Expected value to be a string, but it was a {type(value).__name__}")
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        pass
+    else:
+        return text
+    # Outside of the except block: that error holds the text, which may be a password.
+    raise InvalidValueError("It holds half of a surrogate pair, which UTF-8 cannot carry")
+
+
+MAX_STRING_BYTES = 2**15 - 1  # its length goes before it as an int16
+
+
+def _protocol_string(text: str) -> str:
+    size = len(text.encode())
+    if size > MAX_STRING_BYTES:
+        raise InvalidValueError(f"{size:,} bytes in UTF-8, but a string of Kafka's protocol has {MAX_STRING_BYTES:,} at most")
+    return text
 
 
 def _parse_integer(value: object, type_name: str, lowest: int, highest: int) -> int:
@@ -158,6 +179,7 @@ def _parse_classes(value: object) -> tuple[object, ...]:
 
 def _parse_password(value: object) -> Secret:
     if isinstance(value, Secret):
+        _encodable(value.reveal())
         return value
     raise InvalidValueError("Expected value to be a string")  # conceal() has wrapped every string
 
@@ -250,7 +272,7 @@ def read_all(rows: Mapping[str, Option], given: Mapping[str, object], problems: 
         try:
             values[attribute] = row.read(given[row.key])
         except InvalidValueError as error:
-            shown = HIDDEN if row.kind is PASSWORD else _printable(given[row.key])
+            shown = HIDDEN if row.kind is PASSWORD else printable(_printable(given[row.key]))
             problems.append(f"Invalid value {shown} for configuration {row.key}: {error}")
     return values
 
@@ -346,7 +368,8 @@ class ProducerConfig:
         "client.dns.lookup", STRING, default="use_all_dns_ips",
         choices=("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
         doc="Whether every address of a host name is tried, or bootstrap names are resolved to canonical names first.")
-    client_id: str = option("client.id", STRING, default="", doc="Name that brokers see in logs and quotas; empty: producer-N.")
+    client_id: str = option("client.id", STRING, default="", convert=_protocol_string,
+        doc="Name that brokers see in logs and quotas; empty: producer-N.")
     client_rack: str = option("client.rack", STRING, default="", doc="Rack of this client, for partitioner.rack.aware.")
 
     # what is promised
@@ -439,7 +462,7 @@ class ProducerConfig:
         doc="Windows over which averages, maxima and rates of metrics() are taken.")
 
     # transactions
-    transactional_id: str | None = option("transactional.id", STRING, default=None, non_empty=True,
+    transactional_id: str | None = option("transactional.id", STRING, default=None, non_empty=True, convert=_protocol_string,
         doc="Not available in this version.")
     transaction_timeout_ms: int = option("transaction.timeout.ms", INT, default=60_000,
         doc="When the coordinator aborts an open transaction.")
@@ -910,7 +933,8 @@ NOT_AVAILABLE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 def _name_the_client(values: dict[str, Any]) -> Iterator[str]:
     if "client.id" not in values["given"]:
         values["client_id"] = f"producer-{values['transactional_id'] or next(_client_numbers)}"
-    yield from ()
+        if len(values["client_id"].encode()) > MAX_STRING_BYTES:
+            yield "transactional.id is too long to be part of a client.id; shorten it, or set client.id"
 
 
 _client_numbers = count(1)

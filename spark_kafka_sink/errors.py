@@ -25,8 +25,33 @@ says how the caller may react; the condition is what tests and users match on.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
+
+_MAX_PRINTED_CHARACTERS = 300
+_MAX_PRINTED_ITEMS = 20
+
+
+def printable(text: object, limit: int = _MAX_PRINTED_CHARACTERS) -> str:
+    """What a broker or another server said, as it may stand in a log line or in an error: on one line and of bounded length.
+
+    Control characters, line separators, those that change the direction of writing or show nothing, and lone surrogates are
+    escaped as in Python; what goes beyond `limit` characters is cut off and counted.
+    """
+    text = str(text)
+    shown = text[:limit]
+    if not shown.isprintable():
+        shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)
+    return shown if len(text) <= limit else f"{shown}… ({len(text) - limit:,} more characters)"
+
+
+def printable_list(items: Iterable[object], limit: int = _MAX_PRINTED_ITEMS) -> str:
+    """The same for names: "a, b and 3 more"; the first `limit` of them."""
+    items = iter(items)
+    shown = ", ".join(printable(item) for item in islice(items, limit))
+    left = sum(1 for _ in items)
+    return f"{shown} and {left:,} more" if left else shown
 
 
 class KafkaError(Exception):

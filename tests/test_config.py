@@ -226,6 +226,33 @@ def test_a_client_without_a_name_gets_one_of_its_own() -> None:
     assert read(client_id="orders").client_id == "orders"
 
 
+@pytest.mark.parametrize("key", ["client.id", "transactional.id"])
+def test_a_name_that_the_protocol_cannot_carry_is_refused(key: str) -> None:
+    """It could not be put into a request: the Sender died of it, and callers were told that the producer was closed."""
+    told = problem({key: "x" * 40_000})
+    assert "40,000 bytes in UTF-8, but a string of Kafka's protocol has 32,767 at most" in told
+    assert len(told) < 1_000
+    assert "32,768 bytes" in problem({key: "é" * 16_384})
+    assert len(read(client_id="é" * 16_383 + "x").client_id) == 16_384
+
+
+def test_a_transactional_id_that_leaves_no_room_in_the_client_id_is_refused() -> None:
+    assert "transactional.id is too long to be part of a client.id" in problem({"transactional.id": "x" * 32_767})
+
+
+def test_text_that_utf_8_cannot_carry_is_refused() -> None:
+    assert "Invalid value a\\ud800 for configuration client.id: It holds half of a surrogate pair" in problem(
+        {"client.id": "a\ud800"}
+    )
+
+
+def test_a_secret_that_utf_8_cannot_carry_is_refused_and_not_shown() -> None:
+    """The error of the encoder, which shows the whole text, would have been the Sender's end."""
+    told = problem({"security.protocol": "SSL", "ssl.keystore.password": "canary\ud800"})
+    assert "Invalid value [hidden] for configuration ssl.keystore.password: It holds half of a surrogate pair" in told
+    assert "canary" not in told
+
+
 # --- what is not built, not known, or without effect -------------------------------------------------------------------
 
 

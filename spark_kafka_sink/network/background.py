@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from spark_kafka_sink.errors import AuthenticationError, KafkaError, NetworkError
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, NetworkError, printable
 
 
 class Background(NamedTuple):
@@ -94,7 +94,7 @@ def outcome_of(work: Callable[[], Any]) -> Outcome:
     except KafkaError as error:
         failure = error
     except Exception as error:  # noqa: BLE001 - it runs foreign code: a token callback, a Kerberos library
-        failure = AuthenticationError(f"{type(error).__name__}: {error}", condition="KAFKA_LOGIN_FAILED")
+        failure = AuthenticationError(f"{type(error).__name__}: {printable(error)}", condition="KAFKA_LOGIN_FAILED")
     failure.__traceback__ = failure.__context__ = failure.__cause__ = None
     return Outcome(None, failure)
 

@@ -10,8 +10,14 @@ from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
+from spark_kafka_sink.errors import printable, printable_list
 from spark_kafka_sink.protocol.error_codes import ErrorCode
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+
+def address_text(host: str, port: int) -> str:
+    """host:port, for logs and errors: brokers may tell any text as a host."""
+    return f"{printable(host)}:{port}"
 
 
 class Node(NamedTuple):
@@ -23,7 +29,12 @@ class Node(NamedTuple):
     rack: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port} (id {self.id})"
+        return f"{self.address} (id {self.id})"
+
+    @property
+    def address(self) -> str:
+        """For logs and errors."""
+        return address_text(self.host, self.port)
 
 
 class PartitionInfo(NamedTuple):
@@ -114,4 +125,5 @@ class Cluster:
         return None if found is None else found.error
 
     def __repr__(self) -> str:
-        return f"Cluster(id={self.cluster_id}, nodes={[str(node) for node in self.nodes]}, topics={sorted(self.topics)})"
+        nodes, topics = printable_list(self.nodes), printable_list(sorted(self.topics))
+        return f"Cluster(id={printable(self.cluster_id)}, nodes=[{nodes}], topics=[{topics}])"

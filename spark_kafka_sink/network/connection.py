@@ -2,24 +2,26 @@
 
 `send` frames a request and remembers it; `receive_data` takes bytes in pieces of any size and returns the responses that are
 complete. NetworkClient decides what is sent, Selector moves the bytes.
-Laws: a broker answers in the order of the requests, so every correlation id is known in advance; a frame's size is checked
-before anything is reserved for it; after a violation `error` is set, and nothing more is read.
+Laws: a broker answers in the order of the requests, so every correlation id is known in advance; a frame's size is compared
+with what its API may take before anything is reserved for it; after a violation `error` is set, and nothing more is read.
 """
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.errors import AuthenticationError, ProtocolError
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader, read_response_header, write_request_header
 from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer
 from spark_kafka_sink.protocol.schema import Message, Request
 
-MAX_RESPONSE_BYTES = 100 * 1024 * 1024  # brokers' own default for requests; responses to a producer are far smaller
+log = logging.getLogger(__name__)
+
 _MAX_CORRELATION_ID = 0x7FFFFFFF
 
 _SIZE = struct.Struct(">i")
@@ -41,15 +43,20 @@ class Response(NamedTuple):
 
 
 class Connection:
-    """Args: client_id, for the broker's logs and quotas; max_response_bytes, a response that claims more is refused."""
+    """
+    Args:
+        client_id: for the broker's logs and quotas.
+        peer: the broker, for the log.
+    """
 
-    def __init__(self, client_id: str, *, max_response_bytes: int = MAX_RESPONSE_BYTES) -> None:
+    def __init__(self, client_id: str, *, peer: str = "broker") -> None:
         self._client_id = client_id
-        self.max_response_bytes = max_response_bytes  # may be changed; the next frame is compared with it
+        self._peer = peer
         self._next_correlation_id = 0
         self.last_correlation_id = -1  # of what was sent last; for logs
         self._pending: deque[_Pending] = deque()  # oldest first
         self._received = bytearray()  # the start of a frame that is not complete
+        self._told_of: set[ApiKey] = set()  # APIs in whose responses bytes followed the last field
         self.error: ProtocolError | AuthenticationError | None = None  # why this connection cannot be used any more
 
     def send(self, message: Request[Any], version: int, *, expect_response: bool = True) -> list[Buffer]:
@@ -97,9 +104,13 @@ class Connection:
                 " SSL or SASL_SSL",
                 condition="KAFKA_SSL_AUTHENTICATION_FAILED",
             )
-        if not 0 <= size <= self.max_response_bytes:
+        if not self._pending:
+            raise ProtocolError(f"the broker announces a response of {size:,} bytes though no request waits for one")
+        api_key = self._pending[0].api_key
+        limit = API_TABLE[api_key].max_response_bytes
+        if not 0 <= size <= limit:
             raise ProtocolError(
-                f"the broker announces a response of {size:,} bytes, more than {self.max_response_bytes:,} are never expected;"
+                f"the broker announces a response of {size:,} bytes to {api_key.name}, more than {limit:,} are never expected;"
                 " is this a Kafka listener with the security protocol of this client?"
             )
         end = _SIZE.size + size
@@ -110,8 +121,6 @@ class Connection:
         return frame
 
     def _read(self, frame: bytearray) -> Response:
-        if not self._pending:
-            raise ProtocolError("the broker sent a response though no request waits for one")
         pending = self._pending.popleft()
         reader = Reader(frame)
         correlation_id = read_response_header(reader, pending.api_key, pending.version)
@@ -120,5 +129,20 @@ class Connection:
                 f"the broker answered request {correlation_id}, but the oldest that waits is {pending.correlation_id}"
                 f" ({pending.api_key.name} v{pending.version})"
             )
-        message = pending.response_type.decode(pending.version, reader.take(reader.remaining()))
+        message = pending.response_type.read(pending.version, reader)
+        self._tell_of_surplus(pending, reader.remaining())
         return Response(correlation_id, pending.version, message)
+
+    def _tell_of_surplus(self, pending: _Pending, surplus_bytes: int) -> None:
+        """Bytes after the last field are ignored, as the Java client and librdkafka do: some brokers that are not Apache Kafka
+        send them (librdkafka's mock cluster ends Metadata with one byte too many). Told once for each API.
+        """
+        if surplus_bytes and pending.api_key not in self._told_of:
+            self._told_of.add(pending.api_key)
+            log.debug(
+                "! %s: ignoring %d bytes after the last field of %s v%d (told once per connection)",
+                self._peer,
+                surplus_bytes,
+                pending.response_type.__name__,
+                pending.version,
+            )

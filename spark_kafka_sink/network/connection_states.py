@@ -19,6 +19,7 @@ from typing import Any
 
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.backoff import ExponentialBackoff
+from spark_kafka_sink.network.cluster import address_text
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,8 @@ class _NodeState:
     failed_attempts: int = 0  # disconnects since the last READY
     failed_connects: int = 0  # of these, attempts that were never established
     throttled_until_ms: int = 0
+    attempts_in_vain: int = 0  # since we were last accepted: attempts that ended before READY, for whatever reason
+    refusals: int = 0  # since we were last accepted: attempts in which one side did not accept the other
     authentication_error: AuthenticationError | None = None
     addresses: Sequence[Address] = ()  # not tried yet, or being tried; resolved again when exhausted
     address_index: int = 0
@@ -68,7 +71,8 @@ class _NodeState:
 
     def transition_to(self, state: ConnectionState) -> None:
         if state not in NEXT[self.state]:
-            raise RuntimeError(f"connection to {self.host}:{self.port} cannot go from {self.state.name} to {state.name}")
+            where = address_text(self.host, self.port)
+            raise RuntimeError(f"connection to {where} cannot go from {self.state.name} to {state.name}")
         self.state = state
 
 
@@ -136,6 +140,16 @@ class ClusterConnectionStates:
         node = self._nodes.get(node_id)
         return None if node is None else node.authentication_error
 
+    def refusals(self, node_id: int) -> int:
+        """How often in a row the node did not let us in, or was not to be trusted; 0 once it has accepted us."""
+        node = self._nodes.get(node_id)
+        return 0 if node is None else node.refusals
+
+    def is_shut_out(self, node_id: int) -> bool:
+        """Whether the node refused us, or could not be reached, when it was last tried."""
+        node = self._nodes.get(node_id)
+        return node is not None and node.state is not _C.READY and node.refusals + node.attempts_in_vain > 0
+
     def last_attempt_ms(self, node_id: int) -> int:
         node = self._nodes.get(node_id)
         return 0 if node is None else node.last_attempt_ms
@@ -160,9 +174,9 @@ class ClusterConnectionStates:
         return self._nodes[node_id].host
 
     def address_text(self, node_id: int) -> str:
-        """host:port, as configured or as the brokers told."""
+        """host:port, as configured or as the brokers told, for logs and errors."""
         node = self._nodes[node_id]
-        return f"{node.host}:{node.port}"
+        return address_text(node.host, node.port)
 
     # ---- events --------------------------------------------------------------------------------------------------------------
 
@@ -171,7 +185,7 @@ class ClusterConnectionStates:
         node = self._nodes.get(node_id)
         if node is None or (node.host, node.port) != (host, port):
             if node is not None:
-                log.info("= node %d moved from %s:%d to %s:%d", node_id, node.host, node.port, host, port)
+                log.info("= node %d moved from %s to %s", node_id, address_text(node.host, node.port), address_text(host, port))
             node = _NodeState(host, port, self._reconnect_backoff.backoff_ms(0), self._setup_timeout.backoff_ms(0))
             self._nodes[node_id] = node
         elif node.addresses:
@@ -199,6 +213,8 @@ class ClusterConnectionStates:
         node = self._nodes[node_id]
         node.last_attempt_ms = now_ms
         self._back_off(node)
+        if node.state is not ConnectionState.READY:
+            node.attempts_in_vain += 1
         if node.state is ConnectionState.CONNECTING:
             node.failed_connects += 1
             node.setup_timeout_ms = self._setup_timeout.backoff_ms(node.failed_connects)
@@ -216,9 +232,11 @@ class ClusterConnectionStates:
         node.failed_connects = 0
         node.setup_timeout_ms = self._setup_timeout.backoff_ms(0)
 
-    def authentication_failed(self, node_id: int, now_ms: int, error: AuthenticationError) -> None:
+    def authentication_failed(self, node_id: int, now_ms: int, error: AuthenticationError, *, attempts: int = 1) -> None:
+        """Args: attempts, that it took to find out."""
         node = self._nodes[node_id]
         node.authentication_error = error
+        node.refusals += attempts
         node.last_attempt_ms = now_ms
         node.transition_to(ConnectionState.AUTHENTICATION_FAILED)
         self._back_off(node)
@@ -234,10 +252,15 @@ class ClusterConnectionStates:
     def ready(self, node_id: int) -> None:
         node = self._nodes[node_id]
         node.transition_to(ConnectionState.READY)
-        node.authentication_error = None
         node.failed_attempts = 0
         node.reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(0)
         self._reset_setup_timeout(node)
+
+    def accepted(self, node_id: int) -> None:
+        """Beyond READY: the login was accepted, or a request has been answered without one."""
+        node = self._nodes[node_id]
+        node.authentication_error = None
+        node.refusals = node.attempts_in_vain = 0
 
     def throttle(self, node_id: int, until_ms: int) -> None:
         """The broker does not read before `until_ms`. A throttle that is longer already stays."""

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-from spark_kafka_sink.errors import AuthenticationError, UnsupportedVersionError
+from spark_kafka_sink.errors import AuthenticationError, UnsupportedVersionError, printable_list
 from spark_kafka_sink.network.background import Background
 from spark_kafka_sink.network.sasl.login import Exchange, Login
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
@@ -27,7 +27,6 @@ SOFTWARE_NAME = (
 )
 
 
-_MAX_QUOTED = 20  # mechanisms of a broker
 _NO_MECHANISM = "NONE"
 
 
@@ -176,7 +175,7 @@ def _check_mechanism(answer: SaslHandshakeResponse) -> None:
 
 
 def _in_words(mechanisms: tuple[str, ...]) -> str:
-    return ", ".join(mechanisms[:_MAX_QUOTED]) or "none"
+    return printable_list(mechanisms) or "none"
 
 
 def _ask_versions() -> Generator[Step, Any, NodeApiVersions]:

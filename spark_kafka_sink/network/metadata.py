@@ -15,7 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, NetworkError, closed_error
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, NetworkError, closed_error, printable
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Cluster, Node, PartitionInfo, Topic
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_MAX_TOLD = 10  # brokers that could not be reached, the latest ones
 _LONG_AGO = -(1 << 60)  # a time so early that every back-off and age since then has passed
 
 
@@ -215,7 +216,9 @@ class Metadata:
     def last_connection_error(self) -> str | None:
         """Why brokers could not be reached, like "127.0.0.1:9092: [Errno 111] Connection refused"; None when all could."""
         with self._changed:
-            return "; ".join(f"{address}: {reason}" for address, reason in self._connection_errors.items()) or None
+            troubles = [f"{address}: {reason}" for address, reason in self._connection_errors.items()]
+            left = f"; and {len(troubles) - _MAX_TOLD:,} more" if len(troubles) > _MAX_TOLD else ""
+            return "; ".join(troubles[-_MAX_TOLD:]) + left or None
 
     def close(self, ended_by: KafkaError | None = None) -> None:
         """Callers that wait now or later get ProducerClosedError, or what ended the producer before anybody closed it."""
@@ -295,9 +298,10 @@ class Metadata:
         with self._changed:
             if self._permanent_error is not None:
                 return
+            now, before = printable(cluster_id), printable(self._cluster_id)
             self._permanent_error = NetworkError(
-                f"the brokers behind bootstrap.servers are of cluster {cluster_id} now, and this producer has written to cluster"
-                f" {self._cluster_id}, where the rows acknowledged so far are; it writes none to the other. Check"
+                f"the brokers behind bootstrap.servers are of cluster {now} now, and this producer has written to cluster"
+                f" {before}, where the rows acknowledged so far are; it writes none to the other. Check"
                 " bootstrap.servers; if the change is meant, write all rows again with a new producer (a retried task does)",
                 condition="KAFKA_CLUSTER_CHANGED",
             )
@@ -377,11 +381,11 @@ class Metadata:
             if topic.error in (Errors.INVALID_TOPIC_EXCEPTION, Errors.TOPIC_AUTHORIZATION_FAILED)
         }
         self._epochs = {tp: epoch for tp, epoch in self._epochs.items() if self._retain_topic_locked(tp.topic, now_ms)}
-        addresses = {f"{node.host}:{node.port}" for node in self._cluster.nodes}
+        addresses = {node.address for node in self._cluster.nodes}
         self._connection_errors = {key: reason for key, reason in self._connection_errors.items() if key in addresses}
         if self._cluster_id is None and response.cluster_id is not None:
             self._cluster_id = response.cluster_id
-            log.info("= metadata: cluster id %s", response.cluster_id)
+            log.info("= metadata: cluster id %s", printable(response.cluster_id))
         log.debug("< metadata version %d: %r", self._update_version, self._cluster)
 
     def _retain_topic_locked(self, topic: str, now_ms: int) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.errors import KafkaError, printable, printable_list
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.connection_states import FOREVER_MS
 from spark_kafka_sink.network.metadata import Metadata, MetadataRequestAndVersion
@@ -129,7 +129,9 @@ class MetadataUpdater:
         if self._metadata.cluster().is_bootstrap or not self._may_rebootstrap:
             self._metadata.cluster_changed(cluster_id)
             return
-        log.warning("! metadata from a broker of another cluster, %s, is ignored; asking bootstrap.servers", cluster_id)
+        log.warning(
+            "! metadata from a broker of another cluster, %s, is ignored; asking bootstrap.servers", printable(cluster_id)
+        )
         self._attempts_since_ms = _LONG_AGO  # as above
 
     def needs_rebootstrap(self, now_ms: int) -> bool:
@@ -143,9 +145,9 @@ class MetadataUpdater:
 
 
 def _warn_of_problems(response: MetadataResponse) -> None:
-    errors = {topic.name: str(Errors.for_code(topic.error_code)) for topic in response.topics if topic.error_code}
+    errors = [f"{topic.name}: {Errors.for_code(topic.error_code)}" for topic in response.topics if topic.error_code]
     if errors:
-        log.warning("! metadata reports problems with topics: %s", errors)
+        log.warning("! metadata reports problems with topics: %s", printable_list(errors))
     unlisted = [
         str(TopicPartition(topic.name or "", partition.partition_index))
         for topic in response.topics
@@ -153,4 +155,4 @@ def _warn_of_problems(response: MetadataResponse) -> None:
         if partition.error_code == Errors.LISTENER_NOT_FOUND.number
     ]
     if unlisted:
-        log.warning("! the leaders of %d partitions lack this listener, among them %s", len(unlisted), unlisted[:10])
+        log.warning("! the leaders of %d partitions lack this listener: %s", len(unlisted), printable_list(unlisted))

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from spark_kafka_sink.errors import NetworkError
+from spark_kafka_sink.errors import NetworkError, printable
 from spark_kafka_sink.network.background import outcome_within
 from spark_kafka_sink.network.transport import Address
 
@@ -38,11 +38,11 @@ def _look_up(host: str, port: int, flags: int = 0) -> list[Address]:
     if not 0 < port < 1 << 16:
         raise OSError(f"{port} is not a port")  # the system would take the lower 16 bits of it
     if "\0" in host:
-        raise OSError(f"{host!r} is not a host name")  # the system would take what stands before it
+        raise OSError(f"'{printable(host)}' is not a host name")  # the system would take what stands before it
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     except UnicodeError as error:  # raised for names that DNS cannot hold, like one with a label of 64 characters
-        raise OSError(f"{host!r} is not a host name: {error}") from error
+        raise OSError(f"'{printable(host)}' is not a host name: {printable(error)}") from error
     return list(dict.fromkeys(Address(family, socket_address, host) for family, _, _, _, socket_address in found))
 
 
@@ -59,7 +59,7 @@ def look_up(resolve_host: Resolver, host: str, port: int) -> Sequence[Address]:
     except OSError as error:
         raise NetworkError(str(error)) from error
     if not addresses:
-        raise NetworkError(f"{host} has no address")
+        raise NetworkError(f"{printable(host)} has no address")
     return addresses
 
 

@@ -16,10 +16,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClosedError, UnsupportedVersionError
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClosedError, UnsupportedVersionError, printable
 from spark_kafka_sink.network.background import Background, BackgroundWorker, Outcome, Worker
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.network.connection import MAX_RESPONSE_BYTES, Connection, Response
+from spark_kafka_sink.network.connection import Connection, Response
 from spark_kafka_sink.network.connection_states import FOREVER_MS, ClusterConnectionStates
 from spark_kafka_sink.network.handshake import (
     Handshake,
@@ -52,7 +52,7 @@ __all__ = ["ClientRequest", "ClientResponse", "NetworkClient"]
 
 log = logging.getLogger(__name__)
 
-MAX_HANDSHAKE_BYTES = 1024 * 1024  # a response, until we know that it is a broker; the largest, ApiVersions, takes about 1 KiB
+_MAX_LOGGED_VERSIONS = 5_000  # characters; those of Kafka 4 take 1,600
 WARN_EVERY_MS = 30_000  # per node, of connections that cannot be established
 RENEW_AFTER_MS = 1000  # at least: brokers hang up on clients that log in again sooner, and something must be sent in between
 RENEW_AT = (0.85, 0.95)  # part of a session's lifetime after which we log in again, as Java does; not all clients at once
@@ -117,7 +117,7 @@ class NetworkClient:
         self._aborted: list[ClientResponse] = []  # for the next poll: never sent, or cancelled by disconnect()
         self._warned_ms: dict[int, int] = {}  # when a failure to connect was last told aloud; repeated attempts are many
         self._is_closed = False
-        self.refusals: dict[int, AuthenticationError] = {}  # of the latest poll: nodes that did not let us in
+        self._refused: set[int] = set()  # in the latest poll
         if config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only":
             timeout_ms = config.socket_connection_setup_timeout_ms
             metadata.bootstrap(canonical_bootstrap_servers(config.bootstrap_servers, timeout_ms))
@@ -183,6 +183,31 @@ class NetworkClient:
         """Why the node refused us; None when it did not, or has let us in since."""
         return self._states.authentication_error(node_id)
 
+    def refusal(self, node_id: int) -> AuthenticationError | None:
+        """Why what waits for this node is to be given up now, if so: it has refused us twice in a row, or no broker accepts us.
+
+        A broker that starts may not know all users yet: after a single refusal it is tried again. Told of the latest poll, even
+        if the next attempt is under way already (reconnect.backoff.ms=0), and until the next attempt begins.
+        """
+        if node_id not in self._refused and not self._states.is_disconnected(node_id):
+            return None
+        is_final = self._states.refusals(node_id) > 1 or self._no_broker_accepts()
+        return self._states.authentication_error(node_id) if is_final else None
+
+    def refusal_by_all(self) -> AuthenticationError | None:
+        """The same for what any broker could do."""
+        nodes = [node.id for node in self._metadata.cluster().nodes]
+        if not self._no_broker_accepts() or not all(
+            node_id in self._refused or self._states.is_disconnected(node_id) for node_id in nodes
+        ):
+            return None
+        return next(filter(None, map(self.refusal, nodes)), None)
+
+    def _no_broker_accepts(self) -> bool:
+        """Every broker refused us, or could not be reached, when it was last tried; and there were two refusals at least."""
+        nodes = [node.id for node in self._metadata.cluster().nodes]
+        return sum(map(self._states.refusals, nodes)) > 1 and all(map(self._states.is_shut_out, nodes))
+
     def has_ready_nodes(self, now_ms: int) -> bool:
         return self._states.has_ready_nodes(now_ms)
 
@@ -237,7 +262,7 @@ class NetworkClient:
             self._fail_to_connect(node.id, now_ms, str(error))
 
     def _look_up(self, node: Node) -> None:
-        log.debug("= node %d: looking up %s", node.id, node.host)
+        log.debug("= node %d: looking up %s", node.id, printable(node.host))
         self._resolving.add(node.id)
         # Given up with the attempt to connect, which has a time-out of its own.
         work = partial(look_up, self._resolve, node.host, node.port)
@@ -255,7 +280,7 @@ class NetworkClient:
             self._fail_to_connect(node_id, now_ms, str(error))
 
     def _connect(self, node_id: int) -> None:
-        connection = Connection(self._client_id, max_response_bytes=MAX_HANDSHAKE_BYTES)
+        connection = Connection(self._client_id, peer=f"node {node_id}")
         address = self._states.current_address(node_id)
         assert address is not None
         log.debug("= node %d: connecting to %s at %s", node_id, self._states.address_text(node_id), address)
@@ -313,7 +338,7 @@ class NetworkClient:
             The responses that were called back.
         """
         self._ensure_open()
-        self.refusals = {}
+        self._refused.clear()
         if self._aborted:
             responses, self._aborted = self._aborted, []
             return _call_back(responses)
@@ -360,7 +385,9 @@ class NetworkClient:
                 self._give_up(responses, node_id, now_ms, "the broker answered a request that it had not been sent completely")
                 continue
             answered = self._in_flight.complete_next(node_id)
-            self._unproven.discard(node_id)
+            if node_id in self._unproven:
+                self._unproven.discard(node_id)
+                self._states.accepted(node_id)
             log.debug("< %s is answered after %d ms", answered, now_ms - answered.sent_ms)
             self._maybe_throttle(node_id, answered, response, now_ms)
             if not answered.is_internal:
@@ -389,27 +416,31 @@ class NetworkClient:
 
     def _handle_disconnections(self, responses: list[ClientResponse], now_ms: int) -> None:
         for node_id, disconnect in self._selector.disconnected.items():
+            attempts = 1
             if not self._states.is_disconnected(node_id):  # else we have given it up already, for what it answered
                 if disconnect.state is ChannelState.READY and node_id in self._unproven and node_id in self._offers:
                     error = login_demanded(self._offers[node_id])
                     disconnect = Disconnect(ChannelState.AUTHENTICATION_FAILED, error.message, error)
+                    attempts = 2  # one before it was doubted
                 self._process_disconnection(responses, node_id, now_ms, disconnect)
                 if disconnect.error is not None:
-                    self._authentication_failed(node_id, now_ms, disconnect.error)
+                    self._authentication_failed(node_id, now_ms, disconnect.error, attempts)
 
-    def _authentication_failed(self, node_id: int, now_ms: int, cause: AuthenticationError) -> None:
-        """Whoever waits for metadata gets the error at once. After its back-off the node may be tried again all the same."""
+    def _authentication_failed(self, node_id: int, now_ms: int, cause: AuthenticationError, attempts: int = 1) -> None:
+        """After its back-off the node may be tried again. Whoever waits for metadata gets the error when no broker accepts us."""
         where = f"node {node_id} ({self._states.address_text(node_id)})"
         error = AuthenticationError(f"{where}: {cause.message}", condition=cause.condition)
-        self.refusals[node_id] = error
-        self._states.authentication_failed(node_id, now_ms, error)
-        self._metadata.fatal_error(error)
+        self._refused.add(node_id)
+        self._states.authentication_failed(node_id, now_ms, error, attempts=attempts)
+        if self._no_broker_accepts():
+            self._metadata.fatal_error(error)
 
     def _handle_timed_out_connections(self, responses: list[ClientResponse], now_ms: int) -> None:
         for node_id in self._states.nodes_with_setup_timeout(now_ms):
             timeout_ms = self._states.setup_timeout_ms(node_id)
             self._selector.close(node_id)
-            what = f"no answer of DNS about {self._states.host(node_id)}" if node_id in self._resolving else "no connection"
+            host = printable(self._states.host(node_id))
+            what = f"no answer of DNS about {host}" if node_id in self._resolving else "no connection"
             reason = f"{what} within {timeout_ms} ms (socket.connection.setup.timeout.ms, grows with each failure)"
             log.debug("- node %d: %s", node_id, reason)
             self._process_disconnection(
@@ -563,9 +594,10 @@ class NetworkClient:
             if session.mechanisms:
                 self._offers[node_id] = session.mechanisms
         self._states.ready(node_id)
-        self._connections[node_id].max_response_bytes = MAX_RESPONSE_BYTES
+        if node_id not in self._unproven:
+            self._states.accepted(node_id)
         self._metadata.connection_ready(self._states.address_text(node_id))
-        log.debug("= node %d: ready: %r", node_id, session.api_versions)
+        log.debug("= node %d: ready: %s", node_id, printable(session.api_versions, _MAX_LOGGED_VERSIONS))
 
     # ---- closing ---------------------------------------------------------------------------------------------------------------
 

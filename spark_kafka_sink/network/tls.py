@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.config import file_stamp
-from spark_kafka_sink.errors import AuthenticationError, ConfigError
+from spark_kafka_sink.errors import AuthenticationError, ConfigError, printable
 from spark_kafka_sink.network.ssl_context import allowed_ciphers, client_context, describe_trust
 from spark_kafka_sink.network.transport import Address, PlaintextTransport
 from spark_kafka_sink.protocol.primitives import Buffer
@@ -90,7 +90,8 @@ class TlsConnector:
     def explain(self, error: ssl.SSLError, host: str) -> str:
         """What went wrong, and what to do about it."""
         if isinstance(error, ssl.SSLCertVerificationError):
-            return f"the broker's certificate was not accepted: {error.verify_message}{self._verification_remedy(error, host)}"
+            problem = printable(error.verify_message)
+            return f"the broker's certificate was not accepted: {problem}{self._verification_remedy(error, host)}"
         reason = _reason(error)
         remedy = next((text for part, text in _REMEDIES if part in reason), "")
         if not self._has_certificate and any(part in reason for part in _MISSING_CERTIFICATE):
@@ -103,7 +104,7 @@ class TlsConnector:
     def _verification_remedy(self, error: ssl.SSLCertVerificationError, host: str) -> str:
         if error.verify_code in _WRONG_HOST:
             return (
-                f"; connect to a name that it carries instead of {host} (bootstrap.servers, or the brokers'"
+                f"; connect to a name that it carries instead of {printable(host)} (bootstrap.servers, or the brokers'"
                 " advertised.listeners). An empty ssl.endpoint.identification.algorithm switches this check off"
             )
         if error.verify_code in _UNKNOWN_ISSUER:
@@ -168,7 +169,7 @@ class TlsTransport(PlaintextTransport):
         try:
             return self._connector.context.wrap_socket(self._socket, server_hostname=name, do_handshake_on_connect=False)
         except ValueError as error:
-            raise OSError(f"{host!r} cannot be the name in a certificate: {error}") from error
+            raise OSError(f"'{printable(host)}' cannot be the name in a certificate: {printable(error)}") from error
 
     def _handshake_failure(self, error: OSError) -> OSError | AuthenticationError:
         if isinstance(error, ssl.SSLError) and not _is_the_end(error):
@@ -238,7 +239,7 @@ class TlsTransport(PlaintextTransport):
 
     def _broken(self, error: ssl.SSLError) -> OSError | AuthenticationError:
         """With TLS 1.3 a broker looks at our certificate when the handshake is over for us; its verdict comes as an answer."""
-        if not self._has_received and "ALERT" in _reason(error):
+        if not self._has_received and "ALERT" in _reason(error) and not _is_the_end(error):
             return self._refused(error)
         return OSError(f"the TLS connection broke: {_reason(error).lower().replace('_', ' ')}")
 

@@ -625,6 +625,26 @@ class RecordAccumulator:
         self._closed = True
         self.pool.close(ended_by)
 
+    def take_waiting_for(self, leader: int | None, cluster: Cluster, error: KafkaError) -> list[ProducerBatch]:
+        """Take out the batches that wait for this leader; None: those whose leader is not known.
+
+        A batch that a caller still writes into stays in its queue, spoilt with `error`, until `expired_batches` collects it.
+        """
+        taken: list[ProducerBatch] = []
+        for queue in self._queues:
+            if not queue.batches or cluster.leader_for(queue.topic_partition) != leader:
+                continue
+            with queue.lock:
+                for batch in queue.batches:
+                    batch.closed = True
+                    if batch.reservations:
+                        batch.poison = batch.poison or error
+                        batch.sender_waits = True
+                    else:
+                        taken.append(batch)
+                queue.batches = deque(batch for batch in queue.batches if batch.reservations)
+        return taken
+
     def withdraw_batches(self, error: KafkaError) -> list[ProducerBatch]:
         """Every batch, queued or in flight, oldest first: the Sender is to fail them with `error`. No queue holds them any more.
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 from uuid import UUID
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import AuthenticationError, KafkaError, KafkaTimeoutError, ProducerClosedError
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, KafkaTimeoutError, ProducerClosedError, printable
 from spark_kafka_sink.network.cluster import Cluster, Node
 from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
 from spark_kafka_sink.network.network_client import ClientRequest, ClientResponse
@@ -61,12 +61,9 @@ class KafkaClient(Protocol):
 
     def least_loaded_node(self, now_ms: int) -> int | None: ...
 
-    @property
-    def refusals(self) -> Mapping[int, AuthenticationError]: ...
+    def refusal(self, node_id: int) -> AuthenticationError | None: ...
 
-    def connection_failed(self, node_id: int) -> bool: ...
-
-    def authentication_error(self, node_id: int) -> AuthenticationError | None: ...
+    def refusal_by_all(self) -> AuthenticationError | None: ...
 
     def in_flight_request_count(self, node_id: int | None = None) -> int: ...
 
@@ -295,22 +292,21 @@ class Sender:
         return max(0, timeout_ms)
 
     def _fail_if_refused(self, result: ReadyCheckResult, cluster: Cluster) -> None:
-        """Rows that wait for a broker which does not let us in, or which we do not trust, fail now, not at their time-out.
+        """Batches that wait for a broker which does not let us in, or which we do not trust, fail now, not at their time-out.
+
+        So do those without a leader when no broker is left that could tell it. What is in flight, or waits for another broker,
+        goes on: it may be written, and a retried Spark task would write it twice.
 
         The broker is asked again for rows that come later.
         """
-        nodes = result.ready_nodes
-        if result.unknown_leader_topics and all(self._client.connection_failed(node.id) for node in cluster.nodes):
-            nodes = nodes | {node.id for node in cluster.nodes}  # no one is left who could tell the leader
-        error = next(filter(None, map(self._refusal, sorted(nodes))), None)
-        if error is not None:
-            self._abort_batches(error)
-
-    def _refusal(self, node: int) -> AuthenticationError | None:
-        """Of the latest poll, even where another attempt is under way already (reconnect.backoff.ms=0), or until that begins."""
-        if node in self._client.refusals:
-            return self._client.refusals[node]
-        return self._client.authentication_error(node) if self._client.connection_failed(node) else None
+        refused: dict[int | None, AuthenticationError | None] = {node: self._client.refusal(node) for node in result.ready_nodes}
+        if result.unknown_leader_topics:
+            refused[None] = self._client.refusal_by_all()
+        for leader, error in refused.items():
+            if error is not None:
+                for batch in self._accumulator.take_waiting_for(leader, cluster, error):
+                    with self._going_on(batch):
+                        self._fail(batch, error, final_state=FinalState.ABORTED)
 
     def _track(self, drained: dict[int, list[ProducerBatch]]) -> None:
         for batches in drained.values():
@@ -345,7 +341,7 @@ class Sender:
 
     def _expiry_error(self, batch: ProducerBatch, now_ms: int) -> KafkaError:
         leader = self._metadata.last_known_leader(batch.topic_partition)
-        led_by = "" if leader is None else f", led by node {leader.id} at {leader.host}:{leader.port}"
+        led_by = "" if leader is None else f", led by node {leader.id} at {leader.address}"
         return KafkaTimeoutError(
             f"Expiring {batch.record_count} record(s) for {batch.topic_partition}{led_by}: {now_ms - batch.created_ms} ms"
             f" have passed since batch creation, delivery.timeout.ms={self._config.delivery_timeout_ms};"
@@ -488,7 +484,7 @@ class Sender:
         where = (response.request.node_id, batch, response.correlation_id)
         logger.debug("< node %d: %r, correlation id %d: %s -> %s", *where, error, decision.value)
         if error:
-            batch.last_error = str(error) + (f": {answer.error_message}" if answer.error_message else "")
+            batch.last_error = str(error) + (f": {printable(answer.error_message)}" if answer.error_message else "")
             batch.in_doubt |= error.persisted is not Persisted.NO  # an answer says nothing of the attempts before
         try:
             if batch.is_done:
@@ -680,7 +676,7 @@ def _record_errors(
     condition = failure.condition if len(answer.record_errors) == 1 else "KAFKA_INVALID_RECORD"
     return {
         each.batch_index: KafkaError(
-            each.batch_index_error_message or answer.error_message or failure.message, condition=condition
+            printable(each.batch_index_error_message or answer.error_message or "") or failure.message, condition=condition
         )
         for each in answer.record_errors
         if 0 <= each.batch_index < record_count

@@ -31,6 +31,7 @@ class ApiKey(IntEnum):
 
 
 NEVER = 0x7FFF
+KIB, MIB = 1024, 1024 * 1024
 
 
 class Api(NamedTuple):
@@ -39,16 +40,18 @@ class Api(NamedTuple):
     max_version: int
     flexible_from: int  # first version with compact types, tagged fields and header v2 / v1
     throttles_from: int  # first version where the broker answers before it throttles, and expects us to pause (KIP-219)
+    max_response_bytes: int = MIB  # a response that claims more is refused by its size alone
 
 
 API_TABLE: dict[ApiKey, Api] = {
     api.key: api
     for api in (
         # 3: first with record batch v2. Brokers may advertise 0 and refuse it (KAFKA-18659), so the floor is ours to keep.
-        # 13: topics are named by id (KIP-516).
-        Api(ApiKey.PRODUCE, 3, 13, flexible_from=9, throttles_from=6),
+        # 13: topics are named by id (KIP-516). 16 MiB: a broker may blame every record of a batch, with a message for each.
+        Api(ApiKey.PRODUCE, 3, 13, flexible_from=9, throttles_from=6, max_response_bytes=16 * MIB),
         # 4: every broker that takes Produce 3 speaks it, and it can say allow_auto_topic_creation. 13: error 129 (KIP-1102).
-        Api(ApiKey.METADATA, 4, 13, flexible_from=9, throttles_from=6),
+        # 32 MiB: some 800,000 partitions of 3 replicas.
+        Api(ApiKey.METADATA, 4, 13, flexible_from=9, throttles_from=6, max_response_bytes=32 * MIB),
         # 2: the oldest that Kafka 4 speaks. 10: topics are named by id.
         Api(ApiKey.OFFSET_COMMIT, 2, 9, flexible_from=8, throttles_from=4),
         # 2: topics may be null, which stands for all topics. 10: topics are named by id.
@@ -56,11 +59,12 @@ API_TABLE: dict[ApiKey, Api] = {
         # 1: coordinators of transactions too. 5: TRANSACTION_ABORTABLE (KIP-890); 6 is for share groups.
         Api(ApiKey.FIND_COORDINATOR, 1, 5, flexible_from=3, throttles_from=2),
         # 1: after it the exchange goes in SaslAuthenticate; after 0 in bare tokens. Never flexible, never throttled (KAFKA-9577).
-        Api(ApiKey.SASL_HANDSHAKE, 1, 1, flexible_from=NEVER, throttles_from=NEVER),
+        Api(ApiKey.SASL_HANDSHAKE, 1, 1, flexible_from=NEVER, throttles_from=NEVER, max_response_bytes=64 * KIB),
         # 0: the version in which any broker refuses a newer one. 4: features whose minimum is 0 (KAFKA-17011).
-        Api(ApiKey.API_VERSIONS, 0, 4, flexible_from=3, throttles_from=2),
+        # 256 KiB: it takes about 1 KiB, and comes from whatever listens there.
+        Api(ApiKey.API_VERSIONS, 0, 4, flexible_from=3, throttles_from=2, max_response_bytes=256 * KIB),
         # 0: idempotence (KIP-98). 5: TRANSACTION_ABORTABLE (KIP-890); 6 is for two-phase commit (KIP-939), which we do not offer.
-        Api(ApiKey.INIT_PRODUCER_ID, 0, 5, flexible_from=2, throttles_from=1),
+        Api(ApiKey.INIT_PRODUCER_ID, 0, 5, flexible_from=2, throttles_from=1, max_response_bytes=64 * KIB),
         # 3: what comes after is for brokers only (KIP-890).
         Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3, flexible_from=3, throttles_from=1),
         Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, flexible_from=3, throttles_from=1),

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from spark_kafka_sink.errors import AuthenticationError, AuthorizationError, BrokerError, KafkaError
+from spark_kafka_sink.errors import AuthenticationError, AuthorizationError, BrokerError, KafkaError, printable
 
 
 class Persisted(Enum):
@@ -67,7 +67,7 @@ class ErrorCode:
         """
         text = f"{where}: {self.doc}"
         if broker_message:
-            text += f' The broker says: "{broker_message}"'
+            text += f' The broker says: "{printable(broker_message)}"'
         condition = f"KAFKA_{self.name}"
         if self in _AUTHENTICATION:
             return AuthenticationError(text, condition=condition)

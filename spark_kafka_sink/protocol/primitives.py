@@ -9,7 +9,7 @@ not fit raises ProtocolError.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
@@ -30,6 +30,13 @@ _pack_int8, _pack_int16, _pack_int32, _pack_int64 = _INT8.pack, _INT16.pack, _IN
 
 _MAX_INT16_STRING = 0x7FFF
 _MAX_VARINT_BYTES = 5  # ceil(32 / 7)
+
+
+def _utf8(value: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise ProtocolError("a string holds half of a surrogate pair, which UTF-8 cannot carry") from error
 
 
 class Writer:
@@ -80,7 +87,7 @@ class Writer:
         small.append(value)
 
     def string(self, value: str) -> None:
-        data = value.encode()
+        data = _utf8(value)
         if len(data) > _MAX_INT16_STRING:
             raise ProtocolError(f"a string of {len(data):,} bytes exceeds the protocol's limit of {_MAX_INT16_STRING:,}")
         self._small += _pack_int16(len(data))
@@ -93,7 +100,7 @@ class Writer:
             self.string(value)
 
     def compact_string(self, value: str) -> None:
-        data = value.encode()
+        data = _utf8(value)
         self.uvarint(len(data) + 1)
         self._small += data
 
@@ -169,6 +176,10 @@ class Reader:
 
     def remaining(self) -> int:
         return self._end - self._position
+
+    def rest(self) -> memoryview:
+        """What has not been read yet; it stays unread."""
+        return self._data[self._position :]
 
     def expect_end(self) -> None:
         """Raise ProtocolError when bytes are left: the frame and our idea of it differ."""
@@ -266,18 +277,32 @@ class Reader:
         return self._checked_count(self.uvarint() - 1)
 
     def _checked_count(self, count: int) -> int:
-        if not -1 <= count <= self.remaining():  # every element takes at least one byte
+        if count < -1:
+            raise ProtocolError(f"an array of {count} elements before offset {self._position}")
+        self._expect_room(count, 1)  # every element takes at least one byte
+        return count
+
+    def _expect_room(self, count: int, least_bytes: int) -> None:
+        if count * least_bytes > self.remaining():
             raise ProtocolError(
                 f"an array of {count} elements at offset {self._position} exceeds the {self.remaining()} bytes left"
             )
-        return count
 
-    def array(self, length: int, element: Callable[[Reader], T]) -> tuple[T, ...]:
+    def array(self, length: int, element: Callable[[Reader], T], least_bytes: int = 1) -> tuple[T, ...]:
+        """Nothing is built when the elements, each of which takes at least `least_bytes`, cannot be there."""
         if length < 0:
             raise ProtocolError(f"the array before offset {self._position} is null, which this field does not allow")
+        self._expect_room(length, least_bytes)
         return tuple([element(self) for _ in range(length)])
 
-    def tagged_fields(self) -> dict[int, memoryview]:
-        """tag -> encoded value; the caller skips what it does not know."""
-        count = self._checked_count(self.uvarint())
-        return {self.uvarint(): self.take(self.uvarint()) for _ in range(count)} if count else {}
+    def tagged_fields(self, known: Container[int] = ()) -> dict[int, memoryview]:
+        """tag -> encoded value of the tags that are `known`; the others are skipped, and nothing of them is kept."""
+        fields: dict[int, memoryview] = {}
+        count = self.uvarint()
+        self._expect_room(count, 2)  # tag and length
+        for _ in range(count):
+            tag, length = self.uvarint(), self.uvarint()
+            start = self._advance(length)
+            if tag in known:
+                fields[tag] = self._data[start : self._position]
+        return fields

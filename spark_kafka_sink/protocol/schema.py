@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -36,6 +37,7 @@ T = TypeVar("T")
 class Codec(NamedTuple):
     encode: Encode
     decode: Decode
+    least_bytes: int = 1  # that any value takes
 
 
 class Kind(NamedTuple):
@@ -45,30 +47,30 @@ class Kind(NamedTuple):
     compact: Codec
 
 
-def _fixed(encode: Encode, decode: Decode) -> Kind:
-    return Kind(Codec(encode, decode), Codec(encode, decode))
+def _fixed(encode: Encode, decode: Decode, size: int = 1) -> Kind:
+    return Kind(Codec(encode, decode, size), Codec(encode, decode, size))
 
 
-Int8 = Annotated[int, _fixed(Writer.int8, Reader.int8)]
-Int16 = Annotated[int, _fixed(Writer.int16, Reader.int16)]
-Int32 = Annotated[int, _fixed(Writer.int32, Reader.int32)]
-Int64 = Annotated[int, _fixed(Writer.int64, Reader.int64)]
+Int8 = Annotated[int, _fixed(Writer.int8, Reader.int8, 1)]
+Int16 = Annotated[int, _fixed(Writer.int16, Reader.int16, 2)]
+Int32 = Annotated[int, _fixed(Writer.int32, Reader.int32, 4)]
+Int64 = Annotated[int, _fixed(Writer.int64, Reader.int64, 8)]
 Records = Annotated[
     Sequence[Buffer],
-    Kind(Codec(Writer.records, Reader.records), Codec(Writer.compact_records, Reader.compact_records)),
+    Kind(Codec(Writer.records, Reader.records, 4), Codec(Writer.compact_records, Reader.compact_records)),
 ]
 
 _KINDS: dict[tuple[type, bool], Kind] = {  # (python type, nullable)
-    (bool, False): _fixed(Writer.boolean, Reader.boolean),
-    (UUID, False): _fixed(Writer.uuid, Reader.uuid),
-    (str, False): Kind(Codec(Writer.string, Reader.string), Codec(Writer.compact_string, Reader.compact_string)),
+    (bool, False): _fixed(Writer.boolean, Reader.boolean, 1),
+    (UUID, False): _fixed(Writer.uuid, Reader.uuid, 16),
+    (str, False): Kind(Codec(Writer.string, Reader.string, 2), Codec(Writer.compact_string, Reader.compact_string)),
     (str, True): Kind(
-        Codec(Writer.nullable_string, Reader.nullable_string),
+        Codec(Writer.nullable_string, Reader.nullable_string, 2),
         Codec(Writer.compact_nullable_string, Reader.compact_nullable_string),
     ),
-    (bytes, False): Kind(Codec(Writer.bytes, Reader.bytes), Codec(Writer.compact_bytes, Reader.compact_bytes)),
+    (bytes, False): Kind(Codec(Writer.bytes, Reader.bytes, 4), Codec(Writer.compact_bytes, Reader.compact_bytes)),
     (bytes, True): Kind(
-        Codec(Writer.nullable_bytes, Reader.nullable_bytes),
+        Codec(Writer.nullable_bytes, Reader.nullable_bytes, 4),
         Codec(Writer.compact_nullable_bytes, Reader.compact_nullable_bytes),
     ),
 }
@@ -127,14 +129,30 @@ class Message:
     def decode(cls: type[M], version: int, data: Buffer) -> M:
         """The message in `data`, which must hold it and nothing else; anything else raises ProtocolError."""
         reader = Reader(data)
-        try:
-            message: M = codec(cls, version).decode(reader)
+        message = cls.read(version, reader)
+        with _cannot_be_read(cls, version):
             reader.expect_end()
-        except UnsupportedVersionError:
-            raise
-        except ProtocolError as error:
-            raise ProtocolError(f"{cls.__name__} v{version} cannot be read: {error.message}") from error
         return message
+
+    @classmethod
+    def read(cls: type[M], version: int, reader: Reader) -> M:
+        """The message that begins where `reader` stands. What follows its last field is left unread, as Java leaves it: some
+        brokers send more than their version has. Raises ProtocolError.
+        """
+        with _cannot_be_read(cls, version):
+            message: M = codec(cls, version).decode(reader)
+        return message
+
+
+@contextmanager
+def _cannot_be_read(cls: type[Message], version: int) -> Iterator[None]:
+    """Name the message in a ProtocolError."""
+    try:
+        yield
+    except UnsupportedVersionError:
+        raise
+    except ProtocolError as error:
+        raise ProtocolError(f"{cls.__name__} v{version} cannot be read: {error.message}") from error
 
 
 M = TypeVar("M", bound=Message)
@@ -215,13 +233,12 @@ def _structure(cls: type[Message], version: int, flexible: bool) -> Codec:
     def decode(reader: Reader) -> Any:
         values = {name: decode_field(reader) for name, decode_field in decoders}
         if flexible:
-            for tag, data in reader.tagged_fields().items():
-                if tag in known_tags:
-                    name, decode_field = known_tags[tag]
-                    values[name] = _decode_tag(data, decode_field)
+            for tag, data in reader.tagged_fields(known_tags).items():
+                name, decode_field = known_tags[tag]
+                values[name] = _decode_tag(data, decode_field)
         return cls(**values)
 
-    return Codec(encode, decode)
+    return Codec(encode, decode, sum(codec.least_bytes for _, codec in rows) + flexible)  # flexible: the number of tags
 
 
 def _refuse_set_fields(cls: type[Message], version: int, fields: list[_Field]) -> Encode:
@@ -278,7 +295,7 @@ def _type_codec(hint: Any, version: int, flexible: bool) -> Codec:
 
 def _nullable(structure: Codec) -> Codec:
     """One byte says whether the structure follows (1) or is null (-1); the same in plain and in flexible versions."""
-    encode_structure, decode_structure = structure
+    encode_structure, decode_structure = structure.encode, structure.decode
 
     def encode(writer: Writer, value: Any) -> None:
         writer.int8(-1 if value is None else 1)
@@ -301,7 +318,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 def _array(element: Codec, flexible: bool, nullable: bool) -> Codec:
     write_length = Writer.compact_array_length if flexible else Writer.array_length
     read_length = Reader.compact_array_length if flexible else Reader.array_length
-    encode_element, decode_element = element
+    encode_element, decode_element, least_bytes = element
 
     def encode(writer: Writer, value: Any) -> None:
         if value is None and nullable:
@@ -315,6 +332,6 @@ def _array(element: Codec, flexible: bool, nullable: bool) -> Codec:
         length = read_length(reader)
         if length == -1 and nullable:
             return None
-        return reader.array(length, decode_element)
+        return reader.array(length, decode_element, least_bytes)
 
-    return Codec(encode, decode)
+    return Codec(encode, decode, 1 if flexible else 4)

@@ -69,6 +69,7 @@ from spark_kafka_sink.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from spark_kafka_sink.protocol.primitives import ZERO_UUID, Writer
 from spark_kafka_sink.protocol.schema import Message
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -174,6 +175,7 @@ class FakeBroker:
         self.lock = threading.RLock()  # guards all below
         self.topics: dict[str, Topic] = {}
         self.requests: list[ReceivedRequest] = []
+        self.refused_logins: list[int] = []  # node ids
         self.violations: list[str] = []  # wrong, though a broker would not have minded
         self._changed = threading.Condition(self.lock)  # notified on every request and append
         self._faults: list[Fault] = []
@@ -190,6 +192,7 @@ class FakeBroker:
         self.coordinators.violations = self.violations
         self.transactions = self.coordinators.transactions
         self.offsets = self.coordinators.offsets
+        self._logins_to_refuse: list[int] = []  # node ids
         self.nodes = {node_id: _Node(self, node_id) for node_id in range(nodes)}
         self.hosts: dict[int, str] = {}  # node id -> the name that it is advertised under; else 127.0.0.1
         for name, partitions in (topics or {}).items():
@@ -322,6 +325,22 @@ class FakeBroker:
         release = threading.Event()
         self.inject(Fault(api_key, release=release, node_id=node_id), times=times)
         return release
+
+    def refuse_next_login(self, node_id: int) -> None:
+        """As a broker does that has not read all users yet."""
+        with self.lock:
+            self._logins_to_refuse.append(node_id)
+
+    def judge_login(self, node_id: int, response: Message) -> Message:
+        """What `response`, the answer to a part of a login, becomes."""
+        with self._changed:
+            if node_id in self._logins_to_refuse and isinstance(response, SaslAuthenticateResponse):
+                self._logins_to_refuse.remove(node_id)
+                response = SaslAuthenticateResponse(error_code=Errors.SASL_AUTHENTICATION_FAILED.number)
+            if isinstance(response, SaslAuthenticateResponse) and response.error_code:
+                self.refused_logins.append(node_id)
+                self._changed.notify_all()
+        return response
 
     def _take_fault(self, request: ReceivedRequest) -> Fault | None:
         with self.lock:
@@ -763,7 +782,9 @@ class _Node:
             self.broker.violations.append(f"unreadable request: {error}")
             return False
         response = gate.answer(message)
-        if response is None:
+        if response is not None:
+            response = self.broker.judge_login(self.node_id, response)
+        else:
             if not gate.lets_through(message):
                 return False
             response = self.broker.handle(ReceivedRequest(self.node_id, header, message), self._is_stopping)

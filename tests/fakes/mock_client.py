@@ -129,6 +129,7 @@ class MockClient:
         self.node(node_id).throttled_until_ms = self.clock.now_ms() + duration_ms
 
     def fail_authentication(self, node_id: int, error: AuthenticationError) -> None:
+        """For good: the second time, if one counts as NetworkClient does."""
         self.disconnect(node_id, self.clock.now_ms())
         self.node(node_id).authentication_error = error
         self.refusals[node_id] = error
@@ -179,6 +180,16 @@ class MockClient:
 
     def authentication_error(self, node_id: int) -> AuthenticationError | None:
         return self.node(node_id).authentication_error
+
+    def refusal(self, node_id: int) -> AuthenticationError | None:
+        if node_id in self.refusals:
+            return self.refusals[node_id]
+        return self.authentication_error(node_id) if self.connection_failed(node_id) else None
+
+    def refusal_by_all(self) -> AuthenticationError | None:
+        assert self.metadata is not None
+        refusals = [self.refusal(node.id) for node in self.metadata.cluster().nodes]
+        return refusals[0] if all(refusals) else None
 
     def api_versions(self, node_id: int) -> NodeApiVersions | None:
         return self.node(node_id).api_versions or node_api_versions()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,12 +12,14 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import AuthenticationError, UnsupportedVersionError
 from spark_kafka_sink.network.connection import Connection
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from spark_kafka_sink.protocol.primitives import Buffer
+from spark_kafka_sink.protocol.schema import Request
 from tests.fakes.fake_selector import framed
 from tests.fakes.network_config import metadata, topic
 
@@ -86,7 +89,7 @@ def test_responses_are_read_in_order_whatever_the_pieces(cuts: list[int]) -> Non
 
 @given(data=st.binary(max_size=200), sends=st.integers(0, 3), size=st.integers(1, 64))
 def test_random_bytes_never_raise_and_stop_at_the_first_violation(data: bytes, sends: int, size: int) -> None:
-    connection = Connection("me", max_response_bytes=100)
+    connection = Connection("me")
     for _ in range(sends):
         connection.send(INIT, 5)
     for start in range(0, len(data), size):
@@ -106,12 +109,47 @@ def test_one_flipped_bit_never_raises(position: int, bit: int) -> None:
     assert len(connection.receive_data(data)) <= 1
 
 
-def test_a_response_that_is_too_large_is_refused_by_its_size_alone() -> None:
-    connection = Connection("me", max_response_bytes=1000)
-    connection.send(INIT, 5)
-    assert connection.receive_data(struct.pack(">i", 1001)) == []
+@pytest.mark.parametrize(
+    ("request_", "version", "limit"),
+    [
+        (INIT, 5, 64 << 10),
+        (ApiVersionsRequest(), 4, 256 << 10),
+        (METADATA, 12, 32 << 20),
+        (ProduceRequest(acks=-1, timeout_ms=1, topic_data=()), 9, 16 << 20),
+    ],
+    ids=lambda value: str(getattr(value, "API_KEY", "")),
+)
+def test_a_response_that_is_too_large_for_its_api_is_refused_by_its_size_alone(
+    request_: Request[Any], version: int, limit: int
+) -> None:
+    """100 MiB were allowed for every API, and would have been read, kept and decoded, be it a producer id of 16 bytes."""
+    connection = Connection("me")
+    connection.send(request_, version)
+    connection.receive_data(struct.pack(">i", limit))
+    assert connection.error is None
+    connection = Connection("me")
+    connection.send(request_, version)
+    assert connection.receive_data(struct.pack(">i", limit + 1)) == []
     assert connection.error is not None
-    assert "1,001 bytes" in connection.error.message
+    assert (
+        f"a response of {limit + 1:,} bytes to {request_.API_KEY.name}, more than {limit:,} are never" in connection.error.message
+    )
+
+
+def test_every_api_has_a_limit() -> None:
+    assert all(api.max_response_bytes <= 32 << 20 for api in API_TABLE.values())
+
+
+def test_each_response_is_compared_with_the_limit_of_its_own_request() -> None:
+    connection = Connection("me")
+    connection.send(INIT, 5)
+    connection.send(METADATA, 12)
+    connection.send(INIT, 5)
+    large = metadata(topic("orders", [0] * 5000))
+    responses = connection.receive_data(init_response(0) + framed(header(1, ApiKey.METADATA, 12), large))
+    assert [type(response.message) for response in responses] == [InitProducerIdResponse, MetadataResponse]
+    connection.receive_data(struct.pack(">i", 100_000))
+    assert "to INIT_PRODUCER_ID" in str(connection.error)
 
 
 def test_a_negative_size_is_refused() -> None:
@@ -144,13 +182,34 @@ def test_an_answer_that_nobody_waits_for_is_refused() -> None:
     assert "no request waits" in str(connection.error)
 
 
-def test_an_answer_with_bytes_left_over_is_refused() -> None:
-    connection = Connection("me")
-    connection.send(INIT, 5)
-    data = bytearray(init_response(0) + b"\0")
-    data[3] += 1
-    assert connection.receive_data(data) == []
-    assert "1 bytes are left" in str(connection.error)
+def with_surplus(frame: bytes, surplus: bytes) -> bytes:
+    return struct.pack(">i", len(frame) - 4 + len(surplus)) + frame[4:] + surplus
+
+
+def test_bytes_after_the_last_field_are_ignored_and_told_once_for_each_api(caplog: pytest.LogCaptureFixture) -> None:
+    """librdkafka's mock cluster ends its Metadata with one tag byte too many: it was refused, and nothing could be written there.
+
+    The Java client and librdkafka read past such bytes.
+    """
+    caplog.set_level("DEBUG", "spark_kafka_sink.network.connection")
+    connection = Connection("me", peer="node 3")
+    for request, version in ((INIT, 5), (INIT, 5), (METADATA, 12)):
+        connection.send(request, version)
+    answer = metadata(topic("orders", [0, 1]))
+    responses = connection.receive_data(
+        with_surplus(init_response(0, 1), b"\0")
+        + with_surplus(init_response(1, 2), b"\xff" * 9)
+        + with_surplus(framed(header(2, ApiKey.METADATA, 12), answer), b"\0")
+    )
+    assert connection.error is None
+    assert [response.message for response in responses[:2]] == [
+        InitProducerIdResponse(producer_id=producer_id, producer_epoch=0) for producer_id in (1, 2)
+    ]
+    assert responses[2].message == answer
+    assert [record.getMessage() for record in caplog.records] == [
+        "! node 3: ignoring 1 bytes after the last field of InitProducerIdResponse v5 (told once per connection)",
+        "! node 3: ignoring 1 bytes after the last field of MetadataResponse v12 (told once per connection)",
+    ]
 
 
 def test_answers_before_a_violation_count() -> None:

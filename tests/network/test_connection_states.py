@@ -137,7 +137,7 @@ def test_while_connecting_the_delay_is_the_set_up_time_out() -> None:
     assert table.connection_delay_ms(NODE, NOW) == table.setup_timeout_ms(NODE)
 
 
-def test_refused_authentication_is_remembered_until_the_node_is_ready() -> None:
+def test_refused_authentication_is_remembered_until_the_node_accepts_us() -> None:
     table = states()
     error = AuthenticationError("no")
     connect(table)
@@ -152,7 +152,38 @@ def test_refused_authentication_is_remembered_until_the_node_is_ready() -> None:
     assert table.authentication_error(NODE) is error
     table.checking_api_versions(NODE)
     table.ready(NODE)
+    assert (table.refusals(NODE), table.is_shut_out(NODE)) == (1, False)
+    table.accepted(NODE)
     assert table.authentication_error(NODE) is None
+    assert table.refusals(NODE) == 0
+
+
+def test_refusals_in_a_row_are_counted_whatever_fails_between_them() -> None:
+    table = states()
+    for expected in (1, 2):
+        connect(table)
+        table.disconnected(NODE, NOW)  # not reached at all: says nothing
+        assert table.is_shut_out(NODE)
+        connect(table)
+        table.checking_api_versions(NODE)
+        table.disconnected(NODE, NOW)
+        table.authentication_failed(NODE, NOW, AuthenticationError("no"))
+        assert table.refusals(NODE) == expected
+
+
+def test_a_node_that_was_lost_is_not_shut_out_until_it_cannot_be_reached() -> None:
+    table = states()
+    assert not table.is_shut_out(NODE)
+    connect(table)
+    assert not table.is_shut_out(NODE)
+    table.checking_api_versions(NODE)
+    table.ready(NODE)
+    table.accepted(NODE)
+    table.disconnected(NODE, NOW)
+    assert not table.is_shut_out(NODE)
+    connect(table)
+    table.disconnected(NODE, NOW)
+    assert table.is_shut_out(NODE)
 
 
 def test_a_throttled_node_is_not_ready_and_throttling_never_shrinks() -> None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import socket
 import struct
 import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -16,17 +19,28 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_kafka_sink.errors import KafkaError, ProtocolError
+from spark_kafka_sink.config import Secret
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProtocolError
+from spark_kafka_sink.network.background import outcome_of
 from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.handshake import login_demanded
 from spark_kafka_sink.network.in_flight_requests import ClientRequest
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.names import resolve
 from spark_kafka_sink.network.network_client import NetworkClient
+from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin
+from spark_kafka_sink.network.sasl.scram import ScramKeys, check_server_final
+from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.transport import Address, PlaintextTransport
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader
-from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+)
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.metadata import (
     MetadataRequest,
@@ -195,7 +209,7 @@ def test_a_selector_survives_any_bytes_and_ends_the_connection_at_the_first_viol
     clock = ManualClock()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         selector = Selector(clock, connections_max_idle_ms=-1, open_transport=PlaintextTransport)
-        connection = Connection("me", max_response_bytes=1000)
+        connection = Connection("me")
         try:
             selector.connect(1, Address(socket.AF_INET, listener.getsockname()), connection)
             peer, _ = listener.accept()
@@ -224,7 +238,7 @@ def test_a_frame_that_trickles_in_takes_no_more_memory_than_what_has_come() -> N
     connection.send(REQUESTS[1], 12)
     tracemalloc.start()
     try:
-        connection.receive_data(struct.pack(">i", 100 * MIB))
+        connection.receive_data(struct.pack(">i", 30 * MIB))
         for _ in range(100):
             connection.receive_data(bytes(KIB))
         _, peak = tracemalloc.get_traced_memory()
@@ -288,3 +302,133 @@ def test_a_client_goes_on_whatever_brokers_answer(data: st.DataObject) -> None:
 
 def client_request(node_id: int, message: Request[Any], clock: ManualClock) -> ClientRequest:
     return ClientRequest(node_id, message, clock.now_ms(), expect_response=True, request_timeout_ms=2_000)
+
+
+# ---- text ----------------------------------------------------------------------------------------------------------------------
+
+FORGED = "x\n2026-01-01 00:00:00 ERROR forged\u202e\x1b[31m" + "y" * 100_000
+
+
+def assert_harmless(text: str) -> None:
+    assert "forged" in text  # it is told
+    assert text.isprintable(), text[:500]
+    assert len(text) < 2_000
+
+
+def hostile_client(
+    answer: Callable[[Sent], Message | None], **options: object
+) -> tuple[NetworkClient, Metadata, FakeSelector, ManualClock]:
+    clock = ManualClock()
+    config = network_config(**options)
+    shared = Metadata(config, clock, random=Random(0))
+    shared.add_topic("orders", clock.now_ms())
+    selector = FakeSelector(clock)
+    selector.answer = answer
+    client = NetworkClient(config, shared, clock, selector=selector, resolve_host=resolve_literally, worker=FakeWorker())
+    return client, shared, selector, clock
+
+
+def resolve_literally(host: str, port: int) -> list[Address]:
+    return [Address(socket.AF_INET, (host, port), host)]
+
+
+def test_names_that_brokers_tell_cannot_forge_a_log_or_make_it_long(caplog: pytest.LogCaptureFixture) -> None:
+    """A host name with a line break in it wrote a line of its own into the log; so did topics, racks and the cluster's id."""
+    caplog.set_level("DEBUG")
+    forged = FORGED[:30_000]  # that a string of ApiVersions can hold
+    cluster = MetadataResponse(
+        brokers=tuple(MetadataResponseBroker(node_id=node, host=f"{node}{forged}", port=9092, rack=forged) for node in range(30)),
+        cluster_id=forged,
+        topics=(
+            topic("orders", [1, -1]),
+            *(MetadataResponseTopic(name=f"{each}{forged}", error_code=3) for each in range(30)),
+            MetadataResponseTopic(
+                name=forged, partitions=(MetadataResponsePartition(partition_index=0, error_code=72, leader_id=1),)
+            ),
+        ),
+    )
+
+    def answer(sent: Sent) -> Message:
+        if sent.header.api_key == ApiKey.METADATA:
+            return cluster
+        features = tuple(FinalizedFeatureKey(name=forged, max_version_level=1, min_version_level=1) for _ in range(3))
+        return replace(api_versions(), finalized_features=features)
+
+    client, shared, selector, clock = hostile_client(answer)
+    for node_id in range(-2, 30):
+        client.ready(node_id, clock.now_ms())
+        client.poll(10, clock.now_ms())
+    selector.lose(1, "gone")
+    selector.lose(2, "gone")
+    client.poll(10, clock.now_ms())
+    cluster = replace(cluster, cluster_id="c" + forged, brokers=(replace(cluster.brokers[1], host="moved" + forged),))
+    shared.request_update("test")
+    for _ in range(20):
+        client.ready(1, clock.now_ms())
+        client.poll(500, clock.now_ms())
+    told = [record.getMessage() for record in caplog.records] + [str(shared.last_connection_error())]
+    assert sum("forged" in text for text in told) > 10
+    for text in told:
+        assert text.isprintable(), text[:500]
+        assert len(text) < 20_000
+    shared.cluster_changed("other" + forged)
+    assert_harmless(str(shared.permanent_error()))
+
+
+@pytest.mark.parametrize("host", [FORGED, "\0" + FORGED, "a." + "b" * 64 + FORGED])
+def test_a_host_name_that_is_none_is_told_in_bounded_length(host: str) -> None:
+    with pytest.raises(OSError, match="is not a host name") as raised:
+        resolve(host, 9092)
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 2_000
+
+
+def test_what_a_broker_says_at_the_login_is_told_in_bounded_length(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    refusal = SaslAuthenticateResponse(error_code=58, error_message=FORGED[:30_000])
+    answers = {
+        ApiKey.API_VERSIONS: api_versions(),
+        ApiKey.SASL_HANDSHAKE: SaslHandshakeResponse(),
+        ApiKey.SASL_AUTHENTICATE: refusal,
+    }
+    client, _, _, clock = hostile_client(
+        lambda sent: answers[ApiKey(sent.header.api_key)],
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="PLAIN",
+        sasl_jaas_config='PlainLoginModule required username="a" password="b";',
+    )
+    for _ in range(10):
+        client.poll(10, clock.now_ms())
+    error = client.authentication_error(-1) or client.authentication_error(-2)
+    assert error is not None
+    assert_harmless(str(error))
+    assert all(record.getMessage().isprintable() and len(record.getMessage()) < 2_000 for record in caplog.records)
+
+
+def test_the_logins_that_a_broker_offers_are_told_in_bounded_length() -> None:
+    assert_harmless(str(login_demanded((FORGED,) * 1)))
+    assert len(str(login_demanded((FORGED,) * 1000))) < 20_000
+
+
+def test_a_scram_error_is_told_in_bounded_length() -> None:
+    keys = ScramKeys("SCRAM-SHA-256", Secret("p"), b"salt", 4096)
+    with pytest.raises(AuthenticationError) as raised:
+        check_server_final(b"e=" + FORGED[:3000].encode(), b"", keys)
+    assert_harmless(str(raised.value))
+
+
+def test_a_refused_token_is_told_in_bounded_length() -> None:
+    cache: Any = SimpleNamespace(token=lambda: OAuthBearerToken(Secret("abc")), principal_name=None)
+    steps: Any = OAuthBearerLogin(cache).start("broker")
+    steps.send(next(steps).work())
+    steps.send(FORGED.encode())
+    with pytest.raises(AuthenticationError) as raised:
+        steps.send(b"")
+    assert_harmless(str(raised.value))
+
+
+def test_an_exception_of_foreign_code_is_told_in_bounded_length() -> None:
+    def fail() -> None:
+        raise LookupError(FORGED)
+
+    assert_harmless(str(outcome_of(fail).error))

@@ -6,6 +6,7 @@ The claims of Kafka's SaslAuthenticatorTest and NetworkClientTest that concern t
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 from random import Random
@@ -183,7 +184,8 @@ def test_refused_credentials_reach_whoever_waits_with_node_and_user(mechanism: s
     assert error.message.startswith("node -")
     assert f": SASL {mechanism} for user 'alice': " in error.message
     assert CANARY not in str(error) + caplog.text
-    failed = net.selector.closed[0]
+    failed = net.selector.closed[-1]
+    assert len(net.selector.closed) == 2  # one attempt with each
     assert net.client.authentication_error(failed) is error
     assert net.client.connection_failed(failed)
 
@@ -200,7 +202,7 @@ def test_an_impostor_is_not_told_anything_and_its_connection_is_closed() -> None
 def test_what_is_refused_is_tried_again_only_after_back_off() -> None:
     net = SaslNet(password="wrong")
     net.fail_to_log_in()
-    failed = net.selector.closed[0]
+    failed = net.selector.closed[-1]
     assert 40 <= net.client.connection_delay_ms(failed, net.clock.now_ms()) <= 120
 
 
@@ -329,8 +331,10 @@ def test_refused_when_logging_in_again_closes_the_connection_and_reaches_whoever
     net.poll(4)
     assert net.selector.closed == [0]
     assert isinstance(net.client.authentication_error(0), AuthenticationError)
-    with pytest.raises(AuthenticationError, match=r"node 0 .*user 'alice'"):
-        net.metadata.raise_error_for_topic("")
+    assert net.client.refusal(0) is None
+    assert re.search(r"node 1 .*user 'alice'", str(net.fail_to_log_in()))  # the last one to refuse us
+    assert net.selector.closed == [0, 1]
+    assert re.search(r"node 0 .*user 'alice'", str(net.client.refusal(0)))
 
 
 def test_a_connection_lost_while_logging_in_again_is_made_anew() -> None:

@@ -184,6 +184,7 @@ class FakeGssapi:
         self.rounds = rounds
         self.fails_in = fails_in
         self.code = code
+        self.says = "Server not found in Kerberos database"
         self.credentials: list[dict[str, Any]] = []
         self.targets: list[str] = []
 
@@ -234,7 +235,7 @@ class FakeContext:
 
     def _may_fail(self, where: str) -> None:
         if self._gssapi.fails_in == where:
-            error = self._gssapi.exceptions.GSSError("Server not found in Kerberos database")
+            error = self._gssapi.exceptions.GSSError(self._gssapi.says)
             error.min_code = self._gssapi.code
             raise error
 
@@ -305,6 +306,20 @@ def test_what_kerberos_says_comes_with_a_remedy_if_there_is_one(code: int, login
     with pytest.raises(AuthenticationError) as raised:
         gssapi_dialog(FakeGssapi(fails_in="step", code=code), f"Krb5LoginModule required {login};")
     assert raised.value.message.endswith(remedy)
+
+
+def test_the_host_and_what_kerberos_says_of_it_are_told_on_one_line_and_cut() -> None:
+    """The host is what a broker advertises, and the Kerberos library repeats it."""
+    host = "x\nforged" + "y" * 10_000
+    gssapi = FakeGssapi(fails_in="step")
+    gssapi.says = f"no such host: {host}"
+    entry = parse_jaas("Krb5LoginModule required;")
+    assert isinstance(entry, JaasEntry)
+    with pytest.raises(
+        AuthenticationError, match=r"kafka@x\\nforgedyyy.* more characters\): no such host: x\\nforgedy"
+    ) as raised:
+        Dialog(GssapiLogin("kafka", entry, gssapi).start(host))
+    assert len(str(raised.value)) < 1500
 
 
 def credentials_of(jaas: str) -> list[dict[str, Any]]:

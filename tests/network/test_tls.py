@@ -10,7 +10,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -368,6 +368,43 @@ def test_a_broker_that_says_nothing_is_waited_for_without_spinning() -> None:
         assert not selector.is_channel_ready(1)
     done.set()
     server.join()
+
+
+class BrokenSocket:
+    """An SSLSocket whose peer sent an alert when the handshake was over for us, encrypted as all that follows it."""
+
+    def __init__(self, alert: str) -> None:
+        self._error = ssl.SSLError(1, f"[SSL: {alert}]")
+        self._error.reason = alert
+
+    def fail(self, _: object) -> int:
+        raise self._error
+
+    send = recv_into = fail
+
+
+@pytest.mark.parametrize(
+    ("alert", "is_final"),
+    [
+        ("TLSV1_ALERT_INTERNAL_ERROR", False),
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", True),
+        ("TLSV1_ALERT_UNKNOWN_CA", True),
+    ],
+)
+def test_an_alert_right_after_the_handshake_means_what_it_means_before(alert: str, is_final: bool) -> None:
+    """A broker with troubles of its own (internal_error) was tried again when it said so in the handshake, and not after it: with
+    TLS 1.3 the handshake is over for us before the broker has looked at our certificate.
+    """
+    address = Address(socket.AF_INET, ("127.0.0.1", 9))
+    connector = TlsConnector(network_config(security_protocol="SSL", ssl_truststore_certificates=AUTHORITY.pem))
+    for use in ("send", "receive"):
+        transport = connector(address)
+        transport._tls = cast(Any, BrokenSocket(alert))
+        with pytest.raises((OSError, AuthenticationError)) as raised:
+            transport.send([b"x"]) if use == "send" else transport.receive_into(memoryview(bytearray(100_000)))
+        assert isinstance(raised.value, AuthenticationError) == is_final
+        transport._tls = None
+        transport.close()
 
 
 # ---- whom not to talk to -----------------------------------------------------------------------------------------------------

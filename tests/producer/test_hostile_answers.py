@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -16,7 +19,7 @@ from spark_kafka_sink.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from tests.producer.harness import TOPIC, Stage
+from tests.producer.harness import TOPIC, Stage, metadata_response
 
 error_codes = st.one_of(st.just(0), st.integers(-1, 140), st.integers(-(1 << 15), (1 << 15) - 1))
 small = st.integers(-2, 3)
@@ -88,3 +91,46 @@ def test_whatever_brokers_answer_each_row_settles_once_and_all_memory_comes_back
     stage.run(3)
     assert [delivery.acknowledged + delivery.failed for delivery in deliveries] == [delivery.rows for delivery in deliveries]
     assert stage.is_whole
+
+
+FORGED = "x\n2026-01-01 00:00:00 ERROR forged\u202e" + "y" * 5_000_000
+
+
+def assert_harmless(text: str) -> None:
+    assert "forged" in text  # it is told
+    assert text.isprintable(), text[:500]
+    assert len(text) < 2_000
+
+
+@pytest.mark.parametrize("error", [Errors.INVALID_RECORD, Errors.POLICY_VIOLATION, Errors.TOPIC_AUTHORIZATION_FAILED], ids=str)
+def test_an_error_message_cannot_forge_a_log_or_make_a_large_exception(error: ErrorCode) -> None:
+    """An error message of 5 MB became an exception of 5 MB, line breaks included."""
+    for record_errors in ((), (BatchIndexAndErrorMessage(batch_index=0, batch_index_error_message=FORGED),)):
+        stage = Stage()
+        delivery = stage.send(b"a", b"b")
+        stage.refuse(error, error_message=FORGED, record_errors=record_errors)
+        assert_harmless(str(delivery.error))
+
+
+def test_the_message_of_an_attempt_that_is_retried_is_logged_in_bounded_length(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    stage = Stage()
+    delivery = stage.send(b"a")
+    stage.refuse(Errors.NOT_ENOUGH_REPLICAS, error_message=FORGED)
+    assert [assert_harmless(record.getMessage()) for record in caplog.records if "forged" in record.getMessage()]
+    stage.clock.advance(stage.config.delivery_timeout_ms + 1)
+    stage.run()
+    assert_harmless(str(delivery.error))
+
+
+def test_the_leaders_host_is_told_in_bounded_length_when_a_batch_expires() -> None:
+    stage = Stage(has_producer_id=False)
+    response = metadata_response(stage.leaders)
+    brokers = tuple(replace(each, host=FORGED[:30_000]) for each in response.brokers)
+    stage.client.update_metadata(replace(response, brokers=brokers))
+    delivery = stage.append(b"a")
+    stage.client.back_off(0, 1 << 40)
+    stage.clock.advance(stage.config.delivery_timeout_ms + 1)
+    stage.run()
+    assert "led by node 0 at x" in str(delivery.error)
+    assert_harmless(str(delivery.error))

@@ -32,6 +32,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer import topic_chunk
 from spark_kafka_sink.producer.delivery import Delivery
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
@@ -352,6 +353,26 @@ def test_closing_ends_a_wait_for_metadata(broker: FakeBroker) -> None:
     producer.close()
     writer.join(WAIT_S)
     assert [type(error) for error in errors] == [ProducerClosedError]
+
+
+def test_whoever_waits_for_metadata_when_the_sender_dies_is_told_what_ended_it(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were told that the producer had been closed, which nobody had done."""
+
+    def breaks(*_: object) -> None:
+        raise SystemExit("a bug")  # an Exception would not end it at once
+
+    monkeypatch.setattr(NetworkClient, "send_metadata_request", breaks)
+    with producer_of(broker) as producer:
+        for _ in range(2):  # the second one comes when it is dead
+            with pytest.raises(KafkaError, match=r"sender thread failed: SystemExit\('a bug'\)") as raised:
+                producer.send_columns("orders", value=binary(b"a"))
+            assert raised.value.condition == "KAFKA_INTERNAL_ERROR"
+            producer._thread.join(WAIT_S)
+        assert not producer.is_at_rest()
+    with pytest.raises(KafkaError, match="a bug"):
+        producer.send_columns("orders", value=binary(b"a"))
 
 
 # ---- TROUBLE
@@ -958,13 +979,70 @@ def write_to(producer: KafkaProducer, partition: int) -> Delivery:
     return delivery
 
 
+def change_password(broker: FakeBroker) -> None:
+    """Node 1 asks for the new one; node 0 has been logged in to."""
+    broker.users = {"alice": "changed"}
+    broker.drop_connections(1)  # it may have been asked for metadata
+
+
+def test_rows_in_flight_to_other_brokers_are_written_once_when_one_broker_refuses_the_login() -> None:
+    """The refusal failed them too, though they were written: a retried Spark task wrote them again."""
+    with FakeBroker(nodes=2, topics={"orders": 2}, users={"alice": "alice-secret"}) as broker:
+        with sasl_producer(broker) as producer:
+            assert write_to(producer, 0).acknowledged == 1
+            release = broker.hold_next(ApiKey.PRODUCE, node_id=0)
+            in_flight = producer.send_columns("orders", value=pa.array(["held"]), partition=pa.array([0], pa.int32()))
+            broker.wait_until(lambda: len(broker.requests_of(ApiKey.PRODUCE)) == 2)
+            change_password(broker)
+            refused = producer.send_columns("orders", value=pa.array(["refused"]), partition=pa.array([1], pa.int32()))
+            with pytest.raises(AuthenticationError):
+                refused.result(WAIT_MS)
+            assert (in_flight.acknowledged, in_flight.error) == (0, None)
+            release.set()
+            assert in_flight.result(WAIT_MS).acknowledged == 1
+        assert broker.values("orders") == [b"v", b"held"]
+
+
+def test_a_login_that_is_refused_once_fails_no_row() -> None:
+    """A broker that has just been started may not have read all users yet."""
+    with FakeBroker(nodes=2, topics={"orders": 2}, users={"alice": "alice-secret"}) as broker:
+        broker.refuse_next_login(1)
+        with sasl_producer(broker) as producer:
+            for partition in (0, 1):
+                delivery = write_to(producer, partition)
+                assert (delivery.acknowledged, delivery.error) == (1, None)
+        assert broker.refused_logins == [1]
+
+
+def test_a_caller_for_metadata_does_not_mind_a_login_that_is_refused_once() -> None:
+    with FakeBroker(nodes=1, topics={"orders": 1}, users={"alice": "alice-secret"}) as broker:
+        broker.refuse_next_login(0)
+        with sasl_producer(broker) as producer:
+            assert write_to(producer, 0).acknowledged == 1
+        assert broker.refused_logins == [0]
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_wrong_password_fails_soon_whoever_waits(nodes: int) -> None:
+    """max.block.ms is a minute here, longer than this test may take; callers are told after two attempts, or one with each."""
+    with FakeBroker(nodes=nodes, topics={"orders": 1}, users={"alice": "another"}) as broker:
+        config = {"bootstrap.servers": broker.bootstrap_servers, "reconnect.backoff.ms": 10}
+        login = 'ScramLoginModule required username="alice" password="wrong";'
+        sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": login}
+        with KafkaProducer(config | sasl) as producer:
+            with pytest.raises(AuthenticationError, match="user 'alice'"):
+                producer.send_columns("orders", value=pa.array(["v"]))
+            attempts = list(broker.refused_logins)
+        assert set(attempts) == set(range(nodes))
+        assert max(nodes, 2) <= len(attempts) <= 2 * max(nodes, 2)  # the Sender goes on meanwhile
+
+
 def test_rows_for_one_broker_that_refuses_the_login_fail_at_once_and_others_go_on() -> None:
     """delivery.timeout.ms is two minutes here, longer than this test may take."""
     with FakeBroker(nodes=2, topics={"orders": 2}, users={"alice": "alice-secret"}) as broker:
-        # Without idempotence: whom it asks for a producer id is left to chance, and may be node 1.
-        with sasl_producer(broker, enable_idempotence=False) as producer:
+        with sasl_producer(broker) as producer:
             assert write_to(producer, 0).acknowledged == 1
-            broker.users = {"alice": "changed"}
+            change_password(broker)
             refused = write_to(producer, 1)
             assert isinstance(refused.error, AuthenticationError)
             assert "node 1 (127.0.0.1:" in refused.error.message

@@ -815,6 +815,44 @@ def test_rows_for_other_brokers_are_written_while_one_refuses_us() -> None:
     assert delivery.acknowledged == 1
 
 
+@pytest.mark.parametrize("enable_idempotence", [True, False])
+def test_a_refusal_fails_what_waits_for_that_broker_and_nothing_else(enable_idempotence: bool) -> None:
+    """It failed every row of the producer, also those that were in flight to other brokers: they were written nevertheless, and
+    once more by the retried Spark task.
+    """
+    stage = Stage(leaders={TOPIC: (0, 1, None)}, enable_idempotence=enable_idempotence)
+    stage.metadata.add_topic(TOPIC, stage.now_ms)
+    in_flight = stage.send(b"in flight", partition=1)
+    request = stage.in_flight[-1]
+    leaderless = stage.append(b"leaderless", partition=2)
+    queued = stage.append(b"queued", partition=1)
+    refused = [stage.append(b"refused", partition=0), stage.append(b"too", partition=0)]
+    stage.client.fail_authentication(0, REFUSED)
+    stage.run()
+    assert [delivery.error for delivery in refused] == [REFUSED, REFUSED]
+    assert [delivery.error for delivery in (in_flight, queued, leaderless)] == [None] * 3
+    stage.succeed(partition=1, request=request)
+    stage.run_until(lambda: bool(stage.in_flight) or queued.acknowledged == 1)
+    for request in list(stage.in_flight):
+        stage.succeed(1, partition=1, request=request)
+    assert (in_flight.acknowledged, queued.acknowledged) == (1, 1)
+    assert leaderless.error is None
+
+
+def test_a_caller_that_still_writes_into_a_batch_for_a_refusing_broker_gets_the_error_when_it_is_done() -> None:
+    stage = Stage(leaders={TOPIC: (0, 0)})
+    writing = OpenAppend(stage, b"a")
+    other = stage.append(b"b", partition=1)
+    stage.client.fail_authentication(0, REFUSED)
+    stage.run()
+    assert other.error is REFUSED
+    assert writing.delivery.error is None
+    writing.fill()
+    stage.run()
+    assert writing.delivery.error is REFUSED
+    assert stage.is_whole
+
+
 def test_numbers_of_rows_that_were_sent_before_a_refusal_are_not_taken_for_written() -> None:
     stage = idempotent()
     stage.introduce()

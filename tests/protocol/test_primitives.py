@@ -110,6 +110,12 @@ def test_a_string_too_long_for_its_length_field_is_refused() -> None:
         Writer().string("x" * 32768)
 
 
+@pytest.mark.parametrize("write", [Writer.string, Writer.compact_string])
+def test_text_that_utf_8_cannot_carry_is_refused(write: Callable[[Writer, str], None]) -> None:
+    with pytest.raises(ProtocolError, match="half of a surrogate pair"):
+        write(Writer(), "a\ud800")
+
+
 @pytest.mark.parametrize("read", [Reader.string, Reader.bytes, Reader.records])
 def test_a_negative_length_is_refused(read: Callable[[Reader], Any]) -> None:
     with pytest.raises(ProtocolError):
@@ -150,10 +156,19 @@ def test_opaque_buffers_are_passed_on_by_reference() -> None:
     assert any(buffer is parts[1] for buffer in buffers)
 
 
-def test_unknown_tagged_fields_are_returned_with_their_bytes() -> None:
+def test_known_tagged_fields_are_returned_and_the_others_skipped() -> None:
     writer = Writer()
-    writer.tagged_fields([(0, [b"ab"]), (7, [b"c", b"d"])])
-    assert {tag: bytes(value) for tag, value in Reader(b"".join(writer.buffers())).tagged_fields().items()} == {
-        0: b"ab",
-        7: b"cd",
-    }
+    writer.tagged_fields([(0, [b"ab"]), (5, [b"x"]), (7, [b"c", b"d"])])
+    reader = Reader(b"".join(writer.buffers()))
+    assert {tag: bytes(value) for tag, value in reader.tagged_fields({0, 7}).items()} == {0: b"ab", 7: b"cd"}
+    reader.expect_end()
+
+
+def test_an_array_whose_elements_cannot_all_be_there_is_refused_before_the_first_is_read() -> None:
+    """Five longs were read one by one, until the sixth was missing."""
+    reader = Reader(b"\x00\x00\x00\x06" + bytes(6 * 8 - 1))
+    length = reader.array_length()
+    read: list[int] = []
+    with pytest.raises(ProtocolError, match="an array of 6 elements at offset 4 exceeds the 47 bytes left"):
+        reader.array(length, lambda each: read.append(each.int64()), 8)
+    assert read == []

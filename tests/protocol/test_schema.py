@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -9,6 +10,7 @@ import pytest
 
 from spark_kafka_sink.errors import ProtocolError, UnsupportedVersionError
 from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.primitives import Writer
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int8, Int16, Message, between, since, tagged, until
 
 
@@ -55,6 +57,47 @@ def test_tagged_fields_are_written_by_number_when_they_differ_from_their_default
 
 def test_unknown_tags_are_skipped() -> None:
     assert Example.decode(4, bytes.fromhex("0105" + "01" + "00" + "02" + "030101" + "0903aabbcc")) == Example(always=1, flag=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Element(Message):
+    number: Int16
+    name: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Several(Message):
+    API_KEY: ClassVar = ApiKey.INIT_PRODUCER_ID
+
+    elements: tuple[Element, ...]
+
+
+@pytest.mark.parametrize(
+    ("version", "start", "least_bytes"),
+    [(1, "00000064", 2 + 2 + 4), (4, "65", 2 + 1 + 1 + 1)],  # the last one: no tags
+    ids=["plain", "flexible"],
+)
+def test_an_array_of_structures_is_refused_by_the_least_that_each_takes(version: int, start: str, least_bytes: int) -> None:
+    """A count was compared with the bytes left as if an element took one byte: much was built before the bytes ran out."""
+    room = 100 * least_bytes
+    with pytest.raises(ProtocolError, match=f"an array of 100 elements .* exceeds the {room - 1} bytes left"):
+        Several.decode(version, bytes.fromhex(start) + bytes(room - 1))
+
+
+def test_unknown_tags_take_no_memory() -> None:
+    """A response of 1.2 MB, full of tags that nobody knows, took 76 MB: each was kept until all were read."""
+    count = 240_000
+    writer = Writer()
+    writer.tagged_fields((tag, []) for tag in range(10, 10 + count))
+    data = bytes.fromhex("0105" + "01" + "00") + b"".join(map(bytes, writer.buffers()))
+    tracemalloc.start()
+    try:
+        assert Example.decode(4, data) == Example(always=1)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 100_000
 
 
 def test_a_tag_with_bytes_left_over_is_refused() -> None:

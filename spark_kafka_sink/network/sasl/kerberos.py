@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from spark_kafka_sink.config import SecretBytes
-from spark_kafka_sink.errors import AuthenticationError, ConfigError
+from spark_kafka_sink.errors import AuthenticationError, ConfigError, printable
 from spark_kafka_sink.network.background import Background
 from spark_kafka_sink.network.sasl.login import Exchange, illegal_challenge
 from spark_kafka_sink.sasl_config import JaasEntry, kerberos_file
@@ -74,7 +74,7 @@ class GssapiLogin:
             return context, SecretBytes(context.step(None) or b""), bool(context.complete)
         except gssapi.exceptions.GSSError as error:
             problem = self._in_words(error)
-        raise self._failed(f"no ticket for {self._service_name}@{host}: {problem}")
+        raise self._failed(f"no ticket for {self._service_name}@{printable(host)}: {problem}")
 
     def _credentials(self) -> Any:
         """None: the default ones of the Kerberos library."""
@@ -114,6 +114,7 @@ class GssapiLogin:
             remedy = _REMEDIES[_NO_KEY] if "client_keytab" in self._store else _GET_TICKETS
         else:
             remedy = _REMEDIES.get(code, "")
+        words = printable(words)
         return f"{words}; {remedy}" if remedy else words
 
     def _failed(self, text: str) -> AuthenticationError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from spark_kafka_sink.config import SecretBytes
-from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.errors import AuthenticationError, printable
 from spark_kafka_sink.network.background import Background
 from spark_kafka_sink.network.sasl.login import Exchange
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, TokenCache, token_error
@@ -13,7 +13,6 @@ from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, TokenCache, t
 _TOKEN = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
 _EXTENSION_NAME = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE = re.compile(r"[\x21-\x7E \t\r\n]+")
-_MAX_QUOTED = 300
 
 
 class OAuthBearerLogin:
@@ -32,8 +31,8 @@ class OAuthBearerLogin:
         if not refusal:
             return
         yield SecretBytes(b"\x01")  # the refusal is only complete when we have asked for its end; brokers then send an error
-        text = refusal[:_MAX_QUOTED].decode("ascii", errors="replace")
-        raise AuthenticationError(f"the broker refused the token: {text!r}", condition="KAFKA_SASL_AUTHENTICATION_FAILED")
+        text = printable(refusal.decode("ascii", errors="replace"))
+        raise AuthenticationError(f"the broker refused the token: '{text}'", condition="KAFKA_SASL_AUTHENTICATION_FAILED")
 
 
 def first_message(token: OAuthBearerToken) -> SecretBytes:

@@ -16,7 +16,7 @@ import secrets
 from typing import NamedTuple
 
 from spark_kafka_sink.config import Secret, SecretBytes
-from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.errors import AuthenticationError, printable
 from spark_kafka_sink.network.sasl.login import Exchange, illegal_challenge
 
 MIN_ITERATIONS = 4096  # RFC 7677; brokers store no fewer
@@ -99,7 +99,7 @@ def check_server_final(challenge: bytes, auth_message: bytes, keys: ScramKeys) -
         raise illegal_challenge("the last message of SCRAM cannot be read")
     if match["error"] is not None:
         raise AuthenticationError(
-            f"the broker refused the proof: {match['error'][:100]!r}", condition="KAFKA_SASL_AUTHENTICATION_FAILED"
+            f"the broker refused the proof: '{printable(match['error'])}'", condition="KAFKA_SASL_AUTHENTICATION_FAILED"
         )
     if not keys.has_signed(auth_message, _bytes(match["signature"])):
         raise illegal_challenge("its signature is not that of a server that knows this user's password")

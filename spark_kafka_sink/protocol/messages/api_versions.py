@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
-from spark_kafka_sink.protocol.primitives import Buffer, Reader
+from spark_kafka_sink.protocol.primitives import Reader
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Int64, Message, Request, since, tagged
 
 
@@ -46,16 +46,16 @@ class ApiVersionsResponse(Message):
     zk_migration_ready: Annotated[bool, tagged(3, since=3), IGNORABLE] = False
 
     @classmethod
-    def decode(cls, version: int, data: Buffer) -> ApiVersionsResponse:
-        """As Message.decode, but a broker that refuses our version answers in one of its own.
+    def read(cls, version: int, reader: Reader) -> ApiVersionsResponse:
+        """As Message.read, but a broker that refuses our version answers in one of its own.
 
         Kafka sends that answer as v0, and from 2.4 on (KIP-511) names the versions of this API that it speaks; librdkafka's mock
         broker sends something that is no version at all: then only the error is read.
         """
-        if version == 0 or Reader(data).int16() != Errors.UNSUPPORTED_VERSION.number:
-            return super(ApiVersionsResponse, cls).decode(version, data)
+        if version == 0 or Reader(reader.rest()).int16() != Errors.UNSUPPORTED_VERSION.number:
+            return super(ApiVersionsResponse, cls).read(version, reader)
         try:
-            return super(ApiVersionsResponse, cls).decode(0, data)
+            return cls.decode(0, reader.take(reader.remaining()))
         except ProtocolError:
             return cls(error_code=Errors.UNSUPPORTED_VERSION.number)
 
