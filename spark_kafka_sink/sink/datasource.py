@@ -47,7 +47,8 @@ class KafkaDataSource(DataSource):
         if overwrite:
             problems.append(
                 "Save mode Overwrite not allowed for Kafka: rows are added to a topic and never replace it."
-                ' Use .mode("append"), the only save mode of this sink.'
+                ' Use .mode("append"), the only save mode of this sink. (Where no mode is given, or "ignore", Spark\'s message'
+                " recommends overwrite too; that message is the same for all data sources.)"
             )
         spare_collections()
         return KafkaBatchWriter(*self._check(schema, problems))
@@ -81,7 +82,8 @@ class KafkaDataSource(DataSource):
             except ConfigError as error:
                 problems.append(error.message)
         schema_problems: list[str] = []
-        mapping = RowMapping.check(schema, options, schema_problems)
+        topic_is_refused = options.topic is None and "topic" in self.options
+        mapping = RowMapping.check(schema, options, schema_problems, topic_is_refused=topic_is_refused)
         if problems:
             raise ConfigError(join_problems([*problems, *schema_problems]))
         if schema_problems:
