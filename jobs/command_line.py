@@ -9,30 +9,45 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
 import os
 import re
 import shlex
 import signal
+import socket
+import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from spark_kafka_sink.config import SinkOptions
 
     Job = Callable[[SparkSession, argparse.Namespace], str]
 
 FORMAT_OF_SUFFIX = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 COMPRESSION_SUFFIXES = {".gz", ".bz2", ".zst", ".snappy", ".lz4", ".deflate"}
 INPUT_DEFAULTS = {"csv": {"header": "true", "inferSchema": "true"}}
-EXIT_CODES = "exit codes: 0 all rows are acknowledged, 1 failed, with one line that says why, 2 usage, 130 Ctrl-C"
+EXIT_CODES = (
+    "exit codes: 0 all rows are acknowledged, 1 failed, with one line that says why, 2 wrong usage or options, 130 Ctrl-C"
+)
 STOP_LIMIT_S = 120  # Spark may wait a minute for a query's thread
 STATUS_INTERVAL_S = 10  # between the lines of a long write
+LOOK_INTERVAL_S = 1  # between looks for tasks that have failed
+TOLD_FAILURES = 10  # of tasks; the others mostly say the same
+BROKERS_AFTER_S = 5  # of a write: then the job looks whether a broker is there at all
+CONNECT_LIMIT_S = 2
+JVM_END_LIMIT_S = 60
 DEFAULT_VALUE = "to_json(struct(*))"
 # Every other producer key of Kafka has a dot, and no option of the sink has.
 DOTLESS_KAFKA_KEYS = {"acks", "retries"}
@@ -62,7 +77,7 @@ def new_parser(name: str, description: str, examples: str) -> argparse.ArgumentP
     """A parser of the arguments that both jobs take; --help ends with examples and the exit codes."""
     parser = argparse.ArgumentParser(
         prog=name,
-        description=description,
+        description=f"{description} python -m runs it from the top of a checkout, spark-submit from anywhere.",
         epilog=f"examples:\n{textwrap.indent(textwrap.dedent(examples).strip(), '  ')}\n\n{EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -111,6 +126,17 @@ def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
         if not options.get(name, "").strip():
             raise UsageError(f"{argument} is missing: pass it, or set it in a --config file.")
     return options
+
+
+def checked_options(arguments: argparse.Namespace) -> SinkOptions:
+    """The sink's options as the sink reads them. Raises UsageError, before Spark has started, for what the sink would refuse."""
+    from spark_kafka_sink.errors import ConfigError
+    from spark_kafka_sink.sink.datasource import check_options
+
+    try:
+        return check_options(sink_options(arguments))
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
 
 
 def option_name(key: str) -> str:
@@ -214,6 +240,9 @@ def run(parser: argparse.ArgumentParser, job: Job, argv: list[str] | None = None
     try:
         sink_options(arguments)
         input_format(arguments)
+        if not arguments.value.strip():
+            raise UsageError("--value is empty: pass an SQL expression, or leave it out for the row as JSON.")
+        checked_options(arguments)
     except UsageError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
@@ -221,6 +250,17 @@ def run(parser: argparse.ArgumentParser, job: Job, argv: list[str] | None = None
 
 
 def _run_with_spark(name: str, job: Job, arguments: argparse.Namespace) -> int:
+    from pyspark import SparkContext
+
+    owns_jvm = SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ  # spark-submit's JVM started us
+    try:
+        return _run_in_session(name, job, arguments)
+    finally:
+        if owns_jvm:
+            end_jvm()  # at the very end: Spark's exceptions ask the JVM for their text
+
+
+def _run_in_session(name: str, job: Job, arguments: argparse.Namespace) -> int:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -236,8 +276,9 @@ def _run_with_spark(name: str, job: Job, arguments: argparse.Namespace) -> int:
             print(f"{name}: interrupted", file=sys.stderr)
             return 130
         if arguments.verbose:
-            raise
-        print(f"{name}: error: {failure_line(str(error))}", file=sys.stderr)
+            traceback.print_exc()
+        else:
+            print(f"{name}: error: {failure_line(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     return 0
 
@@ -262,6 +303,27 @@ def call_apart(call: Callable[[], object]) -> None:
     done.result(STOP_LIMIT_S)
 
 
+def end_jvm() -> None:
+    """End the JVM that PySpark has started, and wait for it. Left alone, it outlives its session, and this process by seconds."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    if gateway is None:  # it was never started
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # the end of its input ends the JVM
+    try:
+        gateway.proc.wait(JVM_END_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        say_apart(f"Spark's JVM, process {gateway.proc.pid}, has not ended within {JVM_END_LIMIT_S} s")
+
+
+def say_apart(line: str) -> None:
+    """To stderr: what is no result."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def start_spark(name: str, *, verbose: bool) -> SparkSession:
     """A session as spark-submit or the environment configures it, with the sink registered."""
     from pyspark.sql import SparkSession
@@ -270,44 +332,165 @@ def start_spark(name: str, *, verbose: bool) -> SparkSession:
 
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # started by python -m, not by spark-submit
         _prepare_environment()
+    started = time.monotonic()
     with _signals_held():  # the progress bar would overwrite the lines of status_lines
         spark = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false").getOrCreate()
     signal.signal(signal.SIGINT, _interrupt)  # PySpark's own calls the JVM in the middle of another call
     if not verbose:
         _quieten(spark)
     spark.dataSource.register(KafkaDataSource)  # --py-files are not searched for data sources
+    say_apart(f"Spark {spark.version} started in {time.monotonic() - started:.1f} s")
     return spark
 
 
 @contextlib.contextmanager
-def status_lines(spark: SparkSession, interval_s: float | None = None) -> Iterator[None]:
-    """While the block runs, say every now and then on stderr how many tasks are done and how many rows have been read.
+def status_lines(
+    spark: SparkSession, options: SinkOptions | None = None, *, progress: bool = True, interval_s: float | None = None
+) -> Iterator[None]:
+    """While the block runs, say on stderr what the user would otherwise learn at its end, if ever.
 
+    Every now and then how many tasks are done and how many rows have been read, unless `progress` is off; each task that has
+    failed, when it has; and, with the options of the sink, that no broker is to be reached.
     Spark learns of rows from tasks that have ended, and from the others every spark.executor.heartbeatInterval.
     """
     ended = threading.Event()
-    arguments = (spark, STATUS_INTERVAL_S if interval_s is None else interval_s, ended)
-    thread = threading.Thread(target=_say_status, args=arguments, name="status-lines", daemon=True)
-    thread.start()
+    status = Status(spark, STATUS_INTERVAL_S if interval_s is None else interval_s, progress=progress)
+    threads = [threading.Thread(target=status.run, args=(ended,), name="status-lines", daemon=True)]
+    if options is not None:
+        servers, wait_ms = options.producer.bootstrap_servers, options.producer.max_block_ms
+        arguments = (servers, wait_ms, status.attempts, ended)
+        threads.append(threading.Thread(target=warn_of_missing_brokers, args=arguments, name="broker-check", daemon=True))
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         ended.set()
-        thread.join(STATUS_INTERVAL_S)
+        for thread in threads:
+            thread.join(STATUS_INTERVAL_S)
 
 
-def _say_status(spark: SparkSession, interval_s: float, ended: threading.Event) -> None:
-    from py4j.protocol import Py4JError
+class Status:
+    """Looks at the store behind Spark's UI, which knows rows and errors; PySpark's own tracker knows tasks only."""
 
-    store = spark.sparkContext._jsc.sc().statusStore()  # pyspark's own tracker knows tasks, not rows
-    while not ended.wait(interval_s):
+    def __init__(self, spark: SparkSession, interval_s: float, *, progress: bool) -> None:
+        self._store: Any = spark.sparkContext._jsc.sc().statusStore()
+        self._java: Any = spark.sparkContext._jvm
+        self._interval_s = interval_s
+        self._progress = progress
+        self._told: set[int] = set()  # ids of task attempts that have failed
+        self.attempts = int(spark.sparkContext._jsc.sc().taskScheduler().maxTaskFailures())  # 1 with local[n]
+
+    def run(self, ended: threading.Event) -> None:
+        from py4j.protocol import Py4JError
+
+        next_line = time.monotonic() + self._interval_s
+        while not ended.wait(min(LOOK_INTERVAL_S, self._interval_s)):
+            is_due = time.monotonic() >= next_line
+            try:
+                self._look(is_due and self._progress)
+            except Py4JError as error:
+                logging.getLogger(__name__).debug("no status: %s", error)
+            if is_due:
+                next_line += self._interval_s
+
+    def _look(self, says_progress: bool) -> None:
+        stages = self._store.activeStages()
+        for stage in map(stages.apply, range(stages.size())):
+            failed = self._failed_attempts(stage) if stage.numFailedTasks() + stage.numKilledTasks() else []
+            for attempt in failed:
+                self._tell(attempt)
+            if says_progress:
+                rows = stage.inputRecords() - sum(map(_rows_read, failed))  # they are read again
+                say_apart(f"{stage.numCompleteTasks():,} of {stage.numTasks():,} tasks done, {max(0, rows):,} rows read so far")
+
+    def _failed_attempts(self, stage: Any) -> list[Any]:
+        v1 = self._java.org.apache.spark.status.api.v1
+        statuses = self._java.java.util.ArrayList()
+        statuses.add(v1.TaskStatus.FAILED)
+        statuses.add(v1.TaskStatus.KILLED)
+        at_most = stage.numFailedTasks() + stage.numKilledTasks()
+        found = self._store.taskList(stage.stageId(), stage.attemptId(), 0, at_most, v1.TaskSorting.ID, statuses)
+        return [found.apply(number) for number in range(found.size())]
+
+    def _tell(self, attempt: Any) -> None:
+        if attempt.taskId() in self._told or attempt.status() != "FAILED" or len(self._told) > TOLD_FAILURES:
+            return
+        self._told.add(attempt.taskId())
+        if len(self._told) > TOLD_FAILURES:
+            say_apart("more tasks have failed; what they say is not shown here")
+            return
+        message = attempt.errorMessage()
+        reason = failure_line(message.get()) if message.isDefined() else "no reason given"
+        say_apart(f"task {attempt.index()} failed (attempt {attempt.attempt() + 1} of {self.attempts}): {reason}")
+
+
+def _rows_read(attempt: Any) -> int:
+    metrics = attempt.taskMetrics()
+    return int(metrics.get().inputMetrics().recordsRead()) if metrics.isDefined() else 0
+
+
+def warn_of_missing_brokers(
+    servers: Sequence[tuple[str, int]],
+    wait_ms: int,
+    attempts: int,
+    ended: threading.Event,
+    after_s: float = BROKERS_AFTER_S,
+) -> None:
+    """If, a few seconds after the start of a write, no server takes a connection, say so, and say it when one does."""
+    if ended.wait(after_s):
+        return
+    trouble = unreachable(servers)
+    if trouble is None:
+        return
+    waits = f"a task waits up to {wait_ms / 1000:g} s for one (kafka.max.block.ms)"
+    retries = f", and Spark runs a task that has failed again, {attempts} times in all" if attempts > 1 else ""
+    say_apart(f"warning: no broker takes a connection, as seen from the driver ({trouble}); {waits}{retries}")
+    while not ended.wait(LOOK_INTERVAL_S):
+        if unreachable(servers) is None:
+            say_apart("a broker takes connections now")
+            return
+
+
+def unreachable(servers: Sequence[tuple[str, int]]) -> str | None:
+    """Why none of the servers takes a connection, of each; None if one does. Blocks CONNECT_LIMIT_S for each, and for DNS."""
+    reasons = []
+    for host, port in servers:
         try:
-            stages = store.activeStages()
-            for stage in map(stages.apply, range(stages.size())):
-                done, tasks = stage.numCompleteTasks(), stage.numTasks()
-                print(f"{done:,} of {tasks:,} tasks done, {stage.inputRecords():,} rows read so far", file=sys.stderr, flush=True)
-        except Py4JError as error:
-            logging.getLogger(__name__).debug("no status: %s", error)
+            socket.create_connection((host, port), CONNECT_LIMIT_S).close()
+        except (OSError, UnicodeError) as error:  # the latter of names that DNS cannot hold
+            reasons.append(f"{host}:{port}: {getattr(error, 'strerror', None) or error}")
+        else:
+            return None
+    return "; ".join(reasons)
+
+
+class Report:
+    """The sink's report of one write, in the file that `reportPath` names, which may hold those of others already."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._before = path.stat().st_size if path.exists() else 0
+
+    def read(self) -> Mapping[str, Any] | None:
+        """None if there is none: the sink logs why it could not be written."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._before)
+                lines = file.read().splitlines()
+            report: Mapping[str, Any] = json.loads(lines[-1])
+        except (OSError, ValueError, IndexError):
+            return None
+        return report
+
+
+@contextlib.contextmanager
+def reported(options: dict[str, str]) -> Iterator[tuple[dict[str, str], Report]]:
+    """The options with a reportPath, the user's or one for the length of the block, and the report that comes there."""
+    with tempfile.TemporaryDirectory(prefix="pykafka-sink-") as directory:
+        name = next((each for each in options if each.lower() == "reportpath"), "reportPath")
+        path = options.get(name) or str(Path(directory, "report.jsonl"))
+        yield {**options, name: path}, Report(Path(path))
 
 
 @contextlib.contextmanager

@@ -29,9 +29,21 @@ make_environment() {
     echo "making the Python environment $1 (once; again when pyproject.toml changes)" >&2
     rm -rf "$1" || fail "The old environment $1 cannot be removed: remove it by hand."
     "$python" -m venv "$1" >&2 || fail "$python could not make a virtual environment in $1: see its message above."
-    "$1/bin/python" -m pip install -qq --disable-pip-version-check --no-input -e ".[$2]" >&2 </dev/null ||
-        fail "pip could not install this project with its extra [$2]: see its message above; mostly the network, a proxy, or the disk."
+    (
+        set -o pipefail
+        "$1/bin/python" -m pip install --progress-bar off --disable-pip-version-check --no-input -e ".[$2]" </dev/null | show_steps >&2
+    ) || fail "pip could not install this project with its extra [$2]: see its message above; mostly the network, a proxy, or the disk."
     echo "$stamp" >"$1/.stamp"
+}
+
+# Of pip's lines those that take time: it works for half a minute and more, which would otherwise pass in silence.
+show_steps() {
+    while IFS= read -r line; do
+        case "$line" in
+            *Downloading*.metadata*) ;;
+            *Downloading\ * | *"Using cached "* | *"Building "*": started"* | "Installing collected"*) echo "  ${line#"${line%%[! ]*}"}" ;;
+        esac
+    done
 }
 
 # Fails unless Java 17 or newer runs: JAVA_HOME's, else the path's. Asked before the environment is made, which takes longer.

@@ -230,8 +230,9 @@ def report_lines(report: dict[str, Any], seconds: float) -> Iterator[str]:
     raw, sent = counters["uncompressed-byte-total"], counters["byte-total"]
     yield f"{counters['batch-send-total']:,} batches of {sent:,} bytes, {raw / max(1, sent):.1f} times smaller by compression"
     slowest = report["slowest_task_seconds"]
-    yield f"{rows / slowest:,.0f} rows/s while writing ({slowest:.1f} s in the slowest of {report['tasks']} tasks)"
-    yield f"{seconds:.1f} s in all, Spark's start included"
+    tasks = report["tasks"]
+    yield f"{rows / slowest:,.0f} rows/s while tasks wrote: {slowest:.1f} s in the slowest of {tasks}, part of the time to write"
+    yield f"{seconds:.1f} s in all: Spark's start, the time of batch_to_kafka, and Spark's end"
 
 
 # --- Kafka's own tools ------------------------------------------------------------------------------------------------

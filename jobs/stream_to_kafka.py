@@ -61,7 +61,8 @@ def stream_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
     query = writer.start()
     written = Written()
     try:
-        _follow(query, written)
+        with command_line.status_lines(spark, command_line.checked_options(arguments), progress=False):
+            _follow(query, written)
     finally:
         command_line.call_apart(query.stop)
     return f"stream_to_kafka: the query to topic {options['topic']} ended: {written}"

@@ -38,6 +38,7 @@ ROOT = README.parent
 SHOWN_ELSEWHERE = {
     "jobs/quickstart": "tests/jobs/test_quickstart.py",
     "# environment.tar.gz": "tests/integration/test_clusters.py",
+    "# SASL over TLS": "tests/integration/test_sasl.py",
     "# over Spark Connect": "tests/integration/test_clusters.py",
     "# transformations/orders.py": "tests/integration/test_clusters.py",
     "# spark-pipeline.yml": "tests/integration/test_clusters.py",
@@ -47,7 +48,6 @@ SHOWN_ELSEWHERE = {
 
 # Beginning of a block -> why nobody does.
 NOT_RUN = {
-    '.option("kafka.security.protocol", "SASL_SSL")': "a fragment; SASL is tested with brokers of its own",
     '.option("kafka.sasl.mechanism", "GSSAPI")': "a fragment; test_kerberos.py has a Kerberos server of its own",
     'pip install ".[spark]"': "it would change the tests' environment; test_sink_deployment.py installs the wheel elsewhere",
     "tests/run": "it is what runs this test",

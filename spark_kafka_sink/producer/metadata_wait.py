@@ -59,6 +59,22 @@ class MetadataWait:
             finally:
                 self._metrics.waited_for_metadata(asked_ns)
 
+    def await_brokers(self, timeout_ms: int) -> None:
+        """Return as soon as a broker has told of the cluster, be it long ago. Blocks at most `timeout_ms`.
+
+        Raises KafkaTimeoutError when none has by then, and fatal errors such as a refused login.
+        """
+        deadline_ms = self._clock.now_ms() + timeout_ms
+        while self._metadata.cluster().is_bootstrap:
+            version = self._metadata.request_update("a caller waits for the first broker")
+            self._wake_sender()
+            try:
+                self._metadata.await_update(version, max(0, deadline_ms - self._clock.now_ms()))
+            except KafkaTimeoutError as error:
+                raise KafkaTimeoutError(
+                    f"{self._nobody_answered()} (within {timeout_ms} ms)", condition="KAFKA_BROKER_UNREACHABLE"
+                ) from error
+
     def ask_for(self, topics: Iterable[str]) -> None:
         """Have what is not known yet fetched together, for several await_partition to come. Never blocks."""
         now_ms = self._clock.now_ms()
@@ -89,11 +105,7 @@ class MetadataWait:
                 condition="KAFKA_UNKNOWN_PARTITION",
             )
         if self._metadata.cluster().is_bootstrap:
-            trouble = self._metadata.last_connection_error() or "no connection failed, and yet nothing came"
-            reason, condition = (
-                f"no broker answered: {trouble}; check kafka.bootstrap.servers and the network",
-                "KAFKA_BROKER_UNREACHABLE",
-            )
+            reason, condition = self._nobody_answered(), "KAFKA_BROKER_UNREACHABLE"
         else:
             error = self._metadata.cluster().topic_error(topic)
             reason = (
@@ -103,3 +115,7 @@ class MetadataWait:
         return KafkaTimeoutError(
             f"Topic {topic} not present in metadata after {max_block_ms} ms. (max.block.ms): {reason}", condition=condition
         )
+
+    def _nobody_answered(self) -> str:
+        trouble = self._metadata.last_connection_error() or "no connection failed, and yet nothing came"
+        return f"no broker answered: {trouble}; check kafka.bootstrap.servers and the network"

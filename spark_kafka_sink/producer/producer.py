@@ -453,6 +453,14 @@ class KafkaProducer:
         self._check_usable()
         return self._metadata_wait.await_partition(topic, 0, self._config.max_block_ms).partitions_for(topic)
 
+    def await_brokers(self, timeout_ms: int) -> None:
+        """Return as soon as a broker has answered this producer, be it long ago. Blocks at most `timeout_ms`.
+
+        Raises KafkaTimeoutError (KAFKA_BROKER_UNREACHABLE) when none has by then, and errors such as a refused login.
+        """
+        self._check_usable()
+        self._metadata_wait.await_brokers(timeout_ms)
+
     def unknown_topics(self, topics: Iterable[str]) -> dict[str, str]:
         """For one who was told KAFKA_UNKNOWN_TOPIC: which of these topics brokers have just said they do not have, and an error's
         text for each. None when they have not answered lately. Never blocks."""

@@ -17,10 +17,11 @@ What is in the topic, and what Spark does next (deliveryGuarantee=at-least-once)
     driver dies after commit(), before Spark's log  all rows                        a stream re-runs the batch: all rows again
     query.stop() within a batch                     rows of all tasks so far        a restart runs the whole batch again
 
-tests/integration/test_sink_faults.py does these things to real Spark. A task's report that is above
-spark.task.maxDirectResultSize (1 MiB: some 10,000 topic-partitions) waits on the executor, and is lost with it: the task is then
-re-run. So no row is lost, and rows may be there twice. With deliveryGuarantee=none rows may be lost too: what brokers had not
-replicated when they failed (acks=1), and whatever did not arrive (acks=0).
+tests/integration does these things to real Spark, most of them in test_sink_faults.py. A batch that is run again has its report
+line and its call of onCommit again: (query_id, batch_id) tells. A task's report that is above spark.task.maxDirectResultSize
+(1 MiB: some 10,000 topic-partitions) waits on the executor, and is lost with it: the task is then re-run. So no row is lost, and
+rows may be there twice. With deliveryGuarantee=none rows may be lost too: what brokers had not replicated when they failed
+(acks=1), and whatever did not arrive (acks=0).
 """
 
 from __future__ import annotations

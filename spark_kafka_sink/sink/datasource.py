@@ -20,6 +20,8 @@ from spark_kafka_sink.sink.row_rules import RowRules
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter, spare_collections
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql.types import StructType
 
 FORMAT = "pykafka-sink"
@@ -47,7 +49,8 @@ class KafkaDataSource(DataSource):
         if overwrite:
             problems.append(
                 "Save mode Overwrite not allowed for Kafka: rows are added to a topic and never replace it."
-                ' Use .mode("append"), the only save mode of this sink.'
+                ' Use .mode("append"), the only save mode of this sink. (Where no mode is given, or "ignore", Spark\'s message'
+                " recommends overwrite too; that message is the same for all data sources.)"
             )
         spare_collections()
         return KafkaBatchWriter(*self._check(schema, problems))
@@ -72,19 +75,34 @@ class KafkaDataSource(DataSource):
     ) -> tuple[RowMapping, dict[str, object], str | None, int, RowRules, str | None]:
         if not self.options:
             problems.append(NO_OPTIONS)
-        options = SinkOptions.check(self.options, problems)
-        if options.report_path is not None and not os.path.isdir(os.path.dirname(os.path.abspath(options.report_path))):
-            problems.append(f"reportPath={options.report_path} lies in a directory that does not exist on the driver")
+        options = _check_options(self.options, problems)
         if options.on_commit is not None:
             try:
                 find_function(options.on_commit)
             except ConfigError as error:
                 problems.append(error.message)
         schema_problems: list[str] = []
-        mapping = RowMapping.check(schema, options, schema_problems)
+        topic_is_refused = options.topic is None and "topic" in self.options
+        mapping = RowMapping.check(schema, options, schema_problems, topic_is_refused=topic_is_refused)
         if problems:
             raise ConfigError(join_problems([*problems, *schema_problems]))
         if schema_problems:
             raise SchemaError(join_problems(schema_problems))
         cache_ms = options.producer_cache_timeout_ms
         return mapping, options.producer.to_mapping(), options.report_path, cache_ms, RowRules.of(options), options.on_commit
+
+
+def check_options(options: Mapping[str, str]) -> SinkOptions:
+    """The options of a write, as far as they can be checked without its columns and without Spark. Raises ConfigError."""
+    problems: list[str] = []
+    checked = _check_options(options, problems)
+    if problems:
+        raise ConfigError(join_problems(problems))
+    return checked
+
+
+def _check_options(options: Mapping[str, str], problems: list[str]) -> SinkOptions:
+    checked = SinkOptions.check(options, problems)
+    if checked.report_path is not None and not os.path.isdir(os.path.dirname(os.path.abspath(checked.report_path))):
+        problems.append(f"reportPath={checked.report_path} lies in a directory that does not exist on the driver")
+    return checked

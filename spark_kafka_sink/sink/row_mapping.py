@@ -32,7 +32,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from spark_kafka_sink.config import SinkOptions
+from spark_kafka_sink.config import SinkOptions, nearest_key
 from spark_kafka_sink.errors import InvalidRecordError
 from spark_kafka_sink.records.interleave import contiguous
 
@@ -40,20 +40,39 @@ NULL_TOPIC = (
     "The Kafka message data sent to the producer contains a null topic. Use the `topic` option for setting a default topic."
 )
 NO_TOPIC = "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
+LISTED_COLUMNS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """A column that the sink knows: its name and the types it may have, in words and as a check."""
+    """A column that the sink knows: its name and the types it may have, in words and as a check.
+
+    `remedy` is the SQL expression that makes such a column of another type, None where there is none.
+    """
 
     name: str
     types: tuple[str, ...]
     fits: Callable[[DataType], bool]
+    remedy: Callable[[DataType], str | None]
 
     def problem(self, found: DataType) -> str:
-        return (
+        """Spark's words, then the expression to write instead."""
+        words = (
             f"{self.name} attribute unsupported type {found.simpleString()}. {self.name} must be a(n) {' or '.join(self.types)}"
         )
+        remedy = self.remedy(found)
+        return words if remedy is None else f"{words}. Select {remedy} AS {self.name}"
+
+    def missing(self, words: str, columns: list[str]) -> str:
+        """`words`, then the columns that there are, and the one that may be meant."""
+        if not columns:
+            return f"{words}. The DataFrame has no columns"
+        listed = ", ".join(columns[:LISTED_COLUMNS])
+        more = f" and {len(columns) - LISTED_COLUMNS} more" if len(columns) > LISTED_COLUMNS else ""
+        by_lower = {name.lower(): name for name in reversed(columns)}
+        nearest = nearest_key(self.name, list(by_lower))
+        hint = "" if nearest is None else f". Did you mean '{by_lower[nearest]}'? Select `{by_lower[nearest]}` AS {self.name}"
+        return f"{words.removesuffix('.')}. The DataFrame's columns are: {listed}{more}{hint}"
 
 
 def _is_string(kind: DataType) -> bool:
@@ -73,14 +92,41 @@ def _is_headers(kind: DataType) -> bool:
     return [name for name, _ in fields] == ["key", "value"] and _is_string(fields[0][1]) and isinstance(fields[1][1], BinaryType)
 
 
-TOPIC = Attribute("topic", ("string",), _is_string)
-VALUE = Attribute("value", ("string", "binary"), _is_payload)
-KEY = Attribute("key", ("string", "binary"), _is_payload)
-PARTITION = Attribute("partition", ("int",), lambda kind: isinstance(kind, IntegerType))
+def _cast(name: str, target: str, nested: str | None = None) -> Callable[[DataType], str | None]:
+    """A cast, or the expression `nested` for a type that has others inside."""
+
+    def remedy(kind: DataType) -> str | None:
+        return nested if isinstance(kind, ArrayType | MapType | StructType) else f"cast({name} AS {target})"
+
+    return remedy
+
+
+def _binary_headers(kind: DataType) -> str | None:
+    """Headers that differ in nothing but the type of their values."""
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return None
+    if [field.name.lower() for field in kind.elementType.fields] != ["key", "value"]:
+        return None
+    parts = "'key', cast(h.key AS string), 'value', cast(cast(h.value AS string) AS binary)"
+    return f"transform(headers, h -> named_struct({parts}))"
+
+
+TOPIC = Attribute("topic", ("string",), _is_string, _cast("topic", "string"))
+VALUE = Attribute("value", ("string", "binary"), _is_payload, _cast("value", "string", "to_json(value)"))
+KEY = Attribute("key", ("string", "binary"), _is_payload, _cast("key", "string", "to_json(key)"))
+PARTITION = Attribute("partition", ("int",), lambda kind: isinstance(kind, IntegerType), _cast("partition", "int"))
 HEADERS = Attribute(
-    "headers", ("array<struct<key:string,value:binary>>", "map<string,string>", "map<string,binary>"), _is_headers
+    "headers",
+    ("array<struct<key:string,value:binary>>", "map<string,string>", "map<string,binary>"),
+    _is_headers,
+    _binary_headers,
 )
-TIMESTAMP = Attribute("timestamp", ("timestamp", "bigint"), lambda kind: isinstance(kind, TimestampType | LongType))
+TIMESTAMP = Attribute(
+    "timestamp",
+    ("timestamp", "bigint"),
+    lambda kind: isinstance(kind, TimestampType | LongType),
+    _cast("timestamp", "timestamp"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +141,13 @@ class RowMapping:
     timestamp: int | None
 
     @classmethod
-    def check(cls, schema: StructType, options: SinkOptions, problems: list[str]) -> RowMapping:
-        """Find the columns of a DataFrame; what is wrong is added to `problems`, after which the result is not to be used."""
+    def check(
+        cls, schema: StructType, options: SinkOptions, problems: list[str], *, topic_is_refused: bool = False
+    ) -> RowMapping:
+        """Find the columns of a DataFrame; what is wrong is added to `problems`, after which the result is not to be used.
+
+        `topic_is_refused`: the option `topic` is set to a name that no topic can have, so no column `topic` is needed.
+        """
 
         def position(attribute: Attribute, missing: str | None = None) -> int | None:
             for index, column in enumerate(schema.fields):
@@ -105,11 +156,11 @@ class RowMapping:
                         problems.append(attribute.problem(column.dataType))
                     return index
             if missing is not None:
-                problems.append(missing)
+                problems.append(attribute.missing(missing, schema.names))
             return None
 
         return cls(
-            topic=options.topic if options.topic is not None else position(TOPIC, NO_TOPIC),
+            topic=options.topic if options.topic is not None else position(TOPIC, None if topic_is_refused else NO_TOPIC),
             value=position(VALUE, "Required attribute 'value' not found"),
             key=position(KEY),
             partition=position(PARTITION),

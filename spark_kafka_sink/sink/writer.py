@@ -175,12 +175,14 @@ class _TaskWriter:
         """
         # Here: the driver, which plans every batch, does without.
         from spark_kafka_sink.producer.producer import KafkaProducer
+        from spark_kafka_sink.sink.broker_contact import BrokerContact
         from spark_kafka_sink.sink.dead_letters import options_for_large_rows
         from spark_kafka_sink.sink.producer_cache import PRODUCERS
         from spark_kafka_sink.sink.row_sender import RowSender
 
         task = Task.current()
         spare_collections()
+        contact = BrokerContact.of_this_task(self.producer_options)
         try:
             options = with_shipped_files(self.producer_options)
             with PRODUCERS.lend(options, self.producer_cache_timeout_ms) as producer:
@@ -189,12 +191,13 @@ class _TaskWriter:
                 )
                 finished = False
                 try:
-                    message = write_batches(iterator, sender, producer, task)
+                    message = write_batches(contact.when_answered(iterator, producer), sender, producer, task)
                     finished = True
                     return message
                 finally:
                     sender.close(None if finished else 0)  # after a failure, nothing more is sent
         except KafkaError as error:
+            contact.failed(error)
             error.message = f"{error.message} ({task})"
             raise
 

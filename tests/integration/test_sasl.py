@@ -40,6 +40,7 @@ from tests.integration.sasl_cluster import (
     sasl_cluster,
 )
 from tests.integration.writing import FORMAT, conditions, error_of
+from tests.readme_tables import code_block
 
 SECONDS = 10  # "within seconds", on a busy machine
 SPARK_SECONDS = 45  # with all that Spark does; what is not told at once comes after max.block.ms, a minute
@@ -338,6 +339,19 @@ def test_the_options_of_sparks_own_sink_work_unchanged(
         df = spark.range(3).selectExpr(f"concat('{sink} {mechanism} ', id) AS value")
         df.write.format(sink).mode("append").options(**options).save()
     assert written <= set(values(sasl_broker, "alice-spark"))
+
+
+def test_the_write_that_the_readme_shows_arrives(
+    spark: SparkSession, sasl_broker: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the option for the truststore to save(): users put it together from two fragments before."""
+    monkeypatch.setenv("KAFKA_PASSWORD", PASSWORD)
+    (tmp_path / "ca.pem").write_text(AUTHORITY.pem)
+    code = code_block("# SASL over TLS").replace("broker1.example.com:9093", sasl_broker.bootstrap_servers_for("SASL_SSL"))
+    code = code.replace("/etc/kafka/ca.pem", str(tmp_path / "ca.pem")).replace('"orders"', '"alice-spark"')
+    df = spark.sql("SELECT 'as the README shows' AS value")
+    exec(compile(code, "README.md", "exec"), {"df": df})
+    assert "as the README shows" in values(sasl_broker, "alice-spark")
 
 
 @pytest.mark.usefixtures("verbose_tracebacks")

@@ -325,6 +325,32 @@ def test_a_killed_driver_repeats_the_batch_it_was_at_and_no_other(
     assert [(report["batch_id"], report["rows"]) for report in reports(tmp_path)] == [(0, len(ALL))]
 
 
+def test_a_driver_killed_after_commit_repeats_the_batch_with_its_report_line(
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    """Spark logs a batch as done only after commit(). Readers of reports know the repetition by its query_id and batch_id."""
+    name, source = topic(3), tmp_path / "source"
+    source.mkdir()
+    (source / "a.json").write_text("".join(f'{{"value": "{number:08}"}}\n' for number in range(100)))
+    options = options_of(broker, name, tmp_path, None) | {"onCommit": "tests.integration.plugins.kill_driver_once"}
+    stream = STREAM.replace(".parquet(", ".json(").format(
+        settings=SETTINGS, source=str(source), options=options, checkpoint=str(tmp_path / "checkpoint")
+    )
+    marker = tmp_path / "marker"
+    killed = Program(tmp_path, stream, KILL_DRIVER_MARKER=str(marker))
+    assert killed.wait() != 0
+    assert marker.exists(), killed.log()[-6000:]
+    assert count_rows(read_topic(name)).total() == 100
+    assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+    Program(tmp_path, stream, KILL_DRIVER_MARKER=str(marker)).succeed()
+    assert count_rows(read_topic(name)) == dict.fromkeys(range(100), 2)
+    first, second = reports(tmp_path)
+    assert first["rows"] == second["rows"] == 100
+    assert (first["query_id"], first["batch_id"]) == (second["query_id"], second["batch_id"])
+    assert first["batch_id"] == 0
+    assert first["query_id"] is not None
+
+
 # --- BROKER -----------------------------------------------------------------------------------------------------------
 
 

@@ -82,6 +82,19 @@ def test_a_hundred_thousand_random_rows_are_the_same_in_both_topics(
     assert without_key(found) == without_key(expected)
 
 
+@pytest.mark.parametrize("said", ["", "false", "true"])
+def test_both_sinks_write_headers_whatever_include_headers_says(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, said: str
+) -> None:
+    """The README had it that Spark's own sink leaves them out."""
+    df = spark.sql("SELECT 'v' AS value, array(named_struct('key', 'h', 'value', cast('x' AS binary))) AS headers")
+    options = {"includeHeaders": said} if said else {}
+    for write in (save_with_spark, save):
+        name = topic()
+        write(df, broker, name, **options)
+        assert [record.headers for record in read_topic(name)] == [[("h", b"x")]]
+
+
 def test_several_topics_from_a_column_get_the_same_rows_by_binary_keys(
     frame: DataFrame, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:

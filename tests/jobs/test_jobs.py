@@ -49,7 +49,7 @@ def test_a_batch_writes_every_row_as_json_with_its_key_and_headers(
     arguments = ["--input", str(csv), "--topic", name, "--bootstrap-servers", broker.bootstrap_servers]
     arguments += ["--key", "cast(id AS string)", "--headers", headers, "--config", str(ROOT / "conf" / "sink.properties")]
     said = batch_to_kafka.batch_to_kafka(spark, batch_to_kafka.build_parser().parse_args(arguments))
-    assert f"to topic {name}" in said
+    assert f"wrote 3 rows of {csv} to topic {name} in " in said
     records = sorted(read_topic(name), key=lambda record: record.key or b"")
     rows = [json.loads(record.value or b"") for record in records]
     assert rows == [{"id": 1, "name": "ann"}, {"id": 2, "name": "bob"}, {"id": 3}]
@@ -143,13 +143,41 @@ def test_a_usage_error_is_exit_code_2(start: list[str]) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("start", [[sys.executable], submit()], ids=["python", "spark-submit"])
 def test_a_failing_job_ends_with_one_line_and_exit_code_1(start: list[str], csv: Path) -> None:
-    arguments = ["--input", str(csv), "--topic", "t", "--bootstrap-servers", "127.0.0.1:1", "--option", "kafka.linger.ms=soon"]
+    arguments = ["--input", str(csv), "--topic", "t", "--bootstrap-servers", "127.0.0.1:1", "--option", "onCommit=no.such"]
     done = _run([*start, str(ROOT / "jobs" / "batch_to_kafka.py"), *arguments], ROOT, PYTHONPATH=str(ROOT))
     assert done.returncode == 1
     said = done.stdout + done.stderr  # spark-submit sends both to its stdout
     assert "batch_to_kafka: error: [KAFKA_INVALID_CONFIG] " in said
     assert "\tat org.apache" not in said
     assert "Traceback" not in said
+
+
+WITH_CHILDREN = """
+import os, sys
+from pathlib import Path
+from jobs import batch_to_kafka
+code = batch_to_kafka.main(sys.argv[1:])
+stats = [each.read_text().rpartition(")")[2].split() for each in Path("/proc").glob("[0-9]*/stat")]
+print("children that run on:", sum(stat[0] != "Z" and stat[1] == str(os.getpid()) for stat in stats))
+sys.exit(code)
+"""
+
+
+@pytest.mark.spark
+def test_a_broker_that_is_not_there_is_told_on_the_way_and_spark_has_ended_with_the_job(csv: Path, tmp_path: Path) -> None:
+    """The job looked alive for minutes: four attempts of max.block.ms each, and no word until the last had failed."""
+    arguments = ["--input", str(csv), "--topic", "t", "--bootstrap-servers", "127.0.0.1:1", "--option", "kafka.max.block.ms=9000"]
+    where = {"PYTHONPATH": str(ROOT), "PYSPARK_SUBMIT_ARGS": "--master local[1,4] pyspark-shell"}
+    done = _run([sys.executable, "-c", WITH_CHILDREN, *arguments], tmp_path, **where)
+    assert done.returncode == 1, done.stderr
+    assert "warning: no broker takes a connection, as seen from the driver (127.0.0.1:1: Connection refused)" in done.stderr
+    assert "Spark runs a task that has failed again, 4 times in all" in done.stderr
+    told = re.findall(r"^task 0 failed \(attempt (\d) of 4\): \[KAFKA_BROKER_UNREACHABLE\] (.*)$", done.stderr, re.MULTILINE)
+    assert [attempt for attempt, _ in told][:3] == ["1", "2", "3"]
+    assert "Topic t not present in metadata after 9000 ms." in told[0][1]
+    assert all("(within 1450 ms); a task before this one has waited" in text for _, text in told[1:])
+    assert "batch_to_kafka: error: [KAFKA_BROKER_UNREACHABLE] no broker answered" in done.stderr
+    assert "children that run on: 0" in done.stdout
 
 
 @pytest.mark.spark

@@ -69,6 +69,39 @@ def test_the_shell_says_which_pythons_it_looked_for(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: No Python 3.11 or newer with its venv module was found as python2.7")
 
 
+PIP = """#!/bin/sh
+# Plays Python: makes an environment with itself inside, and installs as FAKE_PIP says.
+case "$2" in
+    venv) /bin/mkdir -p "$3/bin"; /bin/cp "$0" "$3/bin/python" ;;
+    pip)
+        echo "Collecting pyspark"
+        echo "  Downloading pyspark-4.3.0.tar.gz.metadata (5 kB)"
+        echo "  Downloading pyspark-4.3.0.tar.gz (450.0 MB)"
+        echo "Installing collected packages: pyspark"
+        echo "ERROR: as planned" >&2
+        exit $FAKE_PIP ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_shell_shows_what_pip_does_and_what_it_fails_with(tmp_path: Path, fails: bool) -> None:
+    """Half a minute passed without a word."""
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "python3").write_text(PIP)
+    (tmp_path / "python3").chmod(0o755)
+    done = _shell("make_environment .venv spark", tmp_path, PYTHON="python3", FAKE_PIP=str(int(fails)))
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("making the Python environment .venv")
+    steps = ["  Downloading pyspark-4.3.0.tar.gz (450.0 MB)", "  Installing collected packages: pyspark"]
+    assert [line for line in lines if line.startswith(" ")] == steps
+    assert "ERROR: as planned" in lines
+    assert done.returncode == int(fails)
+    assert (tmp_path / ".venv" / ".stamp").exists() != fails
+    assert ("error: pip could not install this project" in done.stderr) == fails
+
+
 def _shell(command: str, path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a function of environment.sh with only `path` and the basic tools, which are linked there."""
     tools = path / "tools"

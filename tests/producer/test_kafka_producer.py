@@ -333,6 +333,24 @@ def test_when_no_broker_answers_the_error_says_so() -> None:
         producer.send_columns("orders", value=binary(b"a"))
 
 
+def test_the_first_broker_can_be_awaited_without_naming_a_topic(broker: FakeBroker) -> None:
+    with producer_of(broker) as producer:
+        producer.await_brokers(WAIT_MS)
+        asked = len(broker.requests_of(ApiKey.METADATA))
+        assert [request.message.topics for request in broker.requests_of(ApiKey.METADATA)] == [()] * asked
+        producer.await_brokers(0)  # known already: nobody is asked again
+        assert len(broker.requests_of(ApiKey.METADATA)) == asked
+    with FakeBroker() as gone:
+        servers = gone.bootstrap_servers
+    with (
+        KafkaProducer({"bootstrap.servers": servers}) as producer,
+        pytest.raises(
+            KafkaTimeoutError, match=r"^\[KAFKA_BROKER_UNREACHABLE\] no broker answered: .*127\.0\.0\.1.*within 200 ms"
+        ),
+    ):
+        producer.await_brokers(200)
+
+
 def test_partitions_can_be_asked_for(producer: KafkaProducer) -> None:
     assert [(info.partition, info.leader) for info in producer.partitions_for("orders")] == [(0, 0), (1, 1), (2, 0), (3, 1)]
 

@@ -81,8 +81,18 @@ def test_wrong_options_and_columns_come_in_one_error() -> None:
 
 
 def test_wrong_columns_alone_are_a_schema_error() -> None:
-    with pytest.raises(SchemaError, match=r"^\[KAFKA_INVALID_SCHEMA\] Required attribute 'value' not found$"):
+    with pytest.raises(SchemaError, match=r"^\[KAFKA_INVALID_SCHEMA\] Required attribute 'value' not found\."):
         source().writer(schema(key="string"), False)
+
+
+@pytest.mark.parametrize("name", ["a/b", ""])
+def test_an_impossible_topic_is_the_only_error_that_is_told(name: str) -> None:
+    """It came with "topic option required when no 'topic' attribute is present", as if the option had not been set."""
+    with pytest.raises(ConfigError) as raised:
+        KafkaDataSource(CaseInsensitiveDict({"kafka.bootstrap.servers": "a:1", "Topic": name})).writer(GOOD, False)
+    assert "for configuration topic: a topic's name is" in raised.value.message
+    assert "required" not in raised.value.message
+    assert "things are wrong" not in raised.value.message
 
 
 def test_without_any_option_a_user_of_sql_tables_is_told_where_they_belong() -> None:
@@ -101,8 +111,11 @@ def test_reading_is_refused_with_the_way_to_do_it() -> None:
 
 
 def test_overwrite_is_refused_for_a_batch_and_taken_for_a_complete_stream() -> None:
-    with pytest.raises(ConfigError, match="Save mode Overwrite not allowed for Kafka"):
+    with pytest.raises(ConfigError, match="Save mode Overwrite not allowed for Kafka") as raised:
         source().writer(GOOD, True)
+    # Spark's message for a missing mode recommends "append" or "overwrite": who chose the latter came here to be refused again.
+    assert "recommends overwrite too" in str(raised.value)
+    assert '.mode("append")' in str(raised.value)
     source().streamWriter(GOOD, True)
 
 

@@ -90,8 +90,62 @@ def test_the_first_of_two_equal_names_counts() -> None:
         ),
     ],
 )
-def test_a_wrong_schema_is_told_in_sparks_words(columns: dict[str, str], expected: str) -> None:
-    assert check(columns)[1] == [expected]
+def test_a_wrong_schema_is_told_in_sparks_words_which_come_first(columns: dict[str, str], expected: str) -> None:
+    (problem,) = check(columns)[1]
+    assert problem.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "expression"),
+    [
+        ("value", "int", "cast(value AS string) AS value"),
+        ("value", "strings", "to_json(value) AS value"),
+        ("key", "bigint", "cast(key AS string) AS key"),
+        ("topic", "int", "cast(topic AS string) AS topic"),
+        ("partition", "bigint", "cast(partition AS int) AS partition"),
+        ("timestamp", "timestamp_ntz", "cast(timestamp AS timestamp) AS timestamp"),
+        (
+            "headers",
+            "headers of strings",
+            "transform(headers, h -> named_struct('key', cast(h.key AS string),"
+            " 'value', cast(cast(h.value AS string) AS binary))) AS headers",
+        ),
+    ],
+)
+def test_a_wrong_type_is_told_with_the_expression_to_select(column: str, kind: str, expression: str) -> None:
+    """The allowed types were listed, and the user had to find out how to get one."""
+    _, problems = check({"topic": "string", "value": "string"} | {column: kind}, includeTimestamp=str(column == "timestamp"))
+    assert len(problems) == 1
+    assert problems[0].endswith(f". Select {expression}")
+
+
+@pytest.mark.parametrize(("column", "kind"), [("partition", "strings"), ("topic", "map"), ("headers", "strings")])
+def test_a_type_that_cannot_be_cast_is_told_without_an_expression(column: str, kind: str) -> None:
+    _, problems = check({"topic": "string", "value": "string"} | {column: kind})
+    assert "Select" not in problems[0]
+
+
+def test_a_missing_column_is_told_with_the_columns_that_there_are_and_the_nearest() -> None:
+    """Only "not found" was said, also to those who had written `Value` or `payload`."""
+    _, problems = check({"id": "int", "VALUE": "string"}, topic="t")
+    assert problems == [
+        "Required attribute 'value' not found. The DataFrame's columns are: id, VALUE."
+        " Did you mean 'VALUE'? Select `VALUE` AS value"
+    ]
+    _, problems = check({"id": "int", "payload": "string"}, topic="t")
+    assert problems == ["Required attribute 'value' not found. The DataFrame's columns are: id, payload"]
+    _, problems = check({"Topics": "string", "value": "string"})
+    assert problems[0].endswith(
+        "Use the topic option for setting a topic. The DataFrame's columns are: Topics, value."
+        " Did you mean 'Topics'? Select `Topics` AS topic"
+    )
+
+
+def test_of_very_many_columns_the_first_are_listed() -> None:
+    _, problems = check({f"c{number}": "int" for number in range(300)}, topic="t")
+    assert problems[0].endswith("c18, c19 and 280 more")
+    _, problems = check({}, topic="t")
+    assert problems[0].endswith("The DataFrame has no columns")
 
 
 @pytest.mark.parametrize("said", ["true", "false"])
@@ -125,9 +179,12 @@ def test_a_timestamp_is_written_only_when_asked_for() -> None:
     assert check(columns)[0].timestamp is None
     assert check(columns, includeTimestamp="true")[0].timestamp == 2
     _, problems = check({"topic": "string", "value": "string"}, includeTimestamp="true")
-    assert problems == ["Required attribute 'timestamp' not found: includeTimestamp=true asks for it"]
+    assert len(problems) == 1
+    assert problems[0].startswith("Required attribute 'timestamp' not found: includeTimestamp=true asks for it.")
     _, problems = check({"topic": "string", "value": "string", "timestamp": "timestamp_ntz"}, includeTimestamp="true")
-    assert problems == ["timestamp attribute unsupported type timestamp_ntz. timestamp must be a(n) timestamp or bigint"]
+    assert len(problems) == 1
+    expected = "timestamp attribute unsupported type timestamp_ntz. timestamp must be a(n) timestamp or bigint"
+    assert problems[0].startswith(expected)
 
 
 def test_a_mapping_is_plain_data() -> None:

@@ -9,11 +9,11 @@ import traceback
 from collections.abc import Iterator, Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from pyspark import SparkFiles
+from pyspark import SparkFiles, TaskContext
 
 from spark_kafka_sink.config import Secret
 from spark_kafka_sink.errors import ConfigError, DeliveryError, KafkaError, KafkaTimeoutError
@@ -181,6 +181,33 @@ def test_after_a_failure_the_producer_is_closed_at_once_and_the_error_says_where
         KafkaBatchWriter(MAPPING, {}).write(broken())
     assert str(raised.value) == "[KAFKA_SOMETHING] no luck (Spark partition 0, attempt 0)"
     assert producers[0].closed == [0]
+
+
+def test_an_attempt_after_one_that_found_no_broker_does_not_wait_as_long_again(
+    producers: list[FakeProducer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's four attempts took four times max.block.ms to say that an address is wrong."""
+
+    def nobody_answers(*_: object, **__: object) -> None:
+        raise KafkaTimeoutError("no broker answered", condition="KAFKA_BROKER_UNREACHABLE")
+
+    monkeypatch.setattr(FakeProducer, "send_columns", nobody_answers)
+    monkeypatch.setattr(FakeProducer, "await_brokers", nobody_answers, raising=False)
+    monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(tmp_path))
+    for attempt in (0, 1):
+        context = SimpleNamespace(
+            stageId=lambda: 7,
+            partitionId=lambda: 3,
+            attemptNumber=lambda attempt=attempt: attempt,
+            getLocalProperty=lambda _: None,
+        )
+        monkeypatch.setattr(TaskContext, "get", lambda context=context: context)
+        with pytest.raises(KafkaTimeoutError) as raised:
+            KafkaBatchWriter(MAPPING, {"bootstrap.servers": ["a:1"]}).write(iter(Batches(1)))
+        assert raised.value.condition == "KAFKA_BROKER_UNREACHABLE"
+        assert ("a task before this one has waited" in raised.value.message) == (attempt == 1)
+        assert raised.value.message.endswith(f"(Spark partition 3, attempt {attempt})")
+    assert [producer.closed for producer in producers] == [[0], [0]]
 
 
 def test_what_is_not_ours_passes_as_it_is_and_closes_the_producer_too(producers: list[FakeProducer]) -> None:
