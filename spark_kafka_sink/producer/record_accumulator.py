@@ -162,30 +162,41 @@ class RecordAccumulator:
             sorted_slice = SortedSlice(columns, partitions, rows)
             layout = SliceLayout(self, topic, sorted_slice, owner, created_ms)
             while not layout.done:
-                reservations = layout.reserve()
-                if reservations:
-                    self._fill(sorted_slice, reservations, wake_sender)
-                elif max_block_ms is not None:
+                layout.reservations = []  # here: an interrupt at the call below must not have the former ones filled again
+                try:
+                    layout.reserve()
+                finally:  # rows that have room are filled in, whatever keeps the others from getting any
+                    if layout.reservations:
+                        self._fill(sorted_slice, layout.reservations, wake_sender)
+                if layout.reservations:
+                    continue
+                if max_block_ms is not None:
                     self._wait_for_memory(layout, max_block_ms, wake_sender)
                 else:
                     layout.overdraw_memory()
         except BaseException as error:
             told = error if isinstance(error, KafkaError) else KafkaError(f"rows for {topic} cannot be encoded: {error!r}")
-            left = rows if layout is None else layout.rows_without_place()
+            left = rows
+            if layout is not None:
+                left = layout.rows_without_place()
+                layout.give_back_stock()
+                self._spoil_open(layout.reservations, wake_sender)
             self._on_abandoned(topic, len(left))
             owner.abandon(left, told)
             raise
 
     def _wait_for_memory(self, layout: SliceLayout, max_block_ms: int, wake_sender: Callable[[], None]) -> None:
         """The pool is empty: have everything sent that is queued, and wait for what comes back."""
-        with self._lock:
-            self._starving_callers += 1  # first, so that the Sender sees it when it wakes
+        counted = False
         try:
+            with self._lock:
+                self._starving_callers += 1  # first, so that the Sender sees it when it wakes
+                counted = True
             wake_sender()
             layout.wait_for_memory(max_block_ms)
         finally:
             with self._lock:
-                self._starving_callers -= 1
+                self._starving_callers -= counted
 
     def assign_partitions(
         self,
@@ -239,20 +250,25 @@ class RecordAccumulator:
     def new_batch(
         self, queue: PartitionQueue, base_timestamp: int, raw_limit: int, created_ms: int | None = None
     ) -> ProducerBatch:
-        """A batch for the tail of a queue, whose lock the caller holds."""
+        """A batch for the tail of a queue, whose lock the caller holds; to be put there, with `enqueue`, when it has rows."""
         with self._lock:
             self._newest_flush_id += 1
-            batch = ProducerBatch(
-                queue.topic_partition,
-                self._clock.now_ms() if created_ms is None else created_ms,
-                raw_limit,
-                base_timestamp,
-                self._newest_flush_id,
-                self.pool.block_size,
-            )
+            flush_id = self._newest_flush_id
+        return ProducerBatch(
+            queue.topic_partition,
+            self._clock.now_ms() if created_ms is None else created_ms,
+            raw_limit,
+            base_timestamp,
+            flush_id,
+            self.pool.block_size,
+        )
+
+    def enqueue(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Put a new batch at the tail of a queue, whose lock the caller holds. Doing it twice does no more."""
+        with self._lock:
             self._incomplete.add(batch)
-        queue.batches.append(batch)
-        return batch
+        if not queue.batches or queue.batches[-1] is not batch:
+            queue.batches.append(batch)
 
     def is_closed(self) -> bool:
         return self._closed
@@ -262,9 +278,8 @@ class RecordAccumulator:
             raise ProducerClosedError("Cannot write: the producer is closed or being closed")
 
     def _fill(self, sorted_slice: SortedSlice, reservations: list[Reservation], wake_sender: Callable[[], None]) -> None:
-        """Encode the reserved rows, each at its place; whatever happens, every reservation ends."""
+        """Encode the reserved rows, each at its place, and end their reservations; `append` ends those left open by an error."""
         first = reservations[0].lo
-        unwritten = deque(reservations)
         wake = False
         try:
             rows = sorted_slice.interleave(first, reservations[-1].hi)
@@ -276,11 +291,8 @@ class RecordAccumulator:
                 for reservation in group:
                     if self._compression.enabled:
                         self._finish_if_full(reservation)
-                    wake |= self._release(unwritten.popleft())
+                    wake |= self._release(reservation)
         finally:
-            for reservation in unwritten:
-                self._spoil(reservation)
-                wake |= self._release(reservation)
             if wake:
                 wake_sender()
 
@@ -295,8 +307,7 @@ class RecordAccumulator:
         surplus = self.pool.blocks_for(reservation.size_bytes) - self.pool.blocks_for(packed.size_bytes)
         if surplus > 0:
             with reservation.queue.lock:
-                freed = reservation.batch.memory.take(0, surplus)
-            self.pool.deallocate(freed)
+                self.pool.reduce_charge(reservation.batch.memory, surplus)
 
     def _packed_segment(self, rows: InterleavedRows, first: int, reservation: Reservation) -> PackedRecords | None:
         """Compressed in steps that stay in a core's cache; None if the first step does not shrink."""
@@ -322,6 +333,15 @@ class RecordAccumulator:
         if is_last_writer:
             self.finish(batch)
 
+    def _spoil_open(self, reservations: list[Reservation], wake_sender: Callable[[], None]) -> None:
+        """End the reservations whose rows were not written. What lies in their batches fails, with these rows."""
+        for reservation in reservations:
+            if reservation.is_open:
+                self._spoil(reservation)
+                self._release(reservation)
+        if reservations:
+            wake_sender()
+
     def _spoil(self, reservation: Reservation) -> None:
         batch = reservation.batch
         with reservation.queue.lock:
@@ -334,8 +354,11 @@ class RecordAccumulator:
         """End a reservation; returns whether the Sender should look at the batch now."""
         queue, batch = reservation.queue, reservation.batch
         with queue.lock:
+            is_full = batch.is_full()
+            # Nothing is called from here on: no interrupt can leave a reservation half ended.
+            reservation.is_open = False
             batch.reservations -= 1
-            batch.sender_waits |= batch.is_full() or reservation.begins_batch  # kept until the last of its writers is done
+            batch.sender_waits |= is_full or reservation.begins_batch  # kept until the last of its writers is done
             wake = batch.sender_waits and batch.reservations == 0
             batch.sender_waits &= not wake
         return wake
@@ -547,8 +570,9 @@ class RecordAccumulator:
         if batch.in_flight:
             raise RuntimeError(f"{batch} is in flight: its memory cannot be given back")
         batch.body, batch.segments = [], []
-        if batch.memory:
-            self.pool.deallocate(batch.memory)
+        for memory in (batch.memory, batch.surplus):
+            if memory:
+                self.pool.deallocate(memory)
         self.remove_incomplete(batch)
 
     def remove_incomplete(self, batch: ProducerBatch) -> None:
@@ -575,11 +599,13 @@ class RecordAccumulator:
         Blocks at most `timeout_ms`; false when time ran out.
         """
         deadline_ms = self._clock.now_ms() + timeout_ms
-        with self._lock:
-            flush_id = self._newest_flush_id
-            self._flushes_in_progress += 1
-        wake_sender()
+        counted = False
         try:
+            with self._lock:
+                flush_id = self._newest_flush_id
+                self._flushes_in_progress += 1
+                counted = True
+            wake_sender()
             with self._lock:
                 while any(batch.flush_id <= flush_id for batch in self._incomplete):
                     remaining_ms = deadline_ms - self._clock.now_ms()
@@ -589,7 +615,7 @@ class RecordAccumulator:
             return True
         finally:
             with self._lock:
-                self._flushes_in_progress -= 1
+                self._flushes_in_progress -= counted
 
     def close(self) -> None:
         """Refuse further rows, wake whoever waits for memory; what is here becomes ready at once."""

@@ -6,8 +6,10 @@ Batches are decoded at the moment they are sent, by the reference decoder, becau
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,6 +160,35 @@ class DecodingClient(MockClient):
                     where = TopicPartition(topic.name, data.index)
                     self.batches.append(Sent(request, where, decode_batch(encoded), len(encoded)))
         super().send(request, now_ms)
+
+
+class Interrupted:
+    """Runs a function and raises KeyboardInterrupt in it once, where Python looks for signals: at its n-th call or return."""
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+        self.happened = False
+        self.where = ""
+
+    def _look(self, frame: FrameType, event: str, _: object) -> None:
+        if event not in ("call", "c_return") or "spark_kafka_sink" not in frame.f_code.co_filename:
+            return
+        self._left -= 1
+        if self._left < 0:
+            sys.setprofile(None)
+            self.happened = True
+            self.where = f"{frame.f_code.co_filename}:{frame.f_lineno} {event}"
+            raise KeyboardInterrupt
+
+    def run(self, function: Callable[[], object]) -> None:
+        before = sys.getprofile()
+        sys.setprofile(self._look)
+        try:
+            function()
+        except KeyboardInterrupt:
+            assert self.happened
+        finally:
+            sys.setprofile(before)
 
 
 class Accumulation:

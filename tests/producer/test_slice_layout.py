@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from unittest.mock import Mock
+from unittest.mock import ANY, Mock
 
 import numpy as np
 import pytest
@@ -170,7 +170,7 @@ def test_memory_for_many_partitions_is_asked_for_once(monkeypatch: pytest.Monkey
     asked = Mock(wraps=stage.pool.try_allocate)
     monkeypatch.setattr(stage.pool, "try_allocate", asked)
     lay_out(stage, [ROW] * 50, list(range(50)))
-    asked.assert_called_once_with(50, charge=0)
+    asked.assert_called_once_with(50, charge=0, into=ANY)
 
 
 @pytest.mark.parametrize("partitions", [[0] * 300, [0] * 150 + [1] * 150])
@@ -214,7 +214,8 @@ def test_a_place_that_somebody_else_took_meanwhile_is_measured_anew() -> None:
     guesses = layout._guess_all_runs()
     assert guesses[0].count == 1
     stage.append(ROW)  # now the batch holds two
-    assert layout._take_place(layout._queues[0], guesses[0]) is None
+    layout._take_place(layout._queues[0], guesses[0])
+    assert layout.reservations == []
     (reservation,) = layout.reserve()
     assert reservation.batch.parts[-1].first_delta == 2
 
@@ -225,7 +226,8 @@ def test_a_place_in_a_batch_that_was_drained_meanwhile_is_not_taken() -> None:
     layout = layout_of(stage, sorted_slice([ROW], [0]))
     guess = layout._guess_all_runs()[0]
     stage.accumulator.queues_for(TOPIC, [0])[0].batches.popleft().closed = True
-    assert layout._take_place(layout._queues[0], guess) is None
+    layout._take_place(layout._queues[0], guess)
+    assert layout.reservations == []
     (reservation,) = layout.reserve()
     assert reservation.begins_batch
 
@@ -235,10 +237,10 @@ def test_blocks_taken_for_a_place_that_is_gone_are_given_back(monkeypatch: pytes
     layout = layout_of(stage, sorted_slice([ROW], [0]))
     try_allocate = stage.pool.try_allocate
 
-    def while_somebody_else_begins_the_batch(block_count: int, charge: int) -> PoolMemory | None:
+    def while_somebody_else_begins_the_batch(block_count: int, charge: int, into: PoolMemory) -> PoolMemory | None:
         monkeypatch.undo()
         stage.append(b"somebody else")
-        return try_allocate(block_count, charge=charge)
+        return try_allocate(block_count, charge=charge, into=into)
 
     monkeypatch.setattr(stage.pool, "try_allocate", while_somebody_else_begins_the_batch)
     (reservation,) = layout.reserve()
@@ -289,6 +291,25 @@ def test_a_row_that_no_memory_could_hold_is_refused() -> None:
     assert layout.reserve() == []
     with pytest.raises(RecordTooLargeError):
         layout.wait_for_memory(0)
+
+
+def test_rows_that_had_found_room_when_reserve_raises_are_still_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were lost with the stack: their batches, reserved for ever, could neither be drained nor expire."""
+    stage = Accumulation(batch_size=BATCH)
+    layout = layout_of(stage, sorted_slice([ROW] * 3, [0, 1, 2]))
+    checks = iter([None, None, ProducerClosedError("closed meanwhile")])
+
+    def check_open() -> None:
+        error = next(checks)
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(stage.accumulator, "check_open", check_open)
+    with pytest.raises(ProducerClosedError):
+        layout.reserve()
+    assert shape(layout.reservations) == [(0, 0, 1), (1, 1, 2)]
+    assert layout.rows_without_place().tolist() == [102]
+    assert memory_in_use(stage) == 2 * BATCH
 
 
 def test_a_closed_producer_takes_no_place_and_keeps_no_block() -> None:
