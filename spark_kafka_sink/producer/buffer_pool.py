@@ -6,7 +6,7 @@ callers in the order they asked, so a large request cannot starve behind small o
 RecordAccumulator asks, and gives back when a batch is done.
 An interrupt (Ctrl-C) is raised in Python where a function is called or returns. Memory therefore changes hands in statements that
 call nothing, between objects that somebody holds already: wherever an interrupt comes, each block has exactly one holder.
-Invariant, whenever the lock is free: blocks free + not made + handed out + charged == total blocks + blocks overdrawn.
+Invariant, whenever the lock is free: blocks free + not made + handed out + charged == total blocks.
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ class BufferPool:
         self._clock = clock
         self._lock = threading.Lock()  # guards all fields below
         self._free: list[bytearray] = []  # made once and given back; the last one back is the first out (still in cache)
-        self._unmade = self.total_blocks  # made when needed, so that a small write stays small; charges are taken from here
+        # Made when needed, so that a small write stays small. Charges are taken from here. After an overdraft it is below 0
+        # until as much has been given back.
+        self._unmade = self.total_blocks
         self._waiters: deque[_Turn] = deque()  # oldest first; the head takes what it needs, the rest wait
-        self._overdrawn = 0  # blocks out there beyond the total
         self._closed = False
         self.waits = Stat()  # ns that callers have waited, for metrics
         self.exhausted = Stat()  # waits that ran out of time, for metrics
@@ -85,11 +86,16 @@ class BufferPool:
     def blocks_for(self, size_bytes: int) -> int:
         return -(-size_bytes // self.block_size)
 
-    def try_allocate(self, block_count: int, *, charge: int = 0, into: PoolMemory | None = None) -> PoolMemory | None:
-        """As allocate, if there is so much now and nobody has been waiting longer, else None; never blocks."""
+    def try_allocate(
+        self, block_count: int, *, charge: int = 0, into: PoolMemory | None = None, ahead: bool = False
+    ) -> PoolMemory | None:
+        """As allocate, if there is so much now and nobody has been waiting longer, else None; never blocks.
+
+        `ahead` overtakes those who wait: for one who has a charge already, and gives it back right afterwards.
+        """
         memory = PoolMemory() if into is None else into
         with self._lock:
-            if not self._are_free_locked(block_count + charge):
+            if not self._are_free_locked(block_count + charge, ahead):
                 return None
             self._take_locked(block_count, charge, memory)
         return memory
@@ -111,9 +117,9 @@ class BufferPool:
             self._take_locked(block_count, charge, memory)
         return memory
 
-    def _are_free_locked(self, block_count: int) -> bool:
+    def _are_free_locked(self, block_count: int, ahead: bool = False) -> bool:
         self._check_open_locked()
-        return not self._waiters and self._available_locked() >= block_count
+        return (ahead or not self._waiters) and self._available_locked() >= block_count
 
     def _wait_for_locked(self, block_count: int, max_block_ms: int) -> None:
         if block_count > self.total_blocks:
@@ -147,33 +153,31 @@ class BufferPool:
                 self._wake_next_locked()  # whatever is left, or is not taken, belongs to the next in line once the lock is free
             self.waits.record(self._clock.now_ns() - started_ns)
 
-    def overdraw(self, block_count: int, *, charge: int = 0) -> PoolMemory:
-        """Memory beyond the total, at once: for the Sender, which must not wait for memory that only it can give back.
+    def overdraw(self, charge: int, into: PoolMemory) -> None:
+        """A charge beyond the total, at once: for records that were charged for when they were gathered.
 
-        What it asks for is held by gathered records already and so bounded by them; as much given back later is let go.
+        Encoded they take no more memory than that, but a charge is counted in whole blocks for each batch: it is the rounding
+        that is overdrawn, and what interceptors have added. Nobody is given any memory until so much has come back.
         """
-        memory = PoolMemory([bytearray(self.block_size) for _ in range(block_count)], charge)
         with self._lock:
-            self._overdrawn += len(memory)
-        return memory
+            let_go = min(len(self._free), max(0, charge - self._unmade))
+            # Nothing is called from here on.
+            del self._free[:let_go]
+            self._unmade -= charge - let_go
+            into.charged += charge
 
     def deallocate(self, memory: PoolMemory) -> None:
         """Give blocks back and end a charge; nothing is left of it. The caller vouches that no request refers to the memory."""
         with self._lock:
-            let_go = min(self._overdrawn, len(memory.blocks))
-            forgiven = min(self._overdrawn - let_go, memory.charged)
-            self._overdrawn -= let_go + forgiven
-            self._free += memory.blocks[let_go:]
-            self._unmade += memory.charged - forgiven
+            self._free += memory.blocks
+            self._unmade += memory.charged
             memory.blocks, memory.charged = [], 0
             self._wake_next_locked()
 
     def reduce_charge(self, memory: PoolMemory, by: int) -> None:
         """End a part of a charge."""
         with self._lock:
-            forgiven = min(self._overdrawn, by)
-            self._overdrawn -= forgiven
-            self._unmade += by - forgiven
+            self._unmade += by
             memory.charged -= by
             self._wake_next_locked()
 
@@ -202,7 +206,7 @@ class BufferPool:
     @property
     def available_memory(self) -> int:
         with self._lock:
-            return self._available_locked() * self.block_size
+            return max(0, self._available_locked()) * self.block_size
 
     def _available_locked(self) -> int:
         return len(self._free) + self._unmade

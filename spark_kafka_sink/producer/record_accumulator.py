@@ -6,7 +6,8 @@ compressed while it is in the cache if the codec allows. Work per partition and 
 SENDING answers the Sender: which nodes are ready, which batches to take, which have expired. It never sleeps and never sends.
 
 Law: nobody waits for memory while holding a reservation. A batch with a reservation is not drained, so memory that it keeps
-busy could never come back; a slice that finds the pool empty fills what it has reserved so far, and only then waits.
+busy could never come back; a slice that finds the pool empty fills what it has reserved so far, and only then waits. A slice of
+gathered records has been charged for before, and never waits.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config import ROUND_ROBIN, ProducerConfig
 from spark_kafka_sink.errors import KafkaError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.producer.buffer_pool import BufferPool
+from spark_kafka_sink.producer.buffer_pool import BufferPool, PoolMemory
 from spark_kafka_sink.producer.delivery import RecordsOwner
 from spark_kafka_sink.producer.partition_queue import PartitionQueue
 from spark_kafka_sink.producer.partitioner import RoundRobinPartitioner, StickyPartitioner
 from spark_kafka_sink.producer.producer_batch import Compression, FinalState, PackedRecords, ProducerBatch
-from spark_kafka_sink.producer.slice_layout import Reservation, SliceLayout, SortedSlice
+from spark_kafka_sink.producer.slice_layout import SEGMENT_BYTES, Reservation, SliceLayout, SortedSlice
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import CompressionRatioEstimator, compress_blocks
@@ -138,8 +139,9 @@ class RecordAccumulator:
         owner: RecordsOwner,
         wake_sender: Callable[[], None],
         *,
-        max_block_ms: int | None,
+        max_block_ms: int,
         created_ms: int | None = None,
+        prepaid: PoolMemory | None = None,
     ) -> None:
         """Put a slice's rows into their partitions' batches, filling batch after batch.
 
@@ -150,8 +152,9 @@ class RecordAccumulator:
             partitions: int32[n], where each row goes.
             rows: int32[n], where each row stood in the caller's chunk.
             owner: hears what becomes of every row, also of those that find no place because this raises.
-            max_block_ms: how long each wait for memory may be; None on the Sender's thread: memory is then overdrawn.
+            max_block_ms: how long each wait for memory may be.
             created_ms: since when the rows wait; now, if not given.
+            prepaid: a charge for these rows that the caller has; they never wait then. What is left of it stays the caller's.
 
         Raises:
             KafkaTimeoutError: no memory within `max_block_ms`. Rows that had found a place stay and are sent.
@@ -160,7 +163,7 @@ class RecordAccumulator:
         layout: SliceLayout | None = None
         try:
             sorted_slice = SortedSlice(columns, partitions, rows)
-            layout = SliceLayout(self, topic, sorted_slice, owner, created_ms)
+            layout = SliceLayout(self, topic, sorted_slice, owner, created_ms, prepaid)
             while not layout.done:
                 layout.reservations = []  # here: an interrupt at the call below must not have the former ones filled again
                 try:
@@ -168,12 +171,9 @@ class RecordAccumulator:
                 finally:  # rows that have room are filled in, whatever keeps the others from getting any
                     if layout.reservations:
                         self._fill(sorted_slice, layout.reservations, wake_sender)
-                if layout.reservations:
-                    continue
-                if max_block_ms is not None:
-                    self._wait_for_memory(layout, max_block_ms, wake_sender)
-                else:
-                    layout.overdraw_memory()
+                if not layout.reservations:
+                    blocks, charge, stock = layout.memory_wanted
+                    self.wait_for_memory(blocks, charge, stock, max_block_ms, wake_sender)
         except BaseException as error:
             told = error if isinstance(error, KafkaError) else KafkaError(f"rows for {topic} cannot be encoded: {error!r}")
             left = rows
@@ -185,15 +185,17 @@ class RecordAccumulator:
             owner.abandon(left, told)
             raise
 
-    def _wait_for_memory(self, layout: SliceLayout, max_block_ms: int, wake_sender: Callable[[], None]) -> None:
-        """The pool is empty: have everything sent that is queued, and wait for what comes back."""
+    def wait_for_memory(
+        self, block_count: int, charge: int, into: PoolMemory, max_block_ms: int, wake_sender: Callable[[], None]
+    ) -> None:
+        """The pool is empty: have everything sent that is queued, and wait for what comes back. Raises as BufferPool.allocate."""
         counted = False
         try:
             with self._lock:
                 self._starving_callers += 1  # first, so that the Sender sees it when it wakes
                 counted = True
             wake_sender()
-            layout.wait_for_memory(max_block_ms)
+            self.pool.allocate(block_count, max_block_ms, charge=charge, into=into)
         finally:
             with self._lock:
                 self._starving_callers -= counted
@@ -298,13 +300,14 @@ class RecordAccumulator:
 
     def _write_segment(self, rows: InterleavedRows, first: int, reservation: Reservation) -> None:
         """Rows that keep the memory they are written to; compressed at once where that can be done part by part."""
-        packed = self._packed_segment(rows, first, reservation) if self._compression.is_blockwise else None
+        is_large = reservation.size_bytes >= SEGMENT_BYTES  # a small one would compress badly by itself
+        packed = self._packed_segment(rows, first, reservation) if self._compression.is_blockwise and is_large else None
         if packed is None:
             data = _written(rows, reservation.lo - first, reservation.hi - first, reservation.size_bytes)
             reservation.batch.attach(reservation.place, data)
             return
         reservation.batch.attach(reservation.place, packed)
-        surplus = self.pool.blocks_for(reservation.size_bytes) - self.pool.blocks_for(packed.size_bytes)
+        surplus = reservation.charge - self.pool.blocks_for(packed.size_bytes)
         if surplus > 0:
             with reservation.queue.lock:
                 self.pool.reduce_charge(reservation.batch.memory, surplus)

@@ -104,6 +104,7 @@ class Reservation:
     lo: int
     hi: int
     size_bytes: int
+    charge: int  # that it has brought into the batch
     is_open: bool = True  # counted in batch.reservations; the queue's lock guards both
 
 
@@ -147,13 +148,20 @@ class SliceLayout:
     """
 
     def __init__(
-        self, accumulator: BatchSource, topic: str, rows: SortedSlice, owner: RecordsOwner, created_ms: int | None = None
+        self,
+        accumulator: BatchSource,
+        topic: str,
+        rows: SortedSlice,
+        owner: RecordsOwner,
+        created_ms: int | None = None,
+        prepaid: PoolMemory | None = None,
     ) -> None:
         self._accumulator = accumulator
         self._pool = accumulator.pool
         self._rows = rows
         self._owner = owner
         self._created_ms = created_ms  # None: when the batch is made
+        self._prepaid = prepaid  # a charge for these rows, which then never wait for memory
         self._queues = accumulator.queues_for(topic, rows.run_partitions)
         self._ends: list[int] = rows.run_ends.tolist()
         self._raw_limit = accumulator.raw_limit(topic)
@@ -171,13 +179,10 @@ class SliceLayout:
     def rows_without_place(self) -> npt.NDArray[np.int32]:
         return self._rows.original_rows[self._row :]
 
-    def overdraw_memory(self) -> None:
-        blocks, charge = self._wanted
-        self._stock = self._pool.overdraw(blocks, charge=charge)
-
-    def wait_for_memory(self, max_block_ms: int) -> None:
-        blocks, charge = self._wanted
-        self._pool.allocate(blocks, max_block_ms, charge=charge, into=self._stock)
+    @property
+    def memory_wanted(self) -> tuple[int, int, PoolMemory]:
+        """Blocks and a charge that the pool could not give at once, and where to put them."""
+        return *self._wanted, self._stock
 
     def give_back_stock(self) -> None:
         """Give back the memory that no place has taken; needed only if something has raised."""
@@ -201,7 +206,7 @@ class SliceLayout:
                     self._run += 1
                 queue, end = self._queues[self._run], self._ends[self._run]
                 place = guesses.pop(self._run, None) or self._next_place(queue, end)
-                if not self._fill_stock(place.missing_blocks, place.missing_charge):
+                if not self._fill_stock(place.missing_blocks, place.missing_charge) and not self._use_prepaid(place):
                     break
                 self._take_place(queue, place)
         finally:
@@ -317,9 +322,29 @@ class SliceLayout:
         more_blocks, more_charge = max(0, block_count - len(self._stock.blocks)), max(0, charge - self._stock.charged)
         if more_blocks == more_charge == 0:
             return True
-        if self._pool.try_allocate(more_blocks, charge=more_charge, into=self._stock) is None:
+        ahead = self._prepaid is not None
+        if self._pool.try_allocate(more_blocks, charge=more_charge, into=self._stock, ahead=ahead) is None:
             self._wanted = block_count, charge
             return False
+        return True
+
+    def _use_prepaid(self, place: _Place) -> bool:
+        """For want of blocks: keep these rows in memory of their own, however few they are, for the charge that they have.
+
+        In all, the slice's segments take no more bytes than were charged for; batch by batch the charge is rounded up to blocks.
+        """
+        if self._prepaid is None:
+            return False
+        batch = place.batch
+        before, charged = (0, 0) if batch is None else (batch.record_bytes - batch.block_bytes, batch.memory.charged)
+        charge = max(0, self._pool.blocks_for(before + place.size_bytes) - charged)
+        own = min(charge, self._prepaid.charged)
+        # Nothing is called between these two: an interrupt finds the charge in one of them.
+        self._prepaid.charged -= own
+        self._stock.charged += own
+        if charge > own:
+            self._pool.overdraw(charge - own, self._stock)
+        place.is_segment, place.missing_blocks, place.missing_charge = True, 0, charge
         return True
 
     def _take_place(self, queue: PartitionQueue, place: _Place) -> None:
@@ -338,7 +363,9 @@ class SliceLayout:
             part = Part(
                 self._owner, queue.topic_partition, place.count, rows.original_rows[lo:hi], rows.sizes[lo:hi], place.size_bytes
             )
-            reservation = Reservation(queue, batch, place.count == 0, place.is_segment, 0, lo, hi, place.size_bytes)
+            reservation = Reservation(
+                queue, batch, place.count == 0, place.is_segment, 0, lo, hi, place.size_bytes, place.missing_charge
+            )
             reserve = batch.reserve_segment if place.is_segment else batch.reserve
             memory = self._stock.take(place.missing_blocks, place.missing_charge)
             try:

@@ -26,6 +26,7 @@ from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.record_accumulator import RecordAccumulator, Sequencer
 from spark_kafka_sink.producer.record_gatherer import (
+    RECORD_OVERHEAD,
     GatheredRecords,
     RecordDetails,
     RecordFuture,
@@ -126,6 +127,12 @@ def _all_good(topic: TopicProduceData) -> TopicProduceResponse:
     return TopicProduceResponse(
         name=topic.name, partition_responses=tuple(partition_answer(data.index) for data in topic.partition_data)
     )
+
+
+def all_good(request: ClientRequest) -> ProduceResponse:
+    """The answer to a Produce request that writes all of it."""
+    assert isinstance(request.message, ProduceRequest)
+    return ProduceResponse(responses=tuple(_all_good(topic) for topic in request.message.topic_data))
 
 
 class Sent(NamedTuple):
@@ -301,6 +308,7 @@ class Stage(Accumulation):
             self._append_gathered,
             self.wake,
             self.clock,
+            self.accumulator,
         )
         self.sender = Sender(
             self.config,
@@ -328,24 +336,25 @@ class Stage(Accumulation):
         self.run()
         assert self.txn.producer == (producer_id, epoch)
 
-    def gather(self, value: bytes, *, topic: str = TOPIC) -> RecordFuture:
-        """A single record for partition 0."""
-        details = RecordDetails(partition=0, timestamp=0)
-        return self.gatherer.begin(topic, self.metadata.cluster(), None, value, None, len(value), details)
+    def gather(self, value: bytes, *, topic: str = TOPIC, partition: int = 0) -> RecordFuture:
+        """A single record."""
+        details = RecordDetails(partition=partition, timestamp=0)
+        return self.gatherer.begin(topic, self.metadata.cluster(), None, value, None, RECORD_OVERHEAD + len(value), details)
 
-    def _append_gathered(self, chunk: GatheredRecords, max_block_ms: int | None) -> None:
+    def _append_gathered(self, chunk: GatheredRecords) -> None:
         count = len(chunk)
         columns = record_columns(*chunk.payload_columns())
         chunk.become(columns)
         self.accumulator.append(
             chunk.topic,
             columns,
-            np.zeros(count, np.int32),
+            chunk.explicit_partitions(0),
             np.arange(count, dtype=np.int32),
             chunk,
             self.wake,
-            max_block_ms=max_block_ms,
+            max_block_ms=0,
             created_ms=chunk.created_ms,
+            prepaid=chunk.memory,
         )
 
     def introduce(self) -> None:
@@ -355,9 +364,7 @@ class Stage(Accumulation):
                 self.append(b"introduction", partition=partition, topic=topic)
         self.run()
         for request in self.in_flight:
-            assert isinstance(request.message, ProduceRequest)
-            topics = [_all_good(topic) for topic in request.message.topic_data]
-            self.client.respond(ProduceResponse(responses=tuple(topics)), request=request)
+            self.client.respond(all_good(request), request=request)
         self.run()
         assert not self.accumulator.has_incomplete()
         self.client.batches.clear()

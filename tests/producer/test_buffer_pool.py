@@ -130,11 +130,56 @@ def test_a_charge_waits_its_turn() -> None:
 
 def test_a_charge_beyond_the_total_is_let_go_when_it_ends() -> None:
     pool = pool_of(2)
-    held = pool.allocate(2, 10)
-    pool.deallocate(pool.overdraw(0, charge=3))
-    assert pool.available_memory == 0
+    held, beyond = pool.allocate(2, 10), PoolMemory()
+    pool.overdraw(3, beyond)
+    assert (beyond.charged, pool.available_memory) == (3, 0)
+    pool.deallocate(held)
+    assert pool.try_allocate(1) is None  # what is overdrawn has to come back first
+    pool.deallocate(beyond)
+    assert pool.available_memory == 2 * BLOCK
+
+
+def test_an_overdraft_takes_free_blocks_first() -> None:
+    """They are memory too."""
+    pool = pool_of(4)
+    pool.deallocate(pool.allocate(3, 10))
+    beyond = PoolMemory()
+    pool.overdraw(3, beyond)
+    assert (len(pool._free), pool.available_memory) == (1, BLOCK)
+    pool.overdraw(3, beyond)
+    assert (len(pool._free), pool.available_memory) == (0, 0)
+    held = pool.try_allocate(0)
+    pool.deallocate(beyond)
+    assert pool.available_memory == 4 * BLOCK
+    assert held is None
+
+
+def test_blocks_given_back_after_an_overdraft_make_up_for_it() -> None:
+    pool = pool_of(4)
+    held, beyond = pool.allocate(4, 10), PoolMemory()
+    pool.overdraw(2, beyond)
     pool.deallocate(held)
     assert pool.available_memory == 2 * BLOCK
+    taken = pool.allocate(1, 10)
+    assert len(pool._free) + pool._unmade == 1
+    assert len(pool._free) <= 1  # with it, what is overdrawn and what is taken: no more than the total
+    pool.deallocate(beyond)
+    pool.deallocate(taken)
+    assert pool.available_memory == 4 * BLOCK
+
+
+def test_one_who_holds_a_charge_already_overtakes_those_who_wait() -> None:
+    """He gives it back right afterwards; the Sender must not be held up by callers that wait for it."""
+    clock = WaitingClock()
+    pool = pool_of(3, clock)
+    held = pool.allocate(2, 10)
+    waiter = in_thread(lambda: pool.allocate(2, 10))
+    clock.await_waiter()
+    taken = pool.try_allocate(1, ahead=True)
+    assert taken is not None
+    pool.deallocate(held)
+    pool.deallocate(taken)
+    assert len(waiter.result(WAIT_S)) == 2
 
 
 def test_nothing_can_be_had_even_when_the_pool_is_empty() -> None:

@@ -11,6 +11,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -363,6 +364,7 @@ def settle_all(stage: Accumulation, where: Cluster) -> None:
         (900, 6, {"batch_size": 1024, "compression_type": "gzip"}),
         (700, 150, {"batch_size": 200_000, "compression_type": "lz4"}),
         (20_000, 6, {"batch_size": 1_000_000, "buffer_memory": 64 * 1024}),
+        (500, 6, {"batch_size": 1024, "buffer_memory": 6 * 1024, "prepaid": 4}),
     ],
 )
 def test_an_interrupt_at_any_point_of_append_leaks_neither_reservation_nor_memory(
@@ -370,6 +372,8 @@ def test_an_interrupt_at_any_point_of_append_leaks_neither_reservation_nor_memor
 ) -> None:
     """Ctrl-C between two places left the first one reserved: its rows were never settled, its memory never came back."""
     where = cluster({TOPIC: (0, 0, 0)})
+    charge = options.get("prepaid", 0)
+    options = {name: value for name, value in options.items() if name != "prepaid"}
     at, happened = 1, True  # 0 is the call of append itself
     while happened:
         stage = Accumulation(linger_ms=60_000, max_block_ms=60_000, **options)
@@ -391,11 +395,17 @@ def test_an_interrupt_at_any_point_of_append_leaks_neither_reservation_nor_memor
         given = columns([b"%03d" % number + bytes(size) for number in range(rows)])
         partitions = np.array([number % 3 for number in range(rows)], np.int32)
         interrupted = Interrupted(at)
+        prepaid = stage.pool.allocate(0, 0, charge=charge) if charge else None
         interrupted.run(
-            lambda stage=stage, given=given, partitions=partitions, owner=owner: stage.accumulator.append(  # type: ignore[misc]
-                TOPIC, given, partitions, np.arange(rows, dtype=np.int32), owner, stage.wake, max_block_ms=60_000
+            partial(
+                stage.accumulator.append,
+                *(TOPIC, given, partitions, np.arange(rows, dtype=np.int32), owner, stage.wake),
+                max_block_ms=60_000,
+                prepaid=prepaid,
             )
         )
+        if prepaid:
+            stage.pool.deallocate(prepaid)
         stage.accumulator.close()
         settle_all(stage, where)
         assert (owner.acknowledged + owner.failed, earlier.acknowledged + earlier.failed) == (rows, 2), interrupted.where
