@@ -91,6 +91,7 @@ class ProducerBatch:
     __slots__ = (
         "attempts",
         "attempts_when_leader_last_changed",
+        "backoff_ms",
         "base_sequence",
         "base_timestamp",
         "block_bytes",
@@ -165,6 +166,7 @@ class ProducerBatch:
         self.base_sequence = NO_SEQUENCE
         self.sequence_has_been_reset = False
         self.attempts = 0
+        self.backoff_ms = 0  # how long the latest retry waits
         self.last_attempt_ms = created_ms
         self.drained_ms = 0
         self.in_flight = False  # a request refers to its blocks

@@ -13,11 +13,13 @@ gathered records has been charged for before, and never waits.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from random import Random
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +52,7 @@ class TopicQueues:
         self.by_partition: dict[int, PartitionQueue] = {}
         self.sticky = StickyPartitioner(config.batch_size, self._open_bytes, random)
         self.round_robin = RoundRobinPartitioner()
+        self.load_state: LoadState | None = None  # Sender only: what the sticky partitioner's queue lengths were taken from
 
     def _open_bytes(self, partition: int) -> int:
         queue = self.by_partition.get(partition)
@@ -57,11 +60,16 @@ class TopicQueues:
         return batch.record_bytes if batch is not None else 0
 
 
+# Cluster, slow nodes, and two counters that change with any queue's length.
+LoadState: TypeAlias = tuple[Cluster, frozenset[int], int, int]
+
+
 @dataclass(slots=True)
 class ReadyCheckResult:
     ready_nodes: set[int] = field(default_factory=set)
     next_ready_check_delay_ms: int = NEVER_MS
     unknown_leader_topics: set[str] = field(default_factory=set)
+    occupied: dict[int, list[int]] = field(default_factory=dict)  # by leader: places, ascending, of the queues with batches
 
 
 @dataclass(slots=True)
@@ -74,6 +82,9 @@ class NodeWait:
 
 class Sequencer(Protocol):
     """What draining needs of TransactionManager."""
+
+    @property
+    def has_producer_id(self) -> bool: ...
 
     def must_stop_draining(self, first: ProducerBatch) -> bool: ...
 
@@ -113,6 +124,7 @@ class RecordAccumulator:
         self._queues: list[PartitionQueue] = []  # all of them in the order they were made; grows only
         self._node_waits: dict[int, NodeWait] = {}  # Sender only, and only with partitioner.availability.timeout.ms
         self._drain_after: dict[int, int] = {}  # Sender only: node -> index into _queues of the partition drained last
+        self._moves = 0  # Sender only: counts batches that have left a queue or come back to one
         self._closed = False
         self._lock = threading.Lock()  # guards the five below, and the making of queues
         self._incomplete: set[ProducerBatch] = set()
@@ -383,22 +395,26 @@ class RecordAccumulator:
     def ready(self, cluster: Cluster, now_ms: int) -> ReadyCheckResult:
         """Which nodes have a batch to send: full, lingered, or wanted at once (no memory left, flush, close).
 
-        Minus partitions that back off or are muted. Also tells for how long nothing more will become ready by itself.
+        Minus partitions that back off, are muted, or wait for the answer to another batch. Also tells for how long nothing more
+        will become ready by itself, and where `drain` has to look.
         """
         result = ReadyCheckResult()
         all_at_once = self.wants_all_at_once()
-        for queue in self._queues:
+        for index, queue in enumerate(self._queues):
             if queue.batches:
-                self._check_ready(queue, cluster, now_ms, all_at_once, result)
+                self._check_ready(index, queue, cluster, now_ms, all_at_once, result)
         if self._config.partitioner_adaptive_partitioning_enable:
             self._update_load(cluster)
         return result
 
-    def _check_ready(self, queue: PartitionQueue, cluster: Cluster, now_ms: int, at_once: bool, result: ReadyCheckResult) -> None:
+    def _check_ready(
+        self, index: int, queue: PartitionQueue, cluster: Cluster, now_ms: int, at_once: bool, result: ReadyCheckResult
+    ) -> None:
         leader = cluster.leader_for(queue.topic_partition)
         if leader is None:
             result.unknown_leader_topics.add(queue.topic_partition.topic)
             return
+        result.occupied.setdefault(leader, []).append(index)
         if queue.muted or leader in result.ready_nodes:
             return
         with queue.lock:
@@ -409,6 +425,8 @@ class RecordAccumulator:
                 batch.sender_waits = True
                 return
             full = len(queue.batches) > 1 or batch.is_full()
+        if self._waits_for_an_answer(batch):
+            return  # which ends the Sender's sleep by itself
         batch.maybe_update_leader_epoch(cluster.leader_epoch(queue.topic_partition))
         remaining_ms = self._remaining_backoff_ms(batch, now_ms)
         if remaining_ms == 0 and not (full or at_once):
@@ -418,27 +436,35 @@ class RecordAccumulator:
         else:
             result.next_ready_check_delay_ms = min(result.next_ready_check_delay_ms, remaining_ms)
 
+    def _waits_for_an_answer(self, batch: ProducerBatch) -> bool:
+        """For another batch of its partition. Without a producer id all wait, but nodes count as ready, so as to be connected."""
+        return self._sequencer is not None and self._sequencer.has_producer_id and self._sequencer.must_stop_draining(batch)
+
     def _remaining_backoff_ms(self, batch: ProducerBatch, now_ms: int) -> int:
         if not batch.in_retry or batch.has_leader_changed_for_the_ongoing_retry():
             return 0
-        return max(0, self._backoff_ms(batch) - batch.waited_ms(now_ms))
+        return max(0, batch.backoff_ms - batch.waited_ms(now_ms))
 
-    def _backoff_ms(self, batch: ProducerBatch) -> int:
-        """retry.backoff.ms · 2^(attempts-1), at most retry.backoff.max.ms, ±20 % (KIP-580); the same at each look."""
-        base = self._config.retry_backoff_ms * 2 ** min(batch.attempts - 1, 30)
-        jitter = 0.8 + 0.4 * ((batch.flush_id * 2_654_435_761 + batch.attempts * 40_503) % 1000) / 1000
-        return int(min(base, max(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)) * jitter)
+    def _draw_backoff_ms(self, attempts: int) -> int:
+        """retry.backoff.ms · 2^(attempts-1), at most retry.backoff.max.ms, ±20 % (KIP-580)."""
+        base = self._config.retry_backoff_ms * 2 ** min(attempts - 1, 30)
+        most = max(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
+        return int(min(base, most) * self._random.uniform(0.8, 1.2))
 
     def _update_load(self, cluster: Cluster) -> None:
+        slow = frozenset(node for node in self._node_waits if self._is_slow(node))
+        state = (cluster, slow, self._newest_flush_id, self._moves)
         for topic, queues in list(self._topics.items()):
-            if not queues.sticky.in_use:
+            if not queues.sticky.in_use or queues.load_state == state:
                 continue
+            queues.load_state = state
             by_partition = queues.by_partition
             if len(by_partition) < (cluster.partition_count(topic) or NEVER_MS):
                 queues.sticky.update_load([], [], all_counted=True)  # a partition never written to would never be drawn
                 continue
             led = [by_partition[partition] for partition in self._available(topic, cluster)]  # only what may be drawn
-            led = [queue for queue in led if not self._is_slow(cluster.leader_for(queue.topic_partition))] or led
+            if slow:
+                led = [queue for queue in led if cluster.leader_for(queue.topic_partition) not in slow] or led
             lengths = [len(queue.batches) for queue in led]
             queues.sticky.update_load(lengths, [queue.topic_partition.partition for queue in led], len(led) == len(by_partition))
 
@@ -450,19 +476,42 @@ class RecordAccumulator:
             if takes_batches:
                 wait.taken_ms = now_ms
 
-    def _is_slow(self, node: int | None) -> bool:
-        wait = self._node_waits.get(node) if node is not None else None
-        return wait is not None and wait.ready_ms - wait.taken_ms > self._config.partitioner_availability_timeout_ms
+    def _is_slow(self, node: int) -> bool:
+        wait = self._node_waits[node]
+        return wait.ready_ms - wait.taken_ms > self._config.partitioner_availability_timeout_ms
 
-    def drain(self, cluster: Cluster, nodes: Iterable[int], max_size: int, now_ms: int) -> dict[int, list[ProducerBatch]]:
-        """Take one batch of each partition that a ready node leads, up to `max_size` bytes a node (one batch always fits)."""
-        return {node: self._drain_node(cluster, node, max_size, now_ms) for node in nodes}
+    def drain(
+        self,
+        cluster: Cluster,
+        nodes: Iterable[int],
+        max_size: int,
+        now_ms: int,
+        occupied: Mapping[int, Sequence[int]] | None = None,
+    ) -> dict[int, list[ProducerBatch]]:
+        """Take one batch of each partition that a ready node leads, up to `max_size` bytes a node (one batch always fits).
 
-    def _drain_node(self, cluster: Cluster, node: int, max_size: int, now_ms: int) -> list[ProducerBatch]:
+        `occupied` is what `ready` found in this round, for the same cluster; without it this looks at all queues once more.
+        """
+        if occupied is None:
+            occupied = self._occupied(cluster)
+        return {node: self._drain_node(cluster, node, occupied.get(node, ()), max_size, now_ms) for node in nodes}
+
+    def _occupied(self, cluster: Cluster) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for index, queue in enumerate(self._queues):
+            leader = cluster.leader_for(queue.topic_partition) if queue.batches else None
+            if leader is not None:
+                found.setdefault(leader, []).append(index)
+        return found
+
+    def _drain_node(
+        self, cluster: Cluster, node: int, occupied: Sequence[int], max_size: int, now_ms: int
+    ) -> list[ProducerBatch]:
         drained: list[ProducerBatch] = []
         size = 0
-        for index, queue in self._rotation(node):
-            if not queue.batches or queue.muted or cluster.leader_for(queue.topic_partition) != node:
+        for index in self._rotation(node, occupied):
+            queue = self._queues[index]
+            if not queue.batches or queue.muted:
                 continue
             with queue.lock:
                 batch = self._head_to_drain_locked(queue, cluster, now_ms)
@@ -472,6 +521,7 @@ class RecordAccumulator:
                     break
                 queue.batches.popleft()
                 batch.closed = True
+            self._moves += 1
             self._drain_after[node] = index
             if self._sequencer is not None:
                 self._sequencer.assign_sequence(batch)
@@ -481,11 +531,10 @@ class RecordAccumulator:
             drained.append(batch)
         return drained
 
-    def _rotation(self, node: int) -> Iterator[tuple[int, PartitionQueue]]:
-        """All queues, beginning behind the one this node was sent last, so that none starves behind the request size."""
-        count = len(self._queues)
-        start = self._drain_after.get(node, -1) + 1
-        return ((index % count, self._queues[index % count]) for index in range(start, start + count))
+    def _rotation(self, node: int, occupied: Sequence[int]) -> Iterator[int]:
+        """The queues of a node, beginning behind the one it was sent last, so that none starves behind the request size."""
+        start = bisect_right(occupied, self._drain_after.get(node, -1))
+        return chain(occupied[start:], occupied[:start])
 
     def _head_to_drain_locked(self, queue: PartitionQueue, cluster: Cluster, now_ms: int) -> ProducerBatch | None:
         if not queue.batches:
@@ -504,6 +553,7 @@ class RecordAccumulator:
     def reenqueue(self, batch: ProducerBatch, now_ms: int) -> None:
         """Put a batch back that is to be retried, in sequence order if it has a sequence."""
         batch.reenqueued(now_ms)
+        batch.backoff_ms = self._draw_backoff_ms(batch.attempts)  # once: a new draw at each look would end at the first short one
         self.insert(batch)
 
     def split_and_reenqueue(self, big: ProducerBatch) -> list[ProducerBatch]:
@@ -534,6 +584,7 @@ class RecordAccumulator:
                         break
                     place += 1
             queue.batches.insert(place, batch)
+        self._moves += 1
 
     def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
         """Take out the batches that have waited longer than delivery.timeout.ms, oldest first, and those a caller spoilt."""
@@ -546,6 +597,7 @@ class RecordAccumulator:
                     batch = queue.batches.popleft()
                     batch.closed = True
                     expired.append(batch)
+        self._moves += len(expired)
         return expired
 
     def _is_over_locked(self, batch: ProducerBatch, now_ms: int) -> bool:
@@ -636,6 +688,7 @@ class RecordAccumulator:
                     batch.closed = True
                     batch.poison = error
                 queue.batches = deque(batch for batch in queue.batches if batch.reservations)
+        self._moves += 1
         with self._lock:
             incomplete = list(self._incomplete)
         failed = [batch for batch in incomplete if batch.fail(error, final_state=FinalState.ABORTED)]

@@ -1639,6 +1639,44 @@ def test_rows_fail_even_if_the_connections_cannot_be_closed() -> None:
     assert delivery.failed == 1
 
 
+# ---- SLEEP
+
+
+@pytest.mark.parametrize("linger_ms", [0, 1])
+def test_a_batch_that_waits_for_the_answer_to_another_does_not_wake_the_sender(linger_ms: int) -> None:
+    """It counted as ready, and the Sender looked at it every millisecond for as long as a broker took to answer."""
+    stage = idempotent(linger_ms=linger_ms, leaders={TOPIC: (0, 0)})
+    stage.append(b"1")
+    stage.clock.advance(linger_ms)
+    stage.run()
+    second = stage.append(b"2")  # goes when the first is acknowledged: before that the broker does not know this producer
+    stage.clock.advance(linger_ms)
+    stage.run()
+    assert len(stage.in_flight) == 1
+    assert stage.client.poll_timeouts_ms[-1] >= MAX_POLL_MS - 1000
+    stage.append(b"3", partition=1)  # another partition is not held up
+    stage.clock.advance(linger_ms)
+    stage.run()
+    assert [sent.values for sent in stage.sent][-1] == [b"3"]
+    stage.succeed(request=stage.in_flight[0])  # which ends the poll
+    stage.run()
+    assert [sent.values for sent in stage.sent][-1] == [b"2"]
+    stage.succeed(1, request=stage.in_flight[-1])
+    assert second.acknowledged == 1
+
+
+def test_the_sender_looks_again_at_once_when_something_has_expired() -> None:
+    """Others of its partition may have waited for it."""
+    stage = Stage(linger_ms=0, leaders={TOPIC: (None,)}, request_timeout_ms=100, delivery_timeout_ms=1000)
+    delivery = stage.append(b"1")
+    stage.clock.advance(1000)
+    stage.run()
+    assert delivery.failed == 1
+    assert stage.client.poll_timeouts_ms[-1] == 0
+    stage.run()
+    assert stage.client.poll_timeouts_ms[-1] > 0
+
+
 # ---- SINGLE RECORDS
 
 
