@@ -27,4 +27,4 @@ class Clock:
 
     def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
         """Wait on a held condition for at most `timeout_ms`; false when time ran out without a notify."""
-        return condition.wait(timeout_ms / 1000)
+        return condition.wait(min(timeout_ms / 1000, threading.TIMEOUT_MAX))  # max.block.ms may be 2^63-1

@@ -27,9 +27,9 @@ Lock order: a thread that holds one of these takes only locks further down.
     5. ProducerMetrics._lock      what both threads record: failures, time in flush and waiting for metadata
 Before them all, in legacy_producer.py: SyncDispatch._dispatching, held for a whole dispatch. SendQueue._changed,
 EventHandler._back_off and Sender._closing are held while nothing else is taken.
-Before the five above: a topic's `encoding` in record_gatherer.py, the only other lock held while memory is waited for (at most
-max.block.ms; the Sender only tries it), and its `chunk` lock, which guards which chunk takes records. A chunk's own lock is held
-for appends to its lists.
+Before the five above: a topic's `encoding` in record_gatherer.py, held while a chunk is encoded (the Sender only tries it), and
+its `chunk` lock, which guards which chunk takes records. A chunk's own lock is held for appends to its lists. No memory is waited
+for under any of them.
 Metadata's lock is never taken while one of these is held. Nothing waits while holding a PartitionQueue's lock, and nobody
 waits for memory while holding a reservation: a batch with a reservation is not drained, so its memory would never come back.
 """

@@ -4,7 +4,9 @@ Hands out blocks of one size, so that a batch grows block by block and 300 parti
 the pool. Records that come in one large piece bring memory of their own, which is charged for in blocks. Memory goes to
 callers in the order they asked, so a large request cannot starve behind small ones. Knows nothing of batches or partitions:
 RecordAccumulator asks, and gives back when a batch is done.
-Invariant, whenever the lock is free: blocks free + not made + handed out + charged == total blocks + blocks overdrawn.
+An interrupt (Ctrl-C) is raised in Python where a function is called or returns. Memory therefore changes hands in statements that
+call nothing, between objects that somebody holds already: wherever an interrupt comes, each block has exactly one holder.
+Invariant, whenever the lock is free: blocks free + not made + handed out + charged == total blocks.
 """
 
 from __future__ import annotations
@@ -38,8 +40,10 @@ class PoolMemory:
         return len(self.blocks) + self.charged
 
     def add(self, more: PoolMemory) -> None:
+        """Take over all that `more` has; nothing is left of it."""
         self.blocks += more.blocks
         self.charged += more.charged
+        more.blocks, more.charged = [], 0
 
     def take(self, block_count: int, charge: int) -> PoolMemory:
         """Hand over so much of it."""
@@ -71,9 +75,10 @@ class BufferPool:
         self._clock = clock
         self._lock = threading.Lock()  # guards all fields below
         self._free: list[bytearray] = []  # made once and given back; the last one back is the first out (still in cache)
-        self._unmade = self.total_blocks  # made when needed, so that a small write stays small; charges are taken from here
+        # Made when needed, so that a small write stays small. Charges are taken from here. After an overdraft it is below 0
+        # until as much has been given back.
+        self._unmade = self.total_blocks
         self._waiters: deque[_Turn] = deque()  # oldest first; the head takes what it needs, the rest wait
-        self._overdrawn = 0  # blocks out there beyond the total
         self._closed = False
         self._ended_by: KafkaError | None = None
         self.waits = Stat()  # ns that callers have waited, for metrics
@@ -82,28 +87,40 @@ class BufferPool:
     def blocks_for(self, size_bytes: int) -> int:
         return -(-size_bytes // self.block_size)
 
-    def try_allocate(self, block_count: int, *, charge: int = 0) -> PoolMemory | None:
-        """As allocate, if there is so much now and nobody has been waiting longer; never blocks."""
-        with self._lock:
-            return self._take_locked(block_count, charge) if self._are_free_locked(block_count + charge) else None
+    def try_allocate(
+        self, block_count: int, *, charge: int = 0, into: PoolMemory | None = None, ahead: bool = False
+    ) -> PoolMemory | None:
+        """As allocate, if there is so much now and nobody has been waiting longer, else None; never blocks.
 
-    def allocate(self, block_count: int, max_block_ms: int, *, charge: int = 0) -> PoolMemory:
+        `ahead` overtakes those who wait: for one who has a charge already, and gives it back right afterwards.
+        """
+        memory = PoolMemory() if into is None else into
+        with self._lock:
+            if not self._are_free_locked(block_count + charge, ahead):
+                return None
+            self._take_locked(block_count, charge, memory)
+        return memory
+
+    def allocate(self, block_count: int, max_block_ms: int, *, charge: int = 0, into: PoolMemory | None = None) -> PoolMemory:
         """Blocks, and leave to use memory of one's own, of the size of `charge` blocks.
 
-        Waits at most `max_block_ms` for others to give theirs back.
+        Waits at most `max_block_ms` for others to give theirs back. With `into` the memory is added to what the caller has
+        there, so that it is his even if he is interrupted before this returns.
 
         Raises:
             RecordTooLargeError: more than the whole pool is asked for; waiting would never help.
             KafkaTimeoutError: the time ran out; nothing is kept.
             ProducerClosedError: the pool was closed before or while waiting.
         """
+        memory = PoolMemory() if into is None else into
         with self._lock:
             self._wait_for_locked(block_count + charge, max_block_ms)
-            return self._take_locked(block_count, charge)
+            self._take_locked(block_count, charge, memory)
+        return memory
 
-    def _are_free_locked(self, block_count: int) -> bool:
+    def _are_free_locked(self, block_count: int, ahead: bool = False) -> bool:
         self._check_open_locked()
-        return not self._waiters and self._available_locked() >= block_count
+        return (ahead or not self._waiters) and self._available_locked() >= block_count
 
     def _wait_for_locked(self, block_count: int, max_block_ms: int) -> None:
         if block_count > self.total_blocks:
@@ -115,10 +132,10 @@ class BufferPool:
             return
         worth_waking = max(block_count, self.total_blocks // WORTH_WAKING_SHARE)
         turn = _Turn(threading.Condition(self._lock), worth_waking)
-        self._waiters.append(turn)
         patience_ms = min(PATIENCE_MS, max_block_ms)
         started_ms, started_ns = self._clock.now_ms(), self._clock.now_ns()
         try:
+            self._waiters.append(turn)
             while True:
                 waited_ms = self._clock.now_ms() - started_ms
                 is_patient = waited_ms < patience_ms
@@ -131,29 +148,38 @@ class BufferPool:
                 self._clock.wait(turn.condition, (patience_ms if is_patient else max_block_ms) - waited_ms)
                 self._check_open_locked()
         finally:
+            try:
+                self._waiters.remove(turn)  # first: nobody gets memory behind one who waits no longer
+            finally:
+                self._wake_next_locked()  # whatever is left, or is not taken, belongs to the next in line once the lock is free
             self.waits.record(self._clock.now_ns() - started_ns)
-            self._waiters.remove(turn)
-            self._wake_next_locked()  # whatever is left, or is not taken, belongs to the next in line once the lock is free
 
-    def overdraw(self, block_count: int, *, charge: int = 0) -> PoolMemory:
-        """Memory beyond the total, at once: for the Sender, which must not wait for memory that only it can give back.
+    def overdraw(self, charge: int, into: PoolMemory) -> None:
+        """A charge beyond the total, at once: for records that were charged for when they were gathered.
 
-        What it asks for is held by gathered records already and so bounded by them; as much given back later is let go.
+        Encoded they take no more memory than that, but a charge is counted in whole blocks for each batch: it is the rounding
+        that is overdrawn, and what interceptors have added. Nobody is given any memory until so much has come back.
         """
-        memory = PoolMemory([bytearray(self.block_size) for _ in range(block_count)], charge)
         with self._lock:
-            self._overdrawn += len(memory)
-        return memory
+            let_go = min(len(self._free), max(0, charge - self._unmade))
+            # Nothing is called from here on.
+            del self._free[:let_go]
+            self._unmade -= charge - let_go
+            into.charged += charge
 
     def deallocate(self, memory: PoolMemory) -> None:
         """Give blocks back and end a charge; nothing is left of it. The caller vouches that no request refers to the memory."""
         with self._lock:
-            let_go = min(self._overdrawn, len(memory.blocks))
-            uncharged = min(self._overdrawn - let_go, memory.charged)
-            self._overdrawn -= let_go + uncharged
-            self._free += memory.blocks[let_go:]
-            self._unmade += memory.charged - uncharged
+            self._free += memory.blocks
+            self._unmade += memory.charged
             memory.blocks, memory.charged = [], 0
+            self._wake_next_locked()
+
+    def reduce_charge(self, memory: PoolMemory, by: int) -> None:
+        """End a part of a charge."""
+        with self._lock:
+            self._unmade += by
+            memory.charged -= by
             self._wake_next_locked()
 
     def release_free(self, keep_bytes: int) -> None:
@@ -182,22 +208,23 @@ class BufferPool:
     @property
     def available_memory(self) -> int:
         with self._lock:
-            return self._available_locked() * self.block_size
+            return max(0, self._available_locked()) * self.block_size
 
     def _available_locked(self) -> int:
         return len(self._free) + self._unmade
 
-    def _take_locked(self, block_count: int, charge: int) -> PoolMemory:
-        recycled = min(block_count, len(self._free))
-        split_at = len(self._free) - recycled
-        blocks = self._free[split_at:]
-        fresh = [bytearray(self.block_size) for _ in range(block_count - recycled)]  # may raise MemoryError: nothing taken yet
-        del self._free[split_at:]
-        self._unmade -= len(fresh)
-        uncharged = max(0, charge - self._unmade)
-        self._unmade -= charge - uncharged
-        del self._free[:uncharged]  # their memory makes room for the caller's
-        return PoolMemory(blocks + fresh, charge)
+    def _take_locked(self, block_count: int, charge: int, into: PoolMemory) -> None:
+        kept = max(0, len(self._free) - block_count)
+        recycled = self._free[kept:]
+        fresh = [bytearray(self.block_size) for _ in range(block_count - len(recycled))]  # may raise MemoryError
+        unmade = self._unmade - len(fresh)
+        let_go = max(0, charge - unmade)  # free blocks whose memory makes room for the caller's
+        # Nothing is called from here on.
+        del self._free[kept:]
+        del self._free[:let_go]
+        self._unmade = unmade - charge + let_go
+        into.blocks += recycled + fresh
+        into.charged += charge
 
     def _wake_next_locked(self) -> None:
         if self._waiters and self._available_locked() >= self._waiters[0].block_count:

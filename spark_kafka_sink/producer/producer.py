@@ -26,7 +26,13 @@ import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError, RecordTooLargeError
+from spark_kafka_sink.errors import (
+    InvalidRecordError,
+    KafkaError,
+    KafkaTimeoutError,
+    ProducerClosedError,
+    RecordTooLargeError,
+)
 from spark_kafka_sink.network.cluster import Cluster, PartitionInfo
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
@@ -114,7 +120,9 @@ class KafkaProducer:
             self._encode_gathered,
             client.wakeup,
             self._clock,
+            self._accumulator,
             self._new_chunk,
+            may_wait=lambda: threading.current_thread() is not self._thread,
         )
         # A user's plug-ins, None without: loaded last, when nothing else can fail but the thread's start.
         self._partitioner: UserPartitioner | None = None
@@ -249,7 +257,8 @@ class KafkaProducer:
         Returns:
             A future; `.result()` makes the call synchronous.
 
-        Blocks for metadata of a topic not seen before and while buffer memory is exhausted, each time at most `max.block.ms`.
+        Blocks for metadata of a topic not seen before and while buffer memory is exhausted, each time at most `max.block.ms`; in
+        a callback, which would wait for its own thread, a record fails at once when there is no memory.
 
         Raises:
             SerializationError: key, value or headers are not what the serializers take.
@@ -307,9 +316,15 @@ class KafkaProducer:
         if self._record_partitioner is not None and details is not None and details.partition is None:
             decided = self._record_partitioner.decide_record(topic, record.key, key, record.value, value, cluster)
             details = details._replace(partition=None if decided == NO_PARTITION else decided)
-        return self._gatherer.begin(topic, cluster, key, value, callback, size, details)
+        try:
+            return self._gatherer.begin(topic, cluster, key, value, callback, size, details)
+        except ProducerClosedError:
+            raise
+        except KafkaError as error:  # no memory
+            self._metrics.records_failed(topic, 1)
+            return failed_record(topic, callback, details, error, self._clock, self._new_chunk)
 
-    def _encode_gathered(self, chunk: GatheredRecords, max_block_ms: int | None) -> None:
+    def _encode_gathered(self, chunk: GatheredRecords) -> None:
         """Queue a chunk of records that were sent singly. Whatever goes wrong is told to the records."""
         self._metadata.add_topic(chunk.topic, self._clock.now_ms())  # keeps a topic in use from being forgotten
         rows = np.arange(len(chunk), dtype=np.int32)
@@ -327,10 +342,10 @@ class KafkaProducer:
                 explicit = self._partitioner.decide(chunk.topic, columns, explicit, rows, chunk.cluster)
             partitions = self._partitions(chunk.topic, columns, explicit, chunk.cluster)
         except BaseException as error:
-            told = error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error}")
+            told = error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error!r}")
             self._metrics.records_failed(chunk.topic, len(rows))
             chunk.abandon(rows, told)
-            if not isinstance(error, (KafkaError, pa.ArrowException, OverflowError, MemoryError)):
+            if not isinstance(error, KafkaError | pa.ArrowException | OverflowError | MemoryError):
                 raise
             return
         try:
@@ -341,8 +356,9 @@ class KafkaProducer:
                 rows,
                 chunk,
                 self._sender.wakeup,
-                max_block_ms=max_block_ms,
+                max_block_ms=0,
                 created_ms=chunk.created_ms,
+                prepaid=chunk.memory,
             )
         except (KafkaError, MemoryError) as error:
             logger.debug("! records for %s: %s", chunk.topic, error)  # append has told those that it concerns
@@ -474,7 +490,7 @@ class KafkaProducer:
         """Send everything queued so far without lingering, and wait until each row is acknowledged or has failed.
 
         Does not raise for rows that failed: their Delivery tells. Blocks at most `timeout_ms`; by default as long as batches
-        may take, which delivery.timeout.ms bounds.
+        may take, which delivery.timeout.ms bounds. When the time is over, nothing fails: what is left stays queued.
 
         Raises:
             KafkaTimeoutError: rows are left unsettled after that time.
@@ -485,9 +501,11 @@ class KafkaProducer:
             raise KafkaError("flush() in a callback would wait for its own thread (KIP-1118)", condition="KAFKA_ILLEGAL_STATE")
         limit_ms = timeout_ms if timeout_ms is not None else self._settle_limit_ms()
         started_ns = self._clock.now_ns()
+        deadline_ms = self._clock.now_ms() + limit_ms
         try:
-            self._gatherer.encode_all(min(limit_ms, self._config.max_block_ms))
-            if not self._accumulator.flush(limit_ms, self._sender.wakeup):
+            all_queued = self._gatherer.encode_all(deadline_ms)
+            remaining_ms = max(0, deadline_ms - self._clock.now_ms())
+            if not self._accumulator.flush(remaining_ms, self._sender.wakeup) or not all_queued:
                 raise KafkaTimeoutError(
                     f"flush: rows are neither acknowledged nor failed after {limit_ms} ms", condition="KAFKA_FLUSH_TIMEOUT"
                 )
@@ -506,16 +524,18 @@ class KafkaProducer:
         Calling it again does nothing more.
         """
         limit_ms = timeout_ms if timeout_ms is not None else self._settle_limit_ms()
+        deadline_ms = self._clock.now_ms() + limit_ms
         self._gatherer.close()
         if threading.current_thread() is self._thread:
             self._sender.force_close()
             return
         if limit_ms > 0:
-            self._gatherer.encode_all(min(limit_ms, self._config.max_block_ms))
+            self._gatherer.encode_all(deadline_ms)
             self._sender.initiate_close()
         else:
             self._sender.force_close()
-        self._thread.join(limit_ms / 1000)
+        remaining_ms = max(0, deadline_ms - self._clock.now_ms())
+        self._thread.join(min(remaining_ms / 1000, threading.TIMEOUT_MAX))
         if self._thread.is_alive():
             if limit_ms > 0:
                 logger.warning("! closing %s forcefully: rows were left after %d ms", self.client_id, limit_ms)

@@ -94,6 +94,7 @@ class ProducerBatch:
     __slots__ = (
         "attempts",
         "attempts_when_leader_last_changed",
+        "backoff_ms",
         "base_sequence",
         "base_timestamp",
         "block_bytes",
@@ -124,6 +125,7 @@ class ProducerBatch:
         "segments",
         "sender_waits",
         "sequence_has_been_reset",
+        "surplus",
         "topic_partition",
     )
 
@@ -145,6 +147,7 @@ class ProducerBatch:
 
         # Guarded by the queue's lock while the batch is in a queue.
         self.memory = PoolMemory()  # blocks, and a charge for segments; a child of a split has neither
+        self.surplus = PoolMemory()  # what compression has saved and nobody has given back yet
         self.block_bytes = 0  # reserved in the blocks
         self.segments: list[Segment] = []  # where the records lie, in order
         self.record_count = 0  # reserved rows; all of them are written once `reservations` is 0
@@ -167,6 +170,7 @@ class ProducerBatch:
         self.base_sequence = NO_SEQUENCE
         self.sequence_has_been_reset = False
         self.attempts = 0
+        self.backoff_ms = 0  # how long the latest retry waits
         self.last_attempt_ms = created_ms
         self.drained_ms = 0
         self.in_flight = False  # a request refers to its blocks
@@ -193,28 +197,33 @@ class ProducerBatch:
 
     def reserve(self, part: Part, memory: PoolMemory, max_timestamp: int) -> int:
         """Take room in the blocks for a part; returns where it begins, for `write`. The queue's lock is held."""
-        start = self.block_bytes
-        self.memory.add(memory)
-        self.block_bytes += part.size_bytes
+        start, end = self.block_bytes, self.block_bytes + part.size_bytes
+        segment: Segment = range(start, end)
+        continued = False
         if self.segments and isinstance(self.segments[-1], range):
-            self.segments[-1] = range(self.segments[-1].start, self.block_bytes)
-        else:
-            self.segments.append(range(start, self.block_bytes))
-        self._count(part, max_timestamp)
+            segment, continued = range(self.segments[-1].start, end), True
+        self._take(part, memory, max(self.max_timestamp, max_timestamp), segment, continued)
+        self.block_bytes = end
         return start
 
     def reserve_segment(self, part: Part, memory: PoolMemory, max_timestamp: int) -> int:
         """Take a segment of its own for a part, and a charge; returns it, for `attach`. The queue's lock is held."""
-        self.memory.add(memory)
-        self.segments.append(None)
-        self._count(part, max_timestamp)
-        return len(self.segments) - 1
+        place = len(self.segments)
+        self._take(part, memory, max(self.max_timestamp, max_timestamp), None, continued=False)
+        return place
 
-    def _count(self, part: Part, max_timestamp: int) -> None:
-        self.parts.append(part)
-        self.record_count += part.row_count
-        self.record_bytes += part.size_bytes
-        self.max_timestamp = max(self.max_timestamp, max_timestamp)
+    def _take(self, part: Part, memory: PoolMemory, max_timestamp: int, segment: Segment, continued: bool) -> None:
+        rows, size = part.row_count, part.size_bytes
+        self.memory.add(memory)
+        # Nothing is called from here on until the caller has noted the reservation, so that no interrupt can part the two.
+        if continued:
+            self.segments[-1] = segment
+        else:
+            self.segments += [segment]
+        self.parts += [part]
+        self.record_count += rows
+        self.record_bytes += size
+        self.max_timestamp = max_timestamp
         self.reservations += 1
 
     def write(self, start: int, data: memoryview) -> None:
@@ -233,7 +242,7 @@ class ProducerBatch:
     # CLOSING: the caller that filled it, or the Sender
 
     def finish(self, compression: Compression) -> PoolMemory:
-        """Fix the records section, compressed if that makes it smaller; returns memory that is no longer needed.
+        """Fix the records section, compressed if that makes it smaller; returns `surplus`, memory that is no longer needed.
 
         Incompressible records go uncompressed, as the attributes then say: every reader accepts that, and it spares both sides.
         """
@@ -243,9 +252,10 @@ class ProducerBatch:
             packed = self._packed(compression)
             if sum(map(len, packed)) < self.record_bytes or self._is_packed():
                 self.codec = compression.codec
-                return self._replace_records(packed)
+                self._replace_records(packed)
+                return self.surplus
         self.body = self._raw_views()
-        return PoolMemory()
+        return self.surplus
 
     def _is_packed(self) -> bool:
         return any(isinstance(segment, PackedRecords) for segment in self.segments)
@@ -276,13 +286,13 @@ class ProducerBatch:
         starts = range(segment.start - segment.start % size, stop, size)
         return [memoryview(self.memory.blocks[at // size])[max(segment.start - at, 0) : min(stop - at, size)] for at in starts]
 
-    def _replace_records(self, packed: list[memoryview]) -> PoolMemory:
+    def _replace_records(self, packed: list[memoryview]) -> None:
         """Hold the compressed records alone. They have memory of their own: blocks that it takes the place of are let go."""
-        self.body, self.segments = packed, []
         held, needed = self.memory, -(-sum(map(len, packed)) // self.block_size)
-        self.memory = PoolMemory([], min(needed, len(held)))
-        let_go = max(0, self.memory.charged - held.charged)
-        return PoolMemory(held.blocks[let_go:], held.charged + let_go - self.memory.charged)
+        memory = PoolMemory([], min(needed, len(held)))
+        let_go = max(0, memory.charged - held.charged)
+        surplus = PoolMemory(held.blocks[let_go:], held.charged + let_go - memory.charged)
+        self.body, self.segments, self.memory, self.surplus = packed, [], memory, surplus  # at once, for the case of an interrupt
 
     def split(self, raw_limit: int) -> list[ProducerBatch]:
         """Cut a batch that the broker found too large into smaller ones, of `raw_limit` bytes of records or of a single one.

@@ -6,18 +6,21 @@ compressed while it is in the cache if the codec allows. Work per partition and 
 SENDING answers the Sender: which nodes are ready, which batches to take, which have expired. It never sleeps and never sends.
 
 Law: nobody waits for memory while holding a reservation. A batch with a reservation is not drained, so memory that it keeps
-busy could never come back; a slice that finds the pool empty fills what it has reserved so far, and only then waits.
+busy could never come back; a slice that finds the pool empty fills what it has reserved so far, and only then waits. A slice of
+gathered records has been charged for before, and never waits.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from random import Random
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +29,12 @@ from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config import ROUND_ROBIN, ProducerConfig
 from spark_kafka_sink.errors import KafkaError, closed_error
 from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.producer.buffer_pool import BufferPool
+from spark_kafka_sink.producer.buffer_pool import BufferPool, PoolMemory
 from spark_kafka_sink.producer.delivery import RecordsOwner
 from spark_kafka_sink.producer.partition_queue import PartitionQueue
 from spark_kafka_sink.producer.partitioner import RoundRobinPartitioner, StickyPartitioner
 from spark_kafka_sink.producer.producer_batch import Compression, PackedRecords, ProducerBatch
-from spark_kafka_sink.producer.slice_layout import Reservation, SliceLayout, SortedSlice
+from spark_kafka_sink.producer.slice_layout import SEGMENT_BYTES, Reservation, SliceLayout, SortedSlice
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import CompressionRatioEstimator, compress_blocks
@@ -52,6 +55,7 @@ class TopicQueues:
         self.by_partition: dict[int, PartitionQueue] = {}
         self.sticky = StickyPartitioner(config.batch_size, self._open_bytes, random)
         self.round_robin = RoundRobinPartitioner()
+        self.load_state: LoadState | None = None  # Sender only: what the sticky partitioner's queue lengths were taken from
 
     def _open_bytes(self, partition: int) -> int:
         queue = self.by_partition.get(partition)
@@ -59,11 +63,16 @@ class TopicQueues:
         return batch.record_bytes if batch is not None else 0
 
 
+# Cluster, slow nodes, and two counters that change with any queue's length.
+LoadState: TypeAlias = tuple[Cluster, frozenset[int], int, int]
+
+
 @dataclass(slots=True)
 class ReadyCheckResult:
     ready_nodes: set[int] = field(default_factory=set)
     next_ready_check_delay_ms: int = NEVER_MS
     unknown_leader_topics: set[str] = field(default_factory=set)
+    occupied: dict[int, list[int]] = field(default_factory=dict)  # by leader: places, ascending, of the queues with batches
 
 
 @dataclass(slots=True)
@@ -76,6 +85,9 @@ class NodeWait:
 
 class Sequencer(Protocol):
     """What draining needs of TransactionManager."""
+
+    @property
+    def has_producer_id(self) -> bool: ...
 
     def must_stop_draining(self, first: ProducerBatch) -> bool: ...
 
@@ -115,6 +127,7 @@ class RecordAccumulator:
         self._queues: list[PartitionQueue] = []  # all of them in the order they were made; grows only
         self._node_waits: dict[int, NodeWait] = {}  # Sender only, and only with partitioner.availability.timeout.ms
         self._drain_after: dict[int, int] = {}  # Sender only: node -> index into _queues of the partition drained last
+        self._moves = 0  # Sender only: counts batches that have left a queue or come back to one
         self._closed = False
         self._ended_by: KafkaError | None = None
         self._lock = threading.Lock()  # guards the five below, and the making of queues
@@ -142,8 +155,9 @@ class RecordAccumulator:
         owner: RecordsOwner,
         wake_sender: Callable[[], None],
         *,
-        max_block_ms: int | None,
+        max_block_ms: int,
         created_ms: int | None = None,
+        prepaid: PoolMemory | None = None,
     ) -> None:
         """Put a slice's rows into their partitions' batches, filling batch after batch.
 
@@ -154,8 +168,9 @@ class RecordAccumulator:
             partitions: int32[n], where each row goes.
             rows: int32[n], where each row stood in the caller's chunk.
             owner: hears what becomes of every row, also of those that find no place because this raises.
-            max_block_ms: how long each wait for memory may be; None on the Sender's thread: memory is then overdrawn.
+            max_block_ms: how long each wait for memory may be.
             created_ms: since when the rows wait; now, if not given.
+            prepaid: a charge for these rows that the caller has; they never wait then. What is left of it stays the caller's.
 
         Raises:
             KafkaTimeoutError: no memory within `max_block_ms`. Rows that had found a place stay and are sent.
@@ -164,32 +179,42 @@ class RecordAccumulator:
         layout: SliceLayout | None = None
         try:
             sorted_slice = SortedSlice(columns, partitions, rows)
-            layout = SliceLayout(self, topic, sorted_slice, owner, created_ms)
+            layout = SliceLayout(self, topic, sorted_slice, owner, created_ms, prepaid)
             while not layout.done:
-                reservations = layout.reserve()
-                if reservations:
-                    self._fill(sorted_slice, reservations, wake_sender)
-                elif max_block_ms is not None:
-                    self._wait_for_memory(layout, max_block_ms, wake_sender)
-                else:
-                    layout.overdraw_memory()
+                layout.reservations = []  # here: an interrupt at the call below must not have the former ones filled again
+                try:
+                    layout.reserve()
+                finally:  # rows that have room are filled in, whatever keeps the others from getting any
+                    if layout.reservations:
+                        self._fill(sorted_slice, layout.reservations, wake_sender)
+                if not layout.reservations:
+                    blocks, charge, stock = layout.memory_wanted
+                    self.wait_for_memory(blocks, charge, stock, max_block_ms, wake_sender)
         except BaseException as error:
             told = error if isinstance(error, KafkaError) else KafkaError(f"rows for {topic} cannot be encoded: {error!r}")
-            left = rows if layout is None else layout.rows_without_place()
+            left = rows
+            if layout is not None:
+                left = layout.rows_without_place()
+                layout.give_back_stock()
+                self._spoil_open(layout.reservations, wake_sender)
             self._on_abandoned(topic, len(left))
             owner.abandon(left, told)
             raise
 
-    def _wait_for_memory(self, layout: SliceLayout, max_block_ms: int, wake_sender: Callable[[], None]) -> None:
-        """The pool is empty: have everything sent that is queued, and wait for what comes back."""
-        with self._lock:
-            self._starving_callers += 1  # first, so that the Sender sees it when it wakes
+    def wait_for_memory(
+        self, block_count: int, charge: int, into: PoolMemory, max_block_ms: int, wake_sender: Callable[[], None]
+    ) -> None:
+        """The pool is empty: have everything sent that is queued, and wait for what comes back. Raises as BufferPool.allocate."""
+        counted = False
         try:
+            with self._lock:
+                self._starving_callers += 1  # first, so that the Sender sees it when it wakes
+                counted = True
             wake_sender()
-            layout.wait_for_memory(max_block_ms)
+            self.pool.allocate(block_count, max_block_ms, charge=charge, into=into)
         finally:
             with self._lock:
-                self._starving_callers -= 1
+                self._starving_callers -= counted
 
     def assign_partitions(
         self,
@@ -243,20 +268,25 @@ class RecordAccumulator:
     def new_batch(
         self, queue: PartitionQueue, base_timestamp: int, raw_limit: int, created_ms: int | None = None
     ) -> ProducerBatch:
-        """A batch for the tail of a queue, whose lock the caller holds."""
+        """A batch for the tail of a queue, whose lock the caller holds; to be put there, with `enqueue`, when it has rows."""
         with self._lock:
             self._newest_flush_id += 1
-            batch = ProducerBatch(
-                queue.topic_partition,
-                self._clock.now_ms() if created_ms is None else created_ms,
-                raw_limit,
-                base_timestamp,
-                self._newest_flush_id,
-                self.pool.block_size,
-            )
+            flush_id = self._newest_flush_id
+        return ProducerBatch(
+            queue.topic_partition,
+            self._clock.now_ms() if created_ms is None else created_ms,
+            raw_limit,
+            base_timestamp,
+            flush_id,
+            self.pool.block_size,
+        )
+
+    def enqueue(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Put a new batch at the tail of a queue, whose lock the caller holds. Doing it twice does no more."""
+        with self._lock:
             self._incomplete.add(batch)
-        queue.batches.append(batch)
-        return batch
+        if not queue.batches or queue.batches[-1] is not batch:
+            queue.batches.append(batch)
 
     def is_closed(self) -> bool:
         return self._closed
@@ -266,9 +296,8 @@ class RecordAccumulator:
             raise closed_error(self._ended_by, "Cannot write: the producer is closed or being closed")
 
     def _fill(self, sorted_slice: SortedSlice, reservations: list[Reservation], wake_sender: Callable[[], None]) -> None:
-        """Encode the reserved rows, each at its place; whatever happens, every reservation ends."""
+        """Encode the reserved rows, each at its place, and end their reservations; `append` ends those left open by an error."""
         first = reservations[0].lo
-        unwritten = deque(reservations)
         wake = False
         try:
             rows = sorted_slice.interleave(first, reservations[-1].hi)
@@ -280,27 +309,24 @@ class RecordAccumulator:
                 for reservation in group:
                     if self._compression.enabled:
                         self._finish_if_full(reservation)
-                    wake |= self._release(unwritten.popleft())
+                    wake |= self._release(reservation)
         finally:
-            for reservation in unwritten:
-                self._spoil(reservation)
-                wake |= self._release(reservation)
             if wake:
                 wake_sender()
 
     def _write_segment(self, rows: InterleavedRows, first: int, reservation: Reservation) -> None:
         """Rows that keep the memory they are written to; compressed at once where that can be done part by part."""
-        packed = self._packed_segment(rows, first, reservation) if self._compression.is_blockwise else None
+        is_large = reservation.size_bytes >= SEGMENT_BYTES  # a small one would compress badly by itself
+        packed = self._packed_segment(rows, first, reservation) if self._compression.is_blockwise and is_large else None
         if packed is None:
             data = _written(rows, reservation.lo - first, reservation.hi - first, reservation.size_bytes)
             reservation.batch.attach(reservation.place, data)
             return
         reservation.batch.attach(reservation.place, packed)
-        surplus = self.pool.blocks_for(reservation.size_bytes) - self.pool.blocks_for(packed.size_bytes)
+        surplus = reservation.charge - self.pool.blocks_for(packed.size_bytes)
         if surplus > 0:
             with reservation.queue.lock:
-                freed = reservation.batch.memory.take(0, surplus)
-            self.pool.deallocate(freed)
+                self.pool.reduce_charge(reservation.batch.memory, surplus)
 
     def _packed_segment(self, rows: InterleavedRows, first: int, reservation: Reservation) -> PackedRecords | None:
         """Compressed in steps that stay in a core's cache; None if the first step does not shrink."""
@@ -326,6 +352,15 @@ class RecordAccumulator:
         if is_last_writer:
             self.finish(batch)
 
+    def _spoil_open(self, reservations: list[Reservation], wake_sender: Callable[[], None]) -> None:
+        """End the reservations whose rows were not written. What lies in their batches fails, with these rows."""
+        for reservation in reservations:
+            if reservation.is_open:
+                self._spoil(reservation)
+                self._release(reservation)
+        if reservations:
+            wake_sender()
+
     def _spoil(self, reservation: Reservation) -> None:
         batch = reservation.batch
         with reservation.queue.lock:
@@ -338,8 +373,11 @@ class RecordAccumulator:
         """End a reservation; returns whether the Sender should look at the batch now."""
         queue, batch = reservation.queue, reservation.batch
         with queue.lock:
+            is_full = batch.is_full()
+            # Nothing is called from here on: no interrupt can leave a reservation half ended.
+            reservation.is_open = False
             batch.reservations -= 1
-            batch.sender_waits |= batch.is_full() or reservation.begins_batch  # kept until the last of its writers is done
+            batch.sender_waits |= is_full or reservation.begins_batch  # kept until the last of its writers is done
             wake = batch.sender_waits and batch.reservations == 0
             batch.sender_waits &= not wake
         return wake
@@ -361,22 +399,26 @@ class RecordAccumulator:
     def ready(self, cluster: Cluster, now_ms: int) -> ReadyCheckResult:
         """Which nodes have a batch to send: full, lingered, or wanted at once (no memory left, flush, close).
 
-        Minus partitions that back off or are muted. Also tells for how long nothing more will become ready by itself.
+        Minus partitions that back off, are muted, or wait for the answer to another batch. Also tells for how long nothing more
+        will become ready by itself, and where `drain` has to look.
         """
         result = ReadyCheckResult()
         all_at_once = self.wants_all_at_once()
-        for queue in self._queues:
+        for index, queue in enumerate(self._queues):
             if queue.batches:
-                self._check_ready(queue, cluster, now_ms, all_at_once, result)
+                self._check_ready(index, queue, cluster, now_ms, all_at_once, result)
         if self._config.partitioner_adaptive_partitioning_enable:
             self._update_load(cluster)
         return result
 
-    def _check_ready(self, queue: PartitionQueue, cluster: Cluster, now_ms: int, at_once: bool, result: ReadyCheckResult) -> None:
+    def _check_ready(
+        self, index: int, queue: PartitionQueue, cluster: Cluster, now_ms: int, at_once: bool, result: ReadyCheckResult
+    ) -> None:
         leader = cluster.leader_for(queue.topic_partition)
         if leader is None:
             result.unknown_leader_topics.add(queue.topic_partition.topic)
             return
+        result.occupied.setdefault(leader, []).append(index)
         if queue.muted or leader in result.ready_nodes:
             return
         with queue.lock:
@@ -387,6 +429,8 @@ class RecordAccumulator:
                 batch.sender_waits = True
                 return
             full = len(queue.batches) > 1 or batch.is_full()
+        if self._waits_for_an_answer(batch):
+            return  # which ends the Sender's sleep by itself
         batch.maybe_update_leader_epoch(cluster.leader_epoch(queue.topic_partition))
         remaining_ms = self._remaining_backoff_ms(batch, now_ms)
         if remaining_ms == 0 and not (full or at_once):
@@ -396,27 +440,35 @@ class RecordAccumulator:
         else:
             result.next_ready_check_delay_ms = min(result.next_ready_check_delay_ms, remaining_ms)
 
+    def _waits_for_an_answer(self, batch: ProducerBatch) -> bool:
+        """For another batch of its partition. Without a producer id all wait, but nodes count as ready, so as to be connected."""
+        return self._sequencer is not None and self._sequencer.has_producer_id and self._sequencer.must_stop_draining(batch)
+
     def _remaining_backoff_ms(self, batch: ProducerBatch, now_ms: int) -> int:
         if not batch.in_retry or batch.has_leader_changed_for_the_ongoing_retry():
             return 0
-        return max(0, self._backoff_ms(batch) - batch.waited_ms(now_ms))
+        return max(0, batch.backoff_ms - batch.waited_ms(now_ms))
 
-    def _backoff_ms(self, batch: ProducerBatch) -> int:
-        """retry.backoff.ms · 2^(attempts-1), at most retry.backoff.max.ms, ±20 % (KIP-580); the same at each look."""
-        base = self._config.retry_backoff_ms * 2 ** min(batch.attempts - 1, 30)
-        jitter = 0.8 + 0.4 * ((batch.flush_id * 2_654_435_761 + batch.attempts * 40_503) % 1000) / 1000
-        return int(min(base, max(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)) * jitter)
+    def _draw_backoff_ms(self, attempts: int) -> int:
+        """retry.backoff.ms · 2^(attempts-1), at most retry.backoff.max.ms, ±20 % (KIP-580)."""
+        base = self._config.retry_backoff_ms * 2 ** min(attempts - 1, 30)
+        most = max(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
+        return int(min(base, most) * self._random.uniform(0.8, 1.2))
 
     def _update_load(self, cluster: Cluster) -> None:
+        slow = frozenset(node for node in self._node_waits if self._is_slow(node))
+        state = (cluster, slow, self._newest_flush_id, self._moves)
         for topic, queues in list(self._topics.items()):
-            if not queues.sticky.in_use:
+            if not queues.sticky.in_use or queues.load_state == state:
                 continue
+            queues.load_state = state
             by_partition = queues.by_partition
             if len(by_partition) < (cluster.partition_count(topic) or NEVER_MS):
                 queues.sticky.update_load([], [], all_counted=True)  # a partition never written to would never be drawn
                 continue
             led = [by_partition[partition] for partition in self._available(topic, cluster)]  # only what may be drawn
-            led = [queue for queue in led if not self._is_slow(cluster.leader_for(queue.topic_partition))] or led
+            if slow:
+                led = [queue for queue in led if cluster.leader_for(queue.topic_partition) not in slow] or led
             lengths = [len(queue.batches) for queue in led]
             queues.sticky.update_load(lengths, [queue.topic_partition.partition for queue in led], len(led) == len(by_partition))
 
@@ -428,19 +480,42 @@ class RecordAccumulator:
             if takes_batches:
                 wait.taken_ms = now_ms
 
-    def _is_slow(self, node: int | None) -> bool:
-        wait = self._node_waits.get(node) if node is not None else None
-        return wait is not None and wait.ready_ms - wait.taken_ms > self._config.partitioner_availability_timeout_ms
+    def _is_slow(self, node: int) -> bool:
+        wait = self._node_waits[node]
+        return wait.ready_ms - wait.taken_ms > self._config.partitioner_availability_timeout_ms
 
-    def drain(self, cluster: Cluster, nodes: Iterable[int], max_size: int, now_ms: int) -> dict[int, list[ProducerBatch]]:
-        """Take one batch of each partition that a ready node leads, up to `max_size` bytes a node (one batch always fits)."""
-        return {node: self._drain_node(cluster, node, max_size, now_ms) for node in nodes}
+    def drain(
+        self,
+        cluster: Cluster,
+        nodes: Iterable[int],
+        max_size: int,
+        now_ms: int,
+        occupied: Mapping[int, Sequence[int]] | None = None,
+    ) -> dict[int, list[ProducerBatch]]:
+        """Take one batch of each partition that a ready node leads, up to `max_size` bytes a node (one batch always fits).
 
-    def _drain_node(self, cluster: Cluster, node: int, max_size: int, now_ms: int) -> list[ProducerBatch]:
+        `occupied` is what `ready` found in this round, for the same cluster; without it this looks at all queues once more.
+        """
+        if occupied is None:
+            occupied = self._occupied(cluster)
+        return {node: self._drain_node(cluster, node, occupied.get(node, ()), max_size, now_ms) for node in nodes}
+
+    def _occupied(self, cluster: Cluster) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for index, queue in enumerate(self._queues):
+            leader = cluster.leader_for(queue.topic_partition) if queue.batches else None
+            if leader is not None:
+                found.setdefault(leader, []).append(index)
+        return found
+
+    def _drain_node(
+        self, cluster: Cluster, node: int, occupied: Sequence[int], max_size: int, now_ms: int
+    ) -> list[ProducerBatch]:
         drained: list[ProducerBatch] = []
         size = 0
-        for index, queue in self._rotation(node):
-            if not queue.batches or queue.muted or cluster.leader_for(queue.topic_partition) != node:
+        for index in self._rotation(node, occupied):
+            queue = self._queues[index]
+            if not queue.batches or queue.muted:
                 continue
             with queue.lock:
                 batch = self._head_to_drain_locked(queue, cluster, now_ms)
@@ -450,6 +525,7 @@ class RecordAccumulator:
                     break
                 queue.batches.popleft()
                 batch.closed = True
+            self._moves += 1
             self._drain_after[node] = index
             if not self._can_finish(batch):
                 continue
@@ -475,11 +551,10 @@ class RecordAccumulator:
             return False
         return True
 
-    def _rotation(self, node: int) -> Iterator[tuple[int, PartitionQueue]]:
-        """All queues, beginning behind the one this node was sent last, so that none starves behind the request size."""
-        count = len(self._queues)
-        start = self._drain_after.get(node, -1) + 1
-        return ((index % count, self._queues[index % count]) for index in range(start, start + count))
+    def _rotation(self, node: int, occupied: Sequence[int]) -> Iterator[int]:
+        """The queues of a node, beginning behind the one it was sent last, so that none starves behind the request size."""
+        start = bisect_right(occupied, self._drain_after.get(node, -1))
+        return chain(occupied[start:], occupied[:start])
 
     def _head_to_drain_locked(self, queue: PartitionQueue, cluster: Cluster, now_ms: int) -> ProducerBatch | None:
         if not queue.batches:
@@ -498,6 +573,7 @@ class RecordAccumulator:
     def reenqueue(self, batch: ProducerBatch, now_ms: int) -> None:
         """Put a batch back that is to be retried, in sequence order if it has a sequence."""
         batch.reenqueued(now_ms)
+        batch.backoff_ms = self._draw_backoff_ms(batch.attempts)  # once: a new draw at each look would end at the first short one
         self.insert(batch)
 
     def split_and_reenqueue(self, big: ProducerBatch) -> list[ProducerBatch]:
@@ -528,6 +604,7 @@ class RecordAccumulator:
                         break
                     place += 1
             queue.batches.insert(place, batch)
+        self._moves += 1
 
     def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
         """Take out the batches that have waited longer than delivery.timeout.ms, oldest first, and those a caller spoilt."""
@@ -540,6 +617,7 @@ class RecordAccumulator:
                     batch = queue.batches.popleft()
                     batch.closed = True
                     expired.append(batch)
+        self._moves += len(expired)
         return expired
 
     def _is_over_locked(self, batch: ProducerBatch, now_ms: int) -> bool:
@@ -567,8 +645,9 @@ class RecordAccumulator:
         if batch.in_flight:
             raise RuntimeError(f"{batch} is in flight: its memory cannot be given back")
         batch.body, batch.segments = [], []
-        if batch.memory:
-            self.pool.deallocate(batch.memory)
+        for memory in (batch.memory, batch.surplus):
+            if memory:
+                self.pool.deallocate(memory)
         self.remove_incomplete(batch)
 
     def remove_incomplete(self, batch: ProducerBatch) -> None:
@@ -600,11 +679,13 @@ class RecordAccumulator:
         Blocks at most `timeout_ms`; false when time ran out.
         """
         deadline_ms = self._clock.now_ms() + timeout_ms
-        with self._lock:
-            flush_id = self._newest_flush_id
-            self._flushes_in_progress += 1
-        wake_sender()
+        counted = False
         try:
+            with self._lock:
+                flush_id = self._newest_flush_id
+                self._flushes_in_progress += 1
+                counted = True
+            wake_sender()
             with self._lock:
                 while any(batch.flush_id <= flush_id for batch in self._incomplete):
                     remaining_ms = deadline_ms - self._clock.now_ms()
@@ -614,7 +695,7 @@ class RecordAccumulator:
             return True
         finally:
             with self._lock:
-                self._flushes_in_progress -= 1
+                self._flushes_in_progress -= counted
 
     def close(self, ended_by: KafkaError | None = None) -> None:
         """Refuse further rows, wake whoever waits for memory; what is here becomes ready at once.
@@ -643,6 +724,7 @@ class RecordAccumulator:
                     else:
                         taken.append(batch)
                 queue.batches = deque(batch for batch in queue.batches if batch.reservations)
+        self._moves += 1
         return taken
 
     def withdraw_batches(self, error: KafkaError) -> list[ProducerBatch]:
@@ -656,6 +738,7 @@ class RecordAccumulator:
                     batch.closed = True
                     batch.poison = error
                 queue.batches = deque(batch for batch in queue.batches if batch.reservations)
+        self._moves += 1
         with self._lock:
             return sorted(self._incomplete, key=lambda batch: batch.flush_id)
 

@@ -4,6 +4,8 @@
 the caller who filled it; when linger.ms is over, on the Sender's; or at flush and close. Knows how to gather and how to tell
 each record its fate; KafkaProducer knows how to encode a chunk.
 Law: chunks of a topic are encoded one at a time in the order they were begun, so records keep their order.
+Law: a record is gathered when buffer memory has been charged for its size bound. Whoever sends it waits for that, and nobody for
+anything when the chunk is encoded: its charge covers that.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, repeat
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,7 @@ import pyarrow as pa
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, closed_error
 from spark_kafka_sink.network.cluster import Cluster
+from spark_kafka_sink.producer.buffer_pool import BufferPool, PoolMemory
 from spark_kafka_sink.producer.delivery import UNKNOWN_OFFSET, Part
 from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
 from spark_kafka_sink.producer.serializers import SerializationError
@@ -35,6 +38,9 @@ logger = logging.getLogger(__name__)
 Callback = Callable[[RecordMetadata | None, KafkaError | None], None]
 
 MIN_CHUNK_BYTES = 512 * 1024  # a chunk costs some 0.2 ms however small it is; linger.ms bounds how long it is gathered
+CHUNK_SHARE = 4  # but no chunk takes more of buffer.memory than a quarter
+_NO_LIMIT = 2**62
+_SEALED = -1
 HEADERS = pa.map_(pa.string(), pa.binary())  # of records that were made one by one
 _PENDING = -1  # in a column of indexes into a chunk's acknowledgements: neither acknowledged nor failed
 _FAILED = -2
@@ -101,9 +107,10 @@ class GatheredRecords:
         self.topic = topic
         self.created_ms = clock.now_ms()  # linger.ms and delivery.timeout.ms count from the first record
         self.cluster = cluster  # in which the topic is known
+        self.memory = PoolMemory()  # a charge, for whoever has the chunk encoded
         self._lock = threading.Lock()  # guards what `add` fills
-        self._takes_records = True
-        self.size_bytes = 0
+        self._room_bytes = _NO_LIMIT  # what `size_bytes` may come to, or _SEALED
+        self.size_bytes = 0  # by the records' bounds
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] = []
         self.sent_s: list[float] = []  # when, in seconds since 1970: the timestamp of records that bring none
@@ -128,10 +135,11 @@ class GatheredRecords:
         size_bytes: int,
         details: RecordDetails | None = None,
     ) -> RecordFuture | None:
-        """Take a record in; None if the chunk takes no more."""
+        """Take a record in; None if the chunk takes no more, or has no room before more memory is charged."""
         self._lock.acquire()  # not `with`, which takes twice as long
         try:
-            if not self._takes_records:
+            size = self.size_bytes + size_bytes
+            if size > self._room_bytes:
                 return None
             callbacks = self.callbacks
             index = len(callbacks)
@@ -140,15 +148,36 @@ class GatheredRecords:
             self.sent_s.append(self._clock.wall_s())
             if details is not None:
                 self.details[index] = details
-            self.size_bytes += size_bytes
+            self.size_bytes = size
             callbacks.append(callback)
             return RecordFuture(self, index)
+        except BaseException:  # Ctrl-C in between: columns of different lengths would fail all the others too
+            self._drop_half_a_record()
+            raise
         finally:
             self._lock.release()
 
+    def _drop_half_a_record(self) -> None:
+        if self._room_bytes != _SEALED:
+            columns: tuple[list[Any], ...] = (self.values, self.keys, self.sent_s, self.callbacks)
+            rows = min(len(column) for column in columns)
+            for column in columns:
+                del column[rows:]
+            self.details.pop(rows, None)
+
+    def charge(self, memory: PoolMemory, block_size: int) -> None:
+        """Take records for as much memory as this, and what it had before; nothing is left of `memory`."""
+        with self._lock:
+            self.memory.add(memory)
+            self._room_bytes = self.memory.charged * block_size
+
+    def missing_bytes(self, size_bytes: int) -> int:
+        """How much has to be charged before a record of this size has room."""
+        return max(0, self.size_bytes + size_bytes - self._room_bytes)
+
     def refuse_records(self) -> None:
         with self._lock:
-            self._takes_records = False
+            self._room_bytes = _SEALED
 
     def seal(self) -> None:
         """No record is added from here on, and the Sender may report."""
@@ -315,6 +344,16 @@ def failed_record(
     return future
 
 
+class MemorySource(Protocol):
+    """What gathering needs of RecordAccumulator."""
+
+    pool: BufferPool
+
+    def wait_for_memory(
+        self, block_count: int, charge: int, into: PoolMemory, max_block_ms: int, wake_sender: Callable[[], None]
+    ) -> None: ...
+
+
 class _TopicLocks:
     def __init__(self) -> None:
         # Held while a chunk is encoded; the Sender takes it only if it is free. Reentrant: a callback that is told of a failure
@@ -327,10 +366,12 @@ class RecordGatherer:
     """Args:
     chunk_bytes: how much makes a chunk.
     linger_ms: how long a chunk that is not full waits for more records.
-    max_block_ms: how long a caller waits for another's chunk to be encoded.
+    max_block_ms: how long a caller waits for memory, and for another's chunk to be encoded.
+    encode: queues a sealed chunk, whose records it settles if it fails. It uses the chunk's charge, and never waits for memory.
     wake_sender: called when a chunk is begun.
-    encode: queues a sealed chunk, whose records it settles if it fails; waits so long for memory, with None not at all.
+    source: of memory.
     new_chunk: makes a chunk; interceptors have chunks of their own.
+    may_wait: whether this thread may wait for memory. The Sender's, in a callback, may not: it would wait for itself.
     """
 
     def __init__(
@@ -338,13 +379,18 @@ class RecordGatherer:
         chunk_bytes: int,
         linger_ms: int,
         max_block_ms: int,
-        encode: Callable[[GatheredRecords, int | None], None],
+        encode: Callable[[GatheredRecords], None],
         wake_sender: Callable[[], None],
         clock: Clock,
+        source: MemorySource,
         new_chunk: NewChunk = GatheredRecords,
+        may_wait: Callable[[], bool] = lambda: True,
     ) -> None:
         self._new_chunk = new_chunk
-        self.chunk_bytes = max(chunk_bytes, MIN_CHUNK_BYTES)
+        self._source = source
+        self._pool = source.pool
+        self._may_wait = may_wait
+        self.chunk_bytes = min(max(chunk_bytes, MIN_CHUNK_BYTES), max(1, self._pool.total_memory // CHUNK_SHARE))
         self.chunks: dict[str, GatheredRecords] = {}  # by topic: those that take records
         self._linger_ms = linger_ms
         self._max_block_ms = max_block_ms
@@ -365,37 +411,77 @@ class RecordGatherer:
         size_bytes: int,
         details: RecordDetails | None = None,
     ) -> RecordFuture:
-        """Take a record into the topic's chunk; begin one if there is none. Blocks as encode_full; raises ProducerClosedError."""
+        """Take a record into the topic's chunk when there is memory for it; begin a chunk if there is none.
+
+        Blocks at most max.block.ms for memory, and as encode_full.
+
+        Raises:
+            ProducerClosedError: the producer is closed, or was while this waited.
+            RecordTooLargeError, KafkaTimeoutError: no memory for the record at all, or not in time.
+        """
         locks = self._topics.get(topic) or self._topics.setdefault(topic, _TopicLocks())
-        with locks.chunk:
-            if self._closed:
-                raise closed_error(self._ended_by, "Cannot send: the producer is closed or being closed")
-            chunk = self.chunks.get(topic)
-            if chunk is None:
-                chunk = self.chunks[topic] = self._new_chunk(topic, cluster, self._clock)
-            future = chunk.add(key, value, callback, size_bytes, details)
-            assert future is not None  # only a closed gatherer keeps chunks that refuse
+        memory = PoolMemory()
+        try:
+            while True:
+                with locks.chunk:
+                    if self._closed:
+                        raise closed_error(self._ended_by, "Cannot send: the producer is closed or being closed")
+                    chunk = self.chunks.get(topic)
+                    missing = self._pool.blocks_for(size_bytes if chunk is None else chunk.missing_bytes(size_bytes))
+                    had = 0 if chunk is None else chunk.memory.charged
+                    if missing <= memory.charged:
+                        begins = chunk is None
+                        if chunk is None:
+                            chunk = self._new_chunk(topic, cluster, self._clock)
+                        chunk.charge(memory, self._pool.block_size)
+                        future = chunk.add(key, value, callback, size_bytes, details)
+                        if future is not None:
+                            if begins:
+                                self.chunks[topic] = chunk
+                            break
+                        continue  # somebody else was faster to use the room
+                self._charge(missing - memory.charged, had, memory)
+        finally:
+            if memory:
+                self._pool.deallocate(memory)
         if chunk.size_bytes >= self.chunk_bytes:
             self.encode_full(topic)
-        else:
+        elif begins:
             self._wake_sender()  # so that it counts the linger
         return future
 
+    def _charge(self, missing: int, had: int, memory: PoolMemory) -> None:
+        """Charge for a record, or for as much again as its chunk has, up to a full one: so that it takes few steps to fill."""
+        ample = min(had, self._pool.blocks_for(self.chunk_bytes) - had)
+        if ample > missing and self._pool.try_allocate(0, charge=ample, into=memory) is not None:
+            return
+        if self._pool.try_allocate(0, charge=missing, into=memory) is not None:
+            return
+        if not self._may_wait():
+            raise KafkaTimeoutError(
+                "there is no buffer memory for a record that was sent in a callback, which cannot wait for any: memory comes back"
+                " on the thread that calls callbacks; raise buffer.memory, or send from another thread",
+                condition="KAFKA_BUFFER_EXHAUSTED",
+            )
+        self._source.wait_for_memory(0, missing, memory, self._max_block_ms, self._wake_sender)
+
     def encode_full(self, topic: str) -> None:
-        """Queue a topic's chunk, which has reached `chunk_bytes`. Blocks while memory is exhausted; errors go to the records."""
+        """Queue a topic's chunk, which has reached `chunk_bytes`. Blocks while others encode one; errors go to the records."""
         self._encode_topic(topic, self._max_block_ms)
 
-    def encode_all(self, max_block_ms: int) -> None:
-        """Queue whatever is gathered, for flush and close. Blocks at most `max_block_ms` each time it needs memory."""
+    def encode_all(self, deadline_ms: int) -> bool:
+        """Queue whatever is gathered, for flush and close. False if others are still encoding at the deadline; nothing fails."""
+        done = True
         for topic in list(self._topics):
-            self._encode_topic(topic, max_block_ms)
+            done &= self._encode_topic(topic, max(0, deadline_ms - self._clock.now_ms()))
+        return done
 
     def encode_topic(self, topic: str) -> None:
         """Queue what is gathered for a topic, so that what comes by other ways follows it. Raises KafkaTimeoutError."""
         if topic in self._topics and not self._encode_topic(topic, self._max_block_ms):
             raise KafkaTimeoutError(
-                f"records sent to {topic} before still wait for buffer memory after max.block.ms={self._max_block_ms}",
-                condition="KAFKA_BUFFER_EXHAUSTED",
+                f"records sent to {topic} before are still being encoded by another thread after"
+                f" max.block.ms={self._max_block_ms}"
             )
 
     def encode_lingered(self, now_ms: int, at_once: bool) -> int:
@@ -405,7 +491,7 @@ class RecordGatherer:
             remaining_ms = 0 if at_once else chunk.created_ms + self._linger_ms - now_ms
             if remaining_ms > 0:
                 delay_ms = min(delay_ms, remaining_ms)
-            elif not self._encode_topic(topic, None):
+            elif not self._encode_topic(topic, 0):
                 delay_ms = min(delay_ms, max(1, self._linger_ms))  # somebody is at it, and may not take what came last
         return delay_ms
 
@@ -420,18 +506,24 @@ class RecordGatherer:
                     chunk.refuse_records()
 
     def take_all(self) -> list[GatheredRecords]:
-        """Sender: the chunks that are gathered and not queued yet, to be failed."""
-        return [chunk for topic in list(self._topics) if (chunk := self._take(topic)) is not None]
+        """Sender: the chunks that are gathered and not queued yet, to be failed. Their memory has been given back."""
+        taken = [chunk for topic in list(self._topics) if (chunk := self._take(topic)) is not None]
+        for chunk in taken:
+            self._pool.deallocate(chunk.memory)
+        return taken
 
-    def _encode_topic(self, topic: str, max_block_ms: int | None) -> bool:
+    def _encode_topic(self, topic: str, timeout_ms: int) -> bool:
         """Queue a topic's chunk. False if another thread is queueing the one before, and time ran out for waiting."""
         encoding = self._topics[topic].encoding
-        if not encoding.acquire(timeout=0 if max_block_ms is None else max_block_ms / 1000):
+        if not encoding.acquire(timeout=min(timeout_ms / 1000, threading.TIMEOUT_MAX)):
             return False
         try:
             chunk = self._take(topic)
             if chunk is not None:
-                self._encode(chunk, max_block_ms)
+                try:
+                    self._encode(chunk)
+                finally:
+                    self._pool.deallocate(chunk.memory)
             return True
         finally:
             encoding.release()

@@ -262,7 +262,8 @@ class Sender:
                 self._metadata.add_topic(topic, now_ms)
             self._metadata.request_update("no leader known for a partition of " + ", ".join(sorted(result.unknown_leader_topics)))
         timeout_ms = min(MAX_POLL_MS, gathering_ms, result.next_ready_check_delay_ms)
-        self._expire(now_ms)  # before draining: what is late must not go into a request
+        if self._expire(now_ms):  # before draining: what is late must not go into a request
+            timeout_ms = 0  # it may have been what others of its partition waited for
 
         nodes = []
         for node in result.ready_nodes:
@@ -276,7 +277,7 @@ class Sender:
         if self._transactions is not None and not self._transactions.has_producer_id:
             nodes = []  # nothing can be numbered yet; the answer wakes the poll below
             timeout_ms = min(timeout_ms, self._config.retry_backoff_ms)
-        drained = self._accumulator.drain(cluster, nodes, self._config.max_request_size, now_ms)
+        drained = self._accumulator.drain(cluster, nodes, self._config.max_request_size, now_ms, result.occupied)
         self._track(drained)
         timeout_ms = min(timeout_ms, self._next_expiry_delay_ms(now_ms))
         for node, batches in drained.items():
@@ -286,9 +287,9 @@ class Sender:
         if any(drained.values()):
             return 0  # there may be more for the same nodes
         if nodes:
-            # Ready, yet nothing could be taken: it waits for an answer in flight, which ends the poll by itself. No spinning,
-            # but a look now and then, because ready() stops measuring delays at a node that it has found ready.
-            timeout_ms = min(timeout_ms, self._config.retry_backoff_ms, max(1, self._config.linger_ms))
+            # Ready, yet nothing could be taken: a caller has begun to write into it since, and wakes the poll when it is done.
+            # A look now and then all the same, because ready() stops measuring delays at a node that it has found ready.
+            timeout_ms = min(timeout_ms, self._config.retry_backoff_ms)
         return max(0, timeout_ms)
 
     def _fail_if_refused(self, result: ReadyCheckResult, cluster: Cluster) -> None:
@@ -318,12 +319,14 @@ class Sender:
 
     # EXPIRY
 
-    def _expire(self, now_ms: int) -> None:
-        """Fail what delivery.timeout.ms has caught up with, in queues and in flight."""
-        for batch in self._accumulator.expired_batches(now_ms) + self._expired_in_flight(now_ms):
+    def _expire(self, now_ms: int) -> bool:
+        """Fail what delivery.timeout.ms has caught up with, in queues and in flight; returns whether there was any."""
+        expired = self._accumulator.expired_batches(now_ms) + self._expired_in_flight(now_ms)
+        for batch in expired:
             logger.debug("- %s: delivery.timeout.ms has run out", batch)
             with self._going_on(batch):
                 self._fail(batch, batch.poison or self._expiry_error(batch, now_ms), final_state=FinalState.ABORTED)
+        return bool(expired)
 
     def _expired_in_flight(self, now_ms: int) -> list[ProducerBatch]:
         limit_ms = self._config.delivery_timeout_ms

@@ -92,7 +92,7 @@ def _stable_order(partitions: npt.NDArray[np.int32]) -> npt.NDArray[np.int64] | 
     return np.argsort(codes, kind="stable")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Reservation:
     """Room for rows lo..hi (positions in the sorted slice) in a batch."""
 
@@ -104,6 +104,8 @@ class Reservation:
     lo: int
     hi: int
     size_bytes: int
+    charge: int  # that it has brought into the batch
+    is_open: bool = True  # counted in batch.reservations; the queue's lock guards both
 
 
 class BatchSource(Protocol):
@@ -118,6 +120,8 @@ class BatchSource(Protocol):
     def check_open(self) -> None: ...
 
     def new_batch(self, queue: PartitionQueue, base_timestamp: int, raw_limit: int, created_ms: int | None) -> ProducerBatch: ...
+
+    def enqueue(self, queue: PartitionQueue, batch: ProducerBatch) -> None: ...
 
 
 @dataclass(slots=True)
@@ -144,13 +148,20 @@ class SliceLayout:
     """
 
     def __init__(
-        self, accumulator: BatchSource, topic: str, rows: SortedSlice, owner: RecordsOwner, created_ms: int | None = None
+        self,
+        accumulator: BatchSource,
+        topic: str,
+        rows: SortedSlice,
+        owner: RecordsOwner,
+        created_ms: int | None = None,
+        prepaid: PoolMemory | None = None,
     ) -> None:
         self._accumulator = accumulator
         self._pool = accumulator.pool
         self._rows = rows
         self._owner = owner
         self._created_ms = created_ms  # None: when the batch is made
+        self._prepaid = prepaid  # a charge for these rows, which then never wait for memory
         self._queues = accumulator.queues_for(topic, rows.run_partitions)
         self._ends: list[int] = rows.run_ends.tolist()
         self._raw_limit = accumulator.raw_limit(topic)
@@ -158,6 +169,7 @@ class SliceLayout:
         self._row = 0  # the first row that has no room yet
         self._wanted = (0, 0)  # blocks and a charge that the pool could not give at once
         self._stock = PoolMemory()  # for the places that come next; nothing between two calls
+        self.reservations: list[Reservation] = []  # of the latest reserve(), also if it raised
         self._guesses: dict[int, _Place] | None = None  # by run; each is used once at most, and only if it still holds
 
     @property
@@ -167,39 +179,40 @@ class SliceLayout:
     def rows_without_place(self) -> npt.NDArray[np.int32]:
         return self._rows.original_rows[self._row :]
 
-    def overdraw_memory(self) -> None:
-        blocks, charge = self._wanted
-        self._stock = self._pool.overdraw(blocks, charge=charge)
+    @property
+    def memory_wanted(self) -> tuple[int, int, PoolMemory]:
+        """Blocks and a charge that the pool could not give at once, and where to put them."""
+        return *self._wanted, self._stock
 
-    def wait_for_memory(self, max_block_ms: int) -> None:
-        blocks, charge = self._wanted
-        self._stock = self._pool.allocate(blocks, max_block_ms, charge=charge)
+    def give_back_stock(self) -> None:
+        """Give back the memory that no place has taken; needed only if something has raised."""
+        self._pool.deallocate(self._stock)
 
     def reserve(self) -> list[Reservation]:
-        """Room for as many of the remaining rows as there is memory for now; an empty list when there is none at all."""
+        """Room for as many of the remaining rows as there is memory for now; an empty list when there is none at all.
+
+        Rows that had found room when this raises have it: `reservations` tells which.
+        """
+        self.reservations = []
         if self._guesses is None:
             self._guesses = self._guess_all_runs()
         guesses = self._guesses
         self._fill_stock(  # for all at once, if there is so much
             sum(each.missing_blocks for each in guesses.values()), sum(each.missing_charge for each in guesses.values())
         )
-        reservations: list[Reservation] = []
         try:
             while not self.done:
+                if self._row == self._ends[self._run]:
+                    self._run += 1
                 queue, end = self._queues[self._run], self._ends[self._run]
                 place = guesses.pop(self._run, None) or self._next_place(queue, end)
-                if not self._fill_stock(place.missing_blocks, place.missing_charge):
+                if not self._fill_stock(place.missing_blocks, place.missing_charge) and not self._use_prepaid(place):
                     break
-                reservation = self._take_place(queue, place)
-                if reservation is not None:
-                    reservations.append(reservation)
-                    self._row = place.hi
-                    if self._row == end:
-                        self._run += 1
+                self._take_place(queue, place)
         finally:
             if self._stock:
-                self._pool.deallocate(self._stock)
-        return reservations
+                self.give_back_stock()
+        return self.reservations
 
     def _guess_all_runs(self) -> dict[int, _Place]:
         """Places for all runs in the batches that are open now, as far as there is room, measured together."""
@@ -309,30 +322,61 @@ class SliceLayout:
         more_blocks, more_charge = max(0, block_count - len(self._stock.blocks)), max(0, charge - self._stock.charged)
         if more_blocks == more_charge == 0:
             return True
-        taken = self._pool.try_allocate(more_blocks, charge=more_charge)
-        if taken is None:
+        ahead = self._prepaid is not None
+        if self._pool.try_allocate(more_blocks, charge=more_charge, into=self._stock, ahead=ahead) is None:
             self._wanted = block_count, charge
             return False
-        self._stock.add(taken)
         return True
 
-    def _take_place(self, queue: PartitionQueue, place: _Place) -> Reservation | None:
+    def _use_prepaid(self, place: _Place) -> bool:
+        """For want of blocks: keep these rows in memory of their own, however few they are, for the charge that they have.
+
+        In all, the slice's segments take no more bytes than were charged for; batch by batch the charge is rounded up to blocks.
+        """
+        if self._prepaid is None:
+            return False
+        batch = place.batch
+        before, charged = (0, 0) if batch is None else (batch.record_bytes - batch.block_bytes, batch.memory.charged)
+        charge = max(0, self._pool.blocks_for(before + place.size_bytes) - charged)
+        own = min(charge, self._prepaid.charged)
+        # Nothing is called between these two: an interrupt finds the charge in one of them.
+        self._prepaid.charged -= own
+        self._stock.charged += own
+        if charge > own:
+            self._pool.overdraw(charge - own, self._stock)
+        place.is_segment, place.missing_blocks, place.missing_charge = True, 0, charge
+        return True
+
+    def _take_place(self, queue: PartitionQueue, place: _Place) -> None:
         """Reserve a place, if its batch still is as it was."""
         rows, lo, hi = self._rows, self._row, place.hi
         with queue.lock:
             self._accumulator.check_open()
             batch = queue.open_batch()
             if batch is not place.batch:
-                return None
+                return
+            is_new = batch is None
             if batch is None:
                 batch = self._accumulator.new_batch(queue, rows.timestamp_at(lo), self._raw_limit, self._created_ms)
             elif batch.record_count != place.count or batch.record_bytes != place.used:
-                return None
+                return
             part = Part(
                 self._owner, queue.topic_partition, place.count, rows.original_rows[lo:hi], rows.sizes[lo:hi], place.size_bytes
             )
-            memory = self._stock.take(place.missing_blocks, place.missing_charge)
+            reservation = Reservation(
+                queue, batch, place.count == 0, place.is_segment, 0, lo, hi, place.size_bytes, place.missing_charge
+            )
             reserve = batch.reserve_segment if place.is_segment else batch.reserve
-            at = reserve(part, memory, place.max_timestamp)
-            batch.closed = place.fills
-        return Reservation(queue, batch, place.count == 0, place.is_segment, at, lo, hi, place.size_bytes)
+            memory = self._stock.take(place.missing_blocks, place.missing_charge)
+            try:
+                reservation.place = reserve(part, memory, place.max_timestamp)
+                batch.closed = place.fills
+                self.reservations += [reservation]
+                self._row = hi
+                if is_new:
+                    self._accumulator.enqueue(queue, batch)
+            except BaseException:
+                self._stock.add(memory)  # if the batch has not got it
+                if is_new and batch.record_count:
+                    self._accumulator.enqueue(queue, batch)
+                raise

@@ -6,8 +6,10 @@ Batches are decoded at the moment they are sent, by the reference decoder, becau
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +26,7 @@ from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.record_accumulator import RecordAccumulator, Sequencer
 from spark_kafka_sink.producer.record_gatherer import (
+    RECORD_OVERHEAD,
     GatheredRecords,
     RecordDetails,
     RecordFuture,
@@ -126,6 +129,12 @@ def _all_good(topic: TopicProduceData) -> TopicProduceResponse:
     )
 
 
+def all_good(request: ClientRequest) -> ProduceResponse:
+    """The answer to a Produce request that writes all of it."""
+    assert isinstance(request.message, ProduceRequest)
+    return ProduceResponse(responses=tuple(_all_good(topic) for topic in request.message.topic_data))
+
+
 class Sent(NamedTuple):
     """One batch as it went out."""
 
@@ -158,6 +167,35 @@ class DecodingClient(MockClient):
                     where = TopicPartition(topic.name, data.index)
                     self.batches.append(Sent(request, where, decode_batch(encoded), len(encoded)))
         super().send(request, now_ms)
+
+
+class Interrupted:
+    """Runs a function and raises KeyboardInterrupt in it once, where Python looks for signals: at its n-th call or return."""
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+        self.happened = False
+        self.where = ""
+
+    def _look(self, frame: FrameType, event: str, _: object) -> None:
+        if event not in ("call", "c_return") or "spark_kafka_sink" not in frame.f_code.co_filename:
+            return
+        self._left -= 1
+        if self._left < 0:
+            sys.setprofile(None)
+            self.happened = True
+            self.where = f"{frame.f_code.co_filename}:{frame.f_lineno} {event}"
+            raise KeyboardInterrupt
+
+    def run(self, function: Callable[[], object]) -> None:
+        before = sys.getprofile()
+        sys.setprofile(self._look)
+        try:
+            function()
+        except KeyboardInterrupt:
+            assert self.happened
+        finally:
+            sys.setprofile(before)
 
 
 class Accumulation:
@@ -270,6 +308,7 @@ class Stage(Accumulation):
             self._append_gathered,
             self.wake,
             self.clock,
+            self.accumulator,
         )
         self.sender = Sender(
             self.config,
@@ -297,24 +336,25 @@ class Stage(Accumulation):
         self.run()
         assert self.txn.producer == (producer_id, epoch)
 
-    def gather(self, value: bytes, *, topic: str = TOPIC) -> RecordFuture:
-        """A single record for partition 0."""
-        details = RecordDetails(partition=0, timestamp=0)
-        return self.gatherer.begin(topic, self.metadata.cluster(), None, value, None, len(value), details)
+    def gather(self, value: bytes, *, topic: str = TOPIC, partition: int = 0) -> RecordFuture:
+        """A single record."""
+        details = RecordDetails(partition=partition, timestamp=0)
+        return self.gatherer.begin(topic, self.metadata.cluster(), None, value, None, RECORD_OVERHEAD + len(value), details)
 
-    def _append_gathered(self, chunk: GatheredRecords, max_block_ms: int | None) -> None:
+    def _append_gathered(self, chunk: GatheredRecords) -> None:
         count = len(chunk)
         columns = record_columns(*chunk.payload_columns())
         chunk.become(columns)
         self.accumulator.append(
             chunk.topic,
             columns,
-            np.zeros(count, np.int32),
+            chunk.explicit_partitions(0),
             np.arange(count, dtype=np.int32),
             chunk,
             self.wake,
-            max_block_ms=max_block_ms,
+            max_block_ms=0,
             created_ms=chunk.created_ms,
+            prepaid=chunk.memory,
         )
 
     def introduce(self) -> None:
@@ -324,9 +364,7 @@ class Stage(Accumulation):
                 self.append(b"introduction", partition=partition, topic=topic)
         self.run()
         for request in self.in_flight:
-            assert isinstance(request.message, ProduceRequest)
-            topics = [_all_good(topic) for topic in request.message.topic_data]
-            self.client.respond(ProduceResponse(responses=tuple(topics)), request=request)
+            self.client.respond(all_good(request), request=request)
         self.run()
         assert not self.accumulator.has_incomplete()
         self.client.batches.clear()

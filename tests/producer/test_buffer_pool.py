@@ -15,6 +15,7 @@ from spark_kafka_sink.errors import KafkaTimeoutError, ProducerClosedError, Reco
 from spark_kafka_sink.producer import buffer_pool
 from spark_kafka_sink.producer.buffer_pool import MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, BufferPool, PoolMemory
 from tests.fakes.clock import ManualClock
+from tests.producer.harness import Interrupted
 
 BLOCK = 1024
 WAIT_S = 10
@@ -129,11 +130,56 @@ def test_a_charge_waits_its_turn() -> None:
 
 def test_a_charge_beyond_the_total_is_let_go_when_it_ends() -> None:
     pool = pool_of(2)
-    held = pool.allocate(2, 10)
-    pool.deallocate(pool.overdraw(0, charge=3))
-    assert pool.available_memory == 0
+    held, beyond = pool.allocate(2, 10), PoolMemory()
+    pool.overdraw(3, beyond)
+    assert (beyond.charged, pool.available_memory) == (3, 0)
+    pool.deallocate(held)
+    assert pool.try_allocate(1) is None  # what is overdrawn has to come back first
+    pool.deallocate(beyond)
+    assert pool.available_memory == 2 * BLOCK
+
+
+def test_an_overdraft_takes_free_blocks_first() -> None:
+    """They are memory too."""
+    pool = pool_of(4)
+    pool.deallocate(pool.allocate(3, 10))
+    beyond = PoolMemory()
+    pool.overdraw(3, beyond)
+    assert (len(pool._free), pool.available_memory) == (1, BLOCK)
+    pool.overdraw(3, beyond)
+    assert (len(pool._free), pool.available_memory) == (0, 0)
+    held = pool.try_allocate(0)
+    pool.deallocate(beyond)
+    assert pool.available_memory == 4 * BLOCK
+    assert held is None
+
+
+def test_blocks_given_back_after_an_overdraft_make_up_for_it() -> None:
+    pool = pool_of(4)
+    held, beyond = pool.allocate(4, 10), PoolMemory()
+    pool.overdraw(2, beyond)
     pool.deallocate(held)
     assert pool.available_memory == 2 * BLOCK
+    taken = pool.allocate(1, 10)
+    assert len(pool._free) + pool._unmade == 1
+    assert len(pool._free) <= 1  # with it, what is overdrawn and what is taken: no more than the total
+    pool.deallocate(beyond)
+    pool.deallocate(taken)
+    assert pool.available_memory == 4 * BLOCK
+
+
+def test_one_who_holds_a_charge_already_overtakes_those_who_wait() -> None:
+    """He gives it back right afterwards; the Sender must not be held up by callers that wait for it."""
+    clock = WaitingClock()
+    pool = pool_of(3, clock)
+    held = pool.allocate(2, 10)
+    waiter = in_thread(lambda: pool.allocate(2, 10))
+    clock.await_waiter()
+    taken = pool.try_allocate(1, ahead=True)
+    assert taken is not None
+    pool.deallocate(held)
+    pool.deallocate(taken)
+    assert len(waiter.result(WAIT_S)) == 2
 
 
 def test_nothing_can_be_had_even_when_the_pool_is_empty() -> None:
@@ -411,6 +457,53 @@ def test_waits_are_measured() -> None:
     with pytest.raises(KafkaTimeoutError):
         pool.allocate(1, 25)
     assert (pool.waits.total, pool.exhausted.total) == (25_000_000, 1)
+
+
+def test_an_interrupt_at_any_point_leaves_each_block_with_one_holder() -> None:
+    """Memory that was taken and not yet returned to the caller was nobody's: the pool shrank with each Ctrl-C."""
+    at, happened = 1, True
+    while happened:
+        pool = pool_of(6)
+        pool.deallocate(pool.allocate(2, 0))
+        held, other = PoolMemory(), pool.allocate(1, 0)
+
+        def use(pool: BufferPool = pool, held: PoolMemory = held, other: PoolMemory = other) -> None:
+            pool.try_allocate(2, charge=1, into=held)
+            pool.reduce_charge(held, 1)
+            pool.deallocate(other)
+            pool.allocate(1, 0, charge=2, into=held)
+            pool.try_allocate(3, into=held)
+
+        interrupted = Interrupted(at)
+        interrupted.run(use)
+        blocks = [id(block) for block in pool._free + held.blocks + other.blocks]
+        assert len(set(blocks)) == len(blocks), interrupted.where
+        pool.deallocate(held)
+        pool.deallocate(other)
+        assert pool.available_memory == 6 * BLOCK, interrupted.where
+        happened = interrupted.happened
+        at += 1
+    assert at > 10
+
+
+def test_a_waiter_that_is_interrupted_at_any_point_is_out_of_the_line() -> None:
+    """One that stays in the line keeps all others from memory for ever."""
+    at, happened = 1, True
+    while happened:
+        pool = pool_of(2)
+        other = pool.allocate(2, 0)
+
+        def wait(pool: BufferPool = pool) -> None:
+            with pytest.raises(KafkaTimeoutError):
+                pool.allocate(1, 10)
+
+        interrupted = Interrupted(at)
+        interrupted.run(wait)
+        assert pool.queued() == 0, interrupted.where
+        pool.deallocate(other)
+        assert pool.available_memory == 2 * BLOCK
+        happened = interrupted.happened
+        at += 1
 
 
 # ---- CLOSING

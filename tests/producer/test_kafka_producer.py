@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,7 @@ from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer import topic_chunk
+from spark_kafka_sink.producer.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.delivery import Delivery
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -560,6 +562,47 @@ def test_flush_gives_up_after_its_time(broker: FakeBroker) -> None:
     assert delivery.acknowledged == 1
 
 
+def fill_memory(producer: KafkaProducer) -> PoolMemory:
+    return producer._pool.allocate(producer._pool.available_memory // producer._pool.block_size, 0)
+
+
+def test_a_flush_that_runs_out_of_time_fails_no_record(broker: FakeBroker) -> None:
+    """Its time was taken for max.block.ms: flush(100) failed a record that had been sent, with KAFKA_BUFFER_EXHAUSTED."""
+    with producer_of(broker, linger_ms=600_000, delivery_timeout_ms=700_000, buffer_memory=65_536) as producer:
+        future = producer.send(ProducerRecord("single", b"a"))
+        fill_memory(producer)
+        release = broker.hold_next(ApiKey.PRODUCE)
+        with pytest.raises(KafkaTimeoutError, match=r"^\[KAFKA_FLUSH_TIMEOUT\]"):
+            producer.flush(100)
+        assert not future.done()
+        release.set()
+        producer.flush(WAIT_MS)
+        assert future.result(0).offset == 0
+
+
+def test_a_flush_says_that_records_are_left_which_another_thread_keeps_it_from_queueing(broker: FakeBroker) -> None:
+    """It returned normally, and a record that this thread had sent was still gathered."""
+    is_held, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with producer._gatherer._topics["single"].encoding:
+            is_held.set()
+            assert let_go.wait(WAIT_S)
+
+    with producer_of(broker, linger_ms=600_000, delivery_timeout_ms=700_000) as producer:
+        future = producer.send(ProducerRecord("single", b"a"))
+        other = threading.Thread(target=hold, daemon=True)
+        other.start()
+        assert is_held.wait(WAIT_S)
+        with pytest.raises(KafkaTimeoutError, match=r"^\[KAFKA_FLUSH_TIMEOUT\]"):
+            producer.flush(50)
+        assert not future.done()
+        let_go.set()
+        producer.flush(WAIT_MS)
+        assert future.result(0).offset == 0
+        other.join(WAIT_S)
+
+
 def test_flush_does_not_raise_for_rows_that_failed(broker: FakeBroker, producer: KafkaProducer) -> None:
     broker.fail_next(ApiKey.PRODUCE, Errors.INVALID_RECORD)
     delivery = producer.send_columns("single", value=binary(b"a"))
@@ -908,6 +951,31 @@ def test_what_speaks_against_a_record_comes_with_its_future_and_callback(broker:
     conditions = ["KAFKA_UNKNOWN_TOPIC", "KAFKA_RECORD_TOO_LARGE", "KAFKA_UNKNOWN_PARTITION"]
     assert [each.exception(0).condition for each in (unknown, large, nowhere)] == conditions  # type: ignore[union-attr]
     assert [error and error.condition for error in heard] == conditions
+
+
+def test_a_record_waits_for_memory_no_longer_than_max_block_ms_and_its_future_says_so(broker: FakeBroker) -> None:
+    heard: list[str | None] = []
+    with producer_of(broker, max_block_ms=50, buffer_memory=65_536) as producer:
+        producer.partitions_for("single")
+        held = fill_memory(producer)
+        future = producer.send(ProducerRecord("single", b"a"), lambda _, error: heard.append(error and error.condition))
+        assert heard == ["KAFKA_BUFFER_EXHAUSTED"]
+        assert future.exception(0).condition == "KAFKA_BUFFER_EXHAUSTED"  # type: ignore[union-attr]
+        producer._pool.deallocate(held)
+        assert producer.send(ProducerRecord("single", b"b")).result(WAIT_S).offset == 0
+        assert producer.metrics()["record-error-total"] == 1
+
+
+def test_an_error_while_gathered_records_are_encoded_fails_them_whatever_it_is(broker: FakeBroker) -> None:
+    """Ctrl-C in flush(), say: the records were gathered no longer and queued not yet, and nobody heard of them again."""
+    with producer_of(broker, linger_ms=600_000, delivery_timeout_ms=700_000) as producer:
+        future = producer.send(ProducerRecord("single", b"a"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(producer, "_partitions", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                producer.flush(WAIT_MS)
+        assert future.exception(0).condition == "KAFKA_INVALID_RECORD"  # type: ignore[union-attr]
+        assert producer._pool.available_memory == producer._pool.total_memory
 
 
 def test_a_negative_partition_of_a_single_record_is_refused(producer: KafkaProducer) -> None:

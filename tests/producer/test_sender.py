@@ -21,6 +21,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network.in_flight_requests import ClientRequest
 from spark_kafka_sink.producer.delivery import OffsetRange
+from spark_kafka_sink.producer.record_gatherer import RecordFuture
 from spark_kafka_sink.producer.sender import MAX_POLL_MS
 from spark_kafka_sink.producer.transaction_manager import MAX_EPOCH, State
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -40,6 +41,7 @@ from tests.producer.harness import (
     TOPIC,
     OpenAppend,
     Stage,
+    all_good,
     metadata_response,
     partition_answer,
     produce_response,
@@ -1656,6 +1658,44 @@ def test_rows_fail_even_if_the_connections_cannot_be_closed() -> None:
     assert delivery.failed == 1
 
 
+# ---- SLEEP
+
+
+@pytest.mark.parametrize("linger_ms", [0, 1])
+def test_a_batch_that_waits_for_the_answer_to_another_does_not_wake_the_sender(linger_ms: int) -> None:
+    """It counted as ready, and the Sender looked at it every millisecond for as long as a broker took to answer."""
+    stage = idempotent(linger_ms=linger_ms, leaders={TOPIC: (0, 0)})
+    stage.append(b"1")
+    stage.clock.advance(linger_ms)
+    stage.run()
+    second = stage.append(b"2")  # goes when the first is acknowledged: before that the broker does not know this producer
+    stage.clock.advance(linger_ms)
+    stage.run()
+    assert len(stage.in_flight) == 1
+    assert stage.client.poll_timeouts_ms[-1] >= MAX_POLL_MS - 1000
+    stage.append(b"3", partition=1)  # another partition is not held up
+    stage.clock.advance(linger_ms)
+    stage.run()
+    assert [sent.values for sent in stage.sent][-1] == [b"3"]
+    stage.succeed(request=stage.in_flight[0])  # which ends the poll
+    stage.run()
+    assert [sent.values for sent in stage.sent][-1] == [b"2"]
+    stage.succeed(1, request=stage.in_flight[-1])
+    assert second.acknowledged == 1
+
+
+def test_the_sender_looks_again_at_once_when_something_has_expired() -> None:
+    """Others of its partition may have waited for it."""
+    stage = Stage(linger_ms=0, leaders={TOPIC: (None,)}, request_timeout_ms=100, delivery_timeout_ms=1000)
+    delivery = stage.append(b"1")
+    stage.clock.advance(1000)
+    stage.run()
+    assert delivery.failed == 1
+    assert stage.client.poll_timeouts_ms[-1] == 0
+    stage.run()
+    assert stage.client.poll_timeouts_ms[-1] > 0
+
+
 # ---- SINGLE RECORDS
 
 
@@ -1690,16 +1730,50 @@ def test_gathered_records_expire_counted_from_their_send() -> None:
 
 
 def test_the_sender_never_waits_for_memory_that_only_it_can_give_back() -> None:
-    stage = Stage(linger_ms=500, batch_size=1024, buffer_memory=1024)
-    stage.send(bytes(900))
+    stage = Stage(linger_ms=500, batch_size=1024, buffer_memory=8 * 1024)
     future = stage.gather(bytes(900))
+    stage.append(*[bytes(900)] * 7)  # the rest of the pool
+    before_ms = stage.now_ms + 500
     stage.clock.advance(500)
-    stage.run(2)
-    assert len(stage.in_flight) == 2
-    stage.succeed(0)
-    stage.succeed(1)
-    assert future.result(0).offset == 1
-    assert stage.is_whole  # what was overdrawn is let go
+    stage.run(10)
+    assert (len(stage.in_flight), len(stage.queued())) == (5, 3)
+    assert stage.now_ms == before_ms
+    for offset in range(8):
+        stage.succeed(offset)
+    assert future.result(0).offset == 7
+    assert stage.is_whole
+
+
+@pytest.mark.parametrize(("partitions", "least"), [(1, 500), (4, 300), (40, 64)])
+def test_no_more_than_buffer_memory_is_held_of_records_sent_one_by_one_while_a_broker_is_silent(
+    partitions: int, least: int
+) -> None:
+    """With buffer.memory=1 MiB 11.6 MB were held, and it grew: for each chunk that had lingered, the Sender overdrew."""
+    stage = Stage(leaders={TOPIC: [0] * partitions}, linger_ms=5, buffer_memory=1024 * 1024, max_block_ms=100)
+    futures: list[RecordFuture] = []
+
+    def send_until_it_raises() -> None:
+        while True:
+            futures.append(stage.gather(bytes(1000), partition=len(futures) * 7 % partitions))
+            if len(futures) % 30 == 0:
+                stage.clock.advance(5)
+                stage.run()
+
+    with pytest.raises(KafkaTimeoutError, match="KAFKA_BUFFER_EXHAUSTED"):
+        send_until_it_raises()
+    held = {id(block): len(block) for batch in stage.accumulator._incomplete for block in batch.memory.blocks}
+    segments = [
+        len(segment) for batch in stage.accumulator._incomplete for segment in batch.segments if isinstance(segment, memoryview)
+    ]
+    gathered = sum(len(value or b"") for chunk in stage.gatherer.chunks.values() for value in chunk.values)
+    assert len(futures) > least
+    assert sum(held.values()) + sum(segments) + gathered <= 1024 * 1024
+    while stage.in_flight:
+        for request in stage.in_flight:
+            stage.client.respond(all_good(request), request=request)
+        stage.run(2)
+    assert all(future.exception(0) is None for future in futures)
+    assert stage.is_whole
 
 
 def test_gathered_records_fail_with_a_fatal_error() -> None:

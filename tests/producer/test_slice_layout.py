@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from unittest.mock import Mock
+from typing import Any
+from unittest.mock import ANY, Mock
 
 import numpy as np
 import pytest
@@ -33,6 +34,11 @@ def lay_out(stage: Accumulation, values: Sequence[bytes], partitions: Sequence[i
     reservations = layout.reserve()
     assert layout.done
     return reservations
+
+
+def wait_for_memory(stage: Accumulation, layout: SliceLayout) -> None:
+    blocks, charge, stock = layout.memory_wanted
+    stage.pool.allocate(blocks, 0, charge=charge, into=stock)
 
 
 def memory_in_use(stage: Accumulation) -> int:
@@ -144,24 +150,65 @@ def test_a_segment_waits_for_a_charge_and_what_is_left_of_it_is_given_back() -> 
     layout = layout_of(stage, sorted_slice([bytes(1000)] * 40, [0] * 40))
     assert layout.reserve() == []
     stage.pool.deallocate(held)
-    layout.wait_for_memory(0)
+    wait_for_memory(stage, layout)
     assert memory_in_use(stage) == 3 * 16 * 1024
     (reservation,) = layout.reserve()
     assert reservation.batch.memory == PoolMemory([], 3)
     assert memory_in_use(stage) == 3 * 16 * 1024
 
 
-def test_the_sender_lays_out_a_segment_beyond_all_memory() -> None:
-    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=4 * 16 * 1024)
-    held = stage.pool.allocate(4, 0)
-    layout = layout_of(stage, sorted_slice([bytes(1000)] * 40, [0] * 40))
-    assert layout.reserve() == []
-    layout.overdraw_memory()
-    (reservation,) = layout.reserve()
-    assert reservation.is_segment
-    stage.pool.deallocate(reservation.batch.memory)
-    assert stage.pool.available_memory == 0  # what was overdrawn is let go, what was held is not there yet
+def prepaid_layout(
+    stage: Accumulation, values: Sequence[bytes], partitions: Sequence[int], charge: int
+) -> tuple[SliceLayout, PoolMemory]:
+    rows, prepaid = sorted_slice(values, partitions), stage.pool.allocate(0, 0, charge=charge)
+    return SliceLayout(stage.accumulator, TOPIC, rows, Delivery(rows.rows, stage.clock), prepaid=prepaid), prepaid
+
+
+def test_rows_that_are_paid_for_use_the_pool_while_it_has_memory() -> None:
+    stage = Accumulation(batch_size=BATCH, buffer_memory=8 * BATCH)
+    layout, prepaid = prepaid_layout(stage, [ROW] * 3, [0, 1, 2], charge=1)
+    assert [(each.is_segment, each.charge) for each in layout.reserve()] == [(False, 0)] * 3
+    assert prepaid == PoolMemory([], 1)
+    assert memory_in_use(stage) == 4 * BATCH
+
+
+def test_rows_that_are_paid_for_find_room_when_the_pool_is_empty() -> None:
+    """The Sender must not wait for memory that only it gives back."""
+    stage = Accumulation(batch_size=BATCH, buffer_memory=4 * BATCH)
+    layout, prepaid = prepaid_layout(stage, [ROW] * 18, [0] * 18, charge=2)
+    held = stage.pool.allocate(2, 0)
+    first, second = layout.reserve()
+    assert [(each.is_segment, each.charge) for each in (first, second)] == [(True, 1), (True, 1)]
+    assert prepaid == PoolMemory()
+    assert stage.pool.available_memory == 0
+    for memory in (held, first.batch.memory, second.batch.memory):
+        stage.pool.deallocate(memory)
+    assert stage.is_whole
+
+
+def test_a_batch_is_charged_for_its_segments_together() -> None:
+    stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH)
+    held = stage.pool.allocate(0, 0, charge=1)
+    for expected in (1, 0, 0):
+        layout = SliceLayout(stage.accumulator, TOPIC, sorted_slice([ROW], [0]), Delivery(1, stage.clock), prepaid=held)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stage.pool, "try_allocate", lambda *_, **__: None)
+            (reservation,) = layout.reserve()
+        assert reservation.charge == expected
+    assert reservation.batch.memory == PoolMemory([], 1)
+
+
+def test_only_the_rounding_is_overdrawn() -> None:
+    """100 bytes in each of three batches: in fact less than the one block that was charged, but counted as three."""
+    stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH)
+    layout, _ = prepaid_layout(stage, [ROW] * 3, [0, 1, 2], charge=1)
+    held = stage.pool.allocate(1, 0)
+    reservations = layout.reserve()
+    assert [each.charge for each in reservations] == [1, 1, 1]
     stage.pool.deallocate(held)
+    assert stage.pool.available_memory == 0
+    for each in reservations:
+        stage.pool.deallocate(each.batch.memory)
     assert stage.is_whole
 
 
@@ -170,7 +217,7 @@ def test_memory_for_many_partitions_is_asked_for_once(monkeypatch: pytest.Monkey
     asked = Mock(wraps=stage.pool.try_allocate)
     monkeypatch.setattr(stage.pool, "try_allocate", asked)
     lay_out(stage, [ROW] * 50, list(range(50)))
-    asked.assert_called_once_with(50, charge=0)
+    asked.assert_called_once_with(50, charge=0, into=ANY, ahead=False)
 
 
 @pytest.mark.parametrize("partitions", [[0] * 300, [0] * 150 + [1] * 150])
@@ -214,7 +261,8 @@ def test_a_place_that_somebody_else_took_meanwhile_is_measured_anew() -> None:
     guesses = layout._guess_all_runs()
     assert guesses[0].count == 1
     stage.append(ROW)  # now the batch holds two
-    assert layout._take_place(layout._queues[0], guesses[0]) is None
+    layout._take_place(layout._queues[0], guesses[0])
+    assert layout.reservations == []
     (reservation,) = layout.reserve()
     assert reservation.batch.parts[-1].first_delta == 2
 
@@ -225,7 +273,8 @@ def test_a_place_in_a_batch_that_was_drained_meanwhile_is_not_taken() -> None:
     layout = layout_of(stage, sorted_slice([ROW], [0]))
     guess = layout._guess_all_runs()[0]
     stage.accumulator.queues_for(TOPIC, [0])[0].batches.popleft().closed = True
-    assert layout._take_place(layout._queues[0], guess) is None
+    layout._take_place(layout._queues[0], guess)
+    assert layout.reservations == []
     (reservation,) = layout.reserve()
     assert reservation.begins_batch
 
@@ -235,10 +284,10 @@ def test_blocks_taken_for_a_place_that_is_gone_are_given_back(monkeypatch: pytes
     layout = layout_of(stage, sorted_slice([ROW], [0]))
     try_allocate = stage.pool.try_allocate
 
-    def while_somebody_else_begins_the_batch(block_count: int, charge: int) -> PoolMemory | None:
+    def while_somebody_else_begins_the_batch(block_count: int, **more: Any) -> PoolMemory | None:
         monkeypatch.undo()
         stage.append(b"somebody else")
-        return try_allocate(block_count, charge=charge)
+        return try_allocate(block_count, **more)
 
     monkeypatch.setattr(stage.pool, "try_allocate", while_somebody_else_begins_the_batch)
     (reservation,) = layout.reserve()
@@ -264,7 +313,7 @@ def test_memory_that_was_waited_for_is_used_for_the_row_that_waited() -> None:
     layout = layout_of(stage, sorted_slice([ROW], [0]))
     assert layout.reserve() == []
     stage.pool.deallocate(held)
-    layout.wait_for_memory(0)
+    wait_for_memory(stage, layout)
     assert stage.pool.available_memory == 0
     assert len(layout.reserve()) == 1
     assert layout.done
@@ -277,7 +326,7 @@ def test_memory_that_was_waited_for_and_is_no_longer_needed_is_given_back() -> N
     held = stage.pool.allocate(3, 0)
     assert layout.reserve() == []
     stage.pool.deallocate(held)
-    layout.wait_for_memory(0)
+    wait_for_memory(stage, layout)
     stage.append(b"somebody else's batch has room")
     assert len(layout.reserve()) == 1
     assert memory_in_use(stage) == BATCH
@@ -288,7 +337,26 @@ def test_a_row_that_no_memory_could_hold_is_refused() -> None:
     layout = layout_of(stage, sorted_slice([bytes(3 * BATCH)], [0]))
     assert layout.reserve() == []
     with pytest.raises(RecordTooLargeError):
-        layout.wait_for_memory(0)
+        wait_for_memory(stage, layout)
+
+
+def test_rows_that_had_found_room_when_reserve_raises_are_still_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were lost with the stack: their batches, reserved for ever, could neither be drained nor expire."""
+    stage = Accumulation(batch_size=BATCH)
+    layout = layout_of(stage, sorted_slice([ROW] * 3, [0, 1, 2]))
+    checks = iter([None, None, ProducerClosedError("closed meanwhile")])
+
+    def check_open() -> None:
+        error = next(checks)
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(stage.accumulator, "check_open", check_open)
+    with pytest.raises(ProducerClosedError):
+        layout.reserve()
+    assert shape(layout.reservations) == [(0, 0, 1), (1, 1, 2)]
+    assert layout.rows_without_place().tolist() == [102]
+    assert memory_in_use(stage) == 2 * BATCH
 
 
 def test_a_closed_producer_takes_no_place_and_keeps_no_block() -> None:
