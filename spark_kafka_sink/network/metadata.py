@@ -15,7 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, NetworkError, ProducerClosedError
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, NetworkError, ProducerClosedError, fresh_copy
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Cluster, Node, PartitionInfo, Topic
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -206,10 +206,10 @@ class Metadata:
 
     def _raise_fatal_error_locked(self) -> None:
         if self._permanent_error is not None:
-            raise self._permanent_error
+            raise fresh_copy(self._permanent_error)
         error, self._fatal_error = self._fatal_error, None
         if error is not None:
-            raise error
+            raise fresh_copy(error)
 
     def last_connection_error(self) -> str | None:
         """Why brokers could not be reached, like "127.0.0.1:9092: [Errno 111] Connection refused"; None when all could."""

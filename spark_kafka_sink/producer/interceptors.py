@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ConfigError, KafkaError
+from spark_kafka_sink.errors import ConfigError, KafkaError, for_keeping
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.delivery import UNKNOWN_OFFSET, Part, RecordsOwner
 from spark_kafka_sink.producer.plugins import Method, Plugin, make_plugin
@@ -309,6 +309,7 @@ class _Owner:
         self.delivery.fail(part, error, record_errors)
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
+        error = for_keeping(error)
         self.interceptors.tell_failure(self.topic, UNKNOWN_PARTITION, len(rows), error)
         self.delivery.abandon(rows, error)
 
@@ -330,6 +331,7 @@ class _InterceptedRecords(GatheredRecords):
         super().fail(part, error, record_errors)
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
+        error = for_keeping(error)
         explicit = self.explicit_partitions(UNKNOWN_PARTITION)[rows]
         for partition, count in Counter(explicit.tolist()).items():
             self._interceptors.tell_failure(self.topic, partition, count, error)

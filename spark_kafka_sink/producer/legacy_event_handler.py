@@ -24,7 +24,14 @@ import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config import config_error
-from spark_kafka_sink.errors import ConfigError, FailedToSendMessageError, InvalidRecordError, KafkaError, ProducerClosedError
+from spark_kafka_sink.errors import (
+    ConfigError,
+    FailedToSendMessageError,
+    InvalidRecordError,
+    KafkaError,
+    ProducerClosedError,
+    fresh_copy,
+)
 from spark_kafka_sink.legacy_config import LEGACY_BATCH_BYTES, LEGACY_BUFFER_BYTES, LegacyProducerConfig
 from spark_kafka_sink.network.cluster import PartitionInfo
 from spark_kafka_sink.producer.delivery import Delivery
@@ -306,7 +313,7 @@ class EventHandler:
 
     def _partition(self, message: KeyedMessage, known: _TopicPartitions) -> int:
         if known.error is not None:
-            raise known.error
+            raise fresh_copy(known.error)
         if message.partition_key is None:
             chosen = self._sticky.partition(message.topic, known.available)
             if chosen is None:

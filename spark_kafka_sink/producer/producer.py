@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError, RecordTooLargeError
+from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError, RecordTooLargeError, fresh_copy
 from spark_kafka_sink.network.cluster import Cluster, PartitionInfo
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
@@ -409,7 +409,7 @@ class KafkaProducer:
         self._accumulator.check_open()
         fatal_error = self._fatal_error()
         if fatal_error is not None:
-            raise fatal_error
+            raise fresh_copy(fatal_error)
 
     def _fatal_error(self) -> KafkaError | None:
         """Why this producer can never write again."""

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError, for_keeping, fresh_copy
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.delivery import UNKNOWN_OFFSET, Part
 from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
@@ -59,7 +59,7 @@ class RecordFuture:
         """
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            raise fresh_copy(error)
         return self._chunk.metadata_of(self._index)
 
     def exception(self, timeout: float | None = None) -> KafkaError | None:
@@ -206,7 +206,7 @@ class GatheredRecords:
         self._fail_rows(part.rows, dict.fromkeys(part.rows.tolist(), others) | at)
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
-        self._fail_rows(rows, dict.fromkeys(rows.tolist(), error))
+        self._fail_rows(rows, dict.fromkeys(rows.tolist(), for_keeping(error)))
 
     def abandon_all(self, error: KafkaError) -> None:
         self.abandon(np.arange(len(self), dtype=np.int32), error)
