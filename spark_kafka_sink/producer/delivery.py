@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, for_keeping, fresh_copy
+from spark_kafka_sink.producer import forks
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 UNKNOWN_OFFSET = -1  # acknowledged, but the broker did not say where: acks=0, or a duplicate older than its memory
@@ -93,6 +94,7 @@ class Delivery:
         self.offsets: dict[TopicPartition, OffsetRange] = {}
         self.settled_ns: int | None = None  # Clock.now_ns() when the last row was settled
         self._clock = clock
+        self._generation = forks.generation()
         self._condition = threading.Condition()  # guards the five above; notified when the last row is settled
 
     def done(self) -> bool:
@@ -104,6 +106,15 @@ class Delivery:
         Blocks until then, which `delivery.timeout.ms` bounds once the rows are in batches; or at most `timeout_ms`.
         Raises the first row's error, or KafkaTimeoutError after `timeout_ms`.
         """
+        if not forks.is_forked(self._generation):
+            self._await_settled(timeout_ms)
+        elif not self.done():
+            forks.check_not_forked(self._generation, "the producer of these rows")
+        if self.error is not None:
+            raise fresh_copy(self.error)
+        return self
+
+    def _await_settled(self, timeout_ms: int | None) -> None:
         deadline_ms = None if timeout_ms is None else self._clock.now_ms() + timeout_ms
         with self._condition:
             while not self.done():
@@ -112,9 +123,6 @@ class Delivery:
                     left = self.rows - self.acknowledged - self.failed
                     raise KafkaTimeoutError(f"{left} of {self.rows} rows are not acknowledged after {timeout_ms} ms")
                 self._clock.wait(self._condition, remaining_ms)
-        if self.error is not None:
-            raise fresh_copy(self.error)
-        return self
 
     def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
         del log_append_time_ms  # of interest to single records only

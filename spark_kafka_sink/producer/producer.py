@@ -14,7 +14,6 @@ where it asks to (flush, Delivery.result, close).
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
@@ -30,6 +29,7 @@ from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeout
 from spark_kafka_sink.network.cluster import Cluster, PartitionInfo
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
+from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.buffer_pool import BufferPool
 from spark_kafka_sink.producer.delivery import Delivery
 from spark_kafka_sink.producer.interceptors import InterceptedRecord, Interceptors, Watch, gathered_columns
@@ -70,7 +70,7 @@ CLOSE_MARGIN_MS = 5_000  # for the Sender to end after its last batch is settled
 
 
 class KafkaProducer:
-    """A producer and its Sender thread. Any thread may use it; it never imports Spark.
+    """A producer and its Sender thread. Any thread may use it, but no fork of the process; it never imports Spark.
 
     Args:
         config: Kafka's producer configuration by its own keys ("bootstrap.servers", "acks", …); values may be strings.
@@ -93,7 +93,7 @@ class KafkaProducer:
         self._converts_values = self._serialize_value is not as_bytes
         self._config = ProducerConfig.from_mapping(config)
         self.client_id = self._config.client_id
-        self._pid = os.getpid()  # a fork has the sockets too, but no Sender: they are not its to use
+        self._generation = forks.generation()
         self._clock = clock or Clock()
         self._metrics = ProducerMetrics(self._config, self._clock)
         self._transactions = TransactionManager() if self._config.enable_idempotence else None
@@ -116,6 +116,7 @@ class KafkaProducer:
             self._clock,
             self._new_chunk,
         )
+        forks.watch(self._gatherer)
         # A user's plug-ins, None without: loaded last, when nothing else can fail but the thread's start.
         self._partitioner: UserPartitioner | None = None
         self._record_partitioner: UserPartitioner | None = None  # the same, if send() is to ask it for each record as in Java
@@ -194,6 +195,7 @@ class KafkaProducer:
             InvalidRecordError, RecordTooLargeError: a row cannot be sent; no row of this chunk has been queued then.
             KafkaTimeoutError: no metadata, or no memory, in time. Rows queued before that are sent nevertheless.
             ProducerClosedError: closed before or meanwhile.
+            KafkaError (KAFKA_ILLEGAL_STATE): this process was forked off after the producer had been made.
             AuthenticationError, BrokerError: what brokers said when asked for metadata, or a fatal error of an earlier batch.
             KafkaError (KAFKA_PARTITIONER_FAILED): partitioner.class failed; no row of this chunk has been queued then.
         """
@@ -405,7 +407,12 @@ class KafkaProducer:
 
     # CHECKS
 
+    def _check_process(self) -> None:
+        """A fork has the sockets too, but no Sender: they are not its to use. Takes no lock."""
+        forks.check_not_forked(self._generation, f"the producer {self.client_id}")
+
     def _check_usable(self) -> None:
+        self._check_process()
         self._accumulator.check_open()
         fatal_error = self._fatal_error()
         if fatal_error is not None:
@@ -445,6 +452,7 @@ class KafkaProducer:
     def unknown_topics(self, topics: Iterable[str]) -> dict[str, str]:
         """For one who was told KAFKA_UNKNOWN_TOPIC: which of these topics brokers have just said they do not have, and an error's
         text for each. None when they have not answered lately. Never blocks."""
+        self._check_process()
         waited_ms = self._config.max_block_ms
         lately_ms = max(waited_ms // 2, 2 * self._config.retry_backoff_max_ms)  # while a caller waits, they are asked so often
         return self._metadata_wait.unknown_topics(topics, lately_ms, waited_ms)
@@ -460,6 +468,7 @@ class KafkaProducer:
         Raises:
             KafkaTimeoutError: rows are left unsettled after that time.
         """
+        self._check_process()
         if threading.current_thread() is self._thread:
             raise KafkaError("flush() in a callback would wait for its own thread (KIP-1118)", condition="KAFKA_ILLEGAL_STATE")
         limit_ms = timeout_ms if timeout_ms is not None else self._settle_limit_ms()
@@ -481,8 +490,10 @@ class KafkaProducer:
 
         Blocks at most `timeout_ms` (by default as long as batches may take) and a few seconds more: when the time is over, and
         at once with 0, what is not settled yet fails. Called by the Sender itself, from a callback, it ends at once.
-        Calling it again does nothing more.
+        Calling it again does nothing more. In a process that was forked off it does nothing: everything there is the parent's.
         """
+        if forks.is_forked(self._generation):
+            return
         limit_ms = timeout_ms if timeout_ms is not None else self._settle_limit_ms()
         self._gatherer.close()
         if threading.current_thread() is self._thread:
@@ -504,6 +515,7 @@ class KafkaProducer:
 
     def rest(self, keep_bytes: int = 0) -> None:
         """Give buffer memory beyond `keep_bytes` back to Python. Connections and the producer id stay. Never blocks."""
+        self._check_process()
         self._pool.release_free(keep_bytes)
 
     def resume(self) -> None:
@@ -513,7 +525,7 @@ class KafkaProducer:
     def is_at_rest(self) -> bool:
         """Whether this producer could serve somebody else now: it is neither closed nor has it failed for good, its thread
         lives in this process, and nothing that was sent is unsettled."""
-        lives = self._pid == os.getpid() and self._thread.is_alive()
+        lives = not forks.is_forked(self._generation) and self._thread.is_alive()
         works = lives and self._fatal_error() is None and not self._accumulator.is_closed()
         return works and not self._accumulator.has_incomplete() and not self._gatherer.chunks
 

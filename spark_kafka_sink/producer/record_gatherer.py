@@ -23,6 +23,7 @@ import pyarrow as pa
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError, for_keeping, fresh_copy
 from spark_kafka_sink.network.cluster import Cluster
+from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.delivery import UNKNOWN_OFFSET, Part
 from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
 from spark_kafka_sink.producer.serializers import SerializationError
@@ -110,6 +111,7 @@ class GatheredRecords:
         self.details: dict[int, RecordDetails] = {}
         self.callbacks: list[Callback | None] = []
         self._clock = clock
+        self._generation = forks.generation()
         self._settled = threading.Condition()  # guards the four below; notified whenever some row is settled
         self._acknowledgements: list[_Acknowledgement] = []
         self._looked_up = 0  # so many of them are in the column below: they are put there when a future asks
@@ -248,6 +250,8 @@ class GatheredRecords:
         return self._fate(row) != _PENDING
 
     def _fate(self, row: int) -> int:
+        if forks.is_forked(self._generation):
+            self._settled = threading.Condition()  # whoever held the lock does not live in this process
         with self._settled:
             if self._fates is None:
                 return _PENDING
@@ -257,6 +261,8 @@ class GatheredRecords:
             return int(self._fates[row])
 
     def await_settled(self, row: int, timeout_s: float | None) -> None:
+        if forks.is_forked(self._generation) and not self.is_settled(row):
+            forks.check_not_forked(self._generation, "the producer of this record")
         deadline_ms = None if timeout_s is None else self._clock.now_ms() + int(timeout_s * 1000)
         with self._settled:
             while not self.is_settled(row):
@@ -401,6 +407,10 @@ class RecordGatherer:
             elif not self._encode_topic(topic, None):
                 delay_ms = min(delay_ms, max(1, self._linger_ms))  # somebody is at it, and may not take what came last
         return delay_ms
+
+    def leave_behind(self) -> None:
+        """In a fork: without a chunk that takes records, `send` makes all its checks."""
+        self.chunks = {}
 
     def close(self) -> None:
         """Refuse further records."""
