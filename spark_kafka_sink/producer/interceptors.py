@@ -24,7 +24,13 @@ from spark_kafka_sink.errors import ConfigError, KafkaError, for_keeping
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.delivery import UNKNOWN_OFFSET, Part, RecordsOwner
 from spark_kafka_sink.producer.plugins import Method, Plugin, make_plugin
-from spark_kafka_sink.producer.producer_record import BatchMetadata, ProducerColumns, ProducerRecord, RecordMetadata
+from spark_kafka_sink.producer.producer_record import (
+    BatchMetadata,
+    ProducerColumns,
+    ProducerRecord,
+    RecordMetadata,
+    whole_number,
+)
 from spark_kafka_sink.producer.record_gatherer import (
     HEADERS,
     Callback,
@@ -363,6 +369,7 @@ def _check_columns(found: object, rows: int | None) -> None:
     """Raises TypeError or ValueError: that is no answer for so many rows."""
     if not isinstance(found, ProducerColumns):
         raise TypeError(f"returned {type(found).__name__}, not ProducerColumns")
+    found.check_types()
     lengths = {name: len(column) for name, column in found.columns().items()}
     if set(lengths.values()) - {rows} or (rows and not lengths):
         raise ValueError(f"returned columns of {lengths} rows for {rows} rows")
@@ -425,21 +432,17 @@ def _pairs(headers: Sequence[Any] | None) -> tuple[tuple[str, bytes | None], ...
 def _as_row(found: object) -> ProducerRecord:
     """A record that can be a row: its key and value are bytes. Raises when they cannot be."""
     record = _checked(found)
-    for name, kinds in _KINDS:
-        if not isinstance(getattr(record, name), kinds):
-            raise TypeError(f"returned a record whose {name} is no {kinds[0].__name__}")
-    key, value = record.key, record.value
+    if not isinstance(record.topic, str | None):
+        raise TypeError("returned a record whose topic is no str")
+    key, value, partition, timestamp = record.key, record.value, record.partition, record.timestamp
     return ProducerRecord(
         record.topic,
         value if value is None else as_bytes(value),
         key if key is None else as_bytes(key),
-        record.partition,
-        tuple(checked_headers(record.headers)),
-        record.timestamp,
+        partition if partition is None else whole_number(partition, "partition"),
+        checked_headers(record.headers),
+        timestamp if timestamp is None else whole_number(timestamp, "timestamp"),
     )
-
-
-_KINDS = (("topic", (str, type(None))), ("partition", (int, type(None))), ("timestamp", (int, type(None))))
 
 
 def _copied(record: ProducerRecord) -> ProducerRecord:

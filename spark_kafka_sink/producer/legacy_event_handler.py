@@ -37,6 +37,7 @@ from spark_kafka_sink.network.cluster import PartitionInfo
 from spark_kafka_sink.producer.delivery import Delivery
 from spark_kafka_sink.producer.legacy_partitioner import LegacyPartitioner, StickyPartitions, find_legacy_partitioner
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.producer_record import whole_number
 from spark_kafka_sink.producer.record_gatherer import RECORD_OVERHEAD
 from spark_kafka_sink.producer.serializers import Serializer, find_serializer, serialize
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -324,7 +325,7 @@ class EventHandler:
 
     def _ask_partitioner(self, message: KeyedMessage, count: int) -> int:
         try:
-            index = int(self._plugins.partition(message.partition_key, count))
+            index = whole_number(self._plugins.partition(message.partition_key, count), "partition")
         except KafkaError:
             raise
         except Exception as error:

@@ -55,6 +55,7 @@ from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, ser
 from spark_kafka_sink.producer.topic_chunk import (
     NO_PARTITION,
     TopicChunk,
+    check_topic_type,
     chunks_by_topic,
     explicit_partitions,
     row_count,
@@ -192,6 +193,7 @@ class KafkaProducer:
         Blocks for metadata of topics not seen before and while buffer memory is exhausted, each time at most `max.block.ms`.
 
         Raises:
+            SchemaError: a column has a type that is not listed above, or columns differ in length; no row has been queued.
             InvalidRecordError, RecordTooLargeError: a row cannot be sent; no row of this chunk has been queued then.
             KafkaTimeoutError: no metadata, or no memory, in time. Rows queued before that are sent nevertheless.
             ProducerClosedError: closed before or meanwhile.
@@ -201,6 +203,7 @@ class KafkaProducer:
         """
         self._check_usable()
         given = ProducerColumns(topic, value, key, partition, headers, timestamp)
+        given.check_types()
         if self._interceptors is not None:
             delivery: Delivery = self._interceptors.send_columns(given, self._send_columns)
             return delivery
@@ -208,6 +211,7 @@ class KafkaProducer:
 
     def _send_columns(self, given: ProducerColumns, watch: Watch | None = None) -> Delivery:
         """What `send_columns` does once interceptors, who `watch`, have seen the columns."""
+        check_topic_type(given.topic)
         columns = record_columns(
             given.value,
             given.key,
@@ -253,7 +257,7 @@ class KafkaProducer:
 
         Raises:
             SerializationError: key, value or headers are not what the serializers take.
-            ValueError: a negative partition or timestamp.
+            ValueError, TypeError: a negative partition or timestamp, one that is no int, or a topic that is no str.
             ProducerClosedError: the producer is closed.
             Everything else that speaks against the record (no metadata in time, too large, no memory in time) comes with the
             future and the callback, as in Java.

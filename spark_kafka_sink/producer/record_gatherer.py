@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, repeat
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClose
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.delivery import UNKNOWN_OFFSET, Part
-from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
+from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata, whole_number
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE, MAX_RECORD_OVERHEAD
@@ -456,22 +456,34 @@ class RecordGatherer:
 
 
 def checked_details(record: ProducerRecord) -> RecordDetails:
-    """What a record says beside key and value. Raises SerializationError for headers, ValueError for negative numbers."""
-    if record.partition is not None and record.partition < 0:
-        raise ValueError(f"Invalid partition: {record.partition}. Partition number should always be non-negative or null.")
-    if record.timestamp is not None and not 0 <= record.timestamp < 2**63:
-        raise ValueError(f"Invalid timestamp: {record.timestamp}. Timestamp should always be non-negative or null.")
-    return RecordDetails(record.partition, tuple(checked_headers(record.headers)), record.timestamp)
+    """What a record says beside key and value.
+
+    Raises SerializationError for headers, TypeError for what is no int, ValueError for numbers out of range.
+    """
+    partition, timestamp = record.partition, record.timestamp
+    if partition is not None:
+        partition = whole_number(partition, "partition")
+        if not 0 <= partition < 2**31:
+            raise ValueError(f"Invalid partition: {partition}. Partition number should always be non-negative or null.")
+    if timestamp is not None:
+        timestamp = whole_number(timestamp, "timestamp")
+        if not 0 <= timestamp < 2**63:
+            raise ValueError(f"Invalid timestamp: {timestamp}. Timestamp should always be non-negative or null.")
+    return RecordDetails(partition, checked_headers(record.headers), timestamp)
 
 
-def checked_headers(headers: Sequence[tuple[str, bytes | None]]) -> Sequence[tuple[str, bytes | None]]:
+def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
     """The headers, if they are what a record can have. Raises SerializationError."""
-    for name, value in headers:
+    pairs: tuple[Any, ...] = tuple(headers) if isinstance(headers, Iterable) and not isinstance(headers, Mapping) else (headers,)
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise SerializationError(f"headers must be (name, value) pairs, of which a {type(pair).__name__} is none")
+        name, value = pair
         if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
             raise SerializationError(
                 f"a header must be a str and bytes or None, not {type(name).__name__} and {type(value).__name__}"
             )
-    return headers
+    return pairs
 
 
 RECORD_OVERHEAD = BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD
