@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LONG_AGO = -(1 << 60)  # a time so early that every back-off and age since then has passed
+_LONG_AGO = -(1 << 64)  # a time so early that every back-off and age since then has passed
 
 
 class LeaderAndEpoch(NamedTuple):

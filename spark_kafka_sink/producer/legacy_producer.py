@@ -23,7 +23,7 @@ from random import Random
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import Clock, wait_seconds
 from spark_kafka_sink.errors import FailedToSendMessageError, KafkaError, KafkaTimeoutError, ProducerClosedError, QueueFullError
 from spark_kafka_sink.legacy_config import conceal_legacy
 from spark_kafka_sink.producer import forks
@@ -159,7 +159,7 @@ class SyncDispatch:
 
     def close(self, timeout_ms: int) -> bool:
         self._closed.set()
-        if not self._dispatching.acquire(timeout=timeout_ms / 1000):
+        if not self._dispatching.acquire(timeout=wait_seconds(timeout_ms)):
             return False
         try:
             self._at_end()
@@ -285,7 +285,7 @@ class ProducerSendThread:
         self._queue.close()
         if self._is_this_thread():
             return True  # it is about to
-        self._thread.join(timeout_ms / 1000)
+        self._thread.join(wait_seconds(timeout_ms))
         return not self._thread.is_alive()
 
     def _is_this_thread(self) -> bool:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import Clock, wait_seconds
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError, RecordTooLargeError, fresh_copy
 from spark_kafka_sink.network.cluster import Cluster, PartitionInfo
@@ -508,7 +508,7 @@ class KafkaProducer:
             self._sender.initiate_close()
         else:
             self._sender.force_close()
-        self._thread.join(limit_ms / 1000)
+        self._thread.join(wait_seconds(limit_ms))
         if self._thread.is_alive():
             if limit_ms > 0:
                 logger.warning("! closing %s forcefully: rows were left after %d ms", self.client_id, limit_ms)

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_kafka_sink.clock import NEVER_MS, Clock
+from spark_kafka_sink.clock import NEVER_MS, Clock, milliseconds, wait_seconds
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError, for_keeping, fresh_copy
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer import forks
@@ -263,7 +263,7 @@ class GatheredRecords:
     def await_settled(self, row: int, timeout_s: float | None) -> None:
         if forks.is_forked(self._generation) and not self.is_settled(row):
             forks.check_not_forked(self._generation, "the producer of this record")
-        deadline_ms = None if timeout_s is None else self._clock.now_ms() + int(timeout_s * 1000)
+        deadline_ms = None if timeout_s is None else self._clock.now_ms() + milliseconds(timeout_s)
         with self._settled:
             while not self.is_settled(row):
                 remaining_ms = 3_600_000 if deadline_ms is None else deadline_ms - self._clock.now_ms()
@@ -434,7 +434,7 @@ class RecordGatherer:
     def _encode_topic(self, topic: str, max_block_ms: int | None) -> bool:
         """Queue a topic's chunk. False if another thread is queueing the one before, and time ran out for waiting."""
         encoding = self._topics[topic].encoding
-        if not encoding.acquire(timeout=0 if max_block_ms is None else max_block_ms / 1000):
+        if not encoding.acquire(timeout=0 if max_block_ms is None else wait_seconds(max_block_ms)):
             return False
         try:
             chunk = self._take(topic)
