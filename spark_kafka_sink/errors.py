@@ -27,7 +27,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 _MAX_PRINTED_CHARACTERS = 300
 _MAX_PRINTED_ITEMS = 20
@@ -77,6 +77,26 @@ def _rebuild(cls: type[KafkaError], message: str, state: dict[str, Any]) -> Kafk
     Exception.__init__(error, message)
     error.__dict__.update(state)
     return error
+
+
+_Error = TypeVar("_Error", bound=Exception)
+
+
+def fresh_copy(error: _Error) -> _Error:
+    """The same error without traceback and context: what is raised of an error that is kept.
+
+    Each raise of one instance adds frames to its traceback, and these keep the locals of every caller alive. The cause stays;
+    one that was raised here, by a caller's wait, is copied too. A cause from elsewhere keeps the traceback that explains it.
+    """
+    found, cause = copy.copy(error), error.__cause__
+    found.__cause__ = fresh_copy(cause) if isinstance(cause, KafkaError) else cause
+    found.__suppress_context__ = True
+    return found
+
+
+def for_keeping(error: _Error) -> _Error:
+    """The error itself if nobody has raised it yet, else a fresh copy."""
+    return error if error.__traceback__ is None else fresh_copy(error)
 
 
 class ConfigError(KafkaError):

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from spark_kafka_sink.clock import wait_seconds
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, NetworkError, printable
 
 
@@ -104,7 +105,7 @@ def outcome_within(work: Callable[[], Any], timeout_ms: int) -> Outcome | None:
     outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
     _in_a_thread(lambda: outcomes.put(outcome_of(work)))
     try:
-        return outcomes.get(timeout=timeout_ms / 1000)
+        return outcomes.get(timeout=wait_seconds(timeout_ms))
     except queue.Empty:
         return None
 

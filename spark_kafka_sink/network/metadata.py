@@ -15,7 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, NetworkError, closed_error, printable
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, NetworkError, closed_error, fresh_copy, printable
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Cluster, Node, PartitionInfo, Topic
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MAX_TOLD = 10  # brokers that could not be reached, the latest ones
-_LONG_AGO = -(1 << 60)  # a time so early that every back-off and age since then has passed
+_LONG_AGO = -(1 << 64)  # a time so early that every back-off and age since then has passed
 
 
 class LeaderAndEpoch(NamedTuple):
@@ -208,10 +208,10 @@ class Metadata:
 
     def _raise_fatal_error_locked(self) -> None:
         if self._permanent_error is not None:
-            raise self._permanent_error
+            raise fresh_copy(self._permanent_error)
         error, self._fatal_error = self._fatal_error, None
         if error is not None:
-            raise error
+            raise fresh_copy(error)
 
     def last_connection_error(self) -> str | None:
         """Why brokers could not be reached, like "127.0.0.1:9092: [Errno 111] Connection refused"; None when all could."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FIRST_VERSION_WITH_RELIABLE_EPOCHS = 9  # KAFKA-7738: older brokers may answer with an epoch that is out of date
-_LONG_AGO = -(1 << 60)
+_LONG_AGO = -(1 << 64)
 
 
 class MetadataSender(Protocol):

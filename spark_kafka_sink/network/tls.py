@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.config import file_stamp
-from spark_kafka_sink.errors import AuthenticationError, ConfigError, printable
+from spark_kafka_sink.errors import AuthenticationError, ConfigError, fresh_copy, printable
 from spark_kafka_sink.network.ssl_context import allowed_ciphers, client_context, describe_trust
 from spark_kafka_sink.network.transport import Address, PlaintextTransport
 from spark_kafka_sink.protocol.primitives import Buffer
@@ -235,7 +235,7 @@ class TlsTransport(PlaintextTransport):
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise fresh_copy(self._failure)
 
     def _broken(self, error: ssl.SSLError) -> OSError | AuthenticationError:
         """With TLS 1.3 a broker looks at our certificate when the handshake is over for us; its verdict comes as an answer."""

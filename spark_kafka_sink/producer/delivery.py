@@ -6,7 +6,6 @@ Part; it knows nothing of batches. Completed by the Sender thread, awaited by ca
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, for_keeping, fresh_copy
+from spark_kafka_sink.producer import forks
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 UNKNOWN_OFFSET = -1  # acknowledged, but the broker did not say where: acks=0, or a duplicate older than its memory
@@ -94,6 +94,7 @@ class Delivery:
         self.offsets: dict[TopicPartition, OffsetRange] = {}
         self.settled_ns: int | None = None  # Clock.now_ns() when the last row was settled
         self._clock = clock
+        self._generation = forks.generation()
         self._condition = threading.Condition()  # guards the five above; notified when the last row is settled
 
     def done(self) -> bool:
@@ -105,6 +106,15 @@ class Delivery:
         Blocks until then, which `delivery.timeout.ms` bounds once the rows are in batches; or at most `timeout_ms`.
         Raises the first row's error, or KafkaTimeoutError after `timeout_ms`.
         """
+        if not forks.is_forked(self._generation):
+            self._await_settled(timeout_ms)
+        elif not self.done():
+            forks.check_not_forked(self._generation, "the producer of these rows")
+        if self.error is not None:
+            raise fresh_copy(self.error)
+        return self
+
+    def _await_settled(self, timeout_ms: int | None) -> None:
         deadline_ms = None if timeout_ms is None else self._clock.now_ms() + timeout_ms
         with self._condition:
             while not self.done():
@@ -113,9 +123,6 @@ class Delivery:
                     left = self.rows - self.acknowledged - self.failed
                     raise KafkaTimeoutError(f"{left} of {self.rows} rows are not acknowledged after {timeout_ms} ms")
                 self._clock.wait(self._condition, remaining_ms)
-        if self.error is not None:
-            raise self.error
-        return self
 
     def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
         del log_append_time_ms  # of interest to single records only
@@ -137,11 +144,11 @@ class Delivery:
         if blamed:
             row, found = next(iter(blamed.items()))
             error = _at_row(found, part.topic_partition, row)
-        self._fail(RowFailure(part.rows, error, part.topic_partition, blamed, rows_are_named=bool(record_errors)))
+        self._fail(RowFailure(part.rows, for_keeping(error), part.topic_partition, blamed, rows_are_named=bool(record_errors)))
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
         """Fail rows that never came into a batch."""
-        self._fail(RowFailure(rows, error, None, {}, rows_are_named=False))
+        self._fail(RowFailure(rows, for_keeping(error), None, {}, rows_are_named=False))
 
     def _fail(self, failure: RowFailure) -> None:
         with self._condition:
@@ -159,7 +166,7 @@ class Delivery:
 
 def _at_row(error: KafkaError, topic_partition: TopicPartition, row: int) -> KafkaError:
     """The same error with the row's place in front."""
-    found = copy.copy(error)
+    found = fresh_copy(error)
     where = "" if error.message.startswith(f"{topic_partition} ") else f", {topic_partition}"
     found.message = f"row {row} of this chunk{where}: {error.message}"
     return found

@@ -20,11 +20,17 @@ import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ConfigError, KafkaError
+from spark_kafka_sink.errors import ConfigError, KafkaError, for_keeping
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.delivery import UNKNOWN_OFFSET, Part, RecordsOwner
 from spark_kafka_sink.producer.plugins import Method, Plugin, make_plugin
-from spark_kafka_sink.producer.producer_record import BatchMetadata, ProducerColumns, ProducerRecord, RecordMetadata
+from spark_kafka_sink.producer.producer_record import (
+    BatchMetadata,
+    ProducerColumns,
+    ProducerRecord,
+    RecordMetadata,
+    whole_number,
+)
 from spark_kafka_sink.producer.record_gatherer import (
     HEADERS,
     Callback,
@@ -313,6 +319,7 @@ class _Owner:
             self.delivery.fail(part, error, record_errors)
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
+        error = for_keeping(error)
         try:
             self.interceptors.tell_failure(self.topic, UNKNOWN_PARTITION, len(rows), error)
         finally:
@@ -340,6 +347,7 @@ class _InterceptedRecords(GatheredRecords):
             super().fail(part, error, record_errors)
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
+        error = for_keeping(error)
         try:
             explicit = self.explicit_partitions(UNKNOWN_PARTITION)[rows]
             for partition, count in Counter(explicit.tolist()).items():
@@ -373,6 +381,7 @@ def _check_columns(found: object, rows: int | None) -> None:
     """Raises TypeError or ValueError: that is no answer for so many rows."""
     if not isinstance(found, ProducerColumns):
         raise TypeError(f"returned {type(found).__name__}, not ProducerColumns")
+    found.check_types()
     lengths = {name: len(column) for name, column in found.columns().items()}
     if set(lengths.values()) - {rows} or (rows and not lengths):
         raise ValueError(f"returned columns of {lengths} rows for {rows} rows")
@@ -435,21 +444,17 @@ def _pairs(headers: Sequence[Any] | None) -> tuple[tuple[str, bytes | None], ...
 def _as_row(found: object) -> ProducerRecord:
     """A record that can be a row: its key and value are bytes. Raises when they cannot be."""
     record = _checked(found)
-    for name, kinds in _KINDS:
-        if not isinstance(getattr(record, name), kinds):
-            raise TypeError(f"returned a record whose {name} is no {kinds[0].__name__}")
-    key, value = record.key, record.value
+    if not isinstance(record.topic, str | None):
+        raise TypeError("returned a record whose topic is no str")
+    key, value, partition, timestamp = record.key, record.value, record.partition, record.timestamp
     return ProducerRecord(
         record.topic,
         value if value is None else as_bytes(value),
         key if key is None else as_bytes(key),
-        record.partition,
-        tuple(checked_headers(record.headers)),
-        record.timestamp,
+        partition if partition is None else whole_number(partition, "partition"),
+        checked_headers(record.headers),
+        timestamp if timestamp is None else whole_number(timestamp, "timestamp"),
     )
-
-
-_KINDS = (("topic", (str, type(None))), ("partition", (int, type(None))), ("timestamp", (int, type(None))))
 
 
 def _copied(record: ProducerRecord) -> ProducerRecord:

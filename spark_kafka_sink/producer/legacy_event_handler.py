@@ -24,12 +24,20 @@ import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config import config_error
-from spark_kafka_sink.errors import ConfigError, FailedToSendMessageError, InvalidRecordError, KafkaError, ProducerClosedError
+from spark_kafka_sink.errors import (
+    ConfigError,
+    FailedToSendMessageError,
+    InvalidRecordError,
+    KafkaError,
+    ProducerClosedError,
+    fresh_copy,
+)
 from spark_kafka_sink.legacy_config import LEGACY_BATCH_BYTES, LEGACY_BUFFER_BYTES, LegacyProducerConfig
 from spark_kafka_sink.network.cluster import PartitionInfo
 from spark_kafka_sink.producer.delivery import Delivery
 from spark_kafka_sink.producer.legacy_partitioner import LegacyPartitioner, StickyPartitions, find_legacy_partitioner
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.producer_record import whole_number
 from spark_kafka_sink.producer.record_gatherer import RECORD_OVERHEAD
 from spark_kafka_sink.producer.serializers import Serializer, find_serializer, serialize
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -306,7 +314,7 @@ class EventHandler:
 
     def _partition(self, message: KeyedMessage, known: _TopicPartitions) -> int:
         if known.error is not None:
-            raise known.error
+            raise fresh_copy(known.error)
         if message.partition_key is None:
             chosen = self._sticky.partition(message.topic, known.available)
             if chosen is None:
@@ -317,7 +325,7 @@ class EventHandler:
 
     def _ask_partitioner(self, message: KeyedMessage, count: int) -> int:
         try:
-            index = int(self._plugins.partition(message.partition_key, count))
+            index = whole_number(self._plugins.partition(message.partition_key, count), "partition")
         except KafkaError:
             raise
         except Exception as error:

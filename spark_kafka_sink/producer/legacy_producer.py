@@ -23,9 +23,10 @@ from random import Random
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import Clock, wait_seconds
 from spark_kafka_sink.errors import FailedToSendMessageError, KafkaError, KafkaTimeoutError, ProducerClosedError, QueueFullError
 from spark_kafka_sink.legacy_config import conceal_legacy
+from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.legacy_event_handler import EventHandler, KeyedMessage, SerializedMessage, read_config
 from spark_kafka_sink.producer.producer import CLOSE_MARGIN_MS, KafkaProducer
 
@@ -63,6 +64,7 @@ class Producer:
         config = conceal_legacy(config)  # what a traceback shows of this frame, too
         self._config, plugins = read_config(config)
         clock = clock or Clock()
+        self._generation = forks.generation()
         self._producer = KafkaProducer(self._config.producer.to_mapping(), clock=clock)
         self.client_id = self._producer.client_id
         self._handler = EventHandler(self._config, plugins, self._producer, clock, random or Random())
@@ -95,6 +97,7 @@ class Producer:
             KafkaTimeoutError: sync: another caller's dispatch takes longer than LONGEST_WAIT_MS.
             ProducerClosedError: the producer is closed, or was while this waited.
         """
+        forks.check_not_forked(self._generation, f"the producer {self.client_id}")
         self._mode.send(self._handler.serialize(messages))
 
     def close(self, timeout_ms: int | None = None) -> None:
@@ -104,6 +107,8 @@ class Producer:
         are left are given up and told as any others that could not be sent. Called from `on_error`, it returns at once, and the
         thread ends when the queue is empty. Calling it again does nothing more.
         """
+        if forks.is_forked(self._generation):
+            return  # everything here is the parent's
         limit_ms = LONGEST_WAIT_MS if timeout_ms is None else timeout_ms
         if self._mode.close(limit_ms):
             return
@@ -154,7 +159,7 @@ class SyncDispatch:
 
     def close(self, timeout_ms: int) -> bool:
         self._closed.set()
-        if not self._dispatching.acquire(timeout=timeout_ms / 1000):
+        if not self._dispatching.acquire(timeout=wait_seconds(timeout_ms)):
             return False
         try:
             self._at_end()
@@ -280,7 +285,7 @@ class ProducerSendThread:
         self._queue.close()
         if self._is_this_thread():
             return True  # it is about to
-        self._thread.join(timeout_ms / 1000)
+        self._thread.join(wait_seconds(timeout_ms))
         return not self._thread.is_alive()
 
     def _is_this_thread(self) -> bool:

@@ -33,6 +33,8 @@ class MetadataWait:
         Raises KafkaTimeoutError or InvalidRecordError when there is no such thing by then, and what brokers say of the topic.
         A name that no topic can have is refused at once: brokers, asked for one that is too long, hang up.
         """
+        if not isinstance(topic, str):
+            raise TypeError(f"topic must be a str, not {type(topic).__name__}")
         if self._metadata.cluster().partition_count(topic) is None and not is_topic_name(topic):
             # Brokers would say the same, but some such names cannot even be put into a request.
             raise InvalidRecordError(

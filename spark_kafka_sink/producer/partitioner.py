@@ -23,6 +23,7 @@ from spark_kafka_sink.config import KAFKAS_PARTITIONERS, ProducerConfig
 from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.plugins import Plugin, make_plugin
+from spark_kafka_sink.producer.producer_record import whole_number
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.interleave import contiguous
 
@@ -223,7 +224,8 @@ class UserPartitioner:
     def _ask_per_row(self, topic: str, key: pa.Array, value: pa.Array, cluster: Cluster) -> pa.Array:
         assert self._by_record is not None
         pairs = zip(key.to_pylist(), value.to_pylist(), strict=True)
-        return pa.array([self._by_record(topic, each, each, data, data, cluster) for each, data in pairs], pa.int64())
+        answers = (self._by_record(topic, each, each, data, data, cluster) for each, data in pairs)
+        return pa.array([None if each is None else whole_number(each, "partition") for each in answers], pa.int64())
 
     def decide_record(
         self, topic: str, key: object, key_bytes: bytes | None, value: object, value_bytes: bytes | None, cluster: Cluster

@@ -14,7 +14,6 @@ where it asks to (flush, Delivery.result, close).
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
@@ -24,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import Clock, wait_seconds
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     InvalidRecordError,
@@ -32,10 +31,12 @@ from spark_kafka_sink.errors import (
     KafkaTimeoutError,
     ProducerClosedError,
     RecordTooLargeError,
+    fresh_copy,
 )
 from spark_kafka_sink.network.cluster import Cluster, PartitionInfo
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
+from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.buffer_pool import BufferPool
 from spark_kafka_sink.producer.delivery import Delivery
 from spark_kafka_sink.producer.interceptors import InterceptedRecord, Interceptors, Watch, gathered_columns
@@ -61,6 +62,7 @@ from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, ser
 from spark_kafka_sink.producer.topic_chunk import (
     NO_PARTITION,
     TopicChunk,
+    check_topic_type,
     chunks_by_topic,
     explicit_partitions,
     row_count,
@@ -76,7 +78,7 @@ CLOSE_MARGIN_MS = 5_000  # for the Sender to end after its last batch is settled
 
 
 class KafkaProducer:
-    """A producer and its Sender thread. Any thread may use it; it never imports Spark.
+    """A producer and its Sender thread. Any thread may use it, but no fork of the process; it never imports Spark.
 
     Args:
         config: Kafka's producer configuration by its own keys ("bootstrap.servers", "acks", …); values may be strings.
@@ -99,7 +101,7 @@ class KafkaProducer:
         self._converts_values = self._serialize_value is not as_bytes
         self._config = ProducerConfig.from_mapping(config)
         self.client_id = self._config.client_id
-        self._pid = os.getpid()  # a fork has the sockets too, but no Sender: they are not its to use
+        self._generation = forks.generation()
         self._clock = clock or Clock()
         self._metrics = ProducerMetrics(self._config, self._clock)
         self._transactions = TransactionManager() if self._config.enable_idempotence else None
@@ -124,6 +126,7 @@ class KafkaProducer:
             self._new_chunk,
             may_wait=lambda: threading.current_thread() is not self._thread,
         )
+        forks.watch(self._gatherer)
         # A user's plug-ins, None without: loaded last, when nothing else can fail but the thread's start.
         self._partitioner: UserPartitioner | None = None
         self._record_partitioner: UserPartitioner | None = None  # the same, if send() is to ask it for each record as in Java
@@ -199,15 +202,18 @@ class KafkaProducer:
         Blocks for metadata of topics not seen before and while buffer memory is exhausted, each time at most `max.block.ms`.
 
         Raises:
+            SchemaError: a column has a type that is not listed above, or columns differ in length; no row has been queued.
             InvalidRecordError, RecordTooLargeError: a row cannot be sent; no row of this chunk has been queued then.
             KafkaTimeoutError: no metadata, or no memory, in time. Rows queued before that are sent nevertheless.
             ProducerClosedError: closed before or meanwhile.
             KafkaError (KAFKA_INTERNAL_ERROR): the Sender has ended because of what the error names.
+            KafkaError (KAFKA_ILLEGAL_STATE): this process was forked off after the producer had been made.
             AuthenticationError, BrokerError: what brokers said when asked for metadata, or a fatal error of an earlier batch.
             KafkaError (KAFKA_PARTITIONER_FAILED): partitioner.class failed; no row of this chunk has been queued then.
         """
         self._check_usable()
         given = ProducerColumns(topic, value, key, partition, headers, timestamp)
+        given.check_types()
         if self._interceptors is not None:
             delivery: Delivery = self._interceptors.send_columns(given, self._send_columns)
             return delivery
@@ -215,6 +221,7 @@ class KafkaProducer:
 
     def _send_columns(self, given: ProducerColumns, watch: Watch | None = None) -> Delivery:
         """What `send_columns` does once interceptors, who `watch`, have seen the columns."""
+        check_topic_type(given.topic)
         columns = record_columns(
             given.value,
             given.key,
@@ -262,7 +269,7 @@ class KafkaProducer:
 
         Raises:
             SerializationError: key, value or headers are not what the serializers take.
-            ValueError: a negative partition or timestamp.
+            ValueError, TypeError: a negative partition or timestamp, one that is no int, or a topic that is no str.
             ProducerClosedError: the producer is closed.
             Everything else that speaks against the record (no metadata in time, too large, no memory in time) comes with the
             future and the callback, as in Java.
@@ -425,12 +432,17 @@ class KafkaProducer:
 
     # CHECKS
 
+    def _check_process(self) -> None:
+        """A fork has the sockets too, but no Sender: they are not its to use. Takes no lock."""
+        forks.check_not_forked(self._generation, f"the producer {self.client_id}")
+
     def _check_usable(self) -> None:
+        self._check_process()
         self._check_sender()
         self._accumulator.check_open()
         fatal_error = self._fatal_error()
         if fatal_error is not None:
-            raise fatal_error
+            raise fresh_copy(fatal_error)
 
     def _check_sender(self) -> None:
         """Raises what ended the Sender before anybody closed the producer: no row can be written any more."""
@@ -480,6 +492,7 @@ class KafkaProducer:
     def unknown_topics(self, topics: Iterable[str]) -> dict[str, str]:
         """For one who was told KAFKA_UNKNOWN_TOPIC: which of these topics brokers have just said they do not have, and an error's
         text for each. None when they have not answered lately. Never blocks."""
+        self._check_process()
         waited_ms = self._config.max_block_ms
         lately_ms = max(waited_ms // 2, 2 * self._config.retry_backoff_max_ms)  # while a caller waits, they are asked so often
         return self._metadata_wait.unknown_topics(topics, lately_ms, waited_ms)
@@ -496,6 +509,7 @@ class KafkaProducer:
             KafkaTimeoutError: rows are left unsettled after that time.
             KafkaError (KAFKA_INTERNAL_ERROR): the Sender has ended, or ended meanwhile, because of what the error names.
         """
+        self._check_process()
         self._check_sender()
         if threading.current_thread() is self._thread:
             raise KafkaError("flush() in a callback would wait for its own thread (KIP-1118)", condition="KAFKA_ILLEGAL_STATE")
@@ -521,8 +535,10 @@ class KafkaProducer:
 
         Blocks at most `timeout_ms` (by default as long as batches may take) and a few seconds more: when the time is over, and
         at once with 0, what is not settled yet fails. Called by the Sender itself, from a callback, it ends at once.
-        Calling it again does nothing more.
+        Calling it again does nothing more. In a process that was forked off it does nothing: everything there is the parent's.
         """
+        if forks.is_forked(self._generation):
+            return
         limit_ms = timeout_ms if timeout_ms is not None else self._settle_limit_ms()
         deadline_ms = self._clock.now_ms() + limit_ms
         self._gatherer.close()
@@ -535,7 +551,7 @@ class KafkaProducer:
         else:
             self._sender.force_close()
         remaining_ms = max(0, deadline_ms - self._clock.now_ms())
-        self._thread.join(min(remaining_ms / 1000, threading.TIMEOUT_MAX))
+        self._thread.join(wait_seconds(remaining_ms))
         if self._thread.is_alive():
             if limit_ms > 0:
                 logger.warning("! closing %s forcefully: rows were left after %d ms", self.client_id, limit_ms)
@@ -546,6 +562,7 @@ class KafkaProducer:
 
     def rest(self, keep_bytes: int = 0) -> None:
         """Give buffer memory beyond `keep_bytes` back to Python. Connections and the producer id stay. Never blocks."""
+        self._check_process()
         self._pool.release_free(keep_bytes)
 
     def resume(self) -> None:
@@ -555,7 +572,7 @@ class KafkaProducer:
     def is_at_rest(self) -> bool:
         """Whether this producer could serve somebody else now: it is neither closed nor has it failed for good, its thread
         lives in this process, and nothing that was sent is unsettled."""
-        lives = self._pid == os.getpid() and self._thread.is_alive()
+        lives = not forks.is_forked(self._generation) and self._thread.is_alive()
         works = lives and self._fatal_error() is None and not self._accumulator.is_closed()
         return works and not self._accumulator.has_incomplete() and not self._gatherer.chunks
 

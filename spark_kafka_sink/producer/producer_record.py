@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
+import numpy as np
 import pyarrow as pa
+
+from spark_kafka_sink.errors import SchemaError
 
 
 @dataclass(slots=True)
@@ -60,10 +64,30 @@ class ProducerColumns:
         everything = {name: getattr(self, name) for name in ("topic", "value", "key", "partition", "headers", "timestamp")}
         return {name: column for name, column in everything.items() if column is not None and not isinstance(column, str)}
 
+    def check_types(self) -> None:
+        """Raises SchemaError: something is no column at all. What a column may hold is checked where it is read."""
+        for name in ("value", "key", "partition", "headers", "timestamp", "topic"):
+            column = getattr(self, name)
+            if isinstance(column, pa.Array | pa.ChunkedArray) or (isinstance(column, str) if name == "topic" else column is None):
+                continue
+            what, one = ("topic", "a str, ") if name == "topic" else (f"column {name}", "")
+            raise SchemaError(
+                f"{what} is of the Python type {type(column).__name__}; pass {one}a pyarrow.Array or a pyarrow.ChunkedArray"
+            )
+
     @property
     def rows(self) -> int | None:
         """None when there is no column to count."""
         return next((len(column) for column in self.columns().values()), None)
+
+
+def whole_number(value: object, what: str) -> int:
+    """An int of Python's or numpy's as an int. Raises TypeError for all else: int() would make 1 of 1.7, of True and of "1"."""
+    if type(value) is int:
+        return value
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool | np.bool_):
+        return operator.index(value)
+    raise TypeError(f"{what} must be an int or None, not {value!r} of type {type(value).__name__}")
 
 
 class BatchMetadata(NamedTuple):

@@ -22,12 +22,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_kafka_sink.clock import NEVER_MS, Clock
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, closed_error
+from spark_kafka_sink.clock import NEVER_MS, Clock, milliseconds, wait_seconds
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, closed_error, for_keeping, fresh_copy
 from spark_kafka_sink.network.cluster import Cluster
+from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.buffer_pool import BufferPool, PoolMemory
 from spark_kafka_sink.producer.delivery import UNKNOWN_OFFSET, Part
-from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
+from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata, whole_number
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE, MAX_RECORD_OVERHEAD
@@ -65,7 +66,7 @@ class RecordFuture:
         """
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            raise fresh_copy(error)
         return self._chunk.metadata_of(self._index)
 
     def exception(self, timeout: float | None = None) -> KafkaError | None:
@@ -117,6 +118,7 @@ class GatheredRecords:
         self.details: dict[int, RecordDetails] = {}
         self.callbacks: list[Callback | None] = []
         self._clock = clock
+        self._generation = forks.generation()
         self._settled = threading.Condition()  # guards the four below; notified whenever some row is settled
         self._acknowledgements: list[_Acknowledgement] = []
         self._looked_up = 0  # so many of them are in the column below: they are put there when a future asks
@@ -235,7 +237,7 @@ class GatheredRecords:
         self._fail_rows(part.rows, dict.fromkeys(part.rows.tolist(), others) | at)
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
-        self._fail_rows(rows, dict.fromkeys(rows.tolist(), error))
+        self._fail_rows(rows, dict.fromkeys(rows.tolist(), for_keeping(error)))
 
     def abandon_all(self, error: KafkaError) -> None:
         self.abandon(np.arange(len(self), dtype=np.int32), error)
@@ -283,6 +285,8 @@ class GatheredRecords:
         return self._fate(row) != _PENDING
 
     def _fate(self, row: int) -> int:
+        if forks.is_forked(self._generation):
+            self._settled = threading.Condition()  # whoever held the lock does not live in this process
         with self._settled:
             if self._fates is None:
                 return _PENDING
@@ -292,7 +296,9 @@ class GatheredRecords:
             return int(self._fates[row])
 
     def await_settled(self, row: int, timeout_s: float | None) -> None:
-        deadline_ms = None if timeout_s is None else self._clock.now_ms() + int(timeout_s * 1000)
+        if forks.is_forked(self._generation) and not self.is_settled(row):
+            forks.check_not_forked(self._generation, "the producer of this record")
+        deadline_ms = None if timeout_s is None else self._clock.now_ms() + milliseconds(timeout_s)
         with self._settled:
             while not self.is_settled(row):
                 remaining_ms = 3_600_000 if deadline_ms is None else deadline_ms - self._clock.now_ms()
@@ -495,6 +501,10 @@ class RecordGatherer:
                 delay_ms = min(delay_ms, max(1, self._linger_ms))  # somebody is at it, and may not take what came last
         return delay_ms
 
+    def leave_behind(self) -> None:
+        """In a fork: without a chunk that takes records, `send` makes all its checks."""
+        self.chunks = {}
+
     def close(self, ended_by: KafkaError | None = None) -> None:
         """Refuse further records; `ended_by` says why, if nobody asked for it."""
         self._ended_by = ended_by
@@ -515,7 +525,7 @@ class RecordGatherer:
     def _encode_topic(self, topic: str, timeout_ms: int) -> bool:
         """Queue a topic's chunk. False if another thread is queueing the one before, and time ran out for waiting."""
         encoding = self._topics[topic].encoding
-        if not encoding.acquire(timeout=min(timeout_ms / 1000, threading.TIMEOUT_MAX)):
+        if not encoding.acquire(timeout=wait_seconds(timeout_ms)):
             return False
         try:
             chunk = self._take(topic)
@@ -540,22 +550,34 @@ class RecordGatherer:
 
 
 def checked_details(record: ProducerRecord) -> RecordDetails:
-    """What a record says beside key and value. Raises SerializationError for headers, ValueError for negative numbers."""
-    if record.partition is not None and record.partition < 0:
-        raise ValueError(f"Invalid partition: {record.partition}. Partition number should always be non-negative or null.")
-    if record.timestamp is not None and not 0 <= record.timestamp < 2**63:
-        raise ValueError(f"Invalid timestamp: {record.timestamp}. Timestamp should always be non-negative or null.")
-    return RecordDetails(record.partition, tuple(checked_headers(record.headers)), record.timestamp)
+    """What a record says beside key and value.
+
+    Raises SerializationError for headers, TypeError for what is no int, ValueError for numbers out of range.
+    """
+    partition, timestamp = record.partition, record.timestamp
+    if partition is not None:
+        partition = whole_number(partition, "partition")
+        if not 0 <= partition < 2**31:
+            raise ValueError(f"Invalid partition: {partition}. Partition number should always be non-negative or null.")
+    if timestamp is not None:
+        timestamp = whole_number(timestamp, "timestamp")
+        if not 0 <= timestamp < 2**63:
+            raise ValueError(f"Invalid timestamp: {timestamp}. Timestamp should always be non-negative or null.")
+    return RecordDetails(partition, checked_headers(record.headers), timestamp)
 
 
-def checked_headers(headers: Sequence[tuple[str, bytes | None]]) -> Sequence[tuple[str, bytes | None]]:
+def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
     """The headers, if they are what a record can have. Raises SerializationError."""
-    for name, value in headers:
+    pairs: tuple[Any, ...] = tuple(headers) if isinstance(headers, Iterable) and not isinstance(headers, Mapping) else (headers,)
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise SerializationError(f"headers must be (name, value) pairs, of which a {type(pair).__name__} is none")
+        name, value = pair
         if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
             raise SerializationError(
                 f"a header must be a str and bytes or None, not {type(name).__name__} and {type(value).__name__}"
             )
-    return headers
+    return pairs
 
 
 RECORD_OVERHEAD = BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD

@@ -57,7 +57,14 @@ def row_count(topic: str | pa.Array, *columns: pa.Array | None) -> int:
 def explicit_partitions(partition: pa.Array | None, rows: int) -> npt.NDArray[np.int32]:
     if partition is not None and len(partition) != rows:
         raise SchemaError(f"column partition has {len(partition)} rows where {rows} are expected; pass columns of one length")
-    if partition is None or partition.null_count == len(partition):
+    if partition is None:
+        return np.full(rows, NO_PARTITION, np.int32)
+    kind = partition.type.value_type if pa.types.is_dictionary(partition.type) else partition.type
+    if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise SchemaError(f"column partition has type {partition.type}; it must be int32: cast it before sending")
+    if pa.types.is_dictionary(partition.type):
+        partition = contiguous(partition).dictionary_decode()
+    if partition.null_count == len(partition):
         return np.full(rows, NO_PARTITION, np.int32)
     lowest = pc.min(partition).as_py()
     if lowest < 0:
@@ -79,20 +86,42 @@ def chunks_by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt
     if isinstance(topic, str):
         yield TopicChunk(topic, columns, explicit, rows)
         return
-    if topic.null_count:
-        raise InvalidRecordError(
-            f"row {pc.index(topic.is_null(), True).as_py()} of this chunk has a null topic", condition="KAFKA_NULL_TOPIC_IN_DATA"
-        )
-    encoded = contiguous(topic).dictionary_encode()
-    names = encoded.dictionary.to_pylist()
+    names, codes = _names_and_codes(topic)
     if len(names) == 1:
         yield TopicChunk(names[0], columns, explicit, rows)
         return
     columns = columns.in_one_piece()
-    codes = encoded.indices.to_numpy()
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=len(names))).tolist()
     for name, start, stop in zip(names, [0, *ends], ends, strict=False):
         chosen = order[start:stop]
         if len(chosen):  # a dictionary may name topics that no row uses
             yield TopicChunk(name, columns.take(chosen), explicit[chosen], rows[chosen])
+
+
+def check_topic_type(topic: str | pa.Array) -> None:
+    """Raises SchemaError for a column that is not of strings; one of nulls is told of row by row."""
+    if isinstance(topic, str):
+        return
+    kind = topic.type.value_type if pa.types.is_dictionary(topic.type) else topic.type
+    if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
+        raise SchemaError(f"column topic has type {topic.type}; it must be string: cast it before sending")
+
+
+def _encodable(names: pa.Array) -> pa.Array:
+    return names if names.type in (pa.string(), pa.large_string()) else names.cast(pa.large_string())
+
+
+def _names_and_codes(topic: pa.Array) -> tuple[list[str], npt.NDArray[np.int32]]:
+    """Each name once, and the place among them of each row's topic. Raises InvalidRecordError for a null."""
+    column = contiguous(topic)
+    if pa.types.is_dictionary(column.type):  # its entries may repeat each other, and one may be null
+        encoded = _encodable(column.dictionary).dictionary_encode()
+        codes = encoded.indices.take(column.indices)
+    else:
+        encoded = _encodable(column).dictionary_encode()
+        codes = encoded.indices
+    if codes.null_count:
+        row = pc.index(codes.is_null(), True).as_py()
+        raise InvalidRecordError(f"row {row} of this chunk has a null topic", condition="KAFKA_NULL_TOPIC_IN_DATA")
+    return encoded.dictionary.to_pylist(), codes.to_numpy()

@@ -128,9 +128,15 @@ def _payload(name: str, column: Column) -> Column:
     if not _is_payload(column.type):
         raise SchemaError(f"column {name} has type {column.type}; it must be binary or string: cast it before writing")
     if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+        return _decoded(column)
     large = column.type not in (pa.binary(), pa.string()) or column.nbytes > INT32_MAX
     return column.cast(pa.large_binary() if large else pa.binary())
+
+
+def _decoded(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """A dictionary column as large_binary: a few bytes a row may stand for more than int32 offsets reach."""
+    pieces = [piece.dictionary.cast(pa.large_binary()).take(piece.indices) for piece in pieces_of(column)]
+    return pa.chunked_array(pieces, pa.large_binary()) if isinstance(column, pa.ChunkedArray) else pieces[0]
 
 
 def _is_payload(kind: pa.DataType) -> bool:

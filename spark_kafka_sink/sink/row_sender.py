@@ -12,7 +12,6 @@ How a row is refused
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.config import DEAD_LETTER, FAIL, SKIP, ProducerConfig, is_topic_name
-from spark_kafka_sink.errors import DeliveryError, InvalidRecordError, KafkaError
+from spark_kafka_sink.errors import DeliveryError, InvalidRecordError, KafkaError, fresh_copy
 from spark_kafka_sink.sink.commit_protocol import WrittenRange, merge_ranges
 from spark_kafka_sink.sink.dead_letters import DeadLetters
 from spark_kafka_sink.sink.refused_rows import Refusal, find_refused_rows, payload_bytes, row_in_words
@@ -191,7 +190,7 @@ class RowSender:
             delivery.result()
         except KafkaError as error:
             if self._rules.all_rows_must_be_written:
-                raise self._with_row(sent, error) from None
+                raise self._with_row(sent, delivery.error or error) from None
         self.acknowledged += delivery.acknowledged
         self._written += [
             WrittenRange(topic, partition, part.first, part.last, part.rows, part.bytes)
@@ -205,16 +204,16 @@ class RowSender:
             self._after_failure(chunk, failure)
 
     def _with_row(self, sent: _Sent, error: KafkaError) -> KafkaError:
-        """The error with the row that the broker blames, if it is known which."""
+        """A copy of the delivery's error, with the row that the broker blames if it is known which."""
         failure = next((each for each in sent.delivery.failures if each.error is error), None)
         if failure is None or not failure.blamed or sent.chunk is None:
-            return error
+            return fresh_copy(error)
         row, blamed = next(iter(failure.blamed.items()))
         partition = None if failure.topic_partition is None else failure.topic_partition.partition
         return self._told_of(sent.chunk, row, blamed, blamed.message, partition)
 
     def _told_of(self, chunk: Chunk, row: int, error: KafkaError, text: str, partition: int | None = None) -> KafkaError:
-        told = copy.copy(error)
+        told = fresh_copy(error)
         columns = self._mapping.unchecked_columns(chunk.table)
         told.message = f"{row_in_words(columns, row, int(chunk.numbers[row]), partition)}: {text}"
         return told
@@ -289,7 +288,7 @@ class RowSender:
 
     def _after_failure(self, chunk: Chunk | None, failure: RowFailure) -> None:
         if chunk is None or not failure.rows_are_named:
-            raise failure.error
+            raise fresh_copy(failure.error)
         partition = None if failure.topic_partition is None else failure.topic_partition.partition
         by_reason: dict[tuple[str, str], list[int]] = {}
         for row, error in failure.blamed.items():

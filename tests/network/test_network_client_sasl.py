@@ -186,7 +186,7 @@ def test_refused_credentials_reach_whoever_waits_with_node_and_user(mechanism: s
     assert CANARY not in str(error) + caplog.text
     failed = net.selector.closed[-1]
     assert len(net.selector.closed) == 2  # one attempt with each
-    assert net.client.authentication_error(failed) is error
+    assert str(net.client.authentication_error(failed)) == str(error)
     assert net.client.connection_failed(failed)
 
 

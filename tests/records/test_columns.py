@@ -116,6 +116,36 @@ def test_headers_too_large_for_int32_offsets_become_large_binary(monkeypatch: py
     assert [row.headers for row in rows_of(columns)] == [[("name", b"0123456789")], []]
 
 
+def test_a_dictionary_column_may_decode_to_more_than_int32_offsets_reach() -> None:
+    """A column of two GiB with one value took a few bytes as it came, and ended in ArrowInvalid when it was decoded."""
+    rows = 2**11 + 2
+    entry = bytes(range(256)) * 4096  # 1 MiB
+    for name in ("value", "key"):
+        encoded = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), pa.array([entry], pa.binary()))
+        columns = record_columns(**{"value": None, name: encoded})
+        column, lengths = getattr(columns, name), getattr(columns, f"{name}_lengths")
+        assert column.type == pa.large_binary()
+        assert (lengths == len(entry)).all()
+        assert column[rows - 1].as_py() == entry
+        del columns, column
+
+
+def test_a_dictionary_with_a_null_entry_gives_null_rows() -> None:
+    encoded = pa.DictionaryArray.from_arrays(pa.array([1, 0, None, 1]), pa.array([b"a", None]))
+    pieces = pa.chunked_array([encoded[:2], encoded[2:]])
+    for column in (encoded, pieces):
+        columns = record_columns(column, key=column)
+        assert [(row.key, row.value) for row in rows_of(columns)] == [(None, None), (b"a", b"a"), (None, None), (None, None)]
+
+
+def test_headers_may_be_dictionary_encoded() -> None:
+    entries = pa.StructArray.from_arrays(
+        [pa.array(["a", "b", "a"]).dictionary_encode(), pa.array([b"1", None, b"1"]).dictionary_encode()], ["key", "value"]
+    )
+    headers = pa.ListArray.from_arrays(pa.array([0, 2, 3], pa.int32()), entries)
+    assert headers_of(headers) == [[("a", b"1"), ("b", None)], [("a", b"1")]]
+
+
 @pytest.mark.parametrize("kind", [pa.int64(), pa.list_(pa.binary()), pa.struct([("a", pa.binary())]), pa.float64()])
 def test_other_types_are_refused_by_name(kind: pa.DataType) -> None:
     with pytest.raises(SchemaError, match=r"\[KAFKA_INVALID_SCHEMA\] column key has type"):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import Clock, wait_seconds
 from spark_kafka_sink.config import ProducerConfig, Secret
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
 
@@ -137,7 +137,7 @@ class TokenCache:
 
     def token(self) -> OAuthBearerToken:
         """The token to log in with. Blocks while one is fetched. Raises AuthenticationError."""
-        if not self._lock.acquire(timeout=self._wait_ms / 1000):
+        if not self._lock.acquire(timeout=wait_seconds(self._wait_ms)):
             raise token_error(f"another connection has been fetching a token for more than {self._wait_ms} ms")
         try:
             return self._token_locked()

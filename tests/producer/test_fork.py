@@ -1,0 +1,182 @@
+"""A process that was forked off refuses to use its parent's producers.
+
+A fork has the parent's memory and sockets, and none of its threads. Its calls of `send` used to be accepted and never settled,
+since no Sender lives there, and `flush` or `result` waited for the whole time-out or for ever. Multiprocessing's workers and
+pre-forking web servers fork so.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.producer.legacy_producer import KeyedMessage, Producer
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.producer_record import ProducerRecord
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from tests.fakes.fake_broker import FakeBroker
+
+WAIT_MS = 30_000
+CHILD_LIMIT_S = 20  # a child that hangs is ended, which fails the test
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+
+
+def in_a_fork(function: Callable[[], object]) -> Any:
+    """What the function returns in a forked process; of a KafkaError that it raises there, the text."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(CHILD_LIMIT_S)
+        try:
+            answer = function()
+        except KafkaError as error:
+            answer = str(error)
+        except BaseException as error:  # noqa: BLE001 - a child that is a copy of pytest must not go on
+            answer = repr(error)
+        os.write(writing, pickle.dumps(answer))
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        answered = pipe.read()
+    _, status = os.waitpid(pid, 0)
+    assert status == 0, f"the child ended with {status}"
+    return pickle.loads(answered)
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker(topics={"orders": 2}) as cluster:
+        yield cluster
+        assert cluster.violations == []
+
+
+@pytest.fixture
+def producer(broker: FakeBroker) -> Iterator[KafkaProducer]:
+    with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 60_000}) as made:
+        made.partitions_for("orders")
+        yield made
+
+
+CALLS: dict[str, Callable[[KafkaProducer], object]] = {
+    "send": lambda producer: producer.send(ProducerRecord("orders", b"v")),
+    "send with details": lambda producer: producer.send(ProducerRecord("orders", b"v", partition=1)),
+    "send_columns": lambda producer: producer.send_columns("orders", value=pa.array([b"v"])),
+    "flush": lambda producer: producer.flush(),
+    "partitions_for": lambda producer: producer.partitions_for("orders"),
+    "unknown_topics": lambda producer: producer.unknown_topics(["orders"]),
+    "rest": lambda producer: producer.rest(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_child_is_told_to_make_its_own_producer(producer: KafkaProducer, call: str) -> None:
+    producer.send(ProducerRecord("orders", b"gathered"))  # the child finds a chunk that takes records without any check
+    answer = in_a_fork(lambda: CALLS[call](producer))
+    assert answer.startswith("[KAFKA_ILLEGAL_STATE]")
+    assert "make a KafkaProducer in the child process" in answer
+
+
+def test_a_child_closes_its_parents_producer_at_once_and_the_parent_goes_on(broker: FakeBroker, producer: KafkaProducer) -> None:
+    future = producer.send(ProducerRecord("orders", b"gathered"))
+    assert in_a_fork(producer.close) is None
+    assert in_a_fork(lambda: producer.close(0)) is None
+    assert in_a_fork(lambda: producer.__exit__(None, None, None)) is None
+    connections = len(broker.requests_of(ApiKey.API_VERSIONS))
+    producer.flush(WAIT_MS)
+    assert future.result(0).topic == "orders"
+    assert broker.values("orders") == [b"gathered"]
+    assert len(broker.requests_of(ApiKey.API_VERSIONS)) == connections  # none was lost
+
+
+@pytest.mark.parametrize("wait", ["result", "exception"])
+def test_a_child_does_not_wait_for_what_its_parent_sent(producer: KafkaProducer, wait: str) -> None:
+    future = producer.send(ProducerRecord("orders", b"v"))
+    delivery = producer.send_columns("orders", value=pa.array([b"w"]), partition=pa.array([0], pa.int32()))
+    for waiting in (getattr(future, wait), delivery.result):
+        answer = in_a_fork(waiting)
+        assert answer is not None
+        assert "[KAFKA_ILLEGAL_STATE]" in answer
+    assert in_a_fork(future.done) is False
+
+
+def test_a_child_can_read_what_was_settled_before_the_fork(producer: KafkaProducer) -> None:
+    future = producer.send(ProducerRecord("orders", b"v", partition=1))
+    delivery = producer.send_columns("orders", value=pa.array([b"w"]), partition=pa.array([0], pa.int32()))
+    producer.flush(WAIT_MS)
+    assert in_a_fork(lambda: future.result().offset) == 0
+    assert in_a_fork(lambda: delivery.result().acknowledged) == 1
+
+
+def test_locks_that_another_thread_held_at_the_fork_do_not_stop_a_child(producer: KafkaProducer) -> None:
+    """A lock that was held stays locked in the child for ever. The Sender holds each of these for moments all the time."""
+    future = producer.send(ProducerRecord("orders", b"v"))
+    delivery = producer.send_columns("orders", value=pa.array([b"w"]), partition=pa.array([0], pa.int32()))
+    locks = [
+        future._chunk._settled,
+        delivery._condition,
+        producer._metadata._changed,
+        producer._accumulator._lock,
+        producer._pool._lock,
+        producer._metrics._lock,
+    ]
+    held, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        for lock in locks:
+            lock.acquire()  # type: ignore[attr-defined]
+        held.set()
+        leave.wait(WAIT_MS / 1000)
+        for lock in locks:
+            lock.release()  # type: ignore[attr-defined]
+
+    def everything() -> list[str]:
+        answers = []
+        for call in [*(lambda call=call: call(producer) for call in CALLS.values()), future.result, delivery.result]:
+            try:
+                call()
+            except KafkaError as error:
+                answers.append(error.condition)
+        answers += [str(future.done()), str(producer.is_at_rest())]
+        producer.close()
+        return answers
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(WAIT_MS / 1000)
+    try:
+        answers = in_a_fork(everything)
+    finally:
+        leave.set()
+        thread.join(WAIT_MS / 1000)
+    assert answers == ["KAFKA_ILLEGAL_STATE"] * (len(CALLS) + 2) + ["False", "False"]
+
+
+def test_a_child_may_make_a_producer_of_its_own(broker: FakeBroker, producer: KafkaProducer) -> None:
+    def write() -> int:
+        with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as own:
+            delivery = own.send_columns("orders", value=pa.array([b"of the child"]))
+            return delivery.result(WAIT_MS).acknowledged
+
+    assert in_a_fork(write) == 1
+    assert broker.values("orders") == [b"of the child"]
+    producer.send(ProducerRecord("orders", b"of the parent"))
+    producer.flush(WAIT_MS)
+    assert sorted(filter(None, broker.values("orders"))) == [b"of the child", b"of the parent"]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_child_refuses_its_parents_old_producer(broker: FakeBroker, kind: str) -> None:
+    options = {"metadata.broker.list": broker.bootstrap_servers, "producer.type": kind}
+    with Producer({**options, "serializer.class": "kafka.serializer.StringEncoder"}) as producer:
+        answer = in_a_fork(lambda: producer.send(KeyedMessage("orders", message="m")))
+        assert answer.startswith("[KAFKA_ILLEGAL_STATE]")
+        assert in_a_fork(producer.close) is None
