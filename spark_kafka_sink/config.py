@@ -503,7 +503,7 @@ class ProducerConfig:
     sasl_login_connect_timeout_ms: int | None = option("sasl.login.connect.timeout.ms", INT, default=None,
         doc="How long connecting to the token endpoint may take; not set: 10 seconds.")
     sasl_login_read_timeout_ms: int | None = option("sasl.login.read.timeout.ms", INT, default=None,
-        doc="How long each part of its answer may take; not set: 10 seconds.")
+        doc="How long its whole answer may take; not set: 10 seconds.")
     sasl_login_retry_backoff_ms: int = option("sasl.login.retry.backoff.ms", LONG, default=100,
         doc="Wait before the token endpoint is asked again.")
     sasl_login_retry_backoff_max_ms: int = option("sasl.login.retry.backoff.max.ms", LONG, default=10_000,
