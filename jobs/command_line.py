@@ -264,7 +264,10 @@ def _run_in_session(name: str, job: Job, arguments: argparse.Namespace) -> int:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
+    from spark_kafka_sink import stderr_log
+
     _interrupted.clear()
+    stderr_log.add_handler()
     try:
         spark = start_spark(name, verbose=arguments.verbose)
         try:

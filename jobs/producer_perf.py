@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.command_line import UsageError, pair, read_properties
+from spark_kafka_sink import stderr_log
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -419,6 +420,7 @@ def run(arguments: argparse.Namespace, options: dict[str, str], values: Payloads
 def main(argv: list[str] | None = None) -> int:
     """Exit code: 0 every record was acknowledged, 1 one was not, 2 usage, 130 Ctrl-C."""
     arguments = build_parser().parse_args(argv)
+    stderr_log.add_handler()
     try:
         return run(arguments, producer_options(arguments), payloads(arguments), Clock())
     except UsageError as error:

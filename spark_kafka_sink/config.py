@@ -269,12 +269,34 @@ def read_all(rows: Mapping[str, Option], given: Mapping[str, object], problems: 
     for attribute, row in rows.items():
         if given.get(row.key) is None:
             continue
+        if _holds_reference(given[row.key]):
+            problems.append(_reference_problem(row.key))
+            continue
         try:
             values[attribute] = row.read(given[row.key])
         except InvalidValueError as error:
             shown = HIDDEN if row.kind is PASSWORD else printable(_printable(given[row.key]))
             problems.append(f"Invalid value {shown} for configuration {row.key}: {error}")
     return values
+
+
+# As Kafka's ConfigTransformer finds them.
+_REFERENCE = re.compile(r"\$\{[^}:]*:[^}]*\}")
+
+
+def _holds_reference(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_holds_reference, value))
+    if isinstance(value, Secret):
+        return _REFERENCE.search(value.reveal()) is not None
+    return isinstance(value, str) and _REFERENCE.search(value) is not None
+
+
+def _reference_problem(key: str) -> str:
+    return (
+        f"The value of {key} holds a reference to a config provider, like ${{file:/path:key}}. Config providers are not"
+        " supported, and the reference itself would be used as the value; set the value that it stands for"
+    )
 
 
 def _printable(value: object) -> str:
@@ -526,7 +548,7 @@ class ProducerConfig:
     sasl_login_connect_timeout_ms: int | None = option("sasl.login.connect.timeout.ms", INT, default=None,
         doc="How long connecting to the token endpoint may take; not set: 10 seconds.")
     sasl_login_read_timeout_ms: int | None = option("sasl.login.read.timeout.ms", INT, default=None,
-        doc="How long each part of its answer may take; not set: 10 seconds.")
+        doc="How long its whole answer may take; not set: 10 seconds.")
     sasl_login_retry_backoff_ms: int = option("sasl.login.retry.backoff.ms", LONG, default=100,
         doc="Wait before the token endpoint is asked again.")
     sasl_login_retry_backoff_max_ms: int = option("sasl.login.retry.backoff.max.ms", LONG, default=10_000,
@@ -633,6 +655,8 @@ class ProducerConfig:
         values |= read
         values["given"] = frozenset(given) & PRODUCER_KEYS.keys()
         values["plugin_options"] = _keys_for_plugins(given, prefix) if _has_plugins(values) else {}
+        if "config.providers" in given:  # without it, Java would not look for references either
+            problems.extend(_reference_problem(key) for key, value in values["plugin_options"].items() if _holds_reference(value))
         _warn_of_keys_without_effect([key for key in given if key not in values["plugin_options"]], prefix)
         for keys, rule in RULES:
             if malformed.isdisjoint(keys):
@@ -688,6 +712,8 @@ _TICKETS = "the Kerberos library renews tickets of a keytab, and something else 
 _BROKERS = "it concerns brokers, which check tokens"
 _NEWER = "it is new in Kafka 4.4 and not known here"
 
+_PROVIDERS = "config providers are not supported; a value that refers to one is an error"
+
 # Keys of a released Kafka that do nothing here, and why. Each is a warning; the sink refuses the two serializers, as Spark does.
 NO_EFFECT: dict[str, str] = {
     "key.serializer": _BYTES,
@@ -696,7 +722,7 @@ NO_EFFECT: dict[str, str] = {
     "enable.metrics.push": "telemetry is not sent to brokers",
     "metric.reporters": _METRICS,
     "metrics.recording.level": "all metrics are recorded, at any level",
-    "config.providers": "values are taken as they stand",
+    "config.providers": _PROVIDERS,
     "security.providers": _JVM,
     "ssl.provider": _JVM,
     "ssl.keymanager.algorithm": _JVM,
@@ -740,7 +766,11 @@ def _has_plugins(values: Mapping[str, Any]) -> bool:
 
 def _keys_for_plugins(given: Mapping[str, object], prefix: str) -> dict[str, object]:
     """Unknown keys, for plug-ins read them as in Java; those that look misspelt are warned of all the same."""
-    unknown = {key: value for key, value in given.items() if key not in PRODUCER_KEYS and key not in NO_EFFECT}
+    unknown = {
+        key: value
+        for key, value in given.items()
+        if key not in PRODUCER_KEYS and key not in NO_EFFECT and not key.startswith("config.providers.")
+    }
     for key in unknown.keys() - _OF_CONSUMERS:
         nearest = nearest_key(key, [*PRODUCER_KEYS])
         if nearest:
@@ -752,6 +782,8 @@ def _warn_of_keys_without_effect(given: Sequence[str], prefix: str) -> None:
     for key in given:
         if key in NO_EFFECT:
             _warn("Option '%s%s' has no effect: %s", prefix, key, NO_EFFECT[key])
+        elif key.startswith("config.providers."):  # the class of one, and its parameters
+            _warn("Option '%s%s' has no effect: %s", prefix, key, _PROVIDERS)
         elif key in _OF_CONSUMERS:
             _warn("Option '%s%s' has no effect: %s", prefix, key, _FOR_READING)
         elif key not in PRODUCER_KEYS:

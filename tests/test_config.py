@@ -374,6 +374,54 @@ def test_a_key_without_effect_is_a_warning_that_says_why(key: str, caplog: pytes
     assert f"Option '{key}' has no effect: {NO_EFFECT[key]}" in caplog.text
 
 
+PROVIDERS = {"config.providers": "file", "config.providers.file.class": "org.apache.kafka.common.config.provider.FileProvider"}
+
+
+@pytest.mark.parametrize("providers", [{}, PROVIDERS], ids=["without providers", "with providers"])
+@pytest.mark.parametrize(
+    ("key", "written"),
+    [
+        ("ssl.keystore.password", "${file:/run/secrets.properties:password}"),
+        ("ssl.key.password", "${env:KEY_PASSWORD}"),
+        ("sasl.oauthbearer.client.credentials.client.secret", "prefix-${vault:secret/kafka:id}"),
+        ("sasl.jaas.config", 'PlainLoginModule required username="a" password="${file:/x:canary-7Qx2}";'),
+        ("bootstrap.servers", ["h:1", "${file:/x:server}"]),
+        ("linger.ms", "${file:/x:linger}"),
+        ("client.id", "${file::id}"),
+    ],
+)
+def test_a_reference_to_a_config_provider_is_a_problem(key: str, written: object, providers: dict[str, str]) -> None:
+    """config.providers was a warning that "values are taken as they stand", and ${file:…} was the password that brokers got."""
+    told = problem(providers | {key: written})
+    assert told.startswith(f"The value of {key} holds a reference to a config provider, like ${{file:/path:key}}. ")
+    assert "canary" not in told
+
+
+def test_a_reference_in_an_option_of_the_sink_is_a_problem() -> None:
+    problems: list[str] = []
+    options = {"topic": "t", "kafka.bootstrap.servers": "h:1", "kafka.ssl.key.password": "${a:b}", "reportPath": "${env:HOME}/r"}
+    SinkOptions.check(options, problems)
+    assert [each.partition(" holds")[0] for each in problems] == ["The value of reportPath", "The value of ssl.key.password"]
+
+
+@pytest.mark.parametrize("written", ["pa$$word", "${x}", "$(file:x)", "{file:/x:pw}", "${"])
+def test_a_password_that_only_resembles_a_reference_is_taken_as_it_stands(written: str) -> None:
+    config = ProducerConfig.from_mapping(SERVERS | PROVIDERS | {"ssl.key.password": written})
+    assert config.ssl_key_password == Secret(written)
+
+
+def test_a_plugins_value_may_look_like_a_reference_unless_config_providers_are_set() -> None:
+    mine = {"interceptor.classes": "my_package.Interceptor", "my.pattern": "${topic:name}"}
+    assert ProducerConfig.from_mapping(SERVERS | mine).for_plugins()["my.pattern"] == "${topic:name}"
+    assert problem(PROVIDERS | mine).startswith("The value of my.pattern holds a reference")
+
+
+def test_what_belongs_to_a_config_provider_has_no_effect_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    ProducerConfig.from_mapping(SERVERS | PROVIDERS)
+    for key in PROVIDERS:
+        assert f"Option '{key}' has no effect: config providers are not supported" in caplog.text
+
+
 def test_a_key_of_the_next_kafka_is_named_as_such(caplog: pytest.LogCaptureFixture) -> None:
     ProducerConfig.from_mapping(SERVERS | {"bootstrap.resolve.timeout.ms": "1"})
     assert "new in Kafka 4.4" in caplog.text

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from spark_kafka_sink.clock import wait_seconds
+from spark_kafka_sink.clock import Clock, wait_seconds
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, NetworkError, printable
 
 
@@ -37,26 +37,33 @@ class Worker(Protocol):
     def forget(self, node_id: int) -> None: ...
 
 
+# Work that others wait for is given up after this time. The resolver of glibc reads answers over TCP without any time-out.
+HANGS_AFTER_MS = 300_000
+
+
 class BackgroundWorker:
     """Sender thread only. `wakeup` is called when a work is done, by its thread."""
 
-    def __init__(self, wakeup: Callable[[], None]) -> None:
+    def __init__(self, wakeup: Callable[[], None], clock: Clock | None = None) -> None:
         self._wakeup = wakeup
+        self._clock = clock or Clock()
         self._lock = threading.Lock()  # guards the two below
         self._outcomes: dict[object, Outcome] = {}  # by the token of its start
-        self._tokens: dict[object, object] = {}  # key -> token of the work that is being done
+        self._tokens: dict[object, tuple[object, int]] = {}  # key -> token of the work that is being done, when it is given up
         self._running: dict[int, tuple[object, int]] = {}  # node id -> token, deadline
 
     def start(self, node_id: int, work: Callable[[], Any], deadline_ms: int, *, key: object = None) -> None:
         """One at a time for each node. While work of the same key is being done, its outcome is waited for instead: what hangs
-        and is asked for again and again takes one thread.
+        and is asked for again and again takes one thread, and another one each HANGS_AFTER_MS.
         """
+        now_ms = self._clock.now_ms()
         with self._lock:
-            token = None if key is None else self._tokens.get(key)
-            is_new = token is None
-            token = token or object()
-            if key is not None:
-                self._tokens[key] = token
+            token, given_up_ms = self._tokens.get(key, (None, 0))
+            is_new = token is None or now_ms >= given_up_ms
+            if is_new:
+                token = object()
+                if key is not None:
+                    self._tokens[key] = (token, now_ms + HANGS_AFTER_MS)
         self._running[node_id] = (token, deadline_ms)
         if is_new:
             try:
@@ -67,7 +74,8 @@ class BackgroundWorker:
     def _done(self, token: object, outcome: Outcome, key: object) -> None:
         with self._lock:
             self._outcomes[token] = outcome
-            self._tokens.pop(key, None)
+            if self._tokens.get(key, (None, 0))[0] is token:
+                del self._tokens[key]
         self._wakeup()
 
     def finished(self) -> list[tuple[int, Outcome]]:

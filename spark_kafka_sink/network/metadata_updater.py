@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 _FIRST_VERSION_WITH_RELIABLE_EPOCHS = 9  # KAFKA-7738: older brokers may answer with an epoch that is out of date
 _LONG_AGO = -(1 << 64)
+_WHILE_A_TOPIC_IS_CREATED = (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.LEADER_NOT_AVAILABLE)
+_CREATION_MS = 1000  # how long brokers may take for it without a warning
 
 
 class MetadataSender(Protocol):
@@ -51,6 +53,7 @@ class MetadataUpdater:
         self._rebootstrap_trigger_ms = config.metadata_recovery_rebootstrap_trigger_ms
         self._in_progress: MetadataRequestAndVersion | None = None
         self._attempts_since_ms: int | None = None  # since when an update is due and none has succeeded
+        self._coming_since_ms: dict[str | None, int] = {}  # topic -> since when answers say that it is unknown or has no leader
 
     def is_update_due(self, now_ms: int) -> bool:
         return self._in_progress is None and self._metadata.time_to_next_update_ms(now_ms) == 0
@@ -104,7 +107,8 @@ class MetadataUpdater:
     def handle_response(self, response: MetadataResponse, version: int, now_ms: int) -> None:
         in_progress, self._in_progress = self._in_progress, None
         assert in_progress is not None
-        _warn_of_problems(response)
+        self._warn_of_topics(response, now_ms, is_partial=in_progress.is_partial_update)
+        _warn_of_lost_listeners(response)
         if response.error_code == Errors.REBOOTSTRAP_REQUIRED.number:
             self._attempts_since_ms = _LONG_AGO  # the next poll starts again from bootstrap.servers
             self._metadata.failed_update(now_ms)
@@ -122,6 +126,19 @@ class MetadataUpdater:
                 is_partial_update=in_progress.is_partial_update,
                 has_reliable_leader_epochs=version >= _FIRST_VERSION_WITH_RELIABLE_EPOCHS,
             )
+
+    def _warn_of_topics(self, response: MetadataResponse, now_ms: int, *, is_partial: bool) -> None:
+        """A topic that brokers create for us is unknown at first, then without a leader: a warning only if that lasts."""
+        errors = {topic.name: Errors.for_code(topic.error_code) for topic in response.topics if topic.error_code}
+        answered = {topic.name for topic in response.topics}
+        coming = {name for name, error in errors.items() if error in _WHILE_A_TOPIC_IS_CREATED}
+        kept = {name: since_ms for name, since_ms in self._coming_since_ms.items() if is_partial and name not in answered}
+        self._coming_since_ms = kept | {name: self._coming_since_ms.get(name, now_ms) for name in coming}
+        new = {name for name in coming if now_ms - self._coming_since_ms[name] < _CREATION_MS}
+        for level, names in ((logging.DEBUG, new), (logging.WARNING, errors.keys() - new)):
+            if names:
+                told = printable_list(f"{name}: {errors[name]}" for name in sorted(names, key=str))
+                log.log(level, "! metadata reports problems with topics: %s", told)
 
     def _refuse_other_cluster(self, cluster_id: str | None, now_ms: int) -> None:
         """The address of a broker may have been given to one of another cluster; bootstrap.servers decide which is meant."""
@@ -144,10 +161,7 @@ class MetadataUpdater:
         self._attempts_since_ms = now_ms
 
 
-def _warn_of_problems(response: MetadataResponse) -> None:
-    errors = [f"{topic.name}: {Errors.for_code(topic.error_code)}" for topic in response.topics if topic.error_code]
-    if errors:
-        log.warning("! metadata reports problems with topics: %s", printable_list(errors))
+def _warn_of_lost_listeners(response: MetadataResponse) -> None:
     unlisted = [
         str(TopicPartition(topic.name or "", partition.partition_index))
         for topic in response.topics

@@ -22,7 +22,7 @@ from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.taskcontext import TaskContext
 
-from spark_kafka_sink import sasl_config
+from spark_kafka_sink import sasl_config, stderr_log
 from spark_kafka_sink.config import FILE_KEYS, Secret
 from spark_kafka_sink.errors import ConfigError, KafkaError
 from spark_kafka_sink.sink import commit_protocol
@@ -33,6 +33,8 @@ from spark_kafka_sink.sink.row_rules import RowRules
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
     from spark_kafka_sink.sink.row_sender import RowSender
+
+stderr_log.add_handler_in_spark_worker()  # here: each of Spark's workers that plans, writes or commits loads this file first
 
 GATHERED_ROWS = 32 * 1024  # what the producer lays out at a time; Spark's Arrow batches have 10,000 rows, or fewer if asked to
 GATHERED_BYTES = 8 * 1024 * 1024

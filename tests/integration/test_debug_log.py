@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
 import sys
 import textwrap
+import uuid
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from jobs.local_kafka import LocalKafka
+from spark_kafka_sink import KafkaProducer
 from tests.fakes.fake_broker import FakeBroker
 
 
@@ -39,3 +44,43 @@ def test_spark_workers_show_the_debug_log_when_their_daemon_is_replaced(tmp_path
         assert len(broker.values("orders")) == 10
     assert "DEBUG spark_kafka_sink.producer.sender > node 0: ProducerBatch(orders-0, records=10" in done.stderr
     assert re.search(r"> node 0: ProduceRequest v13, correlation id \d+, \d+ bytes: orders-0", done.stderr)
+
+
+@pytest.mark.spark
+def test_warnings_of_spark_workers_have_a_time_and_a_level(tmp_path: Path) -> None:
+    """Nobody configures logging in Spark's workers, and Python printed the bare text: `! metadata reports problems …`, without
+    a sign of what told it, when, and how bad it was."""
+    with FakeBroker(topics={"orders": 1}) as broker:
+        program = tmp_path / "program.py"
+        program.write_text(
+            textwrap.dedent(
+                f"""
+                from pyspark.sql import SparkSession
+                from spark_kafka_sink import KafkaDataSource
+
+                spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+                spark.dataSource.register(KafkaDataSource)
+                rows = spark.sql("SELECT 'a' AS value UNION ALL SELECT repeat('a', 2000000) AS value").coalesce(1)
+                writer = rows.write.format("pykafka-sink").option("kafka.bootstrap.servers", {broker.bootstrap_servers!r})
+                writer.option("topic", "orders").option("onRecordTooLarge", "skip").mode("append").save()
+                spark.stop()
+                """
+            )
+        )
+        done = subprocess.run([sys.executable, program], env=os.environ, capture_output=True, text=True, timeout=180, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+        assert broker.values("orders") == [b"a"]
+    stamp = r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d WARNING spark_kafka_sink\."
+    assert re.search(stamp + r"sink\.row_sender: .*Further rows like it are only counted$", done.stderr, re.MULTILINE)
+    assert re.search(stamp + r"sink\.commit_protocol: wrote 1 rows", done.stderr, re.MULTILINE)
+
+
+def test_a_topic_that_a_real_broker_creates_on_first_use_is_no_warning(
+    broker: LocalKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "spark_kafka_sink")
+    name = f"created-{uuid.uuid4().hex[:8]}"
+    with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
+        producer.send_columns(name, value=pa.array(["a"])).result()
+    assert "metadata reports problems with topics: {'" + name in caplog.text  # it was unknown at first
+    assert [record.message for record in caplog.records if record.levelno > logging.INFO] == []

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, NetworkError
-from spark_kafka_sink.network.background import BackgroundWorker, Outcome, outcome_of, outcome_within
+from spark_kafka_sink.network.background import HANGS_AFTER_MS, BackgroundWorker, Outcome, outcome_of, outcome_within
+from tests.fakes.clock import ManualClock
 
 LIMIT_S = 30
 
@@ -99,6 +100,26 @@ def test_work_that_hangs_and_is_asked_for_again_takes_one_thread(bench: Bench) -
     bench.wakeups.get(timeout=LIMIT_S)
     assert bench.worker.finished() == [(1, Outcome("a", None))]
     assert started == ["a", "a"]
+
+
+def test_work_that_hangs_for_minutes_is_given_up_and_done_anew() -> None:
+    """A name server that lets its answer over TCP drip holds the resolver without end: no connection to that host was tried
+    again, although the name server had long been mended."""
+    clock = ManualClock()
+    wakeups: queue.Queue[None] = queue.Queue()
+    worker = BackgroundWorker(lambda: wakeups.put(None), clock)
+    release = threading.Event()
+    worker.start(1, lambda: release.wait(LIMIT_S) and "late", 1000, key="a")
+    clock.advance(HANGS_AFTER_MS)
+    second = threading.Event()
+    worker.start(1, lambda: second.wait(LIMIT_S) and "new", 1000, key="a")
+    release.set()
+    wakeups.get(timeout=LIMIT_S)
+    assert worker.finished() == []
+    worker.start(2, lambda: "not asked for", 1000, key="a")  # the second work is still the one to wait for
+    second.set()
+    wakeups.get(timeout=LIMIT_S)
+    assert worker.finished() == [(1, Outcome("new", None)), (2, Outcome("new", None))]
 
 
 def test_a_thread_that_cannot_be_started_is_a_failure_of_the_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import http.server
+import itertools
 import json
+import socket
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -164,6 +166,74 @@ def test_who_waits_for_another_ones_fetch_waits_no_longer_than_allowed(clock: Ma
         cache.token()
     release.set()
     first.join(30)
+
+
+class Hanging:
+    """The first fetches hang, as many as a test says, until it lets them go; each later one gives a token."""
+
+    def __init__(self, clock: ManualClock, hang: int) -> None:
+        self.clock = clock
+        self.hang = hang
+        self.begun = threading.Semaphore(0)
+        self.release = threading.Event()
+        self._count = itertools.count(1)
+
+    def __call__(self) -> OAuthBearerToken:
+        number = next(self._count)
+        if number <= self.hang:
+            self.begun.release()
+            assert self.release.wait(30)
+        return OAuthBearerToken(Secret(f"token-{number}"), self.clock.wall_ms() + HOUR)
+
+
+def begin(hanging: Hanging, cache: TokenCache) -> threading.Thread:
+    thread = threading.Thread(target=cache.token)
+    thread.start()
+    assert hanging.begun.acquire(timeout=30)
+    return thread
+
+
+def test_nobody_waits_for_a_fetch_that_hangs_while_the_old_token_is_good(clock: ManualClock, issuer: Issuer) -> None:
+    """One connection renewed a token, and the server answered without end: no other connection could log in, with a token at
+    hand that was good for another 12 minutes."""
+    hanging = Hanging(clock, hang=1)
+    cache = TokenCache(lambda: hanging() if issuer.issued else issuer(), WINDOW, clock, wait_ms=1000, random=Random(0))
+    assert value(cache) == "token-1"
+    clock.advance(int(HOUR * 0.8))
+    thread = begin(hanging, cache)
+    before_ms = clock.now_ms()
+    assert value(cache) == "token-1"
+    assert clock.now_ms() == before_ms
+    hanging.release.set()
+    thread.join(30)
+
+
+def test_a_fetch_that_hangs_is_given_up_and_another_one_begins(clock: ManualClock) -> None:
+    """A user's function that hung once kept its producer from ever logging in again."""
+    hanging = Hanging(clock, hang=1)
+    cache = TokenCache(hanging, WINDOW, clock, wait_ms=1000, random=Random(0))
+    thread = begin(hanging, cache)
+    with pytest.raises(AuthenticationError, match="for more than 1000 ms"):
+        cache.token()
+    clock.advance(1000)
+    assert value(cache) == "token-2"
+    hanging.release.set()
+    thread.join(30)
+
+
+def test_fetches_that_hang_take_a_bounded_number_of_threads(clock: ManualClock) -> None:
+    hanging = Hanging(clock, hang=100)
+    cache = TokenCache(hanging, WINDOW, clock, wait_ms=1000, random=Random(0))
+    threads = [begin(hanging, cache)]
+    for _ in range(4):
+        clock.advance(2000)
+        threads.append(begin(hanging, cache))
+    clock.advance(2000)
+    with pytest.raises(AuthenticationError, match="for more than 1000 ms"):
+        cache.token()
+    hanging.release.set()
+    for thread in threads:
+        thread.join(30)
 
 
 @pytest.mark.parametrize(
@@ -446,6 +516,157 @@ def test_an_answer_that_does_not_come_in_time_is_told(server: TokenServer, clock
         assert "TimeoutError: timed out" in refusal(config, clock)
     finally:
         release.set()
+
+
+class Drip:
+    """Sends a beginning, then one byte after the other, until the client has gone or the test lets it end."""
+
+    def __init__(self, beginning: bytes, drop: bytes) -> None:
+        self.beginning = beginning
+        self.drop = drop
+        self.release = threading.Event()
+        self.client_is_gone = threading.Event()
+
+    def __call__(self, handler: TokenHandler) -> None:
+        try:
+            handler.wfile.write(self.beginning)
+            while not self.release.wait(0.01):
+                handler.wfile.write(self.drop)
+        except OSError:
+            self.client_is_gone.set()
+
+
+DRIPS = {
+    "body": Drip(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", b"x"),
+    "chunks": Drip(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+    "refusal": Drip(b"HTTP/1.1 400 Bad\r\nContent-Length: 1000000\r\n\r\n", b"x"),
+    "headers": Drip(b"HTTP/1.1 200 OK\r\nX: ", b"x"),
+    "1xx": Drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("part", DRIPS)
+def test_a_server_that_lets_its_answer_drip_is_given_up_in_time(server: TokenServer, clock: ManualClock, part: str) -> None:
+    """sasl.login.read.timeout.ms was a time-out of the socket: with every byte it began again. A server that sent one now and
+    then held a fetch for days, and with it all logins of the producer."""
+    drip = DRIPS[part]
+    server.answers = [drip]
+    config = config_for(server, sasl__login__read__timeout__ms="200", sasl__login__retry__backoff__max__ms="0")
+    told: list[str] = []
+    thread = threading.Thread(target=lambda: told.append(refusal(config, clock)), daemon=True)
+    thread.start()
+    thread.join(10)
+    is_over = not thread.is_alive()
+    gone = drip.client_is_gone.wait(10) if is_over else False
+    drip.release.set()
+    thread.join(30)
+    assert is_over
+    assert "HTTP status 400" in told[0] if part == "refusal" else "TimeoutError: timed out" in told[0]
+    assert gone  # the thread that read has ended too, and has closed its connection
+
+
+def test_a_name_server_that_does_not_answer_is_given_up_in_time(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time-out of a socket bounds the system's resolver."""
+    release = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(30) and [])
+    config = config_for(
+        "https://login.example/token",
+        sasl__login__connect__timeout__ms="50",
+        sasl__login__read__timeout__ms="50",
+        sasl__login__retry__backoff__max__ms="0",
+    )
+    try:
+        assert "TimeoutError: no complete answer within 100 ms" in refusal(config, clock)
+        assert not release.is_set()
+    finally:
+        release.set()
+
+
+class Proxy(http.server.ThreadingHTTPServer):
+    """Notes what it is asked, and refuses it, or lets the answer to it drip."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, dict[str, str]]] = []
+        self.answer: Callable[[Any], None] = lambda handler: handler.send_error(403)
+        super().__init__(("127.0.0.1", 0), ProxyHandler)
+
+
+class ProxyHandler(http.server.BaseHTTPRequestHandler):
+    server: Proxy
+
+    def do_POST(self) -> None:
+        self.server.seen.append((self.requestline, dict(self.headers)))
+        self.server.answer(self)
+
+    do_CONNECT = do_POST
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """In the environment, for all that can be named there."""
+    for name in ("no_proxy", "NO_PROXY", "REQUEST_METHOD"):
+        monkeypatch.delenv(name, raising=False)
+    with Proxy() as proxy:
+        for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.server_address[1]}")
+        thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield proxy
+        proxy.shutdown()
+        thread.join(30)
+
+
+def test_a_request_over_http_goes_through_no_proxy(server: TokenServer, proxy: Proxy, clock: ManualClock) -> None:
+    """With http_proxy in the environment, urllib sent the whole request to the proxy, the client's secret in clear."""
+    server.answers = [granted(), granted()]
+    assert fetch(config_for(server), clock).value.reveal() == "abc"
+    assert fetch(config_for(server.url.replace("127.0.0.1", "localhost")), clock).value.reveal() == "abc"
+    assert proxy.seen == []
+
+
+def test_this_machine_is_reached_without_a_proxy_over_https_too(
+    https_server: TokenServer, proxy: Proxy, clock: ManualClock, tmp_path: Path
+) -> None:
+    https_server.answers = [granted()]
+    (tmp_path / "ca.pem").write_text(AUTHORITY.pem)
+    trusting = entry(f'ssl.truststore.location="{tmp_path / "ca.pem"}" ssl.truststore.type=PEM')
+    assert fetch(config_for(https_server), clock, trusting).value.reveal() == "abc"
+    assert proxy.seen == []
+
+
+def test_a_proxy_for_https_is_asked_for_a_tunnel_and_sees_no_secret(
+    proxy: Proxy, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_for("https://login.example/token", sasl__login__retry__backoff__max__ms="0")
+    assert "Tunnel connection failed: 403" in refusal(config, clock)
+    ((line, headers),) = proxy.seen
+    assert line.startswith("CONNECT login.example:443 ")
+    assert base64.b64encode(f"me:{CANARY}".encode()).decode() not in str(headers)
+    monkeypatch.setenv("no_proxy", "login.example")
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [])
+    assert "Tunnel" not in refusal(config, clock)
+    assert len(proxy.seen) == 1
+
+
+def test_a_proxy_that_lets_its_answer_drip_is_given_up_in_time(proxy: Proxy, clock: ManualClock) -> None:
+    drip = Drip(b"HTTP/1.1 200 OK\r\nX: ", b"x")
+    proxy.answer = drip
+    config = config_for(
+        "https://login.example/token",
+        sasl__login__connect__timeout__ms="100",
+        sasl__login__read__timeout__ms="100",
+        sasl__login__retry__backoff__max__ms="0",
+    )
+    try:
+        assert "TimeoutError: " in refusal(config, clock)
+        assert drip.client_is_gone.wait(10)
+    finally:
+        drip.release.set()
 
 
 def test_a_server_that_hangs_up_or_is_not_there_is_told(server: TokenServer, clock: ManualClock) -> None:

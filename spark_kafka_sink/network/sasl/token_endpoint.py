@@ -1,31 +1,36 @@
 """Tokens from an OAuth server: the client credentials flow (KIP-768) and the JWT bearer flow (KIP-1139).
 
-One POST per token, over https (config allows http for localhost only), with time-outs, back-off between attempts, a bound for
-the answer and no redirects, which would carry the client's secret elsewhere. Blocks; runs on a thread of background.py.
-Law: urllib's frames hold the secret in their locals, so no exception of it leaves this file, not even as a context.
+One POST per token, over https (config allows http for localhost only), with back-off between attempts, a bound for the answer and
+no redirects, which would carry the client's secret elsewhere. Blocks; runs on a thread of background.py.
+Laws: urllib's frames hold the secret in their locals, so no exception of it leaves this file, not even as a context. An attempt
+ends within sasl.login.connect.timeout.ms + sasl.login.read.timeout.ms, however slowly the server's bytes come in. No proxy sees a
+request: one over http goes to this machine directly, one over https through a tunnel (CONNECT).
 """
 
 from __future__ import annotations
 
 import base64
 import http.client
+import io
 import json
 import logging
 import socket
 import ssl
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote_plus, urlencode
-from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.parse import quote_plus, urlencode, urlsplit
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener, getproxies
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config import ProducerConfig, Secret, SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, ConfigError
+from spark_kafka_sink.network.background import outcome_within
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.sasl.token_sources import MAX_TOKEN_BYTES, read_secret_file
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, token_error, token_from_jwt
@@ -123,7 +128,7 @@ class _Failure(NamedTuple):
 def fetch_token(endpoint: Endpoint, make_post: Callable[[], Post], clock: Clock) -> OAuthBearerToken:
     """Ask until there is a token, or the answer is final, or sasl.login.retry.backoff.max.ms have passed.
 
-    Raises AuthenticationError, which quotes the server's refusal.
+    The last attempt may begin at the end of that time. Raises AuthenticationError, which quotes the server's refusal.
     """
     backoff = ExponentialBackoff(
         endpoint.retry_backoff_ms, max(endpoint.retry_backoff_max_ms, endpoint.retry_backoff_ms), Random()
@@ -152,6 +157,18 @@ def _pause(clock: Clock, wait_ms: int) -> None:
 
 
 def _ask_once(endpoint: Endpoint, post: Post) -> OAuthBearerToken | _Failure:
+    """One attempt, on a thread that is left behind when its time is over: a name server can hold it where no time-out reaches."""
+    timeout_ms = endpoint.connect_timeout_ms + endpoint.read_timeout_ms
+    outcome = outcome_within(lambda: _ask(endpoint, post), timeout_ms)
+    if outcome is None:
+        return _Failure(f"TimeoutError: no complete answer within {timeout_ms} ms", may_retry=True)
+    if outcome.error is not None:
+        return _Failure(outcome.error.message, may_retry=False)
+    result: OAuthBearerToken | _Failure = outcome.result
+    return result
+
+
+def _ask(endpoint: Endpoint, post: Post) -> OAuthBearerToken | _Failure:
     try:
         with _opener(endpoint).open(_request(endpoint.url, post)) as response:
             answer = SecretBytes(response.read(MAX_TOKEN_BYTES + 1))
@@ -200,20 +217,37 @@ def _access_token(answer: SecretBytes) -> Secret | None:
     return Secret(token.strip()) if isinstance(token, str) and token.strip() else None
 
 
+# ---- the connection: its time and its way --------------------------------------------------------------------------------------
+
+
 def _opener(endpoint: Endpoint) -> Any:
     connect_s, read_s = endpoint.connect_timeout_ms / 1000, endpoint.read_timeout_ms / 1000
+    deadline = _Deadline(connect_s)
+
+    class Response(http.client.HTTPResponse):
+        """Also of a proxy, to CONNECT."""
+
+        def __init__(self, sock: socket.socket, *args: Any, **more: Any) -> None:
+            super().__init__(sock, *args, **more)
+            self.fp = io.BufferedReader(_TimedReader(self.fp.detach(), sock, deadline))
 
     class Http(http.client.HTTPConnection):
+        response_class = Response
+
         def connect(self) -> None:
             self.timeout = connect_s
             super().connect()
-            _limit_reads(self.sock, read_s)
+            deadline.set(read_s)
+            self.sock.settimeout(read_s)  # for the request
 
     class Https(http.client.HTTPSConnection):
+        response_class = Response
+
         def connect(self) -> None:
-            self.timeout = connect_s
+            self.timeout = connect_s  # one time-out bounds a whole TLS handshake
             super().connect()
-            _limit_reads(self.sock, read_s)
+            deadline.set(read_s)
+            self.sock.settimeout(read_s)  # for the request
 
     class OpenHttp(HTTPHandler):
         def http_open(self, req: Request) -> http.client.HTTPResponse:
@@ -223,12 +257,58 @@ def _opener(endpoint: Endpoint) -> Any:
         def https_open(self, req: Request) -> http.client.HTTPResponse:
             return self.do_open(Https, req, context=endpoint.tls)
 
-    return build_opener(OpenHttp, OpenHttps, _NoRedirects)
+    return build_opener(ProxyHandler(_proxies(endpoint.url)), OpenHttp, OpenHttps, _NoRedirects)
 
 
-def _limit_reads(sock: socket.socket | None, seconds: float) -> None:
-    if sock is not None:
-        sock.settimeout(seconds)
+class _Deadline:
+    """Of what is being done with a connection: real time, as it bounds sockets."""
+
+    def __init__(self, seconds: float) -> None:
+        self.set(seconds)
+
+    def set(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._end_s = time.monotonic() + seconds
+
+    def left_s(self) -> float:
+        """Raises TimeoutError when none is left."""
+        left_s = self._end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(f"timed out: no complete answer within {self._seconds * 1000:.0f} ms")
+        return left_s
+
+
+class _TimedReader(io.RawIOBase):
+    """Reads a socket until a deadline. A time-out of the socket begins again with every byte that a server lets drip."""
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket, deadline: _Deadline) -> None:
+        self._raw = raw  # keeps the socket open when http.client closes it
+        self._sock = sock
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._sock.settimeout(self._deadline.left_s())
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def _proxies(url: str) -> dict[str, str]:
+    """The environment's https_proxy, which no_proxy restricts, for https; never http_proxy, which would read the client's secret.
+
+    As with Java's default of http.nonProxyHosts, this machine is reached without a proxy.
+    """
+    parts = urlsplit(url)
+    proxy = getproxies().get("https")
+    return {"https": proxy} if proxy and parts.scheme == "https" and parts.hostname not in _LOOPBACK else {}
 
 
 class _NoRedirects(HTTPRedirectHandler):

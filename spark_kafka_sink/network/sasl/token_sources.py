@@ -12,12 +12,11 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config import ProducerConfig, Secret
+from spark_kafka_sink.config import ProducerConfig, Secret, SecretBytes
 from spark_kafka_sink.dotted_names import load_callable
 from spark_kafka_sink.errors import ConfigError, KafkaError
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, token_error, token_from_jwt
@@ -133,9 +132,11 @@ def token_in_file(url: str, sub_claim: str) -> OAuthBearerToken:
 def read_secret_file(path: str, option: str) -> Secret:
     """A file's text, trimmed. Raises AuthenticationError when it cannot be read, is empty or too large."""
     try:
-        if Path(path).stat().st_size > MAX_TOKEN_BYTES:
+        with open(path, "rb") as file:  # not by the size that it tells: /dev/zero has none
+            content = SecretBytes(file.read(MAX_TOKEN_BYTES + 1))
+        if len(content) > MAX_TOKEN_BYTES:
             raise token_error(f"{option}: {path} is larger than {MAX_TOKEN_BYTES} bytes")
-        text = Secret(Path(path).read_text(encoding="utf-8").strip())
+        text = Secret(content.decode("utf-8").strip())
     except UnicodeDecodeError:
         problem = "it is no text"
     except OSError as error:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
-from spark_kafka_sink.clock import Clock, wait_seconds
+from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config import ProducerConfig, Secret
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
 
@@ -108,11 +108,18 @@ class RefreshWindow(NamedTuple):
         return max(min(proposed_ms, token.lifetime_ms - self.buffer_ms), now_ms + self.min_period_ms)
 
 
+_HANGS_AFTER_WAITS = 2  # a fetch that takes this many times `wait_ms` is given up, and another one may begin
+_MAX_HANGING = 4  # fetches that were given up and whose threads have not come back
+
+
 class TokenCache:
-    """Any thread. Times are wall time, as the token's are.
+    """Any thread. The times of tokens are wall time.
+
+    One fetch serves all callers that wait for it. It runs without the lock, so that a fetch that hangs holds up nobody who can do
+    without it: while the old token is good, it is handed out.
 
     Args:
-        fetch: gives a token; blocks, and raises KafkaError.
+        fetch: gives a token; blocks, and raises KafkaError. It may be a user's function, which cannot be interrupted.
         window: when to renew.
         wait_ms: how long one caller waits for another's fetch.
     """
@@ -125,9 +132,12 @@ class TokenCache:
         self._clock = clock
         self._wait_ms = wait_ms
         self._random = random
-        self._lock = threading.Lock()  # held while fetching: one fetch serves all that wait for it; guards the two below
+        self._changed = threading.Condition()  # guards all below; notified when a fetch ends
         self._token: OAuthBearerToken | None = None
         self._refresh_at_ms = 0
+        self._latest_fetch: object | None = None  # the one to wait for, while it runs
+        self._began_ms = 0  # of the latest fetch, by the monotonic clock
+        self._running = 0  # fetches, those included that were given up
 
     @property
     def principal_name(self) -> str | None:
@@ -136,27 +146,59 @@ class TokenCache:
         return None if token is None else token.principal_name
 
     def token(self) -> OAuthBearerToken:
-        """The token to log in with. Blocks while one is fetched. Raises AuthenticationError."""
-        if not self._lock.acquire(timeout=wait_seconds(self._wait_ms)):
-            raise token_error(f"another connection has been fetching a token for more than {self._wait_ms} ms")
+        """The token to log in with. Blocks while there is none and one is fetched. Raises AuthenticationError."""
+        with self._changed:
+            token = self._token_or_wait_locked()
+            if token is not None:
+                return token
+            fetch = self._latest_fetch = object()
+            self._began_ms = self._clock.now_ms()
+            self._running += 1
         try:
-            return self._token_locked()
+            return self._fetch_token()
         finally:
-            self._lock.release()
+            with self._changed:
+                self._running -= 1
+                if self._latest_fetch is fetch:
+                    self._latest_fetch = None
+                self._changed.notify_all()
 
-    def _token_locked(self) -> OAuthBearerToken:
-        now_ms = self._clock.wall_ms()
-        if self._token is not None and now_ms < self._refresh_at_ms:
-            return self._token
+    def _token_or_wait_locked(self) -> OAuthBearerToken | None:
+        """None: the caller is to fetch one."""
+        deadline_ms = self._clock.now_ms() + self._wait_ms
+        while True:
+            wall_ms, now_ms = self._clock.wall_ms(), self._clock.now_ms()
+            if self._token is not None and wall_ms < self._refresh_at_ms:
+                return self._token
+            if self._latest_fetch is None:
+                return None
+            if _is_good(self._token, wall_ms):
+                return self._token
+            if now_ms - self._began_ms >= _HANGS_AFTER_WAITS * self._wait_ms and self._running <= _MAX_HANGING:
+                return None
+            if now_ms >= deadline_ms:
+                raise token_error(f"another connection has been fetching a token for more than {self._wait_ms} ms")
+            self._clock.wait(self._changed, deadline_ms - now_ms)
+
+    def _fetch_token(self) -> OAuthBearerToken:
+        began_wall_ms = self._clock.wall_ms()
         try:
             token = self._fetch()
         except KafkaError as error:
-            if self._token is None or self._token.lifetime_ms is None or self._token.lifetime_ms <= now_ms:
+            with self._changed:
+                old = self._token
+            if old is None or not _is_good(old, began_wall_ms):
                 raise
             log.warning("! an OAuth token could not be renewed, the old one serves on until it expires: %s", error)
-            return self._token
+            return old
         now_ms = self._clock.wall_ms()
         if token.lifetime_ms is not None and token.lifetime_ms <= now_ms:
             raise token_error("the token that was issued has expired already; are the clocks right?")
-        self._token, self._refresh_at_ms = token, self._window.refresh_at_ms(token, now_ms, self._random)
+        with self._changed:
+            self._token, self._refresh_at_ms = token, self._window.refresh_at_ms(token, now_ms, self._random)
         return token
+
+
+def _is_good(token: OAuthBearerToken | None, wall_ms: int) -> bool:
+    """Whether it serves on while no new one is there."""
+    return token is not None and token.lifetime_ms is not None and token.lifetime_ms > wall_ms
