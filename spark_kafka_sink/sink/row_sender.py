@@ -96,6 +96,7 @@ class RowSender:
         self._pending: deque[_Sent] = deque()
         self._kept: deque[_Sent] = deque()  # those of _pending whose chunk is there, perhaps with settled ones in front
         self._kept_bytes = 0
+        self._again: deque[Chunk] = deque()  # rows to be sent again; empty whenever send() and finish() return
         self._written: list[WrittenRange] = []
         self._partition_counts: dict[str, int] = {}  # of topics that lacked a partition after waiting max.block.ms for it
         self._unknown_topics: dict[str, str] = {}  # names of a column that brokers do not have, after the same wait; in words
@@ -122,9 +123,16 @@ class RowSender:
         self.rows += table.num_rows
         if self._throttle.is_off:
             self._send(chunk)
+            self._send_again()
             return
         for start, stop in self._throttle.runs(payload_bytes(self._mapping.unchecked_columns(table))):
             self._send(chunk.slice(start, stop))
+            self._send_again()
+
+    def _send_again(self) -> None:
+        """A loop, as sending settles other chunks, of which rows may have to be sent again too."""
+        while self._again:
+            self._send(self._again.popleft())
 
     def _send(self, chunk: Chunk) -> None:
         if self._unknown_topics or self._partition_counts:
@@ -172,6 +180,7 @@ class RowSender:
             if not sent.delivery.done():  # rows that were sent again: each time there are fewer
                 self._producer.flush()
             self._settle(sent)
+            self._send_again()
         if self._dead_letters is not None:
             self._dead_letters.finish()
         if self.rows != self.acknowledged + self.skipped + self.dead_lettered:
@@ -301,7 +310,7 @@ class RowSender:
         again = np.setdiff1d(failure.rows, np.array(list(failure.blamed), np.int64))
         if len(again):
             logger.info("sending %d rows again that shared a batch with refused ones", len(again))
-            self._send(chunk.take(again))
+            self._again.append(chunk.take(again))
 
     # FATES
 

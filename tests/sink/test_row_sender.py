@@ -15,7 +15,7 @@ from spark_kafka_sink.sink import row_sender
 from spark_kafka_sink.sink.commit_protocol import WrittenRange
 from spark_kafka_sink.sink.row_mapping import RowMapping
 from spark_kafka_sink.sink.row_rules import RowRules
-from spark_kafka_sink.sink.row_sender import RowSender
+from spark_kafka_sink.sink.row_sender import MAX_PENDING, RowSender
 from tests.sink.fake_producer import FakeDelivery, FakeProducer
 
 MAPPING = RowMapping(topic="t", value=0, key=1, partition=2, headers=None, timestamp=None)
@@ -274,6 +274,27 @@ def test_rows_sent_again_may_be_refused_again() -> None:
     sending.finish()
     assert values(producer) == [["a", "b", "c"], ["b", "c"], ["c"]]
     assert (sending.acknowledged, sending.skipped) == (1, 2)
+
+
+def test_any_number_of_pending_chunks_may_have_rows_that_are_sent_again() -> None:
+    """Sending a chunk's rows again settled the next chunk, whose rows were sent again from within: with some 250 chunks that
+    each had a refused row, a RecursionError ended the task."""
+
+    class RefusingWhenTheLastIsSent(FakeProducer):
+        def send_columns(self, topic: Any, **columns: Any) -> FakeDelivery:
+            sent = super().send_columns(topic, **columns)
+            if len(self.deliveries) == MAX_PENDING:
+                for each in self.deliveries:
+                    each.refuse({0: NO_KEY}, [1])
+            return sent
+
+    producer = RefusingWhenTheLastIsSent()
+    sending = sender(producer, SKIPPING)
+    for _ in range(MAX_PENDING):
+        sending.send(batch(["a", "b"]))
+    sending.finish()
+    assert values(producer) == [["a", "b"]] * MAX_PENDING + [["b"]] * MAX_PENDING
+    assert (sending.acknowledged, sending.skipped) == (MAX_PENDING, MAX_PENDING)
 
 
 def test_rows_refused_by_the_broker_go_to_the_dead_letter_topic_by_reason() -> None:
