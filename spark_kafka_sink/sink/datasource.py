@@ -50,13 +50,21 @@ class KafkaDataSource(DataSource):
                 ' Use .mode("append"), the only save mode of this sink.'
             )
         spare_collections()
-        return KafkaBatchWriter(*self._check(schema, problems))
+        checked, environment_problems = self._check(schema, problems)
+        if environment_problems:
+            raise ConfigError(join_problems(environment_problems))
+        return KafkaBatchWriter(*checked)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
-        """Spark's entry for a stream; `overwrite` is output mode complete, which adds all rows anew with every batch."""
+        """Spark's entry for a stream; `overwrite` is output mode complete, which adds all rows anew with every batch.
+
+        Spark calls it to plan a batch, and again to commit it. What is wrong with the driver's environment is an error only of
+        the plan: KafkaStreamWriter raises it when Spark pickles it there.
+        """
         del overwrite
         spare_collections()
-        return KafkaStreamWriter(*self._check(schema, []))
+        checked, environment_problems = self._check(schema, [])
+        return KafkaStreamWriter(*checked, environment_problems=tuple(environment_problems))
 
     def schema(self) -> NoReturn:
         """Spark's entry for reading, and for a table without columns."""
@@ -67,24 +75,40 @@ class KafkaDataSource(DataSource):
         del schema
         raise ConfigError(ONLY_WRITES)
 
+    def streamReader(self, schema: StructType) -> NoReturn:
+        """The same for `readStream`."""
+        del schema
+        raise ConfigError(ONLY_WRITES)
+
     def _check(
         self, schema: StructType, problems: list[str]
-    ) -> tuple[RowMapping, dict[str, object], str | None, int, RowRules, str | None]:
+    ) -> tuple[tuple[RowMapping, dict[str, object], str | None, int, RowRules, str | None], list[str]]:
+        """What writers are made of, and what is wrong with the driver's environment. Raises what else is wrong, with that."""
         if not self.options:
             problems.append(NO_OPTIONS)
         options = SinkOptions.check(self.options, problems)
-        if options.report_path is not None and not os.path.isdir(os.path.dirname(os.path.abspath(options.report_path))):
-            problems.append(f"reportPath={options.report_path} lies in a directory that does not exist on the driver")
-        if options.on_commit is not None:
-            try:
-                find_function(options.on_commit)
-            except ConfigError as error:
-                problems.append(error.message)
+        environment_problems = _environment_problems(options)
         schema_problems: list[str] = []
         mapping = RowMapping.check(schema, options, schema_problems)
         if problems:
-            raise ConfigError(join_problems([*problems, *schema_problems]))
-        if schema_problems:
+            raise ConfigError(join_problems([*problems, *environment_problems, *schema_problems]))
+        if schema_problems and not environment_problems:
             raise SchemaError(join_problems(schema_problems))
+        if schema_problems:
+            raise ConfigError(join_problems([*environment_problems, *schema_problems]))
         cache_ms = options.producer_cache_timeout_ms
-        return mapping, options.producer.to_mapping(), options.report_path, cache_ms, RowRules.of(options), options.on_commit
+        checked = mapping, options.producer.to_mapping(), options.report_path, cache_ms, RowRules.of(options), options.on_commit
+        return checked, environment_problems
+
+
+def _environment_problems(options: SinkOptions) -> list[str]:
+    """What may change between the plan of a write and its commit."""
+    problems = []
+    if options.report_path is not None and not os.path.isdir(os.path.dirname(os.path.abspath(options.report_path))):
+        problems.append(f"reportPath={options.report_path} lies in a directory that does not exist on the driver")
+    if options.on_commit is not None:
+        try:
+            find_function(options.on_commit)
+        except ConfigError as error:
+            problems.append(error.message)
+    return problems

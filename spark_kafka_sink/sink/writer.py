@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import pickle
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.taskcontext import TaskContext
 
 from spark_kafka_sink import sasl_config
-from spark_kafka_sink.config import FILE_KEYS, Secret
+from spark_kafka_sink.config import FILE_KEYS, Secret, join_problems
 from spark_kafka_sink.errors import ConfigError, KafkaError
 from spark_kafka_sink.sink import commit_protocol
 from spark_kafka_sink.sink.commit_protocol import COUNTERS, KafkaCommitMessage
@@ -210,8 +211,24 @@ class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
         commit_protocol.abort(messages)  # type: ignore[arg-type]
 
 
+class PlanningError(ConfigError, pickle.PicklingError):
+    """What is wrong with the driver's environment. Spark's serializer replaces errors other than those of pickle by its own."""
+
+
+@dataclass(frozen=True)
 class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
-    """Of `df.writeStream`. Spark makes a new one for every commit: nothing is kept from batch to batch."""
+    """Of `df.writeStream`. Spark makes a new one for every commit: nothing is kept from batch to batch.
+
+    Spark pickles the one with which it plans a batch, for the tasks, and not the one with which it commits: there the rows are
+    in Kafka, and an error would have them written again. So problems that a commit can live with are raised when pickling.
+    """
+
+    environment_problems: tuple[str, ...] = ()
+
+    def __getstate__(self) -> dict[str, object]:
+        if self.environment_problems:
+            raise PlanningError(join_problems(self.environment_problems))
+        return self.__dict__
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002 - Spark's signature
         commit_protocol.commit(messages, self.report_path, self.on_commit)  # type: ignore[arg-type]
