@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.partitioner import UserPartitioner
-from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.columns import RecordColumns, texts
 from spark_kafka_sink.records.interleave import contiguous
 
 SLICE_ROWS = 32 * 1024  # what is laid out at a time: bounds the scratch memory, some 250 B a row
@@ -84,7 +84,7 @@ def chunks_by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt
             f"row {pc.index(topic.is_null(), True).as_py()} of this chunk has a null topic", condition="KAFKA_NULL_TOPIC_IN_DATA"
         )
     encoded = contiguous(topic).dictionary_encode()
-    names = encoded.dictionary.to_pylist()
+    names = texts(encoded.dictionary)
     if len(names) == 1:
         yield TopicChunk(names[0], columns, explicit, rows)
         return

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.config import DEAD_LETTER, FAIL, SKIP, ProducerConfig, is_topic_name
 from spark_kafka_sink.errors import DeliveryError, InvalidRecordError, KafkaError
+from spark_kafka_sink.records.columns import texts
 from spark_kafka_sink.sink.commit_protocol import WrittenRange, merge_ranges
 from spark_kafka_sink.sink.dead_letters import DeadLetters
 from spark_kafka_sink.sink.refused_rows import Refusal, find_refused_rows, payload_bytes, row_in_words
@@ -330,5 +331,5 @@ class RowSender:
 
 def _topics(topic: str | pa.Array) -> list[str]:
     """The names that can be topics, of an argument of send_columns."""
-    names = [topic] if isinstance(topic, str) else topic.drop_null().unique().to_pylist()
+    names = [topic] if isinstance(topic, str) else texts(topic.drop_null().unique())
     return [name for name in names if is_topic_name(name)]
