@@ -113,6 +113,14 @@ class RowSender:
     def written(self) -> tuple[WrittenRange, ...]:
         return merge_ranges(self._written)
 
+    @property
+    def has_rates(self) -> bool:
+        return not self._throttle.is_off
+
+    def seconds(self, table: pa.Table) -> float:
+        """How long the user's rates make these rows take."""
+        return self._throttle.seconds(table.num_rows, int(payload_bytes(self._mapping.unchecked_columns(table)).sum()))
+
     # SENDING
 
     def send(self, table: pa.Table) -> None:

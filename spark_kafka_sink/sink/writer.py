@@ -28,6 +28,7 @@ from spark_kafka_sink.config import FILE_KEYS, Secret, join_problems
 from spark_kafka_sink.errors import ConfigError, KafkaError
 from spark_kafka_sink.sink import commit_protocol
 from spark_kafka_sink.sink.commit_protocol import COUNTERS, KafkaCommitMessage
+from spark_kafka_sink.sink.idle_timeout import check_rates, idle_timeout_s
 from spark_kafka_sink.sink.row_mapping import RowMapping
 from spark_kafka_sink.sink.row_rules import RowRules
 
@@ -48,6 +49,7 @@ class Task:
     attempt: int = 0
     query_id: str | None = None
     batch_id: int | None = None
+    idle_timeout_s: float | None = None  # after which Spark kills the worker
 
     @classmethod
     def current(cls) -> Task:
@@ -60,6 +62,7 @@ class Task:
             context.attemptNumber(),
             context.getLocalProperty("sql.streaming.queryId"),
             None if batch_id is None else int(batch_id),
+            idle_timeout_s(context.getLocalProperty),
         )
 
     def __str__(self) -> str:
@@ -94,7 +97,7 @@ def write_batches(
     Raises KafkaError otherwise; rows may have been written then.
     """
     started = time.monotonic()
-    for gathered in gather(batches):
+    for gathered in _groups(batches, sender, task):
         sender.send(pa.Table.from_batches(gathered))
     sender.finish()
     written = sender.written()
@@ -112,6 +115,15 @@ def write_batches(
         dead_lettered=sender.dead_lettered,
         written=written,
     )
+
+
+def _groups(batches: Iterator[pa.RecordBatch], sender: RowSender, task: Task) -> Iterator[list[pa.RecordBatch]]:
+    """What is sent at a time. With rates each batch by itself, as Spark hears nothing of a task between its reads."""
+    if not sender.has_rates:
+        return gather(batches)
+    if task.idle_timeout_s is not None:
+        batches = check_rates(batches, lambda batch: sender.seconds(pa.Table.from_batches([batch])), task.idle_timeout_s)
+    return ([batch] for batch in batches if batch.num_rows)
 
 
 def with_shipped_files(options: Mapping[str, object]) -> dict[str, object]:

@@ -304,6 +304,23 @@ def test_a_task_keeps_to_its_rate(
     assert json.loads(report.read_text())["slowest_task_seconds"] >= 1.2  # 1.5 s of rows but the last run
 
 
+def test_a_rate_too_low_for_sparks_idle_time_out_is_refused_before_a_row_is_written(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, session_settings: Callable[..., None]
+) -> None:
+    """Spark killed the task's worker, with some rows written, and then the next attempt's. Smaller Arrow batches are no help, as
+    Spark hands over all of so few rows at once."""
+    idle = {"killOnIdleTimeout": "true", "idleTimeoutSeconds": "30"}
+    session_settings(**{f"spark__sql__execution__pyspark__udf__{name}": value for name, value in idle.items()})
+    session_settings(spark__sql__execution__arrow__maxRecordsPerBatch="10")
+    name = topic()
+    df = spark.range(100, numPartitions=1).selectExpr("cast(id as string) value")
+    told = error_of(lambda: save(df, broker, name, maxRecordsPerSecond="3"))
+    assert "[KAFKA_INVALID_CONFIG] maxRecordsPerSecond or maxBytesPerSecond is too low for Spark's idle time-out: 80 rows" in told
+    assert read_topic(name) == []
+    save(df, broker, name, maxRecordsPerSecond="100")
+    assert len(read_topic(name)) == 100
+
+
 def test_a_task_that_waits_for_its_rate_can_be_cancelled(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
     name = topic()
     tracker, group = spark.sparkContext.statusTracker(), f"slow-{name}"
