@@ -122,9 +122,9 @@ def _check_sizes(columns: Mapping[str, Any], size_limits: Mapping[str, int], goo
     rows = np.flatnonzero(good)
     if not len(rows):
         return
-    value, key, headers = (
-        None if columns[name] is None else columns[name].take(pa.array(rows)) for name in ("value", "key", "headers")
-    )
+    value, key, headers = (columns[name] for name in ("value", "key", "headers"))
+    if len(rows) < len(good):
+        value, key, headers = (None if each is None else each.take(pa.array(rows)) for each in (value, key, headers))
     bounds = size_upper_bounds(record_columns(value, key, headers, rows=len(rows)))
     for option, limit in size_limits.items():
         mask = np.zeros(len(good), np.bool_)

@@ -73,20 +73,31 @@ class Task:
 def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
     """Neighbours, up to GATHERED_ROWS and GATHERED_BYTES, and larger batches alone; no empty ones.
 
-    Work per partition is done once for what is gathered.
+    Work per partition is done once for what is gathered. A large batch is given out before the next is read, and nothing that
+    was given out is held here: at 64 MB each, they are most of what a task needs.
     """
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         if waiting and (rows + batch.num_rows > GATHERED_ROWS or size + batch.nbytes > GATHERED_BYTES):
-            yield waiting
-            waiting, rows, size = [], 0, 0
+            yield _emptied(waiting)
+            rows = size = 0
         if batch.num_rows:
             waiting.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
+        del batch
+        if rows >= GATHERED_ROWS or size >= GATHERED_BYTES:
+            yield _emptied(waiting)
+            rows = size = 0
     if waiting:
         yield waiting
+
+
+def _emptied(waiting: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    given_out = waiting.copy()
+    waiting.clear()
+    return given_out
 
 
 def write_batches(
@@ -99,6 +110,7 @@ def write_batches(
     started = time.monotonic()
     for gathered in _groups(batches, sender, task):
         sender.send(pa.Table.from_batches(gathered))
+        del gathered  # before more is read
     sender.finish()
     written = sender.written()
     metrics = producer.metrics(since_start=True)
