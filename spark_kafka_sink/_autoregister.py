@@ -8,7 +8,7 @@ skip the data sources of all of them, with no more than a line in the log; so th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
@@ -16,20 +16,32 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
+    from spark_kafka_sink.sink.datasource import KafkaDataSource
+
 
 class DefaultSource(DataSource):
-    """Stands for KafkaDataSource until a write begins."""
+    """Stands for KafkaDataSource until Spark asks for something: a writer, or what explains that there is no reader."""
 
     @classmethod
     def name(cls) -> str:
         return "pykafka-sink"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from spark_kafka_sink.sink.datasource import KafkaDataSource
-
-        return KafkaDataSource(self.options).writer(schema, overwrite)
+        return self._source().writer(schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return self._source().streamWriter(schema, overwrite)
+
+    def schema(self) -> NoReturn:
+        self._source().schema()
+
+    def reader(self, schema: StructType) -> NoReturn:
+        self._source().reader(schema)
+
+    def streamReader(self, schema: StructType) -> NoReturn:
+        self._source().streamReader(schema)
+
+    def _source(self) -> KafkaDataSource:
         from spark_kafka_sink.sink.datasource import KafkaDataSource
 
-        return KafkaDataSource(self.options).streamWriter(schema, overwrite)
+        return KafkaDataSource(self.options)

@@ -25,6 +25,7 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.protocol.error_codes import Errors
+from tests.benchmarks.memory_benchmark import BUFFER_MEMORY, MAX_ARROW_BATCH, PYTHON_AND_SCRATCH
 from tests.integration.clusters import SPARK_HOME, free_port
 from tests.integration.reading import READERS, ReadRecord
 from tests.readme_tables import README, code_blocks, filled_in
@@ -127,15 +128,17 @@ def test_every_documented_error_code_exists() -> None:
 
 def test_the_memory_example_follows_from_its_formula() -> None:
     text = " ".join(README.read_text(encoding="utf-8").split())
-    found = re.search(
-        r"(\d+) cores and the default of (\d+) MB: (\d+) × (\d+) MB \+ 384 MB, `spark.executor.memoryOverhead=(\d+)m`", text
-    )
+    example = r"(\d+) × (\d+) MB \+ 384 MB, `spark.executor.memoryOverhead=(\d+)m`"
+    found = re.search(rf"(\d+) cores and the default of (\d+) MB: {example}; with large rows {example}", text)
     assert found is not None
-    cores, default, times, each, overhead = map(int, found.groups())
+    cores, default, *examples = map(int, found.groups())
+    assert default == BUFFER_MEMORY
     assert ProducerConfig.from_mapping({"bootstrap.servers": "b:1"}).buffer_memory == default * 2**20
-    assert times == cores
-    assert each == default + 200
-    assert cores * each + 384 <= overhead <= cores * each + 384 + 150
+    assert f"kafka.buffer.memory + {PYTHON_AND_SCRATCH} MB + 2 × Arrow batch" in text
+    for batch_mb, (times, each, overhead) in zip((1, MAX_ARROW_BATCH), (examples[:3], examples[3:]), strict=True):
+        assert times == cores
+        assert each == default + PYTHON_AND_SCRATCH + 2 * batch_mb
+        assert cores * each + 384 <= overhead <= cores * each + 384 + 150
 
 
 # PYTHON

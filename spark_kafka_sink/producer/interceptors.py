@@ -40,7 +40,7 @@ from spark_kafka_sink.producer.record_gatherer import (
     checked_headers,
 )
 from spark_kafka_sink.producer.serializers import as_bytes
-from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.columns import RecordColumns, is_text, texts
 from spark_kafka_sink.records.interleave import contiguous
 
 logger = logging.getLogger(__name__)
@@ -191,7 +191,7 @@ class Interceptors:
 
     def _tell_of_rows_left(self, columns: ProducerColumns, watch: Watch, error: Exception) -> None:
         """The rows of a call that failed, less those that were queued before."""
-        topics = Counter([columns.topic] * (columns.rows or 0) if isinstance(columns.topic, str) else columns.topic.to_pylist())
+        topics = Counter([columns.topic] * (columns.rows or 0) if isinstance(columns.topic, str) else texts(columns.topic))
         for topic, rows in (topics - watch.queued).items():
             self.tell_failure(topic or "", UNKNOWN_PARTITION, rows, error)
 
@@ -422,9 +422,9 @@ def _one_by_one(each: _Interceptor, on_send: Method, columns: ProducerColumns) -
 
 def _records_of(columns: ProducerColumns, rows: int) -> list[ProducerRecord]:
     def cells(column: pa.Array | None) -> list[Any]:
-        return [None] * rows if column is None else column.to_pylist()
+        return [None] * rows if column is None else _cells(column)
 
-    topics = [columns.topic] * rows if isinstance(columns.topic, str) else columns.topic.to_pylist()
+    topics = [columns.topic] * rows if isinstance(columns.topic, str) else texts(columns.topic)
     return [
         ProducerRecord(topic, value, key, partition, _pairs(headers), timestamp)
         for topic, value, key, partition, headers, timestamp in zip(
@@ -435,10 +435,43 @@ def _records_of(columns: ProducerColumns, rows: int) -> list[ProducerRecord]:
     ]
 
 
+def _cells(column: pa.Array) -> list[Any]:
+    """A text that is not UTF-8 comes as bytes, and as the key of a header with its bytes escaped as surrogates."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except UnicodeDecodeError:
+        cells = column.cast(_with_bytes_for_text(column.type)).to_pylist()
+        return [_decoded(cell) for cell in cells] if is_text(column.type) else cells
+
+
+def _decoded(cell: bytes | None) -> str | bytes | None:
+    try:
+        return cell if cell is None else cell.decode()
+    except UnicodeDecodeError:
+        return cell
+
+
+def _with_bytes_for_text(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_map(kind):
+        return pa.map_(_with_bytes_for_text(kind.key_type), _with_bytes_for_text(kind.item_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        entry = _with_bytes_for_text(kind.value_type)
+        return pa.list_(entry) if pa.types.is_list(kind) else pa.large_list(entry)
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _with_bytes_for_text(field.type)) for field in kind])
+    return pa.large_binary() if is_text(kind) else kind
+
+
 def _pairs(headers: Sequence[Any] | None) -> tuple[tuple[str, bytes | None], ...]:
     """A cell of a headers column; a list's entries come as dictionaries, a map's as pairs."""
     pairs = (entry.values() if isinstance(entry, dict) else entry for entry in headers or ())
-    return tuple((name, None if value is None else as_bytes(value)) for name, value in pairs)
+    return tuple((_header_key(key), None if value is None else as_bytes(value)) for key, value in pairs)
+
+
+def _header_key(key: Any) -> Any:
+    return key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
 
 
 def _as_row(found: object) -> ProducerRecord:
@@ -478,6 +511,14 @@ def _columns_of(records: Sequence[ProducerRecord]) -> ProducerColumns:
         value=pa.array([record.value for record in records], pa.large_binary()),
         key=column("key", pa.large_binary()),
         partition=column("partition", pa.int64()),
-        headers=pa.array(headers, HEADERS) if any(headers) else None,
+        headers=_headers_of(headers) if any(headers) else None,
         timestamp=column("timestamp", pa.int64()),
     )
+
+
+def _headers_of(rows: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.Array:
+    """A column of type HEADERS. Its keys are made as bytes, as some may be no UTF-8, and are text by the same buffers."""
+    octets = [[(key.encode("utf-8", "surrogateescape"), value) for key, value in headers] for headers in rows]
+    column = pa.array(octets, pa.map_(pa.binary(), pa.binary()))
+    keys = pa.Array.from_buffers(HEADERS.key_type, len(column.keys), column.keys.buffers())
+    return pa.MapArray.from_arrays(column.offsets, keys, column.items)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.partitioner import UserPartitioner
-from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.columns import RecordColumns, texts
 from spark_kafka_sink.records.interleave import contiguous
 
 SLICE_ROWS = 32 * 1024  # what is laid out at a time: bounds the scratch memory, some 250 B a row
@@ -124,4 +124,4 @@ def _names_and_codes(topic: pa.Array) -> tuple[list[str], npt.NDArray[np.int32]]
     if codes.null_count:
         row = pc.index(codes.is_null(), True).as_py()
         raise InvalidRecordError(f"row {row} of this chunk has a null topic", condition="KAFKA_NULL_TOPIC_IN_DATA")
-    return encoded.dictionary.to_pylist(), codes.to_numpy()
+    return texts(encoded.dictionary), codes.to_numpy()

@@ -144,6 +144,23 @@ def _is_payload(kind: pa.DataType) -> bool:
     return kind in _PAYLOAD_TYPES or bool(pa.types.is_fixed_size_binary(kind))
 
 
+def is_text(kind: pa.DataType) -> bool:
+    return kind in (pa.string(), pa.large_string(), pa.string_view())
+
+
+def texts(column: pa.Array) -> list[Any]:
+    """The cells of a string column as they can be shown, with bytes that are not UTF-8 escaped (`\\xff`); others as they are.
+
+    A string column may hold any bytes: Spark's cast(binary AS string) does not check. Arrow's own to_pylist raises then.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if not is_text(column.type):
+        return column.to_pylist()  # type: ignore[no-any-return]
+    cells = column.cast(pa.large_binary()).to_pylist()
+    return [cell if cell is None else cell.decode("utf-8", "backslashreplace") for cell in cells]
+
+
 def _lengths(payload: Column) -> Int64Column | int:
     if payload is None:
         return NULL_LENGTH

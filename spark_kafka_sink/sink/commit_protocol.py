@@ -230,7 +230,7 @@ def find_function(dotted_name: str) -> Callable[[CommitSummary], object]:
 def _call(on_commit: str, summary: CommitSummary) -> None:
     try:
         find_function(on_commit)(summary)
-    except Exception:
+    except (Exception, SystemExit):
         logger.exception("! onCommit=%s failed; %d rows are written all the same", on_commit, summary.rows)
 
 

@@ -53,13 +53,21 @@ class KafkaDataSource(DataSource):
                 " recommends overwrite too; that message is the same for all data sources.)"
             )
         spare_collections()
-        return KafkaBatchWriter(*self._check(schema, problems))
+        checked, environment_problems = self._check(schema, problems)
+        if environment_problems:
+            raise ConfigError(join_problems(environment_problems))
+        return KafkaBatchWriter(*checked)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
-        """Spark's entry for a stream; `overwrite` is output mode complete, which adds all rows anew with every batch."""
+        """Spark's entry for a stream; `overwrite` is output mode complete, which adds all rows anew with every batch.
+
+        Spark calls it to plan a batch, and again to commit it. What is wrong with the driver's environment is an error only of
+        the plan: KafkaStreamWriter raises it when Spark pickles it there.
+        """
         del overwrite
         spare_collections()
-        return KafkaStreamWriter(*self._check(schema, []))
+        checked, environment_problems = self._check(schema, [])
+        return KafkaStreamWriter(*checked, environment_problems=tuple(environment_problems))
 
     def schema(self) -> NoReturn:
         """Spark's entry for reading, and for a table without columns."""
@@ -70,39 +78,55 @@ class KafkaDataSource(DataSource):
         del schema
         raise ConfigError(ONLY_WRITES)
 
+    def streamReader(self, schema: StructType) -> NoReturn:
+        """The same for `readStream`."""
+        del schema
+        raise ConfigError(ONLY_WRITES)
+
     def _check(
         self, schema: StructType, problems: list[str]
-    ) -> tuple[RowMapping, dict[str, object], str | None, int, RowRules, str | None]:
+    ) -> tuple[tuple[RowMapping, dict[str, object], str | None, int, RowRules, str | None], list[str]]:
+        """What writers are made of, and what is wrong with the driver's environment. Raises what else is wrong, with that."""
         if not self.options:
             problems.append(NO_OPTIONS)
-        options = _check_options(self.options, problems)
-        if options.on_commit is not None:
-            try:
-                find_function(options.on_commit)
-            except ConfigError as error:
-                problems.append(error.message)
+        options = SinkOptions.check(self.options, problems)
+        environment_problems = _environment_problems(options)
         schema_problems: list[str] = []
         topic_is_refused = options.topic is None and "topic" in self.options
         mapping = RowMapping.check(schema, options, schema_problems, topic_is_refused=topic_is_refused)
         if problems:
-            raise ConfigError(join_problems([*problems, *schema_problems]))
-        if schema_problems:
+            raise ConfigError(join_problems([*problems, *environment_problems, *schema_problems]))
+        if schema_problems and not environment_problems:
             raise SchemaError(join_problems(schema_problems))
+        if schema_problems:
+            raise ConfigError(join_problems([*environment_problems, *schema_problems]))
         cache_ms = options.producer_cache_timeout_ms
-        return mapping, options.producer.to_mapping(), options.report_path, cache_ms, RowRules.of(options), options.on_commit
+        checked = mapping, options.producer.to_mapping(), options.report_path, cache_ms, RowRules.of(options), options.on_commit
+        return checked, environment_problems
+
+
+def _environment_problems(options: SinkOptions) -> list[str]:
+    """What may change between the plan of a write and its commit."""
+    problems = _report_path_problems(options)
+    if options.on_commit is not None:
+        try:
+            find_function(options.on_commit)
+        except ConfigError as error:
+            problems.append(error.message)
+    return problems
+
+
+def _report_path_problems(options: SinkOptions) -> list[str]:
+    if options.report_path is None or os.path.isdir(os.path.dirname(os.path.abspath(options.report_path))):
+        return []
+    return [f"reportPath={options.report_path} lies in a directory that does not exist on the driver"]
 
 
 def check_options(options: Mapping[str, str]) -> SinkOptions:
     """The options of a write, as far as they can be checked without its columns and without Spark. Raises ConfigError."""
     problems: list[str] = []
-    checked = _check_options(options, problems)
+    checked = SinkOptions.check(options, problems)
+    problems += _report_path_problems(checked)
     if problems:
         raise ConfigError(join_problems(problems))
-    return checked
-
-
-def _check_options(options: Mapping[str, str], problems: list[str]) -> SinkOptions:
-    checked = SinkOptions.check(options, problems)
-    if checked.report_path is not None and not os.path.isdir(os.path.dirname(os.path.abspath(checked.report_path))):
-        problems.append(f"reportPath={checked.report_path} lies in a directory that does not exist on the driver")
     return checked

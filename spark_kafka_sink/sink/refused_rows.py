@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.config import TOPIC_NAME_RULE, is_topic_name
-from spark_kafka_sink.records.columns import record_columns
+from spark_kafka_sink.records.columns import record_columns, texts
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 from spark_kafka_sink.sink.row_mapping import NULL_TOPIC
 
@@ -81,7 +81,7 @@ def _check_topics(topic: str | pa.Array, unknown_topics: Mapping[str, str], refu
         return
     refuse(_mask(topic.is_null()), "KAFKA_NULL_TOPIC_IN_DATA", NULL_TOPIC)
     encoded = topic.dictionary_encode()
-    names: list[str] = encoded.dictionary.to_pylist()
+    names: list[str] = texts(encoded.dictionary)
     codes = encoded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
     impossible = [name for name in names if not is_topic_name(name)]
     told = f"no topic can have {_named(impossible, 'the name', 'names like')}: {TOPIC_NAME_RULE}"
@@ -122,9 +122,9 @@ def _check_sizes(columns: Mapping[str, Any], size_limits: Mapping[str, int], goo
     rows = np.flatnonzero(good)
     if not len(rows):
         return
-    value, key, headers = (
-        None if columns[name] is None else columns[name].take(pa.array(rows)) for name in ("value", "key", "headers")
-    )
+    value, key, headers = (columns[name] for name in ("value", "key", "headers"))
+    if len(rows) < len(good):
+        value, key, headers = (None if each is None else each.take(pa.array(rows)) for each in (value, key, headers))
     bounds = size_upper_bounds(record_columns(value, key, headers, rows=len(rows)))
     for option, limit in size_limits.items():
         mask = np.zeros(len(good), np.bool_)
@@ -176,7 +176,7 @@ def _lengths(payload: pa.Array) -> Rows:
 
 def row_in_words(columns: Mapping[str, Any], row: int, number: int, partition: int | None = None) -> str:
     """Which row it is, for an error: its number in the task's input, topic, partition, the key's first bytes, sizes."""
-    topic = columns["topic"] if isinstance(columns["topic"], str) else columns["topic"][row].as_py()
+    topic = columns["topic"] if isinstance(columns["topic"], str) else texts(columns["topic"].slice(row, 1))[0]
     if partition is None and columns["partition"] is not None:
         partition = columns["partition"][row].as_py()
     parts = [f"topic {'null' if topic is None else topic[:NAME_PREFIX]}"]
@@ -184,15 +184,15 @@ def row_in_words(columns: Mapping[str, Any], row: int, number: int, partition: i
         parts.append(f"partition {partition}")
     parts += [_key_in_words(columns["key"], row), f"value of {_size_in_words(columns['value'], row)}"]
     if columns["headers"] is not None:
-        parts.append(f"{len(columns['headers'][row].as_py() or ())} headers")
+        counts, _, _ = header_entries(columns["headers"].slice(row, 1))
+        parts.append(f"{counts[0]} headers")
     return f"row {number} of this task: " + ", ".join(parts)
 
 
 def _key_in_words(keys: pa.Array | None, row: int) -> str:
-    key = None if keys is None else keys[row].as_py()
-    if key is None:
+    octets = None if keys is None else keys.slice(row, 1).cast(pa.large_binary())[0].as_py()  # a text may be no UTF-8
+    if octets is None:
         return "no key"
-    octets = key.encode() if isinstance(key, str) else bytes(key)
     return f"key {octets[:KEY_PREFIX]!r}{'…' if len(octets) > KEY_PREFIX else ''} of {len(octets)} bytes"
 
 

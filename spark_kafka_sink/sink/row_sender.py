@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.config import DEAD_LETTER, FAIL, SKIP, ProducerConfig, is_topic_name
 from spark_kafka_sink.errors import DeliveryError, InvalidRecordError, KafkaError, fresh_copy
+from spark_kafka_sink.records.columns import texts
 from spark_kafka_sink.sink.commit_protocol import WrittenRange, merge_ranges
 from spark_kafka_sink.sink.dead_letters import DeadLetters
 from spark_kafka_sink.sink.refused_rows import Refusal, find_refused_rows, payload_bytes, row_in_words
@@ -95,6 +96,7 @@ class RowSender:
         self._pending: deque[_Sent] = deque()
         self._kept: deque[_Sent] = deque()  # those of _pending whose chunk is there, perhaps with settled ones in front
         self._kept_bytes = 0
+        self._again: deque[Chunk] = deque()  # rows to be sent again; empty whenever send() and finish() return
         self._written: list[WrittenRange] = []
         self._partition_counts: dict[str, int] = {}  # of topics that lacked a partition after waiting max.block.ms for it
         self._unknown_topics: dict[str, str] = {}  # names of a column that brokers do not have, after the same wait; in words
@@ -110,6 +112,14 @@ class RowSender:
     def written(self) -> tuple[WrittenRange, ...]:
         return merge_ranges(self._written)
 
+    @property
+    def has_rates(self) -> bool:
+        return not self._throttle.is_off
+
+    def seconds(self, table: pa.Table) -> float:
+        """How long the user's rates make these rows take."""
+        return self._throttle.seconds(table.num_rows, int(payload_bytes(self._mapping.unchecked_columns(table)).sum()))
+
     # SENDING
 
     def send(self, table: pa.Table) -> None:
@@ -121,9 +131,16 @@ class RowSender:
         self.rows += table.num_rows
         if self._throttle.is_off:
             self._send(chunk)
+            self._send_again()
             return
         for start, stop in self._throttle.runs(payload_bytes(self._mapping.unchecked_columns(table))):
             self._send(chunk.slice(start, stop))
+            self._send_again()
+
+    def _send_again(self) -> None:
+        """A loop, as sending settles other chunks, of which rows may have to be sent again too."""
+        while self._again:
+            self._send(self._again.popleft())
 
     def _send(self, chunk: Chunk) -> None:
         if self._unknown_topics or self._partition_counts:
@@ -171,6 +188,7 @@ class RowSender:
             if not sent.delivery.done():  # rows that were sent again: each time there are fewer
                 self._producer.flush()
             self._settle(sent)
+            self._send_again()
         if self._dead_letters is not None:
             self._dead_letters.finish()
         if self.rows != self.acknowledged + self.skipped + self.dead_lettered:
@@ -300,7 +318,7 @@ class RowSender:
         again = np.setdiff1d(failure.rows, np.array(list(failure.blamed), np.int64))
         if len(again):
             logger.info("sending %d rows again that shared a batch with refused ones", len(again))
-            self._send(chunk.take(again))
+            self._again.append(chunk.take(again))
 
     # FATES
 
@@ -320,5 +338,5 @@ class RowSender:
 
 def _topics(topic: str | pa.Array) -> list[str]:
     """The names that can be topics, of an argument of send_columns."""
-    names = [topic] if isinstance(topic, str) else topic.drop_null().unique().to_pylist()
+    names = [topic] if isinstance(topic, str) else texts(topic.drop_null().unique())
     return [name for name in names if is_topic_name(name)]

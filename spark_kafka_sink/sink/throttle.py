@@ -31,6 +31,10 @@ class Throttle:
     def is_off(self) -> bool:
         return self._records_per_second is None and self._bytes_per_second is None
 
+    def seconds(self, rows: int, size: int) -> float:
+        """What so many rows, of so many bytes in all, take at least."""
+        return max(rows / (self._records_per_second or np.inf), size / (self._bytes_per_second or np.inf))
+
     def runs(self, row_bytes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         """First row and end of each run, when it may be sent. Blocks in between as the rates ask for."""
         ends = np.cumsum(row_bytes)
@@ -53,8 +57,7 @@ class Throttle:
         return max(stop, start + 1)
 
     def _pay(self, rows: int, size: int) -> None:
-        seconds = max(rows / (self._records_per_second or np.inf), size / (self._bytes_per_second or np.inf))
-        self._paid_at_ms = max(self._paid_at_ms, float(self._clock.now_ms())) + 1000 * seconds
+        self._paid_at_ms = max(self._paid_at_ms, float(self._clock.now_ms())) + 1000 * self.seconds(rows, size)
 
     def _await_payment(self) -> None:
         nobody_notifies = threading.Condition()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import pickle
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -23,10 +24,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.taskcontext import TaskContext
 
 from spark_kafka_sink import sasl_config, stderr_log
-from spark_kafka_sink.config import FILE_KEYS, Secret
+from spark_kafka_sink.config import FILE_KEYS, Secret, join_problems
 from spark_kafka_sink.errors import ConfigError, KafkaError
 from spark_kafka_sink.sink import commit_protocol
 from spark_kafka_sink.sink.commit_protocol import COUNTERS, KafkaCommitMessage
+from spark_kafka_sink.sink.idle_timeout import check_rates, idle_timeout_s
 from spark_kafka_sink.sink.row_mapping import RowMapping
 from spark_kafka_sink.sink.row_rules import RowRules
 
@@ -49,6 +51,7 @@ class Task:
     attempt: int = 0
     query_id: str | None = None
     batch_id: int | None = None
+    idle_timeout_s: float | None = None  # after which Spark kills the worker
 
     @classmethod
     def current(cls) -> Task:
@@ -61,6 +64,7 @@ class Task:
             context.attemptNumber(),
             context.getLocalProperty("sql.streaming.queryId"),
             None if batch_id is None else int(batch_id),
+            idle_timeout_s(context.getLocalProperty),
         )
 
     def __str__(self) -> str:
@@ -71,20 +75,31 @@ class Task:
 def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
     """Neighbours, up to GATHERED_ROWS and GATHERED_BYTES, and larger batches alone; no empty ones.
 
-    Work per partition is done once for what is gathered.
+    Work per partition is done once for what is gathered. A large batch is given out before the next is read, and nothing that
+    was given out is held here: at 64 MB each, they are most of what a task needs.
     """
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         if waiting and (rows + batch.num_rows > GATHERED_ROWS or size + batch.nbytes > GATHERED_BYTES):
-            yield waiting
-            waiting, rows, size = [], 0, 0
+            yield _emptied(waiting)
+            rows = size = 0
         if batch.num_rows:
             waiting.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
+        del batch
+        if rows >= GATHERED_ROWS or size >= GATHERED_BYTES:
+            yield _emptied(waiting)
+            rows = size = 0
     if waiting:
         yield waiting
+
+
+def _emptied(waiting: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    given_out = waiting.copy()
+    waiting.clear()
+    return given_out
 
 
 def write_batches(
@@ -95,8 +110,9 @@ def write_batches(
     Raises KafkaError otherwise; rows may have been written then.
     """
     started = time.monotonic()
-    for gathered in gather(batches):
+    for gathered in _groups(batches, sender, task):
         sender.send(pa.Table.from_batches(gathered))
+        del gathered  # before more is read
     sender.finish()
     written = sender.written()
     metrics = producer.metrics(since_start=True)
@@ -113,6 +129,15 @@ def write_batches(
         dead_lettered=sender.dead_lettered,
         written=written,
     )
+
+
+def _groups(batches: Iterator[pa.RecordBatch], sender: RowSender, task: Task) -> Iterator[list[pa.RecordBatch]]:
+    """What is sent at a time. With rates each batch by itself, as Spark hears nothing of a task between its reads."""
+    if not sender.has_rates:
+        return gather(batches)
+    if task.idle_timeout_s is not None:
+        batches = check_rates(batches, lambda batch: sender.seconds(pa.Table.from_batches([batch])), task.idle_timeout_s)
+    return ([batch] for batch in batches if batch.num_rows)
 
 
 def with_shipped_files(options: Mapping[str, object]) -> dict[str, object]:
@@ -215,8 +240,24 @@ class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
         commit_protocol.abort(messages)  # type: ignore[arg-type]
 
 
+class PlanningError(ConfigError, pickle.PicklingError):
+    """What is wrong with the driver's environment. Spark's serializer replaces errors other than those of pickle by its own."""
+
+
+@dataclass(frozen=True)
 class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
-    """Of `df.writeStream`. Spark makes a new one for every commit: nothing is kept from batch to batch."""
+    """Of `df.writeStream`. Spark makes a new one for every commit: nothing is kept from batch to batch.
+
+    Spark pickles the one with which it plans a batch, for the tasks, and not the one with which it commits: there the rows are
+    in Kafka, and an error would have them written again. So problems that a commit can live with are raised when pickling.
+    """
+
+    environment_problems: tuple[str, ...] = ()
+
+    def __getstate__(self) -> dict[str, object]:
+        if self.environment_problems:
+            raise PlanningError(join_problems(self.environment_problems))
+        return self.__dict__
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002 - Spark's signature
         commit_protocol.commit(messages, self.report_path, self.on_commit)  # type: ignore[arg-type]

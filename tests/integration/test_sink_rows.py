@@ -81,6 +81,26 @@ def test_a_row_above_max_request_size_goes_to_the_dead_letter_topic_whole(
     assert (line["rows"], line["skipped"], line["dead_lettered"]) == (9, 0, 1)
 
 
+def test_keys_and_topics_that_are_not_utf8_have_their_fate_and_keep_their_bytes(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
+) -> None:
+    """cast(binary AS string) checks nothing, and copies from topic to topic do that. Such rows ended in UnicodeDecodeError."""
+    name, dead = topic(1), topic(1, {"max.message.bytes": "10000000"})
+    df = spark.range(4, numPartitions=1).selectExpr(
+        f"if(id = 1, cast(unhex('C3') as string), '{name}') topic",
+        "cast(unhex(concat('FFFE8', id)) as string) key",
+        "repeat('x', if(id = 2, 2000000, 1)) value",
+    )
+    save(df, broker, onRecordTooLarge="deadLetter", onInvalidRecord="deadLetter", deadLetterTopic=dead)
+    assert [record.key for record in read_topic(name)] == [b"\xff\xfe\x80", b"\xff\xfe\x83"]
+    letters = read_topic(dead, **{"fetch.message.max.bytes": 10_000_000})
+    assert {letter.key: reasons(letter)["condition"] for letter in letters} == {
+        b"\xff\xfe\x81": b"KAFKA_INVALID_TOPIC_EXCEPTION",
+        b"\xff\xfe\x82": b"KAFKA_RECORD_TOO_LARGE",
+    }
+    assert {reasons(letter)["topic"] for letter in letters} == {b"\xc3", name.encode()}
+
+
 def test_rows_above_the_topics_limit_are_skipped_in_order_of_the_others(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
 ) -> None:
@@ -282,6 +302,23 @@ def test_a_task_keeps_to_its_rate(
     save(df, broker, name, reportPath=str(report), **rate)
     assert [int(record.value or b"") for record in read_topic(name)] == list(range(3000))
     assert json.loads(report.read_text())["slowest_task_seconds"] >= 1.2  # 1.5 s of rows but the last run
+
+
+def test_a_rate_too_low_for_sparks_idle_time_out_is_refused_before_a_row_is_written(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, session_settings: Callable[..., None]
+) -> None:
+    """Spark killed the task's worker, with some rows written, and then the next attempt's. Smaller Arrow batches are no help, as
+    Spark hands over all of so few rows at once."""
+    idle = {"killOnIdleTimeout": "true", "idleTimeoutSeconds": "30"}
+    session_settings(**{f"spark__sql__execution__pyspark__udf__{name}": value for name, value in idle.items()})
+    session_settings(spark__sql__execution__arrow__maxRecordsPerBatch="10")
+    name = topic()
+    df = spark.range(100, numPartitions=1).selectExpr("cast(id as string) value")
+    told = error_of(lambda: save(df, broker, name, maxRecordsPerSecond="3"))
+    assert "[KAFKA_INVALID_CONFIG] maxRecordsPerSecond or maxBytesPerSecond is too low for Spark's idle time-out: 80 rows" in told
+    assert read_topic(name) == []
+    save(df, broker, name, maxRecordsPerSecond="100")
+    assert len(read_topic(name)) == 100
 
 
 def test_a_task_that_waits_for_its_rate_can_be_cancelled(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -144,6 +145,30 @@ def test_a_commit_that_failed_is_made_good_by_writing_the_batch_again(
     run(stream.writer(stream.read(), broker, name, reportPath=str(report)).format(CommitFailsWhenAsked.name()))
     assert counted(read_topic(name)) == Counter([b"a", b"b", b"b"])
     assert [json.loads(line)["batch_id"] for line in report.read_text().splitlines()] == [0, 1]
+
+
+def test_a_report_directory_that_goes_away_does_not_fail_the_commit_but_the_next_plan(
+    stream: FileStream, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    """Spark makes the writer anew to commit a batch. Its checks failed the query after the rows had been written, and the
+    restart wrote them again. Here a task removes the directory, between the plan and the commit."""
+    name, reports = topic(), tmp_path / "reports"
+    reports.mkdir()
+
+    def remove_directory(value: str) -> str:
+        shutil.rmtree(reports, ignore_errors=True)
+        return value
+
+    rows = stream.read().withColumn("value", F.udf(remove_directory)("value"))
+    stream.feed([{"value": "a"}])
+    run(stream.writer(rows, broker, name, reportPath=str(reports / "report.jsonl")))
+    assert not reports.exists()
+    stream.feed([{"value": "b"}])
+    told = error_of(lambda: run(stream.writer(rows, broker, name, reportPath=str(reports / "report.jsonl"))))
+    assert "[KAFKA_INVALID_CONFIG] reportPath=" in told
+    assert "Failed to initialize Python data source writer" in told
+    run(stream.writer(rows, broker, name))
+    assert counted(read_topic(name)) == Counter([b"a", b"b"])
 
 
 def test_foreach_batch_writes_and_knows_its_stream(

@@ -78,7 +78,7 @@ def test_a_topic_that_stays_unknown_is_a_warning(cluster: Cluster, caplog: pytes
     cluster.answer(UNKNOWN)
     cluster.answer(UNKNOWN, after_ms=1000)
     assert levels(caplog) == ["DEBUG", "WARNING"]
-    assert "{'orders': 'UNKNOWN_TOPIC_OR_PARTITION" in caplog.text
+    assert "problems with topics: orders: UNKNOWN_TOPIC_OR_PARTITION" in caplog.text
 
 
 def test_a_topic_that_was_there_meanwhile_is_quiet_again(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:

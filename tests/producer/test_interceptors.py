@@ -223,6 +223,41 @@ def test_records_made_of_columns_have_all_of_a_row_and_become_one_again() -> Non
     ]
 
 
+def not_utf8(*cells: bytes) -> pa.Array:
+    """A string column of any bytes, as Spark hands them over."""
+    octets = pa.array(cells, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(octets), octets.buffers())
+
+
+@pytest.mark.parametrize("kind", ["list", "large_list", "map"])
+def test_text_that_is_not_utf8_passes_as_it_is(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Spark's cast(binary AS string) does not check. One such key ended the call in UnicodeDecodeError."""
+    keys, items = not_utf8(b"\xff", b"h"), pa.array([b"1", b"2"])
+    headers = pa.MapArray.from_arrays(pa.array([0, 1, 2], pa.int32()), keys, items)
+    entry = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    column = headers if kind == "map" else headers.cast(pa.list_(entry) if kind == "list" else pa.large_list(entry))
+    instance = AppendsToRecords("!")
+    given = {"value": not_utf8(b"\x80", b"v"), "key": not_utf8(b"\xff\xfe\x80", b"k"), "headers": column}
+    found = through(instance, topic=not_utf8(b"t", b"t\xff"), **given)
+    assert [(each.topic, each.key) for each in instance.seen] == [("t", b"\xff\xfe\x80"), (r"t\xff", "k")]
+    assert values(found) == [b"\x80!", b"v!"]
+    assert found.headers is not None
+    assert found.headers.type == pa.map_(pa.string(), pa.binary())
+    assert found.headers.cast(pa.map_(pa.binary(), pa.binary())).to_pylist() == [[(b"\xff", b"1")], [(b"h", b"2")]]
+    assert caplog.records == []
+
+
+def test_rows_of_an_impossible_topic_are_told_to_the_chain() -> None:
+    instance = Appends()
+
+    def refuse(*_: object) -> None:
+        raise KafkaError("no such topic")
+
+    with pytest.raises(KafkaError, match="no such topic"):
+        chain(instance).send_columns(ProducerColumns(not_utf8(b"t", b"\xff"), value=binary(b"a", b"b")), refuse)
+    assert sorted((metadata.topic, metadata.rows) for metadata, _ in instance.heard) == [(r"\xff", 1), ("t", 1)]
+
+
 def test_a_record_may_change_its_topic_and_lose_everything_else() -> None:
     found = through(
         ChangingRecords(lambda record: ProducerRecord("u" if record.value == b"a" else record.topic)),

@@ -242,6 +242,13 @@ def test_a_row_that_is_too_large_names_itself_and_the_limit(broker: FakeBroker, 
 # ---- METADATA
 
 
+def test_a_topic_that_is_not_utf8_is_one_that_no_topic_can_have(producer: KafkaProducer) -> None:
+    octets = binary(b"single", b"\xff")
+    topics = pa.Array.from_buffers(pa.string(), 2, octets.buffers())
+    with pytest.raises(InvalidRecordError, match=r"\[KAFKA_INVALID_TOPIC_EXCEPTION\] no topic can have the name '\\\\xff'"):
+        producer.send_columns(topics, value=binary(b"b", b"c"))
+
+
 def test_a_topic_that_does_not_exist_is_waited_for_no_longer_than_max_block_ms(broker: FakeBroker) -> None:
     with producer_of(broker, max_block_ms=500) as producer, pytest.raises(KafkaTimeoutError) as raised:
         producer.send_columns("gone", value=binary(b"a"))

@@ -228,6 +228,19 @@ def test_headers_keep_order_duplicates_and_nulls(headers: pa.Array) -> None:
     assert headers_of(headers) == EXPECTED
 
 
+def test_text_may_hold_any_bytes_as_key_value_and_key_of_a_header() -> None:
+    """Spark hands over strings that nobody has checked to be UTF-8."""
+    octets = pa.array([b"\xff\xfe\x80", b"\xc3"], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 2, octets.buffers())
+    headers = pa.MapArray.from_arrays(pa.array([0, 1, 2], pa.int32()), text, text)
+    raw = pa.MapArray.from_arrays(pa.array([0, 1, 2], pa.int32()), octets, octets)
+    expected = record_columns(octets, octets, raw)
+    for kind in (pa.string(), pa.large_string(), pa.string_view()):
+        found = record_columns(text.cast(kind), text.cast(kind), headers)
+        assert found.headers == expected.headers
+        assert (found.key.cast(pa.binary()), found.value.cast(pa.binary())) == (expected.key, expected.value)  # type: ignore[union-attr]
+
+
 def test_a_map_of_strings_gives_headers() -> None:
     assert headers_of(pa.array([[("a", "x"), ("b", None)]], pa.map_(pa.string(), pa.string()))) == [[("a", b"x"), ("b", None)]]
 

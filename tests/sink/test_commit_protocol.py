@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,19 @@ def test_a_function_that_fails_does_not_fail_the_write(caplog: pytest.LogCapture
     assert commit_protocol.commit([ONE], None, f"{__name__}.fail").rows == 11
     assert f"onCommit={__name__}.fail failed; 11 rows are written all the same" in caplog.text
     assert "no use for 11 rows" in caplog.text
+
+
+def leave(summary: CommitSummary) -> None:
+    sys.exit(f"{summary.rows} rows are enough")
+
+
+@pytest.mark.parametrize(("name", "told"), [(f"{__name__}.leave", "11 rows are enough"), ("nowhere.f", "no module nowhere")])
+def test_a_function_that_exits_or_is_gone_does_not_fail_the_write_either(
+    name: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """sys.exit() ended Spark's commit process, and with it the write, whose rows were in Kafka."""
+    assert commit_protocol.commit([ONE], None, name).rows == 11
+    assert told in caplog.text
 
 
 @pytest.mark.parametrize("name", ["nowhere.at_all", "json.lods", "json.__name__", "print"])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from pyspark.serializers import CPickleSerializer
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter
 
 import spark_kafka_sink
@@ -110,6 +111,16 @@ def test_reading_is_refused_with_the_way_to_do_it() -> None:
             read()
 
 
+@pytest.mark.parametrize("kind", [KafkaDataSource, _autoregister.DefaultSource])
+@pytest.mark.parametrize("entry", ["schema", "reader", "streamReader"])
+def test_every_way_to_read_explains_itself_through_the_shim_too(kind: type[DataSource], entry: str) -> None:
+    """The installed package answered `spark.read.format("pykafka-sink").load()` with "schema is not implemented", and both
+    answered a stream with "simpleStreamReader is not implemented"."""
+    arguments = () if entry == "schema" else (GOOD,)
+    with pytest.raises(ConfigError, match=r'writes and does not read: read from Kafka with format\("kafka"\)'):
+        getattr(kind(CaseInsensitiveDict()), entry)(*arguments)
+
+
 def test_overwrite_is_refused_for_a_batch_and_taken_for_a_complete_stream() -> None:
     with pytest.raises(ConfigError, match="Save mode Overwrite not allowed for Kafka") as raised:
         source().writer(GOOD, True)
@@ -129,7 +140,33 @@ def test_a_report_path_needs_its_directory(tmp_path: Path) -> None:
 def test_on_commit_needs_a_function_that_the_driver_can_import() -> None:
     assert source(onCommit="builtins.print").writer(GOOD, False).on_commit == "builtins.print"
     with pytest.raises(ConfigError, match=r"onCommit=nowhere\.f cannot be loaded: there is no module nowhere"):
-        source(onCommit="nowhere.f").streamWriter(GOOD, False)
+        source(onCommit="nowhere.f").writer(GOOD, False)
+
+
+def test_a_streams_commit_does_not_check_its_environment_again(tmp_path: Path) -> None:
+    """Spark makes the writer of a stream anew for every commit. A reportPath whose directory was removed since the batch was
+    planned failed the query there, after the rows had been written: the restart wrote them again."""
+    directory = tmp_path / "reports"
+    options = {"reportPath": str(directory / "r.jsonl"), "onCommit": "nowhere.f"}
+    source(**options).streamWriter(GOOD, False).commit([], 7)
+    source(**options).streamWriter(GOOD, False).abort([None], 7)
+
+
+def test_a_streams_planning_checks_its_environment(tmp_path: Path) -> None:
+    """Spark pickles the writer that it plans a batch with, and only that one; its serializer passes on only errors of pickle
+    as they are."""
+    writer = source(reportPath=str(tmp_path / "no" / "r.jsonl"), onCommit="nowhere.f").streamWriter(GOOD, False)
+    with pytest.raises(ConfigError) as raised:
+        CPickleSerializer().dumps((lambda: writer, None))
+    assert raised.value.message.startswith("2 things are wrong:")
+    for told in ("lies in a directory that does not exist on the driver", "there is no module nowhere"):
+        assert told in raised.value.message
+
+
+def test_what_is_wrong_with_a_streams_options_is_told_with_its_environment() -> None:
+    with pytest.raises(ConfigError) as raised:
+        source(onCommit="nowhere.f", kafka__acks="7").streamWriter(schema(key="int"), False)
+    assert raised.value.message.startswith("4 things are wrong:")
 
 
 def test_the_rules_for_rows_travel_to_the_tasks() -> None:

@@ -13,6 +13,12 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 LIMITS = {"max.request.size": 1000, "buffer.memory": 5000}
 
 
+def not_utf8(*cells: bytes | None) -> pa.Array:
+    """A string column of any bytes, as Spark hands them over."""
+    octets = pa.array(cells, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(octets), octets.buffers())
+
+
 def columns(**given: Any) -> dict[str, Any]:
     return {"topic": "t", "key": None, "partition": None, "headers": None, "timestamp": None} | given
 
@@ -98,6 +104,33 @@ def test_maps_and_slices_of_headers_are_laid_out_too() -> None:
     whole = pa.array([[("z", b"0")], [("a", b"1"), ("b", None)], None, [("c", b"2")]], pa.map_(pa.string(), pa.binary()))
     counts, keys, values = header_entries(whole.slice(1))
     assert (counts.tolist(), keys.to_pylist(), values.to_pylist()) == ([2, 0, 1], ["a", "b", "c"], [b"1", None, b"2"])
+
+
+# --- text that is not UTF-8 -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_text_that_is_not_utf8_is_told_in_bytes_and_is_no_topic(kind: pa.DataType) -> None:
+    """Spark's cast(binary AS string) does not check, and copies from topic to topic do that. Such a key ended a row that is too
+    large in UnicodeDecodeError: neither skipped nor dead-lettered, and with `fail` the reason was hidden."""
+    keys = not_utf8(b"\xff\xfe\x80", b"k").cast(kind)
+    headers = pa.ListArray.from_arrays(
+        pa.array([0, 1, 2], pa.int32()),
+        pa.StructArray.from_arrays([not_utf8(b"\xff", b"h").cast(kind), pa.array([b"", b""])], ["key", "value"]),
+    )
+    given = columns(topic=not_utf8(b"a", b"b\xc3").cast(kind), key=keys, value=not_utf8(b"\x80" * 1000, b"v"), headers=headers)
+    impossible, too_large = find_refused_rows(given, LIMITS, {})
+    assert (impossible.condition, impossible.rows.tolist()) == ("KAFKA_INVALID_TOPIC_EXCEPTION", [1])
+    assert r"b\\xc3" in impossible.text
+    assert (too_large.condition, too_large.rows.tolist()) == ("KAFKA_RECORD_TOO_LARGE", [0])
+    told = r"row 0 of this task: topic a, key b'\xff\xfe\x80' of 3 bytes, value of 1000 bytes, 1 headers"
+    assert row_in_words(given, 0, 0) == told
+    assert row_in_words(given, 1, 1).startswith(r"row 1 of this task: topic b\xc3, key b'k' of 1 bytes, ")
+
+
+def test_headers_of_a_map_may_have_keys_that_are_not_utf8() -> None:
+    headers = pa.MapArray.from_arrays(pa.array([0, 2], pa.int32()), not_utf8(b"\xff", b"h"), pa.array([b"1", b"2"]))
+    assert row_in_words(columns(value=pa.array(["v"]), headers=headers), 0, 0).endswith("2 headers")
 
 
 def test_a_row_is_told_by_number_topic_partition_key_and_sizes() -> None:

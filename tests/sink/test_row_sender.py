@@ -15,7 +15,7 @@ from spark_kafka_sink.sink import row_sender
 from spark_kafka_sink.sink.commit_protocol import WrittenRange
 from spark_kafka_sink.sink.row_mapping import RowMapping
 from spark_kafka_sink.sink.row_rules import RowRules
-from spark_kafka_sink.sink.row_sender import RowSender
+from spark_kafka_sink.sink.row_sender import MAX_PENDING, RowSender
 from tests.sink.fake_producer import FakeDelivery, FakeProducer
 
 MAPPING = RowMapping(topic="t", value=0, key=1, partition=2, headers=None, timestamp=None)
@@ -189,6 +189,43 @@ def test_a_topic_that_brokers_do_not_have_is_waited_for_once_and_its_rows_have_t
     assert (sending.acknowledged, sending.dead_lettered) == (4, 5)
 
 
+def not_utf8(*cells: bytes) -> pa.Array:
+    octets = pa.array(cells, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(octets), octets.buffers())
+
+
+def test_text_that_is_not_utf8_has_its_fate_and_keeps_its_bytes() -> None:
+    """A row with such a key that was too large ended its task in UnicodeDecodeError, whatever onRecordTooLarge said."""
+
+    class Limited(FakeProducer):
+        def send_columns(self, topic: Any, **columns: Any) -> FakeDelivery:
+            if topic != "dead" and len(columns["value"]) == 3:
+                raise InvalidRecordError("…")
+            return super().send_columns(topic, **columns)
+
+    mapping = RowMapping(topic=1, value=0, key=2, partition=None, headers=3, timestamp=None)
+    headers = pa.ListArray.from_arrays(
+        pa.array([0, 1, 2, 3], pa.int32()),
+        pa.StructArray.from_arrays([not_utf8(b"\xfe", b"h", b"i"), pa.array([b"1", b"2", b"3"])], ["key", "value"]),
+    )
+    cells = [pa.array([b"x" * 300, b"b", b"c"]), not_utf8(b"t", b"\xff", b"t"), not_utf8(b"\xff\xfe\x80", b"k", b"\x80"), headers]
+    table = pa.Table.from_arrays(cells, names=["value", "topic", "key", "headers"])
+    given = {"bootstrap.servers": "a:1", "max.request.size": 200}
+    with pytest.raises(InvalidRecordError, match=r"row 1 of this task: topic \\xff, key b'k'"):
+        RowSender(Limited(), mapping, given, RowRules(on_record_too_large=SKIP), FakeProducer).send(table)  # type: ignore[arg-type]
+    producer = Limited()
+    sending = RowSender(producer, mapping, given, BURYING, FakeProducer)  # type: ignore[arg-type]
+    sending.send(table)
+    sending.finish()
+    assert (sending.acknowledged, sending.dead_lettered) == (1, 2)
+    impossible, too_large, sent = producer.calls
+    assert too_large["key"].cast(pa.binary()).to_pylist() == [b"\xff\xfe\x80"]
+    kinds = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
+    assert too_large["headers"].cast(kinds)[0].as_py()[0] == {"key": b"\xfe", "value": b"1"}
+    assert impossible["headers"].cast(kinds)[0].as_py()[1] == {"key": b"__pykafka_sink.errors.topic", "value": b"\xff"}
+    assert sent["key"].cast(pa.binary()).to_pylist() == [b"\x80"]
+
+
 def test_a_topic_that_brokers_do_not_have_fails_the_task_by_its_first_row() -> None:
     with pytest.raises(KafkaTimeoutError) as raised:
         sender_by_column(Lacking(), RowRules()).send(to_topics("t", "t", "gone"))
@@ -274,6 +311,27 @@ def test_rows_sent_again_may_be_refused_again() -> None:
     sending.finish()
     assert values(producer) == [["a", "b", "c"], ["b", "c"], ["c"]]
     assert (sending.acknowledged, sending.skipped) == (1, 2)
+
+
+def test_any_number_of_pending_chunks_may_have_rows_that_are_sent_again() -> None:
+    """Sending a chunk's rows again settled the next chunk, whose rows were sent again from within: with some 250 chunks that
+    each had a refused row, a RecursionError ended the task."""
+
+    class RefusingWhenTheLastIsSent(FakeProducer):
+        def send_columns(self, topic: Any, **columns: Any) -> FakeDelivery:
+            sent = super().send_columns(topic, **columns)
+            if len(self.deliveries) == MAX_PENDING:
+                for each in self.deliveries:
+                    each.refuse({0: NO_KEY}, [1])
+            return sent
+
+    producer = RefusingWhenTheLastIsSent()
+    sending = sender(producer, SKIPPING)
+    for _ in range(MAX_PENDING):
+        sending.send(batch(["a", "b"]))
+    sending.finish()
+    assert values(producer) == [["a", "b"]] * MAX_PENDING + [["b"]] * MAX_PENDING
+    assert (sending.acknowledged, sending.skipped) == (MAX_PENDING, MAX_PENDING)
 
 
 def test_rows_refused_by_the_broker_go_to_the_dead_letter_topic_by_reason() -> None:

@@ -6,11 +6,13 @@ import gc
 import pickle
 import sys
 import traceback
+import weakref
 from collections.abc import Iterator, Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark import SparkFiles, TaskContext
@@ -86,6 +88,43 @@ def test_small_neighbours_are_gathered_up_to_a_size(monkeypatch: pytest.MonkeyPa
     assert [len(call["value"]) for call in producer.calls] == [3, 3, 10, 1]
 
 
+@pytest.mark.parametrize("gathered_bytes", [1, 2_500_000])
+def test_what_has_been_sent_is_let_go_before_more_is_read(monkeypatch: pytest.MonkeyPatch, gathered_bytes: int) -> None:
+    """Batches of 64 MB were three at a time in memory: one being sent before, one looked at ahead, and one being read."""
+    monkeypatch.setattr(writer, "GATHERED_BYTES", gathered_bytes)
+    alive: list[weakref.ref[np.ndarray]] = []
+    at_read, at_send = [], []
+
+    def count() -> int:
+        return sum(each() is not None for each in alive)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for _ in range(6):
+            at_read.append(count())
+            memory = np.zeros(1_000_000, np.uint8)
+            alive.append(weakref.ref(memory))
+            offsets = pa.array([0, 1_000_000], pa.int32()).buffers()[1]
+            column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(memory)])
+            del memory
+            made = [pa.RecordBatch.from_arrays([column], names=["value"])]
+            del column
+            yield made.pop()
+
+    class Counting(FakeProducer):
+        def send_columns(self, topic: object, **columns: object) -> FakeDelivery:
+            at_send.append(count())
+            delivery = super().send_columns(topic, **columns)
+            self.calls.clear()
+            delivery.acknowledge()
+            return delivery
+
+    sender = RowSender(Counting(), MAPPING, {}, RowRules(), FakeProducer)  # type: ignore[arg-type]
+    assert write_batches(batches(), sender, FakeProducer(), TASK).rows == 6  # type: ignore[arg-type]
+    together = 1 if gathered_bytes == 1 else 3
+    assert max(at_send) <= together
+    assert max(at_read) < together
+
+
 @pytest.mark.parametrize("rows", [(), (0,), (0, 0)])
 def test_a_partition_without_rows_sends_nothing_and_reports(rows: tuple[int, ...]) -> None:
     producer = FakeProducer()
@@ -102,7 +141,7 @@ def test_a_failure_ends_the_task_before_it_has_read_all_rows() -> None:
     batches = Batches(*[1] * 10)
     with pytest.raises(KafkaTimeoutError, match="no answer"):
         write(batches, FakeProducer(on_send=fail_the_first_when_the_third_comes))
-    assert batches.taken == 4  # one is looked at ahead, to see whether it can be joined
+    assert batches.taken == 3
 
 
 def test_a_failure_of_the_last_batch_fails_the_task() -> None:

@@ -1,0 +1,126 @@
+"""idle_timeout.py: a task whose rates would have Spark kill its worker is refused before it has sent a row.
+
+At low rates such tasks were killed time and again, and each attempt had written its first rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import ConfigError
+from spark_kafka_sink.sink import idle_timeout
+from spark_kafka_sink.sink.idle_timeout import check_rates, idle_timeout_s
+from spark_kafka_sink.sink.row_mapping import RowMapping
+from spark_kafka_sink.sink.row_rules import RowRules
+from spark_kafka_sink.sink.row_sender import RowSender
+from spark_kafka_sink.sink.throttle import Throttle
+from spark_kafka_sink.sink.writer import Task, write_batches
+from tests.fakes.clock import ManualClock
+from tests.sink.fake_producer import FakeDelivery, FakeProducer
+
+MAPPING = RowMapping(topic="t", value=0, key=None, partition=None, headers=None, timestamp=None)
+
+
+def batch(rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(["v" * 10] * rows)], names=["value"])
+
+
+def write(rates: dict[str, int], timeout_s: float | None, *rows: int, log: list[str] | None = None) -> FakeProducer:
+    """Writes batches of these many rows; `log` tells in which order they were read and sent."""
+    told = [] if log is None else log
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for each in rows:
+            told.append(f"read {each}")
+            yield batch(each)
+
+    def on_send(_: FakeProducer, delivery: FakeDelivery) -> None:
+        told.append(f"sent {delivery.rows}")
+
+    producer = FakeProducer(on_send=on_send)
+    throttle = Throttle(rates.get("records"), rates.get("bytes"), ManualClock())
+    sender = RowSender(producer, MAPPING, {}, RowRules(), FakeProducer, throttle)  # type: ignore[arg-type]
+    message = write_batches(batches(), sender, producer, Task(idle_timeout_s=timeout_s))  # type: ignore[arg-type]
+    assert message.rows == sum(rows)
+    return producer
+
+
+@pytest.mark.parametrize(
+    ("session", "application", "seconds"),
+    [
+        ({}, {}, None),
+        ({}, {"idleTimeoutSeconds": "60"}, None),
+        ({}, {"killOnIdleTimeout": "true"}, None),
+        ({}, {"killOnIdleTimeout": "true", "idleTimeoutSeconds": "0"}, None),
+        ({}, {"killOnIdleTimeout": "TRUE", "idleTimeoutSeconds": "60"}, 60),
+        ({}, {"killOnIdleTimeout": "true", "idleTimeoutSeconds": "2min"}, 120),
+        ({"killOnIdleTimeout": "false"}, {"killOnIdleTimeout": "true", "idleTimeoutSeconds": "60"}, None),
+        ({"idleTimeoutSeconds": "5s"}, {"killOnIdleTimeout": "true", "idleTimeoutSeconds": "60"}, 5),
+    ],
+)
+def test_the_time_out_counts_only_where_spark_kills(
+    session: dict[str, str], application: dict[str, str], seconds: float | None
+) -> None:
+    properties = {"spark.python.worker." + name: value for name, value in application.items()}
+    properties |= {"spark.sql.execution.pyspark.udf." + name: value for name, value in session.items()}
+    assert idle_timeout_s(properties.get) == seconds
+
+
+def test_a_batch_that_takes_longer_than_the_time_out_is_refused_before_a_row_is_sent() -> None:
+    log: list[str] = []
+    with pytest.raises(ConfigError) as raised:
+        write({"records": 10}, 60, 10_000, 10_000, log=log)
+    assert log == ["read 10000"]
+    assert "10000 rows that Spark hands over at once take 1000 s" in raised.value.message
+    assert "kill the task's Python worker after 60 s" in raised.value.message
+
+
+def test_many_small_batches_that_are_handed_over_at_once_are_refused_too() -> None:
+    """Each of these takes 10 s, but Spark is done with all of them at once and then hears nothing for 100 s."""
+    log: list[str] = []
+    with pytest.raises(ConfigError, match="500 rows that Spark hands over at once take 50 s"):
+        write({"records": 10}, 60, *[100] * 10, log=log)
+    assert log == ["read 100"] * 5
+
+
+def test_bytes_count_as_records_do() -> None:
+    with pytest.raises(ConfigError, match="1000 rows that Spark hands over at once take 100 s"):
+        write({"bytes": 100}, 60, 1_000)
+
+
+def test_a_task_whose_rows_take_less_is_written() -> None:
+    assert len(write({"records": 10}, 60, 300, 100).deliveries) > 0
+
+
+def test_rows_that_are_not_handed_over_at_once_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While Spark still has rows to hand over, each batch that is read shows it that the worker lives."""
+    monkeypatch.setattr(idle_timeout, "HANDED_OVER_AHEAD", 2 * batch(200).nbytes)
+    log: list[str] = []
+    write({"records": 10}, 60, *[200] * 5, log=log)
+    assert [entry for entry in log if entry.startswith("read")] == ["read 200"] * 5
+    assert log.index("sent 2") == 2
+    with pytest.raises(ConfigError, match="700 rows that Spark hands over at once take 70 s"):
+        write({"records": 10}, 60, 200, 200, 700)
+
+
+def test_without_a_time_out_any_rate_will_do() -> None:
+    assert write({"records": 10}, None, 1_000).deliveries
+
+
+def test_without_rates_the_time_out_is_not_looked_at() -> None:
+    assert write({}, 0.001, 10_000).deliveries
+
+
+def test_with_rates_a_batch_is_sent_before_the_next_is_read() -> None:
+    """Batches were gathered, up to 32,768 rows: at 100 rows/s Spark heard nothing of the task for five minutes."""
+    log: list[str] = []
+    write({"records": 1_000_000}, None, 3, 0, 2, log=log)
+    assert log == ["read 3", "sent 3", "read 0", "read 2", "sent 2"]
+
+
+def test_batches_come_out_as_they_went_in() -> None:
+    given = [batch(each) for each in (3, 0, 5)]
+    assert list(check_rates(iter(given), lambda each: each.num_rows, 60)) == given
