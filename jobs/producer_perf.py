@@ -33,7 +33,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.producer.delivery import Delivery
+    from spark_kafka_sink.producer.accumulator.delivery import Delivery
     from spark_kafka_sink.producer.producer_record import RecordMetadata
 
 CHUNK_RECORDS = 10_000  # what Spark hands the sink at a time

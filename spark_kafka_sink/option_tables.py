@@ -1,13 +1,13 @@
 """Every option as a table: `python -m spark_kafka_sink.option_tables` prints them as markdown, and the README shows them.
 
-Reads the rows of config.py and legacy_config.py; declares nothing.
+Reads the rows of config/ and legacy/config.py; declares nothing.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from spark_kafka_sink.config import (
+from spark_kafka_sink.config.producer_config import (
     BOOLEAN,
     BULK_DEFAULTS,
     NO_EFFECT,
@@ -17,7 +17,7 @@ from spark_kafka_sink.config import (
     SinkOptions,
     rows_of,
 )
-from spark_kafka_sink.legacy_config import LegacyProducerConfig
+from spark_kafka_sink.legacy.config import LegacyProducerConfig
 
 
 class TableRow(NamedTuple):

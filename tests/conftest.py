@@ -18,7 +18,7 @@ import pytest
 
 from jobs.kafka_jars import fetch_kafka, fetch_spark_kafka
 from jobs.local_kafka import QUICK_JVM, LocalKafka
-from spark_kafka_sink import config as options
+from spark_kafka_sink.config import producer_config as options
 from tests import left_behind
 from tests.integration.reading import READERS, ReadRecord
 

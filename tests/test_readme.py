@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.local_kafka import LocalKafka
-from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.benchmarks.memory_benchmark import BUFFER_MEMORY, MAX_ARROW_BATCH, PYTHON_AND_SCRATCH
 from tests.integration.clusters import SPARK_HOME, free_port

@@ -30,7 +30,7 @@ from spark_kafka_sink.protocol.primitives import ZERO_UUID
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.config import ProducerConfig
+    from spark_kafka_sink.config.producer_config import ProducerConfig
 
 log = logging.getLogger(__name__)
 

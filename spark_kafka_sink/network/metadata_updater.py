@@ -18,7 +18,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, Metadat
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.config import ProducerConfig
+    from spark_kafka_sink.config.producer_config import ProducerConfig
 
 log = logging.getLogger(__name__)
 

@@ -46,7 +46,7 @@ from spark_kafka_sink.protocol.messages.produce import ProduceRequest
 from spark_kafka_sink.protocol.schema import Request
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.config import ProducerConfig
+    from spark_kafka_sink.config.producer_config import ProducerConfig
 
 __all__ = ["ClientRequest", "ClientResponse", "NetworkClient"]
 

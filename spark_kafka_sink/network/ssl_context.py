@@ -19,14 +19,14 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from spark_kafka_sink.config import Secret, SecretBytes
+from spark_kafka_sink.config.producer_config import Secret, SecretBytes
 from spark_kafka_sink.errors import ConfigError
 
 if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
-    from spark_kafka_sink.config import ProducerConfig
+    from spark_kafka_sink.config.producer_config import ProducerConfig
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 MAX_STORE_BYTES = 16 * 1024 * 1024  # a truststore of all the world's authorities has 250 KB

@@ -20,14 +20,14 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from spark_kafka_sink.config import file_stamp
+from spark_kafka_sink.config.producer_config import file_stamp
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, fresh_copy, printable
 from spark_kafka_sink.network.ssl_context import allowed_ciphers, client_context, describe_trust
 from spark_kafka_sink.network.transport import Address, PlaintextTransport
 from spark_kafka_sink.protocol.primitives import Buffer
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.config import ProducerConfig
+    from spark_kafka_sink.config.producer_config import ProducerConfig
 
 __all__ = ["TlsConnector", "TlsTransport"]
 

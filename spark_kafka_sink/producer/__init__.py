@@ -3,7 +3,7 @@
 Threads
     caller    whoever calls KafkaProducer: maps rows to partitions, encodes, fills batches, waits for memory, metadata, flush
     Sender    one daemon thread per producer: drains batches, talks to brokers, completes, retries and expires batches
-    ProducerSendThread    legacy_producer.py with producer.type=async only: a caller like any other, fed by a queue
+    ProducerSendThread    legacy/producer.py with producer.type=async only: a caller like any other, fed by a queue
     background  a short-lived daemon thread per host name to look up, token or ticket to fetch (network/background.py)
 
 Where each class lives
@@ -25,7 +25,7 @@ Lock order: a thread that holds one of these takes only locks further down.
     3. BufferPool._lock           free blocks, charges, waiters
     4. Delivery._condition        acknowledged rows, first error (GatheredRecords._settled for single records)
     5. ProducerMetrics._lock      what both threads record: failures, time in flush and waiting for metadata
-Before them all, in legacy_producer.py: SyncDispatch._dispatching, held for a whole dispatch. SendQueue._changed,
+Before them all, in legacy/producer.py: SyncDispatch._dispatching, held for a whole dispatch. SendQueue._changed,
 EventHandler._back_off and Sender._closing are held while nothing else is taken.
 Before the five above: a topic's `encoding` in record_gatherer.py, held while a chunk is encoded (the Sender only tries it), and
 its `chunk` lock, which guards which chunk takes records. A chunk's own lock is held for appends to its lists. No memory is waited

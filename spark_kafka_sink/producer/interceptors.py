@@ -19,10 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import ConfigError, KafkaError, for_keeping
 from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.producer.delivery import UNKNOWN_OFFSET, Part, RecordsOwner
+from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, Part, RecordsOwner
 from spark_kafka_sink.producer.plugins import Method, Plugin, make_plugin
 from spark_kafka_sink.producer.producer_record import (
     BatchMetadata,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_kafka_sink.dotted_names import load
+from spark_kafka_sink.config.dotted_names import load
 from spark_kafka_sink.errors import ConfigError
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock, wait_seconds
-from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import (
     InvalidRecordError,
     KafkaError,
@@ -37,14 +37,14 @@ from spark_kafka_sink.network.cluster import Cluster, PartitionInfo
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer import forks
-from spark_kafka_sink.producer.buffer_pool import BufferPool
-from spark_kafka_sink.producer.delivery import Delivery
+from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
+from spark_kafka_sink.producer.accumulator.delivery import Delivery
+from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.interceptors import InterceptedRecord, Interceptors, Watch, gathered_columns
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
 from spark_kafka_sink.producer.partitioner import UserPartitioner
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_record import ProducerColumns, ProducerRecord
-from spark_kafka_sink.producer.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.record_gatherer import (
     RECORD_OVERHEAD,
     Callback,
@@ -57,7 +57,8 @@ from spark_kafka_sink.producer.record_gatherer import (
     failed_record,
     headers_bound,
 )
-from spark_kafka_sink.producer.sender import Sender
+from spark_kafka_sink.producer.sender.sender import Sender
+from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
 from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, serialize
 from spark_kafka_sink.producer.topic_chunk import (
     NO_PARTITION,
@@ -67,7 +68,6 @@ from spark_kafka_sink.producer.topic_chunk import (
     explicit_partitions,
     row_count,
 )
-from spark_kafka_sink.producer.transaction_manager import TransactionManager
 from spark_kafka_sink.records.columns import NULL_LENGTH, Column, RecordColumns, record_columns
 from spark_kafka_sink.records.murmur2 import partition_for_keys
 from spark_kafka_sink.records.record_batch import size_upper_bounds

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.metrics import (
     Samples,
     Stat,
@@ -30,8 +30,8 @@ from spark_kafka_sink.metrics import (
     total_ms,
 )
 from spark_kafka_sink.network.network_metrics import NETWORK_METRICS, NODE_METRICS, NetworkMetrics
-from spark_kafka_sink.producer.buffer_pool import BufferPool
-from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
+from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE
 
 SENDER_METRICS = [

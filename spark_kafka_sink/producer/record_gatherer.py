@@ -26,8 +26,8 @@ from spark_kafka_sink.clock import NEVER_MS, Clock, milliseconds, wait_seconds
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, closed_error, for_keeping, fresh_copy
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer import forks
-from spark_kafka_sink.producer.buffer_pool import BufferPool, PoolMemory
-from spark_kafka_sink.producer.delivery import UNKNOWN_OFFSET, Part
+from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool, PoolMemory
+from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, Part
 from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata, whole_number
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.records.columns import RecordColumns

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from spark_kafka_sink.dotted_names import load_callable
+from spark_kafka_sink.config.dotted_names import load_callable
 from spark_kafka_sink.errors import KafkaError
 
 Serializer = Callable[[Any], bytes | None]

@@ -1,4 +1,4 @@
-"""Every error code of the Kafka protocol, one row each. What to do about a code is producer/retry.py's business.
+"""Every error code of the Kafka protocol, one row each. What to do about a code is producer/sender/retry.py's business.
 
 RETRY: the same request may succeed later. REFRESH: so it may, but metadata must be fetched first. FIND: so it may, but the
 coordinator must be found again first. FAIL: it will not.

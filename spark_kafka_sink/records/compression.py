@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """One value of compression.type. Levels are those of compression.<name>.level, whose range config.py knows."""
+    """One value of compression.type. Levels are those of compression.<name>.level, whose range config/ knows."""
 
     name: str
     id: int  # bits 0-2 of the batch's attributes
@@ -36,7 +36,7 @@ class Codec:
 def compress(codec: str, data: ByteBuffer | Sequence[ByteBuffer], level: int | None = None) -> bytes:
     """Compress one batch's records, given whole or in pieces. Lets other threads run meanwhile.
 
-    `level` None is the codec's default. Levels are checked by config.py, not here. Raises KeyError for an unknown codec.
+    `level` None is the codec's default. Levels are checked by config/, not here. Raises KeyError for an unknown codec.
     """
     if isinstance(data, Sequence) and not isinstance(data, (bytes, bytearray, memoryview)):
         data = data[0] if len(data) == 1 else b"".join(data)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark import SparkFiles
 from pyspark.taskcontext import TaskContext
 
-from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 
 if TYPE_CHECKING:

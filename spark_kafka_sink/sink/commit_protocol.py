@@ -36,9 +36,9 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from spark_kafka_sink.dotted_names import load_callable
+from spark_kafka_sink.config.dotted_names import load_callable
 from spark_kafka_sink.errors import DeliveryError
-from spark_kafka_sink.producer.delivery import OffsetRange
+from spark_kafka_sink.producer.accumulator.delivery import OffsetRange
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.config import DEAD_LETTER, FAIL, SKIP, ProducerConfig, is_topic_name
+from spark_kafka_sink.config.producer_config import DEAD_LETTER, FAIL, SKIP, ProducerConfig, is_topic_name
 from spark_kafka_sink.errors import DeliveryError, InvalidRecordError, KafkaError, fresh_copy
 from spark_kafka_sink.records.columns import texts
 from spark_kafka_sink.sink.commit_protocol import WrittenRange, merge_ranges
@@ -36,7 +36,7 @@ from spark_kafka_sink.sink.throttle import Throttle
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_kafka_sink.producer.delivery import Delivery, RowFailure
+    from spark_kafka_sink.producer.accumulator.delivery import Delivery, RowFailure
     from spark_kafka_sink.producer.producer import KafkaProducer
 
 logger = logging.getLogger(__name__)

@@ -23,8 +23,9 @@ from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.taskcontext import TaskContext
 
-from spark_kafka_sink import sasl_config, stderr_log
-from spark_kafka_sink.config import FILE_KEYS, Secret, join_problems
+from spark_kafka_sink import stderr_log
+from spark_kafka_sink.config import sasl as sasl_config
+from spark_kafka_sink.config.producer_config import FILE_KEYS, Secret, join_problems
 from spark_kafka_sink.errors import ConfigError, KafkaError
 from spark_kafka_sink.sink import commit_protocol
 from spark_kafka_sink.sink.commit_protocol import COUNTERS, KafkaCommitMessage

@@ -37,7 +37,8 @@ InternalKafkaProducerPoolSuite
         has one task at a time, not a count of them
 KafkaDelegationTokenSuite  not applicable: tokens live in the JVM; the README says what to set instead
 KafkaRealTimeIntegrationSuite → test_sink_parity: test_real_time_mode_is_refused_by_spark
-KafkaRedactionUtilSuite → tests/test_config.py, section secrets; test_sink_errors: test_no_secret_shows_in_a_traceback_with_locals
+KafkaRedactionUtilSuite → tests/config/test_producer_config.py, section secrets
+    test_sink_errors: test_no_secret_shows_in_a_traceback_with_locals
 KafkaDontFailOnDataLossSuite, KafkaSparkConfSuite  not applicable: they are about reading
 
 What Spark has no test for
@@ -52,7 +53,7 @@ What Spark has no test for
     a commit that fails, and the restart → test_a_commit_that_failed_is_made_good_by_writing_the_batch_again
     complete mode, update mode → test_complete_mode_writes_the_whole_result_with_each_batch, test_update_mode_is_refused_by_spark
     a writer that does not read all rows → tests/sink/test_writer.py: test_every_batch_is_sent_flushed_and_counted
-    a topic that cannot be → tests/test_config.py: test_an_impossible_topic_name_is_a_problem, test_sink_rows:
+    a topic that cannot be → tests/config/test_producer_config.py: test_an_impossible_topic_name_is_a_problem, test_sink_rows:
         test_rows_that_can_be_sent_nowhere_are_buried_before_anything_is_sent
     a topic that is not there → test_sink_errors: test_rows_for_topics_that_do_not_exist_are_buried_after_one_wait,
         test_the_option_topic_must_exist_whatever_becomes_of_invalid_rows

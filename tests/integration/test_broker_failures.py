@@ -17,7 +17,7 @@ import pytest
 
 from jobs.local_kafka import QUICK_SESSIONS, LocalKafka
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.producer.delivery import Delivery
+from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from tests.benchmarks.measuring import peak_resident_mb, reset_peak
 from tests.integration.reading import READERS, ReadRecord
 from tests.integration.sasl_cluster import REAUTH_MS, client_options, listener_properties, scram_users, tls_properties

@@ -22,7 +22,7 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
-from spark_kafka_sink.producer.delivery import Delivery
+from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.benchmarks.measuring import peak_resident_mb, reset_peak
 from tests.fakes.fault_proxy import Decide, Fault, FaultProxy, ProxiedKafka, Request

@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import AuthenticationError, AuthorizationError, KafkaError
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import ClientRequest, ClientResponse, NetworkClient
-from spark_kafka_sink.producer.retry import Attempt, Decision, decide
+from spark_kafka_sink.producer.sender.retry import Attempt, Decision, decide
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.schema import Request

@@ -17,7 +17,7 @@ from jobs.command_line import read_properties
 from jobs.local_kafka import QUICK_SESSIONS, LocalKafka
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
-from spark_kafka_sink.producer.delivery import Delivery
+from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from tests.fakes.certificates import Authority, Certificate, keytool_truststore
 from tests.integration.reading import READERS
 

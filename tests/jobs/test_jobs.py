@@ -22,7 +22,7 @@ from pyspark.sql import functions
 
 from jobs import batch_to_kafka, command_line, stream_to_kafka
 from jobs.local_kafka import LocalKafka
-from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from tests.integration.processes import until
 from tests.integration.reading import ReadRecord
 

@@ -40,7 +40,7 @@ ClusterConnectionStatesTest → test_connection_states.py        all
 InFlightRequestsTest → test_in_flight_requests.py              all
 NodeApiVersionsTest → test_handshake.py                        all but the texts of toString
 ApiVersionsTest → not applicable: record batches of version 2 only, and versions are kept per node
-ClientUtilsTest → tests/test_config.py (addresses), test_names.py (canonical names)
+ClientUtilsTest → tests/config/test_producer_config.py (addresses), test_names.py (canonical names)
 NetworkReceiveTest, NetworkSendTest → test_connection.py
 
 SelectorTest → test_selector.py

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.config import ProducerConfig, Secret
+from spark_kafka_sink.config.producer_config import ProducerConfig, Secret
+from spark_kafka_sink.config.sasl import JaasEntry, parse_jaas
 from spark_kafka_sink.errors import AuthenticationError, ConfigError
 from spark_kafka_sink.network.background import Background, outcome_of
 from spark_kafka_sink.network.sasl.factory import login_of
@@ -23,7 +24,6 @@ from spark_kafka_sink.network.sasl.login import Exchange, Login, PlainLogin
 from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin, first_message
 from spark_kafka_sink.network.sasl.scram import ScramLogin
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, RefreshWindow, TokenCache
-from spark_kafka_sink.sasl_config import JaasEntry, parse_jaas
 from tests.fakes.clock import ManualClock
 from tests.fakes.sasl_server import Refused, SaslServer
 

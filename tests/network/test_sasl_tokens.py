@@ -19,7 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.config import ProducerConfig, Secret
+from spark_kafka_sink.config.producer_config import ProducerConfig, Secret
+from spark_kafka_sink.config.sasl import NO_OPTIONS, JaasEntry, parse_jaas
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaError
 from spark_kafka_sink.network.sasl import token_endpoint
 from spark_kafka_sink.network.sasl.token_sources import (
@@ -30,7 +31,6 @@ from spark_kafka_sink.network.sasl.token_sources import (
     unsecured_token,
 )
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, RefreshWindow, TokenCache, token_error, token_from_jwt
-from spark_kafka_sink.sasl_config import NO_OPTIONS, JaasEntry, parse_jaas
 from tests.fakes.certificates import Authority
 from tests.fakes.clock import ManualClock
 

@@ -81,7 +81,7 @@ KafkaProducerTest → test_kafka_producer.py
     metadata (missing topic, out of range, refresh, invalid topic, waiting while closing), flush, close, headers, null topics,
         negative
     partitions, size checks, authorization, callbacks, client ids → ported
-    configuration conflicts, unused keys, linger against delivery time-out → tests/test_config.py
+    configuration conflicts, unused keys, linger against delivery time-out → tests/config/test_producer_config.py
     serializers → test_serializers.py
     JMX, telemetry, socket buffer sizes → not applicable
     testInterceptorConstructClose → test_interceptors.py: test_an_interceptor_by_name_lives_as_long_as_its_producer
@@ -101,7 +101,7 @@ ProducerInterceptorsTest → test_interceptors.py
 KafkaProducerMetricsTest → test_producer_metrics.py: test_flush_and_waiting_for_metadata_take_time
     txn-…-time-ns-total → not yet: transactions; shouldRemoveMetricsOnClose → not applicable: there is no registry to leave
 SampledStat, Rate, Avg, Max (MetricsTest, RateTest …) → tests/test_metrics.py
-AsyncProducerTest, ProducerTest of the old Scala client (last in Kafka 1.1) → test_legacy_producer.py
+AsyncProducerTest, ProducerTest of the old Scala client (last in Kafka 1.1) → tests/legacy/test_producer.py
     testProducerQueueSize, testAsyncSendCanCorrectlyFailWithTimeout → THE QUEUE; testProduceAfterClosed → SYNC
     testBatchSize, testQueueTimeExpired → THE QUEUE, ASYNC; testInvalidConfiguration → OPTIONS
     testPartitionAndCollateEvents, testInvalidPartition, testRandomPartitioner → PARTITIONS

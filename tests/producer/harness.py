@@ -16,15 +16,16 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.network.cluster import Cluster, Node, PartitionInfo, Topic
 from spark_kafka_sink.network.in_flight_requests import ClientRequest
 from spark_kafka_sink.network.metadata import Metadata
-from spark_kafka_sink.producer.buffer_pool import BufferPool
-from spark_kafka_sink.producer.delivery import Delivery, RecordsOwner
-from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
+from spark_kafka_sink.producer.accumulator.delivery import Delivery, RecordsOwner
+from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator, Sequencer
+from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout, SortedSlice
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.record_accumulator import RecordAccumulator, Sequencer
 from spark_kafka_sink.producer.record_gatherer import (
     RECORD_OVERHEAD,
     GatheredRecords,
@@ -32,9 +33,8 @@ from spark_kafka_sink.producer.record_gatherer import (
     RecordFuture,
     RecordGatherer,
 )
-from spark_kafka_sink.producer.sender import Sender
-from spark_kafka_sink.producer.slice_layout import Reservation, SliceLayout, SortedSlice
-from spark_kafka_sink.producer.transaction_manager import TransactionManager
+from spark_kafka_sink.producer.sender.sender import Sender
+from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.metadata import (

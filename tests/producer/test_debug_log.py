@@ -44,9 +44,10 @@ def test_every_line_opens_with_the_sign_of_its_kind(floor: str) -> None:
 
 def test_nothing_here_adds_a_handler_or_sets_a_level() -> None:
     """But for the program that users start in place of Spark's for that very purpose, and for a commit's one line, in a process
-    of Spark's whose log they have asked for: their own logging does not reach there."""
+    of Spark's whose log they have asked for, and for stderr there, which would have neither time nor level: their own logging does
+    not reach those processes."""
     found = {file.name for file in PACKAGE.rglob("*.py") if re.search(r"addHandler|basicConfig|setLevel", file.read_text())}
-    assert found == {"debug_daemon.py", "commit_protocol.py"}
+    assert found == {"debug_daemon.py", "commit_protocol.py", "stderr_log.py"}
 
 
 def in_order(lines: list[str], *patterns: str) -> None:
@@ -100,7 +101,7 @@ class Untold:
 def test_while_it_is_off_no_line_is_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
     from spark_kafka_sink.network import network_client
     from spark_kafka_sink.network.in_flight_requests import InFlightRequest
-    from spark_kafka_sink.producer.producer_batch import ProducerBatch
+    from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 
     for kind in (InFlightRequest, ProducerBatch):
         monkeypatch.setattr(kind, "__str__", Untold.__str__)

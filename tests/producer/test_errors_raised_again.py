@@ -26,7 +26,7 @@ from spark_kafka_sink.errors import (
     fresh_copy,
 )
 from spark_kafka_sink.network.metadata import Metadata
-from spark_kafka_sink.producer.delivery import Delivery
+from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
 from spark_kafka_sink.producer.record_gatherer import RecordFuture, failed_record
@@ -203,8 +203,8 @@ def test_a_producer_that_has_failed_for_good_keeps_nothing_of_the_calls_that_it_
 
 
 def test_the_old_producer_raises_a_topics_error_for_every_message_of_it() -> None:
-    from spark_kafka_sink.producer.legacy_event_handler import EventHandler, _TopicPartitions
-    from spark_kafka_sink.producer.legacy_producer import KeyedMessage
+    from spark_kafka_sink.legacy.event_handler import EventHandler, _TopicPartitions
+    from spark_kafka_sink.legacy.producer import KeyedMessage
 
     handler = EventHandler.__new__(EventHandler)
     known = _TopicPartitions([], NetworkError("lost"))

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.clock import MAX_WAIT_MS, Clock, milliseconds, wait_seconds
-from spark_kafka_sink.config import INT, INT_MAX, LONG, LONG_MAX, PRODUCER_KEYS
+from spark_kafka_sink.config.producer_config import INT, INT_MAX, LONG, LONG_MAX, PRODUCER_KEYS
 from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.legacy.producer import KeyedMessage, Producer
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.metadata_updater import MetadataUpdater
-from spark_kafka_sink.producer import buffer_pool
-from spark_kafka_sink.producer.buffer_pool import BufferPool
-from spark_kafka_sink.producer.legacy_producer import KeyedMessage, Producer
+from spark_kafka_sink.producer.accumulator import buffer_pool
+from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
 from spark_kafka_sink.protocol.api_keys import ApiKey

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from jobs.local_kafka import LocalKafka
-from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, RecordTooLargeError
 from spark_kafka_sink.network.network_metrics import NETWORK_METRICS, NODE_METRICS
 from spark_kafka_sink.producer.producer import KafkaProducer

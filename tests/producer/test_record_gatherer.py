@@ -13,7 +13,7 @@ import pytest
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.producer.delivery import Part
+from spark_kafka_sink.producer.accumulator.delivery import Part
 from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
 from spark_kafka_sink.producer.record_gatherer import (
     MIN_CHUNK_BYTES,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.producer.delivery import OffsetRange, RowFailure
+from spark_kafka_sink.producer.accumulator.delivery import OffsetRange, RowFailure
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 

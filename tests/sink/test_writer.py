@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 from pyspark import SparkFiles, TaskContext
 
-from spark_kafka_sink.config import Secret
+from spark_kafka_sink.config.producer_config import Secret
+from spark_kafka_sink.config.sasl import JaasEntry, parse_jaas
 from spark_kafka_sink.errors import ConfigError, DeliveryError, KafkaError, KafkaTimeoutError
-from spark_kafka_sink.sasl_config import JaasEntry, parse_jaas
 from spark_kafka_sink.sink import writer
 from spark_kafka_sink.sink.commit_protocol import COUNTERS, KafkaCommitMessage, WrittenRange
 from spark_kafka_sink.sink.producer_cache import ProducerCache

@@ -1,13 +1,14 @@
-"""The login that a configuration asks for. config.py has checked the options; what only shows here is what must be importable."""
+"""The login that a configuration asks for. config/ has checked the options; what only shows here is what must be importable."""
 
 from __future__ import annotations
 
 from functools import partial
 from random import Random
 
-from spark_kafka_sink import sasl_config
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config import ProducerConfig, Secret
+from spark_kafka_sink.config import sasl as sasl_config
+from spark_kafka_sink.config.producer_config import ProducerConfig, Secret
+from spark_kafka_sink.config.sasl import JaasEntry
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.network.sasl import token_endpoint
 from spark_kafka_sink.network.sasl.kerberos import GssapiLogin, load_gssapi
@@ -23,7 +24,6 @@ from spark_kafka_sink.network.sasl.token_sources import (
     unsecured_token,
 )
 from spark_kafka_sink.network.sasl.tokens import RefreshWindow, TokenCache
-from spark_kafka_sink.sasl_config import JaasEntry
 
 
 def login_of(config: ProducerConfig, clock: Clock, random: Random) -> Login:

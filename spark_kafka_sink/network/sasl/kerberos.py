@@ -14,11 +14,11 @@ import os
 from functools import partial
 from typing import Any
 
-from spark_kafka_sink.config import SecretBytes
+from spark_kafka_sink.config.producer_config import SecretBytes
+from spark_kafka_sink.config.sasl import JaasEntry, kerberos_file
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, printable
 from spark_kafka_sink.network.background import Background
 from spark_kafka_sink.network.sasl.login import Exchange, illegal_challenge
-from spark_kafka_sink.sasl_config import JaasEntry, kerberos_file
 
 _NO_LAYER = 1  # the bit of "no security layer" in offer and choice
 _OFFER_BYTES = 4

@@ -28,14 +28,14 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener, getproxies
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config import ProducerConfig, Secret, SecretBytes
+from spark_kafka_sink.config.producer_config import ProducerConfig, Secret, SecretBytes
+from spark_kafka_sink.config.sasl import JaasEntry
 from spark_kafka_sink.errors import AuthenticationError, ConfigError
 from spark_kafka_sink.network.background import outcome_within
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.sasl.token_sources import MAX_TOKEN_BYTES, read_secret_file
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, token_error, token_from_jwt
 from spark_kafka_sink.network.ssl_context import client_context
-from spark_kafka_sink.sasl_config import JaasEntry
 
 log = logging.getLogger(__name__)
 

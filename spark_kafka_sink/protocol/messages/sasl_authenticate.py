@@ -1,6 +1,6 @@
 """SaslAuthenticate: one message of a SASL exchange, and the broker's reply to it (KIP-152, KIP-368).
 
-What a client says here proves who it is. It shows in no repr, and the encoded frame hides itself likewise (law 6 of config.py).
+What a client says here proves who it is. It shows in no repr, and the encoded frame hides itself likewise (law 6 of config/).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-from spark_kafka_sink.config import SecretBytes
+from spark_kafka_sink.config.producer_config import SecretBytes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.primitives import Buffer
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int64, Message, Request, since

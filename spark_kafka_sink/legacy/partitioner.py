@@ -1,0 +1,101 @@
+"""Where the old producer puts a message: Java's hashCode of the key itself, not of its bytes; one random partition without a key.
+
+Ported code finds its keys in the partitions where the Scala client (0.8.2 to 1.1) put them. Used by event_handler.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from spark_kafka_sink.config.dotted_names import load
+from spark_kafka_sink.errors import ConfigError, InvalidRecordError
+
+LegacyPartitioner = Callable[[Any, int], int]
+
+_INT_MIN = -(2**31)
+
+
+class StickyPartitions:
+    """The partition of each topic's messages without a key, until `forget`. One thread at a time."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._partitions: dict[str, int] = {}
+
+    def partition(self, topic: str, available: Sequence[int]) -> int | None:
+        """Where the topic is at, whether or not that is available now; else one drawn from `available`; None if that is empty."""
+        if topic not in self._partitions and available:
+            self._partitions[topic] = self._random.choice(available)
+        return self._partitions.get(topic)
+
+    def forget(self) -> None:
+        """Draw anew for every topic."""
+        self._partitions.clear()
+
+
+def java_hash_code(key: object) -> int:
+    """What hashCode() returns in Java: of a Boolean, an Integer (a Long beyond 32 bits), a String, or of an array's bytes.
+
+    Raises:
+        InvalidRecordError: the key is none of these; give partitioner.class.
+    """
+    if isinstance(key, bool):
+        return 1231 if key else 1237
+    if isinstance(key, int) and -(2**63) <= key < 2**63:
+        return key if _INT_MIN <= key < 2**31 else _int32(key ^ (key % 2**64 >> 32))
+    if isinstance(key, str):
+        units = key.encode("utf-16-be", "surrogatepass")
+        return _polynomial(0, [high << 8 | low for high, low in zip(units[::2], units[1::2], strict=True)])
+    if isinstance(key, bytes | bytearray):
+        return _polynomial(1, [byte - 256 if byte > 127 else byte for byte in key])
+    raise InvalidRecordError(
+        f"kafka.producer.DefaultPartitioner knows str, bytes, bool and int up to 64 bits, not a key of type {type(key).__name__};"
+        " give a part_key of one of these, or set partitioner.class",
+        condition="KAFKA_INVALID_PARTITION",
+    )
+
+
+def _int32(value: int) -> int:
+    return (value + 2**31) % 2**32 - 2**31
+
+
+def _polynomial(start: int, values: Sequence[int]) -> int:
+    code = start
+    for value in values:
+        code = (31 * code + value) % 2**32
+    return _int32(code)
+
+
+def default_partition(key: object, partitions: int) -> int:
+    """kafka.producer.DefaultPartitioner, and for bytes kafka.producer.ByteArrayPartitioner."""
+    code = java_hash_code(key)
+    return 0 if code == _INT_MIN else abs(code) % partitions
+
+
+_BUILT_IN = ("kafka.producer.DefaultPartitioner", "kafka.producer.ByteArrayPartitioner")
+
+
+def find_legacy_partitioner(wanted: object) -> LegacyPartitioner:
+    """The function that `partitioner.class` names.
+
+    Args:
+        wanted: one of Kafka's two old classes; a callable (key, partitions) -> partition; an object with a method `partition` of
+            that kind, or a class of such objects, made without arguments; or the dotted name of one of these.
+
+    Raises:
+        ConfigError: it cannot be loaded, or is none of these.
+    """
+    if wanted in _BUILT_IN:
+        return default_partition
+    found = load("partitioner.class", wanted, built_in=_BUILT_IN) if isinstance(wanted, str) else wanted
+    if isinstance(found, type) and hasattr(found, "partition"):
+        try:
+            found = found()
+        except Exception as error:
+            raise ConfigError(f"partitioner.class={wanted} cannot be made without arguments: {error!r}") from error
+    method = getattr(found, "partition", found)
+    if not callable(method) or isinstance(method, type):
+        raise ConfigError(f"partitioner.class={wanted} is neither a callable (key, partitions) nor has a method partition")
+    return method

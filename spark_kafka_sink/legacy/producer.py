@@ -1,0 +1,318 @@
+"""The old Scala producer's API (Kafka 0.8 to 1.1) over KafkaProducer, for porting code that was written for it.
+
+    from spark_kafka_sink.legacy.producer import KeyedMessage, Producer
+
+    producer = Producer({"metadata.broker.list": "localhost:9092", "request.required.acks": -1})
+    producer.send(KeyedMessage("orders", b"key", b"message"))
+    producer.close()
+
+producer.type=sync dispatches in the caller, one caller at a time. producer.type=async puts messages into a bounded queue, from
+which one thread dispatches them. What a dispatch is (partitions, tries, failures) is event_handler.py's business.
+Laws: messages leave the queue in the order in which they came in; what close() finds in it is sent; what could not be sent is
+told, to the caller of send() in sync mode, in async mode to `on_error` and to the log. Where the old client waited for ever, the
+limit is LONGEST_WAIT_MS. New code uses KafkaProducer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from types import TracebackType
+from typing import NamedTuple, Protocol
+
+from spark_kafka_sink.clock import Clock, wait_seconds
+from spark_kafka_sink.errors import FailedToSendMessageError, KafkaError, KafkaTimeoutError, ProducerClosedError, QueueFullError
+from spark_kafka_sink.legacy.config import conceal_legacy
+from spark_kafka_sink.legacy.event_handler import EventHandler, KeyedMessage, SerializedMessage, read_config
+from spark_kafka_sink.producer import forks
+from spark_kafka_sink.producer.producer import CLOSE_MARGIN_MS, KafkaProducer
+
+__all__ = ["KeyedMessage", "Producer"]
+
+logger = logging.getLogger(__name__)
+
+LONGEST_WAIT_MS = 600_000  # longer than a dispatch takes that runs into every time-out
+_IDLE_WAIT_MS = 3_600_000  # a thread with nothing to do looks up so often
+
+OnError = Callable[[KafkaError, Sequence[KeyedMessage]], None]
+
+
+class Producer:
+    """Any thread may use it.
+
+    Args:
+        config: by the old client's keys ("metadata.broker.list", "producer.type", …); values may be strings.
+        on_error: async only: called on the send thread, with the error and the messages that were given up. It may send again,
+            but finds a full queue full, since it would wait for its own thread. What it raises is logged.
+        clock, random: for tests.
+
+    Raises:
+        ConfigError: naming all problems at once. Nothing has been started then.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, object],
+        *,
+        on_error: OnError | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        config = conceal_legacy(config)  # what a traceback shows of this frame, too
+        self._config, plugins = read_config(config)
+        clock = clock or Clock()
+        self._generation = forks.generation()
+        self._producer = KafkaProducer(self._config.producer.to_mapping(), clock=clock)
+        self.client_id = self._producer.client_id
+        self._handler = EventHandler(self._config, plugins, self._producer, clock, random or Random())
+        self._mode: _Mode
+        if self._config.producer_type == "sync":
+            self._mode = SyncDispatch(self._handler, self._producer.close)
+            return
+        queue = SendQueue(
+            self._config.queue_buffering_max_messages, self._config.batch_num_messages, self._config.queue_buffering_max_ms, clock
+        )
+        self._mode = ProducerSendThread(
+            queue, self._handler, self._config.queue_enqueue_timeout_ms, on_error, self._producer.close, self.client_id
+        )
+        try:
+            self._mode.start()
+        except RuntimeError:
+            self._producer.close(0)
+            raise
+
+    def send(self, *messages: KeyedMessage) -> None:
+        """sync: send the messages and wait until all are acknowledged. async: put them into the queue.
+
+        Blocks in sync mode for other callers and as EventHandler.handle does; in async mode while the queue is full, for each
+        message as queue.enqueue.timeout.ms says.
+
+        Raises:
+            SerializationError: a message or key is not what the serializers take; none of the messages has been sent.
+            FailedToSendMessageError: sync: some messages are not acknowledged after the last retry; it holds them.
+            QueueFullError: async: no room in time; says how many of the messages are in the queue.
+            KafkaTimeoutError: sync: another caller's dispatch takes longer than LONGEST_WAIT_MS.
+            ProducerClosedError: the producer is closed, or was while this waited.
+        """
+        forks.check_not_forked(self._generation, f"the producer {self.client_id}")
+        self._mode.send(self._handler.serialize(messages))
+
+    def close(self, timeout_ms: int | None = None) -> None:
+        """Refuse further messages, send what is in the queue, end the thread and close all connections.
+
+        Blocks at most `timeout_ms` (LONGEST_WAIT_MS if not given) and a few seconds more; when the time is over, messages that
+        are left are given up and told as any others that could not be sent. Called from `on_error`, it returns at once, and the
+        thread ends when the queue is empty. Calling it again does nothing more.
+        """
+        if forks.is_forked(self._generation):
+            return  # everything here is the parent's
+        limit_ms = LONGEST_WAIT_MS if timeout_ms is None else timeout_ms
+        if self._mode.close(limit_ms):
+            return
+        logger.warning("! closing %s forcefully: messages were left after %d ms", self.client_id, limit_ms)
+        self._handler.abandon()
+        self._producer.close(0)
+        self._mode.close(CLOSE_MARGIN_MS)
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Producer({getattr(self, 'client_id', 'not made')})"  # a traceback with locals may show a half-made one
+
+
+class _Mode(Protocol):
+    def send(self, messages: Sequence[SerializedMessage]) -> None: ...
+
+    def close(self, timeout_ms: int) -> bool:
+        """Refuse messages and finish. False if something is still under way after that time."""
+        ...
+
+
+# SYNC
+
+
+class SyncDispatch:
+    """producer.type=sync. `at_end` is called when the last dispatch is over; again when closed again."""
+
+    def __init__(self, handler: EventHandler, at_end: Callable[[], None]) -> None:
+        self._handler = handler
+        self._at_end = at_end
+        self._closed = threading.Event()
+        self._dispatching = threading.Lock()  # held for a whole dispatch: a partition's messages keep the order of the calls
+
+    def send(self, messages: Sequence[SerializedMessage]) -> None:
+        self._check_open()
+        if not self._dispatching.acquire(timeout=LONGEST_WAIT_MS / 1000):
+            raise KafkaTimeoutError(f"another thread's dispatch takes longer than {LONGEST_WAIT_MS} ms; send from one thread")
+        try:
+            self._check_open()
+            self._handler.handle(messages)
+        finally:
+            self._dispatching.release()
+
+    def close(self, timeout_ms: int) -> bool:
+        self._closed.set()
+        if not self._dispatching.acquire(timeout=wait_seconds(timeout_ms)):
+            return False
+        try:
+            self._at_end()
+        finally:
+            self._dispatching.release()
+        return True
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise _closed_error()
+
+
+def _closed_error() -> ProducerClosedError:
+    return ProducerClosedError("Cannot send: the producer is closed or being closed")
+
+
+# ASYNC
+
+
+class _Queued(NamedTuple):
+    message: SerializedMessage
+    since_ms: int
+
+
+class SendQueue:
+    """Messages in order, at most `capacity`; taken `batch_messages` at a time, or fewer once the oldest has waited `max_ms`.
+
+    Closing it stands for the old client's shutdown message, which had to find room: what is in the queue is taken without
+    waiting for more, and nothing comes in any more.
+    """
+
+    def __init__(self, capacity: int, batch_messages: int, max_ms: int, clock: Clock) -> None:
+        self._capacity = capacity
+        self._batch_messages = batch_messages
+        self._max_ms = max_ms
+        self._clock = clock
+        self._changed = threading.Condition()  # guards the two below; notified when they change
+        self._queued: deque[_Queued] = deque()
+        self._closed = False
+
+    def put(self, message: SerializedMessage, timeout_ms: int) -> bool:
+        """Wait at most `timeout_ms` for room; false if there is none. Raises ProducerClosedError."""
+        until_ms = self._clock.now_ms() + timeout_ms
+        with self._changed:
+            while not self._closed and len(self._queued) >= self._capacity:
+                remaining_ms = until_ms - self._clock.now_ms()
+                if remaining_ms <= 0:
+                    return False
+                self._clock.wait(self._changed, remaining_ms)
+            if self._closed:
+                raise _closed_error()
+            self._queued.append(_Queued(message, self._clock.now_ms()))
+            self._changed.notify_all()
+            return True
+
+    def take(self) -> list[SerializedMessage]:
+        """The next messages, waiting until they are due; nothing only when the queue is closed and empty. The send thread."""
+        with self._changed:
+            while (delay_ms := self._delay_ms_locked()) > 0:
+                self._clock.wait(self._changed, delay_ms)
+            count = min(len(self._queued), self._batch_messages)
+            taken = [self._queued.popleft().message for _ in range(count)]
+            self._changed.notify_all()
+            return taken
+
+    def _delay_ms_locked(self) -> int:
+        if self._closed or len(self._queued) >= self._batch_messages:
+            return 0
+        if not self._queued:
+            return _IDLE_WAIT_MS
+        return self._queued[0].since_ms + self._max_ms - self._clock.now_ms()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def __len__(self) -> int:
+        return len(self._queued)
+
+
+class ProducerSendThread:
+    """producer.type=async. `at_end` is called once, on the thread, when it has sent everything."""
+
+    def __init__(
+        self,
+        queue: SendQueue,
+        handler: EventHandler,
+        enqueue_timeout_ms: int,
+        on_error: OnError | None,
+        at_end: Callable[[], None],
+        client_id: str,
+    ) -> None:
+        self._queue = queue
+        self._handler = handler
+        self._enqueue_timeout_ms = LONGEST_WAIT_MS if enqueue_timeout_ms < 0 else enqueue_timeout_ms
+        self._on_error = on_error
+        self._at_end = at_end
+        # A daemon: an interpreter that ends without close() must not hang on a broker; what is in the queue is lost then.
+        self._thread = threading.Thread(target=self._run, name=f"ProducerSendThread-{client_id}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(self, messages: Sequence[SerializedMessage]) -> None:
+        timeout_ms = 0 if self._is_this_thread() else self._enqueue_timeout_ms
+        for queued, message in enumerate(messages):
+            try:
+                has_room = self._queue.put(message, timeout_ms)
+            except ProducerClosedError as error:
+                raise ProducerClosedError(
+                    f"{error.message}; {queued} of {len(messages)} messages of this call are queued"
+                ) from None
+            if not has_room:
+                raise QueueFullError(
+                    f"Event queue is full of unsent messages, could not send a message for topic {message.original.topic} within"
+                    f" {timeout_ms} ms (queue.enqueue.timeout.ms); {queued} of the {len(messages)} messages of this call are"
+                    " queued. Send more slowly, or raise queue.buffering.max.messages or queue.enqueue.timeout.ms",
+                    queued=queued,
+                )
+
+    def close(self, timeout_ms: int) -> bool:
+        self._queue.close()
+        if self._is_this_thread():
+            return True  # it is about to
+        self._thread.join(wait_seconds(timeout_ms))
+        return not self._thread.is_alive()
+
+    def _is_this_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def _run(self) -> None:
+        try:
+            while messages := self._queue.take():
+                self._handle(messages)
+        finally:
+            self._at_end()
+
+    def _handle(self, messages: Sequence[SerializedMessage]) -> None:
+        try:
+            self._handler.handle(messages)
+        except FailedToSendMessageError as error:
+            self._tell(error, error.messages)
+        except Exception as error:
+            logger.exception("! dispatching %d messages", len(messages))
+            told = KafkaError(f"dispatching failed: {error!r}; some of the messages may have been sent")
+            self._tell(told, [message.original for message in messages])
+
+    def _tell(self, error: KafkaError, messages: Sequence[KeyedMessage]) -> None:
+        logger.error("! %d messages are given up: %s", len(messages), error)
+        if self._on_error is None:
+            return
+        try:
+            self._on_error(error, messages)
+        except Exception:
+            logger.exception("! on_error raised")

@@ -1,0 +1,726 @@
+"""config/: each option is read as Kafka reads it, every problem is told, and no secret shows."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.config import producer_config as config
+from spark_kafka_sink.config.producer_config import (
+    BULK_DEFAULTS,
+    NO_EFFECT,
+    ProducerConfig,
+    Secret,
+    SinkOptions,
+    rows_of,
+)
+from spark_kafka_sink.errors import ConfigError
+
+SERVERS = {"bootstrap.servers": "localhost:9092"}
+
+
+def read(**options: object) -> ProducerConfig:
+    """Keys with underscores for dots."""
+    return ProducerConfig.from_mapping(SERVERS | {key.replace("_", "."): value for key, value in options.items()})
+
+
+def problem(mapping: dict[str, object]) -> str:
+    with pytest.raises(ConfigError) as raised:
+        ProducerConfig.from_mapping(SERVERS | mapping)
+    assert str(raised.value).startswith("[KAFKA_INVALID_CONFIG] ")
+    return raised.value.message
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def test_attributes_are_kafkas_keys_with_underscores() -> None:
+    for attribute, row in rows_of(ProducerConfig).items():
+        assert attribute == row.key.replace(".", "_")
+
+
+def test_defaults_are_those_of_kafka_4() -> None:
+    cfg = read()
+    expected: dict[str, object] = {
+        "bootstrap_servers": (("localhost", 9092),), "acks": -1, "enable_idempotence": True, "retries": 2**31 - 1,
+        "max_in_flight_requests_per_connection": 5, "delivery_timeout_ms": 120_000, "request_timeout_ms": 30_000,
+        "linger_ms": 5, "batch_size": 16_384, "buffer_memory": 33_554_432, "max_block_ms": 60_000, "max_request_size": 1_048_576,
+        "compression_type": "none", "compression_gzip_level": -1, "compression_lz4_level": 9, "compression_zstd_level": 3,
+        "partitioner_class": None, "partitioner_ignore_keys": False, "partitioner_adaptive_partitioning_enable": True,
+        "partitioner_availability_timeout_ms": 0, "send_buffer_bytes": 131_072, "receive_buffer_bytes": 32_768,
+        "reconnect_backoff_ms": 50, "reconnect_backoff_max_ms": 1000, "retry_backoff_ms": 100, "retry_backoff_max_ms": 1000,
+        "socket_connection_setup_timeout_ms": 10_000, "socket_connection_setup_timeout_max_ms": 30_000,
+        "connections_max_idle_ms": 540_000, "metadata_max_age_ms": 300_000, "metadata_max_idle_ms": 300_000,
+        "metadata_recovery_strategy": "rebootstrap", "metadata_recovery_rebootstrap_trigger_ms": 300_000,
+        "transaction_timeout_ms": 60_000, "security_protocol": "PLAINTEXT", "client_rack": "",
+    }  # fmt: skip
+    assert {name: getattr(cfg, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "written", "attribute", "expected"),
+    [
+        ("linger.ms", " 7 ", "linger_ms", 7),
+        ("linger.ms", 7, "linger_ms", 7),
+        ("linger.ms", "+7", "linger_ms", 7),
+        ("linger.ms", str(2**40), "linger_ms", 2**31 - 1),  # a long in Kafka, used as an int
+        ("batch.size", "0", "batch_size", 1),
+        ("enable.idempotence", " FALSE ", "enable_idempotence", False),
+        ("partitioner.ignore.keys", True, "partitioner_ignore_keys", True),
+        ("acks", "-1", "acks", -1),
+        ("acks", 1, "acks", 1),
+        ("acks", "0", "acks", 0),
+        ("metadata.recovery.strategy", "NONE", "metadata_recovery_strategy", "none"),
+        ("security.protocol", "plaintext", "security_protocol", "PLAINTEXT"),
+        ("ssl.enabled.protocols", "TLSv1.2 , TLSv1.3", "ssl_enabled_protocols", ("TLSv1.2", "TLSv1.3")),
+        ("ssl.enabled.protocols", ["TLSv1.3"], "ssl_enabled_protocols", ("TLSv1.3",)),
+        ("compression.gzip.level", "-1", "compression_gzip_level", -1),
+        ("sasl.login.refresh.window.factor", "0.5", "sasl_login_refresh_window_factor", 0.5),
+        ("client.id", None, "client_rack", ""),
+    ],
+)
+def test_values_are_read_as_java_reads_them(key: str, written: object, attribute: str, expected: object) -> None:
+    assert getattr(ProducerConfig.from_mapping(SERVERS | {key: written}), attribute) == expected
+
+
+ACKS = "String must be one of: all, -1, 0, 1"
+TRUTH = "Expected value to be either true or false; allowed: true, false"
+CODECS = "String must be one of: none, gzip, snappy, lz4, zstd"
+PROTOCOLS = "String must be one of (case insensitive): PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"
+
+
+@pytest.mark.parametrize(
+    ("key", "written", "reason"),
+    [
+        ("acks", "7", ACKS),
+        ("acks", "ALL", ACKS),
+        ("acks", True, "Expected value to be a string, but it was a bool; allowed: all, -1, 0, 1"),
+        ("linger.ms", "-1", "Value must be at least 0"),
+        ("linger.ms", "soon", "Not a number of type LONG; allowed: at least 0"),
+        ("linger.ms", "1_000", "Not a number of type LONG; allowed: at least 0"),
+        ("batch.size", 2**31, "Not a number of type INT; allowed: at least 0"),
+        ("batch.size", True, "Not a number of type INT; allowed: at least 0"),
+        ("enable.idempotence", "yes", TRUTH),
+        ("enable.idempotence", 1, TRUTH),
+        ("compression.type", "brotli", CODECS),
+        ("compression.zstd.level", "23", "Value must be no more than 22 (allowed: -131072 to 22)"),
+        ("compression.gzip.level", "0", "Value must be at least 1 (allowed: 1 to 9, or -1)"),
+        ("metadata.max.idle.ms", "1", "Value must be at least 5000"),
+        ("security.protocol", "TLS", PROTOCOLS),
+        ("ssl.cipher.suites", 3, "Expected a comma separated list."),
+        ("sasl.login.refresh.window.factor", "half", "Not a number of type DOUBLE; allowed: 0.5 to 1.0"),
+    ],
+)
+def test_a_wrong_value_is_told_with_option_value_and_range(key: str, written: object, reason: str) -> None:
+    assert problem({key: written}) == f"Invalid value {written} for configuration {key}: {reason}"
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as raised:
+        ProducerConfig.from_mapping({"acks": "7", "linger.ms": "-1", "transactional.id": "t"})
+    lines = raised.value.message.splitlines()
+    assert lines[0] == "4 things are wrong:"
+    assert len(lines) == 5
+    for key in ("acks", "linger.ms", "transactional.id", "bootstrap.servers"):
+        assert key in raised.value.message
+
+
+# --- bootstrap.servers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("a:1,b:2", (("a", 1), ("b", 2))),
+        (" a:1 , b:2 ,", (("a", 1), ("b", 2))),
+        (["a:1", "b:2"], (("a", 1), ("b", 2))),
+        ("[::1]:9092", (("::1", 9092),)),
+        ("PLAINTEXT://kafka-1.example.org:9092", (("kafka-1.example.org", 9092),)),
+    ],
+)
+def test_bootstrap_servers_become_hosts_and_ports(written: object, expected: object) -> None:
+    assert ProducerConfig.from_mapping({"bootstrap.servers": written}).bootstrap_servers == expected
+
+
+def test_a_server_named_twice_is_kept_once_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert ProducerConfig.from_mapping({"bootstrap.servers": "a:1,b:1,a:1"}).bootstrap_servers == (("a", 1), ("b", 1))
+    assert "a:1" in caplog.text
+
+
+@pytest.mark.parametrize("written", ["localhost", "localhost:", ":9092", "a:b", "::1:9092", "a b:1"])
+def test_a_server_without_a_port_is_refused(written: str) -> None:
+    assert f"Invalid url in bootstrap.servers: {written} (expected host:port" in problem({"bootstrap.servers": written})
+
+
+def test_a_port_beyond_65535_is_refused() -> None:
+    assert "Invalid port in bootstrap.servers: a:65536" in problem({"bootstrap.servers": "a:65536"})
+
+
+@pytest.mark.parametrize("mapping", [{}, {"bootstrap.servers": ""}, {"bootstrap.servers": " , "}, {"bootstrap.servers": None}])
+def test_missing_bootstrap_servers_are_told_with_the_remedy(mapping: dict[str, object]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        ProducerConfig.from_mapping(mapping)
+    assert raised.value.message.startswith("Kafka option 'bootstrap.servers' is not set. Name at least one broker as host:port")
+
+
+# --- options together -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weaker", [{"acks": "1"}, {"acks": "0"}, {"retries": "0"}])
+def test_idempotence_gives_way_to_acks_and_retries_unless_it_was_asked_for(weaker: dict[str, object]) -> None:
+    assert not ProducerConfig.from_mapping(SERVERS | weaker).enable_idempotence
+    assert "Must set " in problem({**weaker, "enable.idempotence": "true"})
+
+
+def test_idempotence_needs_at_most_five_requests_in_flight() -> None:
+    assert "must be set to at most 5. Current value is 6." in problem({"max.in.flight.requests.per.connection": 6})
+    assert read(max_in_flight_requests_per_connection=6, enable_idempotence=False).max_in_flight_requests_per_connection == 6
+
+
+def test_a_transactional_id_contradicts_idempotence_switched_off() -> None:
+    told = problem({"transactional.id": "t", "enable.idempotence": "false"})
+    assert "Cannot set a transactional.id without also enabling idempotence." in told
+
+
+def test_two_phase_commit_contradicts_a_transaction_timeout() -> None:
+    told = problem({"transaction.two.phase.commit.enable": "true", "transaction.timeout.ms": "1"})
+    assert "Cannot set transaction.timeout.ms when transaction.two.phase.commit.enable is set to true." in told
+
+
+def test_an_explicit_delivery_timeout_below_linger_and_request_timeout_is_refused() -> None:
+    told = problem({"delivery.timeout.ms": "30004"})
+    assert told.startswith("delivery.timeout.ms should be equal to or larger than linger.ms + request.timeout.ms")
+    assert read(delivery_timeout_ms=30_005).delivery_timeout_ms == 30_005
+
+
+def test_an_implicit_delivery_timeout_is_raised_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert read(request_timeout_ms=200_000).delivery_timeout_ms == 200_005
+    assert "delivery.timeout.ms is raised from 120000 to 200005" in caplog.text
+    assert read(linger_ms=2**31 - 1).delivery_timeout_ms == 2**31 - 1
+
+
+def test_a_malformed_option_is_told_once_and_not_again_by_the_rules() -> None:
+    assert problem({"delivery.timeout.ms": "5", "linger.ms": "x"}).count("\n") == 0
+
+
+def test_reconnect_backoff_alone_is_constant() -> None:
+    assert read(reconnect_backoff_ms=3000).reconnect_backoff_max_ms == 3000
+
+
+def test_a_backoff_above_its_maximum_stays_at_the_maximum(caplog: pytest.LogCaptureFixture) -> None:
+    cfg = read(retry_backoff_ms=5000)
+    assert (cfg.retry_backoff_ms, cfg.retry_backoff_max_ms) == (1000, 1000)
+    assert "retry.backoff.ms is greater than retry.backoff.max.ms" in caplog.text
+
+
+def test_a_client_without_a_name_gets_one_of_its_own() -> None:
+    first, second = read().client_id, read().client_id
+    assert first.startswith("producer-")
+    assert first != second
+    assert read(client_id="orders").client_id == "orders"
+
+
+@pytest.mark.parametrize("key", ["client.id", "transactional.id"])
+def test_a_name_that_the_protocol_cannot_carry_is_refused(key: str) -> None:
+    """It could not be put into a request: the Sender died of it, and callers were told that the producer was closed."""
+    told = problem({key: "x" * 40_000})
+    assert "40,000 bytes in UTF-8, but a string of Kafka's protocol has 32,767 at most" in told
+    assert len(told) < 1_000
+    assert "32,768 bytes" in problem({key: "é" * 16_384})
+    assert len(read(client_id="é" * 16_383 + "x").client_id) == 16_384
+
+
+def test_a_transactional_id_that_leaves_no_room_in_the_client_id_is_refused() -> None:
+    assert "transactional.id is too long to be part of a client.id" in problem({"transactional.id": "x" * 32_767})
+
+
+def test_text_that_utf_8_cannot_carry_is_refused() -> None:
+    assert "Invalid value a\\ud800 for configuration client.id: It holds half of a surrogate pair" in problem(
+        {"client.id": "a\ud800"}
+    )
+
+
+def test_a_secret_that_utf_8_cannot_carry_is_refused_and_not_shown() -> None:
+    """The error of the encoder, which shows the whole text, would have been the Sender's end."""
+    told = problem({"security.protocol": "SSL", "ssl.keystore.password": "canary\ud800"})
+    assert "Invalid value [hidden] for configuration ssl.keystore.password: It holds half of a surrogate pair" in told
+    assert "canary" not in told
+
+
+# --- what is not built, not known, or without effect -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        {"transactional.id": "t"},
+        {"transaction.two.phase.commit.enable": "true"},
+    ],
+)
+def test_what_is_not_built_is_refused_by_name_in_one_sentence(mapping: dict[str, object]) -> None:
+    ((key, value),) = mapping.items()
+    told = problem(mapping)
+    assert told.lower().startswith(f"{key}={value} is not available in this version: ".lower())
+    assert "\n" not in told
+
+
+# --- plug-ins ---------------------------------------------------------------------------------------------------------
+
+
+def test_empty_interceptors_are_no_interceptors() -> None:
+    assert read(interceptor_classes="").interceptor_classes == ()
+    assert read(interceptor_classes=" , ").interceptor_classes == ()
+
+
+def test_plugins_are_dotted_names_or_in_python_what_these_would_name() -> None:
+    cfg = read(partitioner_class=" my_module.Mine ", interceptor_classes="a.B, c.d.E")
+    assert (cfg.partitioner_class, cfg.interceptor_classes) == ("my_module.Mine", ("a.B", "c.d.E"))
+    cfg = read(partitioner_class=Path, interceptor_classes=[Path, "a.B"])
+    assert (cfg.partitioner_class, cfg.interceptor_classes) == (Path, (Path, "a.B"))
+    assert read(interceptor_classes=Path).interceptor_classes == (Path,)
+
+
+@pytest.mark.parametrize("name", ["org.example.Mine", "com.example.a.Mine", "io.example.Mine", "java.util.Mine"])
+def test_java_classes_are_refused_with_the_ways_out(name: str) -> None:
+    told = problem({"partitioner.class": name})
+    assert told.startswith(f"partitioner.class={name} is a Java class, which cannot be loaded here")
+    for way in ("write it in Python (README, Plug-ins)", "RoundRobinPartitioner", "a `partition` column"):
+        assert way in told
+    told = problem({"interceptor.classes": ["good.Name", name]})
+    assert told.startswith(f"interceptor.classes={name} is a Java class, which cannot be loaded here")
+    assert "\n" not in told
+
+
+def test_a_python_package_may_be_called_like_a_part_of_a_java_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scala").mkdir()
+    (tmp_path / "scala" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert read(partitioner_class="scala.Mine").partitioner_class == "scala.Mine"
+
+
+@pytest.mark.parametrize("name", ["", "Mine", "a..B", "a.B()", "a b.C", ".B", "a.1B"])
+def test_a_partitioner_without_a_dotted_name_is_refused(name: str) -> None:
+    assert "is no dotted name: name a Python class package.module.Class" in problem({"partitioner.class": name})
+
+
+@pytest.mark.parametrize("value", [5, True, ["a.B"]])
+def test_a_partitioner_is_no_number_and_no_list(value: object) -> None:
+    assert "Expected value to be the name of a class" in problem({"partitioner.class": value})
+
+
+def test_unknown_keys_are_left_to_the_plugins_as_the_user_wrote_them(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"interceptor.classes": "a.B", "audit.file": " /tmp/a ", "audit.rows": 5, "metric.reporters": "x", "client.id": "c"}
+    cfg = ProducerConfig.from_mapping(SERVERS | given)
+    assert [record.getMessage()[:25] for record in caplog.records] == ["Option 'metric.reporters'"]
+    seen = cfg.for_plugins()
+    assert (seen["audit.file"], seen["audit.rows"], seen["client.id"]) == ("/tmp/a", 5, "c")
+    again = ProducerConfig.from_mapping(pickle.loads(pickle.dumps(cfg.to_mapping())))
+    assert again.for_plugins() == seen
+    assert "metric.reporters" not in seen
+
+
+def test_plugins_see_a_generated_client_id_and_no_bare_secret() -> None:
+    cfg = read(partitioner_class="a.B", sasl_jaas_config="hunter2", sasl_pasword="hunter3")
+    assert cfg.for_plugins()["client.id"] == cfg.client_id != ""
+    assert cfg.for_plugins()["sasl.jaas.config"] == Secret("hunter2")
+    assert "hunter" not in repr(cfg) + str(cfg.to_mapping())
+
+
+def test_a_key_for_plugins_that_looks_misspelt_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    read(partitioner_class="a.B", lingr_ms="3")
+    assert "Option 'lingr.ms' is left to the plug-ins; did you mean 'linger.ms'?" in caplog.text
+
+
+def test_the_sink_takes_plugins_and_hands_their_keys_on() -> None:
+    options, problems = check(kafka__partitioner__class="a.B", kafka__interceptor__classes="c.D", kafka__audit__file="f")
+    assert problems == []
+    task = ProducerConfig.from_mapping(options.producer.to_mapping())
+    assert (task.partitioner_class, task.interceptor_classes, task.for_plugins()["audit.file"]) == ("a.B", ("c.D",), "f")
+    _, problems = check(kafka__partitioner__class="org.a.B", kafka__interceptor__classes="org.c.D")
+    assert [each.split(" is ")[0] for each in problems] == ["partitioner.class=org.a.B", "interceptor.classes=org.c.D"]
+
+
+@pytest.mark.parametrize(
+    ("name", "partitioner", "ignore_keys"),
+    [
+        (
+            "org.apache.kafka.clients.producer.RoundRobinPartitioner",
+            "org.apache.kafka.clients.producer.RoundRobinPartitioner",
+            False,
+        ),
+        ("org.apache.kafka.clients.producer.internals.DefaultPartitioner", None, False),
+        ("org.apache.kafka.clients.producer.UniformStickyPartitioner", None, True),
+    ],
+)
+def test_kafkas_own_partitioners_are_known_by_their_java_names(name: str, partitioner: str | None, ignore_keys: bool) -> None:
+    cfg = read(partitioner_class=name)
+    assert (cfg.partitioner_class, cfg.partitioner_ignore_keys) == (partitioner, ignore_keys)
+
+
+def test_an_unknown_key_is_a_warning_that_names_the_nearest(caplog: pytest.LogCaptureFixture) -> None:
+    ProducerConfig.from_mapping(SERVERS | {"lingr.ms": "3"})
+    assert "Option 'lingr.ms' is not known to the Kafka producer and has no effect; did you mean 'linger.ms'?" in caplog.text
+
+
+@pytest.mark.parametrize("key", NO_EFFECT)
+def test_a_key_without_effect_is_a_warning_that_says_why(key: str, caplog: pytest.LogCaptureFixture) -> None:
+    ProducerConfig.from_mapping(SERVERS | {key: "x"})
+    assert f"Option '{key}' has no effect: {NO_EFFECT[key]}" in caplog.text
+
+
+PROVIDERS = {"config.providers": "file", "config.providers.file.class": "org.apache.kafka.common.config.provider.FileProvider"}
+
+
+@pytest.mark.parametrize("providers", [{}, PROVIDERS], ids=["without providers", "with providers"])
+@pytest.mark.parametrize(
+    ("key", "written"),
+    [
+        ("ssl.keystore.password", "${file:/run/secrets.properties:password}"),
+        ("ssl.key.password", "${env:KEY_PASSWORD}"),
+        ("sasl.oauthbearer.client.credentials.client.secret", "prefix-${vault:secret/kafka:id}"),
+        ("sasl.jaas.config", 'PlainLoginModule required username="a" password="${file:/x:canary-7Qx2}";'),
+        ("bootstrap.servers", ["h:1", "${file:/x:server}"]),
+        ("linger.ms", "${file:/x:linger}"),
+        ("client.id", "${file::id}"),
+    ],
+)
+def test_a_reference_to_a_config_provider_is_a_problem(key: str, written: object, providers: dict[str, str]) -> None:
+    """config.providers was a warning that "values are taken as they stand", and ${file:…} was the password that brokers got."""
+    told = problem(providers | {key: written})
+    assert told.startswith(f"The value of {key} holds a reference to a config provider, like ${{file:/path:key}}. ")
+    assert "canary" not in told
+
+
+def test_a_reference_in_an_option_of_the_sink_is_a_problem() -> None:
+    problems: list[str] = []
+    options = {"topic": "t", "kafka.bootstrap.servers": "h:1", "kafka.ssl.key.password": "${a:b}", "reportPath": "${env:HOME}/r"}
+    SinkOptions.check(options, problems)
+    assert [each.partition(" holds")[0] for each in problems] == ["The value of reportPath", "The value of ssl.key.password"]
+
+
+@pytest.mark.parametrize("written", ["pa$$word", "${x}", "$(file:x)", "{file:/x:pw}", "${"])
+def test_a_password_that_only_resembles_a_reference_is_taken_as_it_stands(written: str) -> None:
+    config = ProducerConfig.from_mapping(SERVERS | PROVIDERS | {"ssl.key.password": written})
+    assert config.ssl_key_password == Secret(written)
+
+
+def test_a_plugins_value_may_look_like_a_reference_unless_config_providers_are_set() -> None:
+    mine = {"interceptor.classes": "my_package.Interceptor", "my.pattern": "${topic:name}"}
+    assert ProducerConfig.from_mapping(SERVERS | mine).for_plugins()["my.pattern"] == "${topic:name}"
+    assert problem(PROVIDERS | mine).startswith("The value of my.pattern holds a reference")
+
+
+def test_what_belongs_to_a_config_provider_has_no_effect_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    ProducerConfig.from_mapping(SERVERS | PROVIDERS)
+    for key in PROVIDERS:
+        assert f"Option '{key}' has no effect: config providers are not supported" in caplog.text
+
+
+def test_a_key_of_the_next_kafka_is_named_as_such(caplog: pytest.LogCaptureFixture) -> None:
+    ProducerConfig.from_mapping(SERVERS | {"bootstrap.resolve.timeout.ms": "1"})
+    assert "new in Kafka 4.4" in caplog.text
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+
+PASSWORDS = [row.key for row in rows_of(ProducerConfig).values() if row.kind is config.PASSWORD]
+
+
+def test_every_option_named_like_a_secret_is_one() -> None:
+    for row in rows_of(ProducerConfig).values():
+        if any(word in row.key for word in ("password", "secret", "passphrase", "jaas")):
+            assert row.key in PASSWORDS
+
+
+@pytest.mark.parametrize("key", PASSWORDS)
+def test_a_secret_is_kept_and_never_shown(key: str) -> None:
+    cfg = ProducerConfig.from_mapping(SERVERS | {key: "hunter2"})
+    secret = getattr(cfg, key.replace(".", "_"))
+    assert secret.reveal() == "hunter2"
+    assert "hunter2" not in repr(cfg) + str(cfg) + repr(secret) + str(secret) + f"{secret}{secret!r}"
+    assert pickle.loads(pickle.dumps(cfg)) == cfg
+    assert pickle.loads(pickle.dumps(secret)).reveal() == "hunter2"
+
+
+def test_secrets_compare_by_value() -> None:
+    assert Secret("a") == Secret("a")
+    assert hash(Secret("a")) == hash(Secret("a"))
+    assert Secret("a") != Secret("b")
+    assert Secret("a") != "a"
+
+
+@pytest.mark.parametrize(
+    "mapping", [{"sasl.jaas.config": "hunter2"}, {"sasl.jass.config": "hunter2"}, {"ssl.key.password": 4242}]
+)
+def test_an_error_shows_no_secret_even_with_locals(mapping: dict[str, object], caplog: pytest.LogCaptureFixture) -> None:
+    mapping = SERVERS | mapping | {"acks": "7"}
+    try:
+        ProducerConfig.from_mapping(mapping)
+    except ConfigError as error:
+        told = traceback.TracebackException.from_exception(error, capture_locals=True)
+        told.stack.pop(0)  # this test's own locals
+        shown = "".join(told.format()) + caplog.text
+    assert "acks" in shown
+    assert "hunter2" not in shown
+    assert "for configuration ssl.key.password: Expected" in shown if "ssl.key.password" in mapping else True
+    assert "Invalid value 4242" not in shown
+
+
+# --- for another process ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        {},
+        {"acks": "1"},
+        {"bootstrap.servers": "[::1]:9092,b:1,b:1"},
+        {"request.timeout.ms": "200000", "retry.backoff.ms": "5000", "lingr.ms": "3", "metric.reporters": "x"},
+        {"sasl.jaas.config": "secret", "client.id": "c", "ssl.enabled.protocols": "TLSv1.3"},
+        {"partitioner.class": "org.apache.kafka.clients.producer.UniformStickyPartitioner", "linger.ms": "5"},
+    ],
+)
+def test_what_a_configuration_tells_another_process_makes_an_equal_one_in_silence(
+    mapping: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = ProducerConfig.from_mapping(SERVERS | mapping)
+    caplog.clear()
+    second = ProducerConfig.from_mapping(pickle.loads(pickle.dumps(first.to_mapping())))
+    assert caplog.records == []
+    ignored = {} if "client.id" in mapping else {"client_id": ""}
+    assert vars_of(second) | ignored == vars_of(first) | ignored
+
+
+def vars_of(cfg: ProducerConfig) -> dict[str, object]:
+    return {attribute: getattr(cfg, attribute) for attribute in rows_of(ProducerConfig)}
+
+
+# --- the sink's options -----------------------------------------------------------------------------------------------
+
+
+def check(**options: str) -> tuple[SinkOptions, list[str]]:
+    """Names with double underscores for dots; bootstrap servers unless given."""
+    problems: list[str] = []
+    given = {"kafka.bootstrap.servers": "localhost:9092"} | {name.replace("__", "."): value for name, value in options.items()}
+    return SinkOptions.check(given, problems), problems
+
+
+def test_options_are_found_in_any_case() -> None:
+    options, problems = check(TOPIC=" orders ", DeliveryGuarantee="At-Least-Once", KAFKA__Linger__ms="7")
+    assert problems == []
+    assert (options.topic, options.delivery_guarantee, options.producer.linger_ms) == ("orders", "at-least-once", 7)
+
+
+def test_bulk_defaults_stand_below_what_the_user_says() -> None:
+    options, _ = check()
+    assert (options.producer.batch_size, options.producer.linger_ms) == (BULK_DEFAULTS["batch_size"], BULK_DEFAULTS["linger_ms"])
+    options, _ = check(kafka__batch__size="16384")
+    assert (options.producer.batch_size, options.producer.linger_ms) == (16384, BULK_DEFAULTS["linger_ms"])
+    assert ProducerConfig.from_mapping(options.producer.to_mapping()).batch_size == 16384
+
+
+def test_bulk_defaults_shrink_before_they_contradict_what_the_user_says() -> None:
+    options, problems = check(kafka__delivery__timeout__ms="30010", kafka__max__request__size="100000")
+    assert problems == []
+    assert (options.producer.linger_ms, options.producer.batch_size) == (10, 100_000)
+    options, problems = check(kafka__delivery__timeout__ms="30005", kafka__max__request__size="1000")
+    assert problems == []
+    assert (options.producer.linger_ms, options.producer.batch_size) == (5, 16_384)
+    _, problems = check(kafka__delivery__timeout__ms="30004")
+    assert problems[0].endswith("it is 30004, they are 5 + 30000")
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("topik", "topic"),
+        ("deliveryGarantee", "deliveryGuarantee"),
+        ("acks", "kafka.acks"),
+        ("bootstrap.servers", "kafka.bootstrap.servers"),
+        ("kafk.bootstrap.servers", "kafka.bootstrap.servers"),
+    ],
+)
+def test_an_unknown_option_of_the_sink_is_a_problem_that_names_the_nearest(name: str, nearest: str) -> None:
+    _, problems = check(**{name: "x"})
+    assert len(problems) == 1
+    assert problems[0].startswith(f"Unknown option '{name.lower()}'. Did you mean '{nearest}'?")
+
+
+def test_an_unknown_option_near_to_nothing_lists_the_sinks_own() -> None:
+    _, problems = check(zzz="x")
+    assert "topic, deliveryGuarantee" in problems[0]
+
+
+def test_an_unknown_producer_option_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    _, problems = check(kafka__lingr__ms="3")
+    assert problems == []
+    assert (
+        "Option 'kafka.lingr.ms' is not known to the Kafka producer and has no effect; did you mean 'kafka.linger.ms'?"
+        in caplog.text
+    )
+
+
+def test_what_spark_adds_is_no_problem(caplog: pytest.LogCaptureFixture) -> None:
+    _, problems = check(checkpointLocation="/c", queryName="q")
+    assert problems == []
+    assert caplog.records == []
+
+
+def test_a_warning_is_told_once_in_a_process(caplog: pytest.LogCaptureFixture) -> None:
+    """Spark has a stream's options checked twice in every micro-batch."""
+    for _ in range(3):
+        check(kafka__lingr__ms="3", path="p", kafka__acks="1")
+    assert len(caplog.records) == 3
+
+
+@pytest.mark.parametrize("written", ["deadletter", "deadLetter", " DEADLETTER "])
+def test_fates_are_read_in_any_case(written: str) -> None:
+    options, problems = check(onRecordTooLarge=written, onInvalidRecord="Skip", deadLetterTopic="dead")
+    assert problems == []
+    assert (options.on_record_too_large, options.on_invalid_record) == ("deadLetter", "skip")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"onRecordTooLarge": "deadLetter"}, "onRecordTooLarge=deadLetter needs deadLetterTopic, the topic that such rows go to"),
+        ({"onInvalidRecord": "deadletter"}, "onInvalidRecord=deadLetter needs deadLetterTopic, the topic that such rows go to"),
+        (
+            {"deadLetterTopic": "dead", "onInvalidRecord": "skip"},
+            "deadLetterTopic has no effect: set onRecordTooLarge=deadLetter, onInvalidRecord=deadLetter, or both",
+        ),
+        (
+            {"deadLetterTopic": "t", "onInvalidRecord": "deadLetter", "topic": "t"},
+            "deadLetterTopic=t is the topic that is written to; name another",
+        ),
+        (
+            {"onRecordTooLarge": "drop"},
+            "Invalid value drop for configuration onRecordTooLarge: String must be one of (case insensitive):"
+            " fail, skip, deadLetter",
+        ),
+        (
+            {"maxBytesPerSecond": "0"},
+            "Invalid value 0 for configuration maxBytesPerSecond: Value must be at least 1",
+        ),
+    ],
+)
+def test_a_fate_and_its_topic_belong_together(options: dict[str, str], problem: str) -> None:
+    assert check(**options)[1] == [problem]
+
+
+def test_options_of_sparks_kafka_source_are_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    """format("kafka") ignores them on its way out, and jobs share one set of options between both sides."""
+    shared = {"subscribe": "t", "startingOffsets": "earliest", "failOnDataLoss": "false", "kafka.group.id": "g"}
+    _, problems = check(**shared)
+    assert problems == []
+    assert "Option 'startingoffsets' has no effect: it is for reading from Kafka" in caplog.messages
+    assert len(caplog.records) == 4
+
+
+@pytest.mark.parametrize("key", ["group.id", "key.deserializer", "value.deserializer", "session.timeout.ms"])
+def test_options_of_consumers_are_warnings_that_propose_nothing_else(key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """For key.deserializer, key.serializer was proposed, which this sink refuses."""
+    _, problems = check(**{f"kafka.{key}": "x"})
+    assert problems == []
+    assert caplog.messages == [f"Option 'kafka.{key}' has no effect: it is for reading from Kafka"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"topic": "  "}, "for configuration topic: a topic's name is 1 to 249 of the characters"),
+        ({"includeTimestamp": "yes"}, "Expected value to be either true or false"),
+        ({"maxBytesPerSecond": "10MB"}, "Invalid value 10MB for configuration maxBytesPerSecond: Not a number of type LONG"),
+    ],
+)
+def test_values_that_spark_or_a_user_may_spell_otherwise_are_told(given: dict[str, str], told: str) -> None:
+    (problem,) = check(**given)[1]
+    assert told in problem
+
+
+def test_a_path_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    _, problems = check(path="x")
+    assert problems == []
+    assert "Option 'path' has no effect" in caplog.text
+
+
+def test_serializers_are_refused_in_sparks_words() -> None:
+    _, problems = check(kafka__key__serializer="x", kafka__value__serializer="y")
+    assert problems == [
+        "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer.",
+        "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer.",
+    ]
+
+
+def test_acks_alone_lower_the_guarantee_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    options, problems = check(kafka__acks="1")
+    assert problems == []
+    assert options.delivery_guarantee == "none"
+    assert "kafka.acks=1 lowers the delivery guarantee from at-least-once to none" in caplog.text
+
+
+@pytest.mark.parametrize("acks", ["0", "1"])
+def test_acks_against_an_explicit_guarantee_are_a_problem(acks: str) -> None:
+    _, problems = check(deliveryGuarantee="at-least-once", kafka__acks=acks)
+    assert problems == [f"deliveryGuarantee=at-least-once needs kafka.acks=all, but kafka.acks={acks}; remove one of the two"]
+
+
+def test_no_guarantee_takes_any_acks_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    options, problems = check(deliveryGuarantee="none", kafka__acks="0")
+    assert problems == []
+    assert (options.delivery_guarantee, options.producer.acks) == ("none", 0)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_exactly_once_is_refused_as_not_available() -> None:
+    _, problems = check(deliveryGuarantee="exactly-once", transactionalIdPrefix="p")
+    assert len(problems) == 2
+    assert all("not available in this version" in each for each in problems)
+
+
+def test_a_transactional_id_prefix_without_exactly_once_is_a_problem() -> None:
+    _, problems = check(transactionalIdPrefix="p")
+    assert problems == [
+        "transactionalIdPrefix is for deliveryGuarantee=exactly-once, which is not available in this version; remove it"
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "ä", ".", "..", "x" * 250])
+def test_an_impossible_topic_name_is_a_problem(name: str) -> None:
+    _, problems = check(topic=name)
+    assert "for configuration topic: a topic's name is 1 to 249 of the characters" in problems[0]
+
+
+def test_all_problems_of_sink_and_producer_come_together() -> None:
+    _, problems = check(topik="x", kafka__acks="7", includeHeaders="perhaps", kafka__security__protocol="SASL_SSL")
+    assert len(problems) == 4
+
+
+def test_sink_options_are_picklable_and_show_no_secret() -> None:
+    options, _ = check(kafka__sasl__jaas__config="hunter2", topic="t")
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert "hunter2" not in repr(options)
+
+
+# --- defaults --------------------------------------------------------------------------------------------------------
+
+
+def test_bulk_defaults_name_options_and_fit_their_checks() -> None:
+    rows = rows_of(ProducerConfig)
+    for attribute, value in BULK_DEFAULTS.items():
+        assert rows[attribute].read(value) == value
+
+
+def test_every_default_is_one_that_may_be_written() -> None:
+    cls: Any
+    for cls in (ProducerConfig, SinkOptions):
+        for row in rows_of(cls).values():
+            if row.default not in (None, "") and row.kind is not config.PASSWORD:
+                written = row.default if isinstance(row.default, str) else json.dumps(row.default)
+                assert row.read(written) == row.read(row.default)

@@ -1,0 +1,876 @@
+"""The old producer's modes over sockets against FakeBroker, its waits on a ManualClock, and once against a real fake.
+
+Where Kafka's AsyncProducerTest and ProducerTest made these claims is told in tests/producer/__init__.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from jobs.local_kafka import LocalKafka
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config.producer_config import INT_MAX, LONG_MAX
+from spark_kafka_sink.errors import (
+    ConfigError,
+    FailedToSendMessageError,
+    InvalidRecordError,
+    KafkaError,
+    ProducerClosedError,
+    QueueFullError,
+)
+from spark_kafka_sink.legacy.config import LegacyProducerConfig
+from spark_kafka_sink.legacy.event_handler import PORTION_BYTES, EventHandler, SerializedMessage, read_config
+from spark_kafka_sink.legacy.partitioner import default_partition, find_legacy_partitioner, java_hash_code
+from spark_kafka_sink.legacy.producer import LONGEST_WAIT_MS, KeyedMessage, Producer, ProducerSendThread, SendQueue
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.serializers import SerializationError
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.error_codes import Errors
+from tests.fakes.clock import ManualClock
+from tests.fakes.fake_broker import FakeBroker
+from tests.integration.reading import ReadRecord
+from tests.producer.harness import tp
+
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeBroker]:
+    with FakeBroker(nodes=2, topics={"orders": 4, "single": 1}) as cluster:
+        yield cluster
+        assert cluster.violations == []
+
+
+def legacy_options(servers: str, **options: Any) -> dict[str, object]:
+    given = {
+        "metadata_broker_list": servers,
+        "request_required_acks": -1,
+        "request_timeout_ms": 20_000,
+        "retry_backoff_ms": 10,
+        "serializer_class": "kafka.serializer.StringEncoder",
+        "partitioner_class": by_number,
+    } | options
+    return {name.replace("_", "."): value for name, value in given.items()}
+
+
+def by_number(key: Any, partitions: int) -> int:
+    """A key names its partition."""
+    return int(key) % partitions
+
+
+def legacy(fake: FakeBroker, on_error: Any = None, **options: Any) -> Producer:
+    return Producer(legacy_options(fake.bootstrap_servers, **options), on_error=on_error)
+
+
+def asynchronous(fake: FakeBroker, on_error: Any = None, **options: Any) -> Producer:
+    return legacy(fake, on_error, **({"producer_type": "async", "queue_buffering_max_ms": 5} | options))
+
+
+class Turns(Random):
+    """Draws one after the other."""
+
+    turn = -1
+
+    def choice(self, seq: Any) -> Any:
+        self.turn += 1
+        return seq[self.turn % len(seq)]
+
+
+class Stage:
+    """An EventHandler on a clock of its own; the KafkaProducer below it runs on the real one."""
+
+    def __init__(self, fake: FakeBroker, **options: Any) -> None:
+        self.config, plugins = read_config(legacy_options(fake.bootstrap_servers, **options))
+        self.clock = ManualClock()
+        self.producer = KafkaProducer(self.config.producer.to_mapping())
+        self.handler = EventHandler(self.config, plugins, self.producer, self.clock, Turns())
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.producer.close()
+
+    def send(self, *messages: KeyedMessage) -> None:
+        self.handler.handle(self.handler.serialize(messages))
+
+
+def keyless(number: int, topic: str = "orders") -> KeyedMessage:
+    return KeyedMessage(topic, message=str(number))
+
+
+def written(fake: FakeBroker, partition: int, topic: str = "orders") -> list[str]:
+    return [(value or b"").decode() for value in fake.values(topic, partition)]
+
+
+def tries(fake: FakeBroker) -> dict[int, int]:
+    """How many Produce requests wrote to each partition of "orders"."""
+    found: dict[int, int] = {}
+    for request in fake.requests_of(ApiKey.PRODUCE):
+        for data in (data for topic in request.message.topic_data for data in topic.partition_data):  # type: ignore[attr-defined]
+            found[data.index] = found.get(data.index, 0) + 1
+    return found
+
+
+# ---- OPTIONS
+
+
+def read(**options: Any) -> LegacyProducerConfig:
+    given = {name.replace("_", "."): value for name, value in options.items()}
+    return read_config({"metadata.broker.list": "one:1,two:2"} | given)[0]
+
+
+def test_defaults_are_those_of_the_old_producer() -> None:
+    config = read()
+    assert (config.producer_type, config.request_required_acks, config.request_timeout_ms) == ("sync", 0, 10_000)
+    assert (config.message_send_max_retries, config.retry_backoff_ms) == (3, 100)
+    assert config.topic_metadata_refresh_interval_ms == 600_000
+    assert (config.queue_buffering_max_ms, config.queue_buffering_max_messages) == (5000, 10_000)
+    assert (config.queue_enqueue_timeout_ms, config.batch_num_messages) == (-1, 200)
+    assert (config.compression_codec, config.client_id, config.send_buffer_bytes) == ("none", "", 102_400)
+
+
+def test_old_keys_become_those_of_today() -> None:
+    producer = read(
+        request_required_acks="1",
+        request_timeout_ms="4000",
+        compression_codec="2",
+        client_id="me",
+        send_buffer_bytes=5000,
+        topic_metadata_refresh_interval_ms=7000,
+    ).producer
+    assert producer.bootstrap_servers == (("one", 1), ("two", 2))
+    assert (producer.acks, producer.request_timeout_ms, producer.compression_type) == (1, 4000, "snappy")
+    assert (producer.client_id, producer.send_buffer_bytes, producer.metadata_max_age_ms) == ("me", 5000, 7000)
+    assert (producer.retries, producer.enable_idempotence, producer.linger_ms) == (0, False, 0)
+
+
+@pytest.mark.parametrize(("interval_ms", "age_ms"), [(-1, LONG_MAX), (0, 100), (INT_MAX, INT_MAX)])
+def test_metadata_is_refreshed_at_the_old_interval_but_not_more_than_ten_times_a_second(interval_ms: int, age_ms: int) -> None:
+    assert read(topic_metadata_refresh_interval_ms=interval_ms).producer.metadata_max_age_ms == age_ms
+
+
+def test_all_problems_are_told_in_one_error() -> None:
+    options = {
+        "producer.type": "both",
+        "queue.enqueue.timeout.ms": -2,
+        "compression.codec": "brotli",
+        "client.id": "my client",
+        "batch.num.messages": 500,
+        "queue.buffering.max.messages": 100,
+        "serializer.class": "no.such.encoder",
+        "partitioner.class": "no.such.partitioner",
+        "serializer.encoding": "utf-13",
+        "security.protocol": "TELEPATHY",
+    }
+    with pytest.raises(ConfigError) as raised:
+        Producer(options)
+    assert raised.value.message.startswith("11 things are wrong:")  # serializer.class twice: it is that of keys too
+    for key in (*options, "metadata.broker.list", "key.serializer.class"):
+        assert key in raised.value.message
+
+
+def test_an_unknown_key_is_a_warning_that_names_the_nearest(caplog: pytest.LogCaptureFixture) -> None:
+    read(queue_bufering_max_ms=1, broker_list="x:1", compressed_topics="a", request_required_acks=1)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "Option 'broker.list' is not known to the old producer and has no effect; did you mean 'metadata.broker.list'?",
+        "Option 'compressed.topics' has no effect: compression.codec holds for all topics",
+        "Option 'queue.bufering.max.ms' is not known to the old producer and has no effect; did you mean"
+        " 'queue.buffering.max.ms'?",
+    ]
+
+
+def test_acks_that_are_not_asked_for_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    read()
+    assert "request.required.acks is not set" in caplog.text
+
+
+def test_secrets_of_todays_security_are_handed_on_and_show_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    config = read(sasl_jaas_config="hunter2", pasword="hunter2")
+    assert config.producer.sasl_jaas_config is not None
+    assert config.producer.sasl_jaas_config.reveal() == "hunter2"
+    assert "hunter2" not in repr(config) + caplog.text
+
+
+def test_a_traceback_with_locals_shows_no_secret() -> None:
+    try:
+        Producer({"sasl.jaas.config": "".join(["hunt", "er2"])})
+    except ConfigError as error:
+        frames = traceback.TracebackException.from_exception(error, capture_locals=True).stack[1:]  # without this test's own
+        shown = str([frame.locals for frame in frames])
+        assert "sasl.jaas.config" in shown
+        assert "hunter2" not in shown
+    else:
+        pytest.fail("a configuration without brokers was accepted")
+
+
+def test_a_message_must_be_given_and_a_topic_too() -> None:
+    with pytest.raises(TypeError, match="message=…"):
+        KeyedMessage("orders", "the message of old code")
+    with pytest.raises(ValueError, match="Topic cannot be null"):
+        KeyedMessage(None, message="x")  # type: ignore[arg-type]
+
+
+# ---- PARTITIONS
+
+
+@pytest.mark.parametrize(
+    ("key", "code"),
+    [
+        ("", 0),
+        ("hello", 99162322),
+        ("polygenelubricants", -(2**31)),
+        ("\U0001f600", 0xD83D * 31 + 0xDE00),
+        (b"\x01\x02\x03", 30817),
+        (b"\xff", 30),
+        (True, 1231),
+        (42, 42),
+        (-5, -5),
+        (2**32, 1),
+        (-(2**40), (2**32 - 2**8) ^ 0xFFFFFFFF ^ 0xFFFFFFFF),
+    ],
+)
+def test_hash_codes_are_those_of_java(key: object, code: int) -> None:
+    expected = code if code < 2**31 else code - 2**32
+    assert java_hash_code(key) == expected
+
+
+def test_the_lowest_hash_code_has_a_partition_too() -> None:
+    assert default_partition("polygenelubricants", 7) == 0
+    assert default_partition(-5, 3) == 2
+
+
+def test_a_key_whose_hash_code_is_not_known_is_refused_with_a_remedy() -> None:
+    with pytest.raises(InvalidRecordError, match=r"partitioner\.class"):
+        java_hash_code(1.5)
+
+
+class PartitionerClass:
+    def partition(self, key: object, partitions: int) -> int:
+        del key
+        return partitions - 1
+
+
+@pytest.mark.parametrize(
+    "wanted", [PartitionerClass, PartitionerClass(), f"{__name__}.PartitionerClass", lambda _, count: count - 1]
+)
+def test_a_partitioner_may_be_a_class_an_object_a_name_or_a_function(wanted: object) -> None:
+    assert find_legacy_partitioner(wanted)("key", 4) == 3
+
+
+@pytest.mark.parametrize("name", ["no_such_module.Mine", "Mine", "org.example.Mine"])
+def test_a_partitioner_that_cannot_be_loaded_is_told_with_those_that_are_built_in(name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"partitioner\.class={name} cannot be loaded: .* kafka\.producer\.ByteArrayPartitioner$"
+    ):
+        find_legacy_partitioner(name)
+
+
+def test_a_key_decides_the_partition_and_a_part_key_goes_before_it(fake: FakeBroker) -> None:
+    with legacy(fake) as producer:
+        producer.send(
+            KeyedMessage("orders", "1", "a"), KeyedMessage("orders", "1", "b", part_key=2), KeyedMessage("orders", None, "c", 3)
+        )
+    assert [written(fake, partition) for partition in (1, 2, 3)] == [["a"], ["b"], ["c"]]
+    assert [record.key for record in fake.records("orders")] == [b"1", b"1", None]
+
+
+def test_a_null_key_stays_with_one_partition_until_the_refresh_then_another_is_drawn(fake: FakeBroker) -> None:
+    with Stage(fake, topic_metadata_refresh_interval_ms=1000) as stage:
+        for number in range(3):
+            stage.send(keyless(number), keyless(number))
+        stage.clock.advance(999)
+        stage.send(keyless(3))
+        stage.clock.advance(1)
+        stage.send(keyless(4))
+    assert written(fake, 0) == ["0", "0", "1", "1", "2", "2", "3"]
+    assert written(fake, 1) == ["4"]
+
+
+def test_each_topic_has_its_own_partition_for_null_keys(fake: FakeBroker) -> None:
+    with Stage(fake) as stage:
+        stage.send(keyless(1), keyless(2, "single"), keyless(3), keyless(4, "single"))
+    assert written(fake, 0) == ["1", "3"]
+    assert written(fake, 0, "single") == ["2", "4"]
+
+
+def test_with_interval_0_every_dispatch_draws_a_partition(fake: FakeBroker) -> None:
+    with Stage(fake, topic_metadata_refresh_interval_ms=0) as stage:
+        for number in range(4):
+            stage.send(keyless(number))
+    assert [written(fake, partition) for partition in range(4)] == [["0"], ["1"], ["2"], ["3"]]
+
+
+def test_with_interval_minus_1_only_a_failure_moves_null_keys(fake: FakeBroker) -> None:
+    with Stage(fake, topic_metadata_refresh_interval_ms=-1) as stage:
+        stage.send(keyless(0))
+        stage.clock.advance(10**9)
+        stage.send(keyless(1))
+        fake.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS)
+        stage.send(keyless(2), keyless(3))
+    assert written(fake, 0) == ["0", "1"]
+    assert written(fake, 1) == ["2", "3"]
+
+
+def test_only_partitions_with_a_leader_are_drawn(fake: FakeBroker) -> None:
+    fake.move_leader("orders", 0, -1)
+    with Stage(fake, message_send_max_retries=0) as stage:
+        stage.send(keyless(0))
+    assert written(fake, 1) == ["0"]
+
+
+def test_a_topic_without_any_leader_fails_by_name(fake: FakeBroker) -> None:
+    fake.move_leader("single", 0, -1)
+    with (
+        Stage(fake, message_send_max_retries=0) as stage,
+        pytest.raises(FailedToSendMessageError, match="KAFKA_LEADER_NOT_AVAILABLE"),
+    ):
+        stage.send(keyless(0, "single"))
+
+
+@pytest.mark.parametrize("partitioner", [lambda _, count: count, lambda key, _: key.no_such_attribute])
+def test_a_bad_partitioner_harms_no_other_topic(fake: FakeBroker, partitioner: Callable[[Any, int], int]) -> None:
+    with legacy(fake, partitioner_class=partitioner, message_send_max_retries=0) as producer:
+        with pytest.raises(FailedToSendMessageError, match="KAFKA_INVALID_PARTITION") as raised:
+            producer.send(KeyedMessage("orders", "1", "bad"), keyless(1, "single"))
+        assert [message.message for message in raised.value.messages] == ["bad"]
+    assert written(fake, 0, "single") == ["1"]
+
+
+# ---- SYNC
+
+
+def test_sync_send_returns_when_all_is_written(fake: FakeBroker) -> None:
+    with legacy(fake, compression_codec="gzip") as producer:
+        producer.send(*[KeyedMessage("orders", str(number % 4), str(number)) for number in range(40)])
+        for partition in range(4):
+            assert written(fake, partition) == [str(number) for number in range(partition, 40, 4)]
+            assert [batch.codec for batch in fake.batches("orders", partition)] == ["gzip"]
+        producer.send(KeyedMessage("single", None, None))
+        assert fake.values("single") == [None]
+        producer.send()
+
+
+def test_acks_reach_the_brokers_and_nobody_answers_acks_0(fake: FakeBroker) -> None:
+    for acks in (-1, 1, 0):
+        with legacy(fake, request_required_acks=acks) as producer:
+            producer.send(keyless(acks, "single"))
+    fake.wait_until(lambda: len(fake.values("single")) == 3)
+    requests = fake.requests_of(ApiKey.PRODUCE)
+    assert [request.message.acks for request in requests] == [-1, 1, 0]  # type: ignore[attr-defined]
+
+
+def test_encoders_are_the_old_ones(fake: FakeBroker) -> None:
+    with legacy(
+        fake, serializer_class="kafka.serializer.LongEncoder", key_serializer_class="kafka.serializer.IntegerEncoder"
+    ) as producer:
+        producer.send(KeyedMessage("single", 7, 2**40))
+    with legacy(fake, serializer_encoding="ISO-8859-1") as producer:
+        producer.send(KeyedMessage("single", message="é"))
+    with legacy(
+        fake, serializer_class="kafka.serializer.DefaultEncoder", key_serializer_class="kafka.serializer.NullEncoder"
+    ) as producer:
+        producer.send(KeyedMessage("single", "1", b"raw"))
+    assert [(record.key, record.value) for record in fake.records("single")] == [
+        (b"\0\0\0\7", b"\0\0\1\0\0\0\0\0"),
+        (None, b"\xe9"),
+        (None, b"raw"),
+    ]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_what_cannot_be_serialized_raises_at_send_and_nothing_of_the_call_is_sent(fake: FakeBroker, mode: str) -> None:
+    with legacy(fake, producer_type=mode) as producer:
+        with pytest.raises(SerializationError, match="message of type int"):
+            producer.send(keyless(1, "single"), KeyedMessage("single", message=2))
+        with pytest.raises(TypeError, match=r"send\(\*messages\)"):
+            producer.send([keyless(1, "single")])  # type: ignore[arg-type]
+    assert fake.values("single") == []
+
+
+def test_only_the_partitions_that_failed_are_sent_again(fake: FakeBroker) -> None:
+    fake.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS, times=2, topic_partition=tp(1, "orders"))
+    with legacy(fake) as producer:
+        producer.send(*[KeyedMessage("orders", str(number % 4), str(number)) for number in range(20)])
+    assert tries(fake) == {0: 1, 1: 3, 2: 1, 3: 1}
+    for partition in range(4):
+        assert written(fake, partition) == [str(number) for number in range(partition, 20, 4)]
+
+
+def test_a_partition_keeps_its_order_when_its_first_portion_fails(fake: FakeBroker) -> None:
+    """Two batches under way at a time would change places: the second is written while the first waits for its retry."""
+    large = PORTION_BYTES // 3
+    texts = [f"{number}".ljust(large, "x") for number in range(8)]
+    fake.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS, times=2, topic_partition=tp(0, "single"))
+    with legacy(fake) as producer:
+        producer.send(*[KeyedMessage("single", "0", text) for text in texts])
+    assert written(fake, 0, "single") == texts
+    assert len(fake.batches("single")) == 4
+
+
+def test_more_than_the_memory_for_one_round_is_sent_all_the_same() -> None:
+    with FakeBroker(topics={"wide": 60}) as fake:
+        with legacy(fake) as producer:
+            producer.send(*[KeyedMessage("wide", str(partition), "x" * 500_000) for partition in range(60)])
+        assert [len(fake.values("wide", partition)) for partition in range(60)] == [1] * 60
+
+
+def test_a_message_larger_than_a_portion_goes_alone(fake: FakeBroker) -> None:
+    fake.add_topic("large", 1, max_message_bytes=10**7)
+    with legacy(fake) as producer:
+        producer.send(
+            KeyedMessage("large", "0", "a"), KeyedMessage("large", "0", "b" * 3_000_000), KeyedMessage("large", "0", "c")
+        )
+    assert [len(value or b"") for value in fake.values("large")] == [1, 3_000_000, 1]
+    assert len(fake.batches("large")) == 3
+
+
+def test_after_the_last_retry_the_error_names_partitions_causes_and_messages(fake: FakeBroker) -> None:
+    fake.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS, times=3, topic_partition=tp(2, "orders"))
+    with legacy(fake, message_send_max_retries=2) as producer:
+        with pytest.raises(
+            FailedToSendMessageError, match=r"after 2 tries.*3 for orders-2: .KAFKA_NOT_ENOUGH_REPLICAS"
+        ) as raised:
+            producer.send(*[KeyedMessage("orders", str(number % 4), str(number)) for number in range(12)])
+        producer.send(KeyedMessage("orders", "2", "next"))
+    assert raised.value.condition == "KAFKA_FAILED_TO_SEND_MESSAGE"
+    assert [message.message for message in raised.value.messages] == ["2", "6", "10"]
+    assert raised.value.causes.keys() == {"orders-2"}
+    assert raised.value.__cause__ is raised.value.causes["orders-2"]
+    assert tries(fake) == {0: 1, 1: 1, 2: 4, 3: 1}
+    assert written(fake, 2) == ["next"]
+    restored = pickle.loads(pickle.dumps(raised.value))
+    assert (str(restored), restored.messages) == (str(raised.value), raised.value.messages)
+
+
+def test_with_0_retries_nothing_is_sent_again(fake: FakeBroker) -> None:
+    fake.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS)
+    with legacy(fake, message_send_max_retries=0) as producer, pytest.raises(FailedToSendMessageError):
+        producer.send(KeyedMessage("orders", "0", "a"))
+    assert tries(fake) == {0: 1}
+
+
+def test_retry_backoff_ms_passes_before_every_retry_and_not_after_the_last(fake: FakeBroker) -> None:
+    fake.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS, times=3)
+    with Stage(fake, retry_backoff_ms=700, message_send_max_retries=2) as stage:
+        began_ms = stage.clock.now_ms()
+        with pytest.raises(FailedToSendMessageError):
+            stage.send(KeyedMessage("orders", "0", "a"))
+        assert stage.clock.now_ms() - began_ms == 2 * 700
+
+
+def test_a_retry_finds_the_new_leader(fake: FakeBroker) -> None:
+    with legacy(fake) as producer:
+        producer.send(KeyedMessage("orders", "0", "a"))
+        fake.move_leader("orders", 0, 1)
+        producer.send(KeyedMessage("orders", "0", "b"))
+    assert written(fake, 0) == ["a", "b"]
+    assert [request.node_id for request in fake.requests_of(ApiKey.PRODUCE)] == [0, 0, 1]
+
+
+def test_a_retry_finds_the_broker_that_took_over_from_a_dead_one(fake: FakeBroker) -> None:
+    with legacy(fake, request_timeout_ms=5000) as producer:
+        producer.send(KeyedMessage("orders", "0", "a"), KeyedMessage("orders", "1", "a"))
+        fake.stop_node(0)
+        fake.move_leader("orders", 0, 1)
+        producer.send(KeyedMessage("orders", "0", "b"), KeyedMessage("orders", "1", "b"))
+    assert [written(fake, partition) for partition in (0, 1)] == [["a", "b"], ["a", "b"]]
+
+
+def test_what_was_written_but_not_confirmed_is_written_twice_and_in_order(fake: FakeBroker) -> None:
+    with legacy(fake) as producer:
+        fake.drop_next(ApiKey.PRODUCE, after_append=True)
+        producer.send(KeyedMessage("single", "0", "a"), KeyedMessage("single", "0", "b"))
+        producer.send(KeyedMessage("single", "0", "c"))
+    assert written(fake, 0, "single") == ["a", "b", "a", "b", "c"]
+
+
+def test_a_broker_that_is_back_in_time_gets_what_it_missed(fake: FakeBroker) -> None:
+    with legacy(fake, request_timeout_ms=5000) as producer:
+        producer.send(KeyedMessage("orders", "0", "a"))
+        fake.stop_node(0)
+        sending = threading.Thread(target=producer.send, args=[KeyedMessage("orders", str(n), "b") for n in range(2)])
+        sending.start()
+        fake.wait_until(lambda: written(fake, 1) == ["b"])
+        fake.start_node(0)
+        sending.join(WAIT_S)
+    assert (written(fake, 0), written(fake, 1)) == (["a", "b"], ["b"])
+
+
+def test_an_unknown_topic_fails_by_name_and_harms_no_other(fake: FakeBroker) -> None:
+    unknown = pytest.raises(FailedToSendMessageError, match=r"1 for gone: .KAFKA_UNKNOWN_TOPIC")
+    with legacy(fake, request_timeout_ms=1500, message_send_max_retries=0) as producer, unknown:
+        producer.send(keyless(1, "gone"), keyless(2, "single"))
+    assert written(fake, 0, "single") == ["2"]
+
+
+def test_a_message_that_is_too_large_fails_by_name(fake: FakeBroker) -> None:
+    with legacy(fake, message_send_max_retries=0) as producer:
+        with pytest.raises(FailedToSendMessageError, match=r"single-0: .KAFKA_MESSAGE_TOO_LARGE"):
+            producer.send(KeyedMessage("single", "0", "x" * 2_000_000))
+        with pytest.raises(FailedToSendMessageError, match=r"single-0: .KAFKA_RECORD_TOO_LARGE"):
+            producer.send(KeyedMessage("single", "0", "x" * 40_000_000))
+
+
+def test_callers_take_turns_and_each_keeps_its_order(fake: FakeBroker) -> None:
+    def work(name: str) -> None:
+        for number in range(20):
+            producer.send(KeyedMessage("single", "0", f"{name}{number}"))
+
+    with legacy(fake) as producer:
+        threads = [threading.Thread(target=work, args=[name]) for name in "abc"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_S)
+    texts = written(fake, 0, "single")
+    for name in "abc":
+        assert [text for text in texts if text[0] == name] == [f"{name}{number}" for number in range(20)]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_use_after_close_raises_and_closing_twice_does_nothing(fake: FakeBroker, mode: str) -> None:
+    producer = legacy(fake, producer_type=mode)
+    producer.close()
+    producer.close()
+    with pytest.raises(ProducerClosedError):
+        producer.send(keyless(1, "single"))
+    assert fake.values("single") == []
+
+
+def test_a_forced_close_fails_a_send_that_waits(fake: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    producer = legacy(fake)
+    release = fake.hold_next(ApiKey.PRODUCE)
+    errors: list[KafkaError] = []
+
+    def send() -> None:
+        with pytest.raises(FailedToSendMessageError) as raised:
+            producer.send(keyless(1, "single"))
+        errors.append(raised.value)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    fake.wait_until(lambda: bool(fake.requests_of(ApiKey.PRODUCE)))
+    producer.close(0)
+    sending.join(WAIT_S)
+    release.set()
+    assert [str(error) for error in errors if "KAFKA_PRODUCER_CLOSED" in str(error)] != []
+    assert "sending it again" not in caplog.text
+    assert len(fake.requests_of(ApiKey.PRODUCE)) == 1
+
+
+# ---- THE QUEUE
+
+
+def outgoing(number: int) -> SerializedMessage:
+    return SerializedMessage(keyless(number), None, str(number).encode(), 0)
+
+
+def numbers(messages: Sequence[SerializedMessage]) -> list[int]:
+    return [int(message.value or b"") for message in messages]
+
+
+def filled(queue: SendQueue, count: int) -> SendQueue:
+    for number in range(count):
+        assert queue.put(outgoing(number), 0)
+    return queue
+
+
+def test_a_full_batch_is_taken_at_once_and_in_order() -> None:
+    clock = ManualClock()
+    queue = filled(SendQueue(10, 4, 5000, clock), 9)
+    began_ms = clock.now_ms()
+    assert [numbers(queue.take()), numbers(queue.take())] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert clock.now_ms() == began_ms
+
+
+def test_fewer_are_taken_when_the_oldest_has_waited_for_max_ms() -> None:
+    clock = ManualClock()
+    queue = SendQueue(10, 4, 5000, clock)
+    queue.put(outgoing(0), 0)
+    clock.advance(3000)
+    queue.put(outgoing(1), 0)
+    began_ms = clock.now_ms()
+    assert numbers(queue.take()) == [0, 1]
+    assert clock.now_ms() - began_ms == 2000
+
+
+def test_a_closed_queue_gives_what_it_has_without_waiting_and_then_nothing() -> None:
+    clock = ManualClock()
+    queue = filled(SendQueue(10, 4, 5000, clock), 6)
+    queue.close()
+    began_ms = clock.now_ms()
+    assert [numbers(queue.take()), numbers(queue.take()), queue.take()] == [[0, 1, 2, 3], [4, 5], []]
+    assert clock.now_ms() == began_ms
+    with pytest.raises(ProducerClosedError):
+        queue.put(outgoing(6), 0)
+
+
+def unstarted(queue: SendQueue, enqueue_timeout_ms: int) -> ProducerSendThread:
+    """A send thread that takes nothing."""
+    handler: Any = None
+    return ProducerSendThread(queue, handler, enqueue_timeout_ms, None, lambda: None, "me")
+
+
+@pytest.mark.parametrize(("enqueue_timeout_ms", "waits_ms"), [(0, 0), (250, 250), (-1, LONGEST_WAIT_MS)])
+def test_a_full_queue_is_waited_for_as_long_as_the_option_says(enqueue_timeout_ms: int, waits_ms: int) -> None:
+    clock = ManualClock()
+    queue = filled(SendQueue(5, 5, 5000, clock), 3)
+    began_ms = clock.now_ms()
+    with pytest.raises(QueueFullError, match="2 of the 4 messages of this call are queued") as raised:
+        unstarted(queue, enqueue_timeout_ms).send([outgoing(number) for number in range(3, 7)])
+    assert clock.now_ms() - began_ms == waits_ms
+    assert (raised.value.condition, raised.value.queued) == ("KAFKA_QUEUE_FULL", 2)
+    assert numbers(queue.take()) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("enqueue_timeout_ms", [-1, 30_000])
+def test_a_sender_that_waits_goes_on_when_there_is_room(enqueue_timeout_ms: int) -> None:
+    queue = filled(SendQueue(4, 4, 5000, Clock()), 4)
+    sending = threading.Thread(target=unstarted(queue, enqueue_timeout_ms).send, args=[[outgoing(4)]])
+    sending.start()
+    assert numbers(queue.take()) == [0, 1, 2, 3]
+    sending.join(WAIT_S)
+    assert not sending.is_alive()
+    queue.close()
+    assert numbers(queue.take()) == [4]
+
+
+class NotedWait(Clock):
+    """Tells when somebody waits."""
+
+    def __init__(self) -> None:
+        self.waits = threading.Event()
+
+    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+        self.waits.set()
+        return super().wait(condition, timeout_ms)
+
+
+def test_close_wakes_a_sender_that_waits_for_room() -> None:
+    clock = NotedWait()
+    queue = filled(SendQueue(4, 4, 5000, clock), 3)
+    errors: list[str] = []
+
+    def send() -> None:
+        with pytest.raises(ProducerClosedError) as raised:
+            unstarted(queue, -1).send([outgoing(3), outgoing(4)])
+        errors.append(str(raised.value))
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    assert clock.waits.wait(WAIT_S)
+    queue.close()
+    sending.join(WAIT_S)
+    assert len(errors) == 1
+    assert "1 of 2 messages of this call are queued" in errors[0]
+
+
+# ---- ASYNC
+
+
+def test_async_messages_are_sent_batch_num_messages_at_a_time_and_in_order(fake: FakeBroker) -> None:
+    with asynchronous(fake, batch_num_messages=5, queue_buffering_max_ms=60_000) as producer:
+        producer.send(*[keyless(number, "single") for number in range(12)])
+        fake.wait_until(lambda: len(fake.values("single")) == 10)
+    assert written(fake, 0, "single") == [str(number) for number in range(12)]
+    assert [len(batch.records) for batch in fake.batches("single")] == [5, 5, 2]
+
+
+def test_fewer_messages_are_sent_after_queue_buffering_max_ms(fake: FakeBroker) -> None:
+    with asynchronous(fake, queue_buffering_max_ms=20) as producer:
+        producer.send(keyless(1, "single"))
+        fake.wait_until(lambda: written(fake, 0, "single") == ["1"])
+
+
+def test_async_send_does_not_wait_for_the_brokers(fake: FakeBroker) -> None:
+    release = fake.hold_next(ApiKey.PRODUCE)
+    with asynchronous(fake) as producer:
+        producer.send(keyless(1, "single"))
+        fake.wait_until(lambda: bool(fake.requests_of(ApiKey.PRODUCE)))
+        producer.send(keyless(2, "single"))
+        assert fake.values("single") == []
+        release.set()
+    assert written(fake, 0, "single") == ["1", "2"]
+
+
+def test_close_sends_what_is_queued_and_the_thread_ends(fake: FakeBroker) -> None:
+    producer = asynchronous(fake, queue_buffering_max_ms=600_000, batch_num_messages=7, client_id="ends")
+    assert "ProducerSendThread-ends" in {thread.name for thread in threading.enumerate()}
+    producer.send(*[keyless(number, "single") for number in range(20)])
+    producer.close()
+    assert written(fake, 0, "single") == [str(number) for number in range(20)]
+    assert not {thread.name for thread in threading.enumerate() if thread.name.endswith("ends")}
+
+
+def test_a_queue_that_is_full_and_does_not_wait_keeps_what_it_has(fake: FakeBroker) -> None:
+    release = fake.hold_next(ApiKey.PRODUCE)
+    options = {"queue_enqueue_timeout_ms": 0, "queue_buffering_max_messages": 3, "batch_num_messages": 1}
+    with asynchronous(fake, **options) as producer:
+        producer.send(keyless(0, "single"))
+        fake.wait_until(lambda: bool(fake.requests_of(ApiKey.PRODUCE)))
+        with pytest.raises(QueueFullError) as raised:
+            producer.send(*[keyless(number, "single") for number in range(1, 9)])
+        assert raised.value.queued == 3
+        release.set()
+    assert written(fake, 0, "single") == ["0", "1", "2", "3"]
+
+
+def test_a_queue_that_waits_loses_nothing(fake: FakeBroker) -> None:
+    with asynchronous(fake, queue_buffering_max_messages=10, batch_num_messages=5) as producer:
+        for number in range(100):
+            producer.send(keyless(number, "single"))
+    assert written(fake, 0, "single") == [str(number) for number in range(100)]
+
+
+def test_async_retries_only_what_failed_and_keeps_the_order(fake: FakeBroker) -> None:
+    fake.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS, times=2, topic_partition=tp(3, "orders"))
+    with asynchronous(fake, batch_num_messages=20) as producer:
+        producer.send(*[KeyedMessage("orders", str(number % 4), str(number)) for number in range(60)])
+    for partition in range(4):
+        assert written(fake, partition) == [str(number) for number in range(partition, 60, 4)]
+
+
+def test_what_async_gives_up_is_logged_and_handed_to_on_error_and_the_thread_goes_on(
+    fake: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    given_up: list[tuple[str, list[Any]]] = []
+
+    def on_error(error: KafkaError, messages: Sequence[KeyedMessage]) -> None:
+        given_up.append((error.condition, [message.message for message in messages]))
+        raise RuntimeError("from on_error")
+
+    fake.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS, times=2, topic_partition=tp(1, "orders"))
+    with asynchronous(fake, on_error, message_send_max_retries=1, batch_num_messages=8) as producer:
+        producer.send(*[KeyedMessage("orders", str(number % 4), str(number)) for number in range(16)])
+    assert given_up == [("KAFKA_FAILED_TO_SEND_MESSAGE", ["1", "5"])]
+    assert written(fake, 1) == ["9", "13"]
+    logged = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert logged[0].startswith("! 2 messages are given up: [KAFKA_FAILED_TO_SEND_MESSAGE]")
+    assert logged[1:] == ["! on_error raised"]
+
+
+def test_on_error_may_send_again_and_finds_a_full_queue_full(fake: FakeBroker) -> None:
+    """Waiting there for room would be waiting for its own thread."""
+    results: list[str] = []
+
+    def again(_: KafkaError, messages: Sequence[KeyedMessage]) -> None:
+        try:
+            producer.send(*messages, keyless(2, "single"))
+            results.append("sent")
+        except QueueFullError as error:
+            results.append(f"{error.queued} queued")
+
+    fake.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS)
+    options = {"message_send_max_retries": 0, "queue_buffering_max_messages": 1, "batch_num_messages": 1}
+    with asynchronous(fake, again, **options) as producer:
+        producer.send(keyless(1, "single"))
+        fake.wait_until(lambda: written(fake, 0, "single") == ["1"])
+    assert results == ["1 queued"]
+
+
+def test_on_error_may_close(fake: FakeBroker) -> None:
+    closed = threading.Event()
+
+    def close(*_: object) -> None:
+        producer.close()
+        closed.set()
+
+    fake.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS)
+    producer = asynchronous(fake, close, message_send_max_retries=0, batch_num_messages=1, client_id="closing")
+    producer.send(keyless(1, "single"), keyless(2, "single"))
+    assert closed.wait(WAIT_S)
+    producer.close()
+    assert written(fake, 0, "single") == ["2"]
+    assert not {thread.name for thread in threading.enumerate() if thread.name.endswith("closing")}
+
+
+def test_a_forced_close_tells_of_every_message_that_is_left(fake: FakeBroker) -> None:
+    given_up: list[Any] = []
+    release = fake.hold_next(ApiKey.PRODUCE)
+    producer = asynchronous(
+        fake,
+        lambda _, messages: given_up.extend(message.message for message in messages),
+        batch_num_messages=2,
+        client_id="forced",
+    )
+    producer.send(*[keyless(number, "single") for number in range(7)])
+    fake.wait_until(lambda: bool(fake.requests_of(ApiKey.PRODUCE)))
+    producer.close(0)
+    release.set()
+    assert given_up == [str(number) for number in range(7)]
+    assert not {thread.name for thread in threading.enumerate() if thread.name.endswith("forced")}
+
+
+def test_a_forced_close_ends_a_wait_before_a_retry(fake: FakeBroker) -> None:
+    given_up: list[Any] = []
+    fake.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS)
+    producer = asynchronous(
+        fake, lambda _, messages: given_up.extend(messages), retry_backoff_ms=600_000, client_id="backing-off"
+    )
+    producer.send(keyless(1, "single"))
+    fake.wait_until(lambda: bool(fake.requests_of(ApiKey.PRODUCE)))
+    producer.close(50)
+    assert len(given_up) == 1
+    assert not {thread.name for thread in threading.enumerate() if thread.name.endswith("backing-off")}
+
+
+def test_a_failure_nobody_foresaw_is_told_and_the_thread_goes_on(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up: list[str] = []
+    handle, failing = EventHandler.handle, [True]
+
+    def once_broken(self: EventHandler, messages: Sequence[SerializedMessage]) -> None:
+        if failing.pop() if failing else False:
+            raise ZeroDivisionError
+        handle(self, messages)
+
+    monkeypatch.setattr(EventHandler, "handle", once_broken)
+    with asynchronous(
+        fake, lambda _, messages: given_up.extend(each.message for each in messages), batch_num_messages=1
+    ) as producer:
+        producer.send(keyless(1, "single"), keyless(2, "single"))
+    assert given_up == ["1"]
+    assert written(fake, 0, "single") == ["2"]
+
+
+def test_a_thread_that_cannot_start_leaves_no_producer_behind(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: ProducerSendThread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ProducerSendThread, "start", refuse)
+    with pytest.raises(RuntimeError):
+        asynchronous(fake, client_id="half-made")
+    assert not {thread.name for thread in threading.enumerate() if thread.name.endswith("half-made")}
+
+
+# ---- A REAL BROKER
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_real_broker_has_all_messages_in_order(
+    broker: LocalKafka, topic: Callable[..., str], read_topic: Callable[..., list[ReadRecord]], mode: str
+) -> None:
+    name = topic(partitions=3)
+    options = {"producer_type": mode, "compression_codec": "gzip", "partitioner_class": "kafka.producer.DefaultPartitioner"}
+    with Producer(legacy_options(broker.bootstrap_servers, **options)) as producer:
+        for start in range(0, 1000, 50):
+            producer.send(*[KeyedMessage(name, f"key{n % 7}", str(n)) for n in range(start, start + 50)])
+        producer.send(KeyedMessage(name, message="without a key"))
+    records = read_topic(name)
+    by_key: dict[bytes | None, list[int]] = {}
+    for record in records:
+        if record.key is None:
+            assert record.value == b"without a key"
+            continue
+        assert record.partition == default_partition(record.key.decode(), 3)
+        by_key.setdefault(record.key, []).append(int(record.value or b""))
+    assert len(records) == 1001
+    assert by_key == {f"key{key}".encode(): list(range(key, 1000, 7)) for key in range(7)}

@@ -1,0 +1,165 @@
+"""Delivery: one handle for many rows, told part by part what became of them."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, RecordTooLargeError
+from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, Delivery, OffsetRange, Part
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from tests.fakes.clock import ManualClock
+from tests.producer.harness import tp
+
+
+def part(owner: Delivery, rows: list[int], *, first_delta: int = 0, where: TopicPartition | None = None, size: int = 10) -> Part:
+    sizes = np.full(len(rows), size, np.int32)
+    return Part(owner, where or tp(), first_delta, np.array(rows, np.int32), sizes, size * len(rows))
+
+
+def test_a_handle_is_done_when_its_last_row_is_settled() -> None:
+    delivery = Delivery(3, ManualClock())
+    delivery.acknowledge(part(delivery, [0, 1]), 5, -1)
+    assert not delivery.done()
+    delivery.acknowledge(part(delivery, [2]), 7, -1)
+    assert delivery.done()
+    assert delivery.result() is delivery
+
+
+def test_a_handle_of_no_rows_is_done_from_the_start() -> None:
+    assert Delivery(0, ManualClock()).result(0).acknowledged == 0
+
+
+def test_offsets_count_from_the_batchs_base_offset() -> None:
+    delivery = Delivery(2, ManualClock())
+    delivery.acknowledge(part(delivery, [0, 1], first_delta=4), 100, -1)
+    assert delivery.offsets == {tp(): OffsetRange(first=104, last=105, rows=2, bytes=20)}
+
+
+def test_offsets_of_several_batches_make_one_range_whatever_their_order() -> None:
+    delivery = Delivery(4, ManualClock())
+    delivery.acknowledge(part(delivery, [2, 3]), 50, -1)
+    delivery.acknowledge(part(delivery, [0, 1]), 40, -1)
+    assert delivery.offsets == {tp(): OffsetRange(first=40, last=51, rows=4, bytes=40)}
+
+
+def test_each_topic_partition_has_a_range_of_its_own() -> None:
+    delivery = Delivery(2, ManualClock())
+    delivery.acknowledge(part(delivery, [0]), 3, -1)
+    delivery.acknowledge(part(delivery, [1], where=tp(1)), 9, -1)
+    assert {where.partition: found.first for where, found in delivery.offsets.items()} == {0: 3, 1: 9}
+
+
+@pytest.mark.parametrize("unknown_first", [False, True])
+def test_an_unknown_offset_does_not_spoil_the_known_ones(unknown_first: bool) -> None:
+    """A duplicate that the broker no longer remembers is acknowledged without an offset."""
+    delivery = Delivery(2, ManualClock())
+    offsets = [UNKNOWN_OFFSET, 7] if unknown_first else [7, UNKNOWN_OFFSET]
+    for row, offset in enumerate(offsets):
+        delivery.acknowledge(part(delivery, [row], first_delta=2), offset, -1)
+    assert delivery.offsets[tp()] == OffsetRange(first=9, last=9, rows=2, bytes=20)
+
+
+def test_rows_without_any_known_offset_have_none() -> None:
+    delivery = Delivery(3, ManualClock())
+    delivery.acknowledge(part(delivery, [0, 1, 2]), UNKNOWN_OFFSET, -1)
+    assert delivery.offsets[tp()] == OffsetRange(first=-1, last=-1, rows=3, bytes=30)
+
+
+def test_the_first_error_is_kept_and_raised() -> None:
+    delivery = Delivery(3, ManualClock())
+    first, second = KafkaError("first"), KafkaError("second")
+    delivery.fail(part(delivery, [0]), first, {})
+    delivery.fail(part(delivery, [1, 2]), second, {})
+    assert delivery.error is first
+    assert (delivery.acknowledged, delivery.failed) == (0, 3)
+    with pytest.raises(KafkaError, match="first"):
+        delivery.result(0)
+
+
+def test_an_error_is_raised_when_all_rows_are_settled_not_before() -> None:
+    delivery = Delivery(2, ManualClock())
+    delivery.fail(part(delivery, [0]), KafkaError("first"), {})
+    with pytest.raises(KafkaTimeoutError, match=r"1 of 2 rows are not acknowledged after 10 ms"):
+        delivery.result(10)
+
+
+def test_waiting_ends_after_its_time() -> None:
+    clock = ManualClock()
+    delivery = Delivery(5, clock)
+    before = clock.now_ms()
+    with pytest.raises(KafkaTimeoutError, match=r"^\[KAFKA_TIMEOUT\] 5 of 5 rows"):
+        delivery.result(250)
+    assert clock.now_ms() - before == 250
+
+
+def test_waiting_no_time_only_looks() -> None:
+    with pytest.raises(KafkaTimeoutError):
+        Delivery(1, ManualClock()).result(0)
+
+
+def test_whoever_waits_is_woken_by_the_last_row() -> None:
+    class Telling(Clock):
+        def __init__(self) -> None:
+            self.waits = threading.Event()
+
+        def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+            self.waits.set()  # the condition's lock is held until it waits
+            return super().wait(condition, timeout_ms)
+
+    clock = Telling()
+    delivery = Delivery(2, clock)
+    results: list[Delivery] = []
+    waiter = threading.Thread(target=lambda: results.append(delivery.result(30_000)), daemon=True)
+    waiter.start()
+    assert clock.waits.wait(30)
+    delivery.acknowledge(part(delivery, [0]), 0, -1)
+    delivery.acknowledge(part(delivery, [1]), 1, -1)
+    waiter.join(30)
+    assert results == [delivery]
+
+
+# ---- RECORD ERRORS (KIP-467)
+
+
+def test_the_blamed_row_is_named_by_its_place_in_the_callers_chunk() -> None:
+    delivery = Delivery(3, ManualClock())
+    blamed = RecordTooLargeError("too large")
+    delivery.fail(part(delivery, [17, 23, 42], first_delta=5), KafkaError("batch refused"), {6: blamed})
+    assert str(delivery.error) == "[KAFKA_RECORD_TOO_LARGE] row 23 of this chunk, orders-0: too large"
+
+
+def test_of_several_blamed_rows_the_first_is_named() -> None:
+    delivery = Delivery(3, ManualClock())
+    delivery.fail(part(delivery, [17, 23, 42]), KafkaError("batch refused"), {2: KafkaError("c"), 1: KafkaError("b")})
+    assert "row 23" in str(delivery.error)
+
+
+def test_every_failed_row_is_told_with_its_batch_and_whether_the_broker_named_rows() -> None:
+    delivery = Delivery(5, ManualClock())
+    refused, late = KafkaError("no key"), KafkaTimeoutError("too late")
+    delivery.fail(part(delivery, [17, 23], first_delta=5), KafkaError("batch refused"), {6: refused})
+    delivery.fail(part(delivery, [3], where=tp(1)), KafkaError("batch refused"), {9: refused})
+    delivery.abandon(np.array([4, 5], np.int32), late)
+    told = [(each.rows.tolist(), each.topic_partition, dict(each.blamed), each.rows_are_named) for each in delivery.failures]
+    assert told == [([17, 23], tp(), {23: refused}, True), ([3], tp(1), {}, True), ([4, 5], None, {}, False)]
+    assert delivery.failures[0].error is delivery.error
+    assert delivery.failures[2].error is late
+
+
+def test_an_error_keeps_its_kind_when_its_row_is_named() -> None:
+    delivery = Delivery(1, ManualClock())
+    delivery.fail(part(delivery, [7]), KafkaError("batch refused"), {0: RecordTooLargeError(f"{tp()} (1 records): too large")})
+    assert isinstance(delivery.error, RecordTooLargeError)
+    assert delivery.error.message == f"row 7 of this chunk: {tp()} (1 records): too large"
+
+
+@pytest.mark.parametrize("index", [4, 8])
+def test_a_row_of_another_caller_is_not_blamed_on_this_one(index: int) -> None:
+    delivery = Delivery(3, ManualClock())
+    whole = KafkaError("batch refused")
+    delivery.fail(part(delivery, [0, 1, 2], first_delta=5), whole, {index: KafkaError("not ours")})
+    assert delivery.error is whole

@@ -1,0 +1,368 @@
+"""SortedSlice and SliceLayout: which rows lie in which batch, at which place, before a byte is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+from unittest.mock import ANY, Mock
+
+import numpy as np
+import pytest
+
+from spark_kafka_sink.errors import ProducerClosedError, RecordTooLargeError
+from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
+from spark_kafka_sink.producer.accumulator.delivery import Delivery
+from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout, SortedSlice
+from tests.producer.harness import TOPIC, Accumulation, columns
+
+BATCH = 1024
+ROW = bytes(91)  # 100 bytes as a record: length 2, attributes, two deltas, key 1, value length 2, headers 1, less than 64 rows
+
+
+def sorted_slice(values: Sequence[bytes], partitions: Sequence[int], timestamps: object = 0) -> SortedSlice:
+    rows = np.arange(100, 100 + len(values), dtype=np.int32)
+    return SortedSlice(columns(values, timestamps=timestamps), np.array(partitions, np.int32), rows)
+
+
+def layout_of(stage: Accumulation, rows: SortedSlice) -> SliceLayout:
+    return SliceLayout(stage.accumulator, TOPIC, rows, Delivery(rows.rows, stage.clock))
+
+
+def lay_out(stage: Accumulation, values: Sequence[bytes], partitions: Sequence[int]) -> list[Reservation]:
+    layout = layout_of(stage, sorted_slice(values, partitions))
+    reservations = layout.reserve()
+    assert layout.done
+    return reservations
+
+
+def wait_for_memory(stage: Accumulation, layout: SliceLayout) -> None:
+    blocks, charge, stock = layout.memory_wanted
+    stage.pool.allocate(blocks, 0, charge=charge, into=stock)
+
+
+def memory_in_use(stage: Accumulation) -> int:
+    return stage.pool.total_memory - stage.pool.available_memory
+
+
+def shape(reservations: Sequence[Reservation]) -> list[tuple[int, int, int]]:
+    """(partition, first row, end) of each."""
+    return [(each.queue.topic_partition.partition, each.lo, each.hi) for each in reservations]
+
+
+# ---- ORDER
+
+
+def test_rows_are_sorted_by_partition_and_keep_their_order_within() -> None:
+    rows = sorted_slice([b"%d" % row for row in range(6)], [2, 0, 2, 1, 0, 2])
+    assert rows.original_rows.tolist() == [101, 104, 103, 100, 102, 105]
+    assert rows.run_partitions == [0, 1, 2]
+    assert rows.run_starts.tolist() == [0, 2, 3]
+    assert rows.run_ends.tolist() == [2, 3, 6]
+
+
+@pytest.mark.parametrize("partitions", [[0, 0, 0], [0, 1, 2], [3, 3, 7]])
+def test_rows_that_stand_in_order_stay_where_they_are(partitions: list[int]) -> None:
+    rows = sorted_slice([b"a", b"b", b"c"], partitions)
+    assert rows.original_rows.tolist() == [100, 101, 102]
+
+
+def test_partitions_beyond_16_bits_are_told_apart() -> None:
+    rows = sorted_slice([b"a", b"b", b"c"], [65_536, 0, 131_072])
+    assert rows.run_partitions == [0, 65_536, 131_072]
+    assert rows.original_rows.tolist() == [101, 100, 102]
+
+
+def test_timestamps_and_sizes_move_with_their_rows() -> None:
+    rows = sorted_slice([b"long value", b"x"], [1, 0], timestamps=[50, 60])
+    assert [rows.timestamp_at(0), rows.timestamp_at(1)] == [60, 50]
+    rows.measure(0, 2)
+    assert rows.sizes[0] < rows.sizes[1]
+
+
+# ---- CUTS
+
+
+def test_a_run_is_cut_where_a_batch_is_full() -> None:
+    stage = Accumulation(batch_size=BATCH)
+    reservations = lay_out(stage, [ROW] * 25, [0] * 25)
+    assert shape(reservations) == [(0, 0, 9), (0, 9, 18), (0, 18, 25)]
+    assert [each.batch.closed for each in reservations] == [True, True, False]
+    assert all(each.begins_batch for each in reservations)
+    assert [each.place for each in reservations] == [0, 0, 0]
+
+
+def test_reservations_cover_all_rows_without_a_gap() -> None:
+    stage = Accumulation(batch_size=BATCH)
+    reservations = lay_out(stage, [bytes(size * 7 % 400) for size in range(200)], [row % 5 for row in range(200)])
+    assert reservations[0].lo == 0
+    assert reservations[-1].hi == 200
+    assert all(one.hi == following.lo for one, following in pairwise(reservations))
+
+
+def test_the_open_batch_is_filled_before_a_new_one_is_begun() -> None:
+    stage = Accumulation(batch_size=BATCH)
+    stage.append(*[ROW] * 5)
+    reservations = lay_out(stage, [ROW] * 6, [0] * 6)
+    assert shape(reservations) == [(0, 0, 4), (0, 4, 6)]
+    assert reservations[0].place == 500
+    assert not reservations[0].begins_batch
+    assert reservations[0].batch.record_count == 9
+    assert reservations[0].batch.closed
+
+
+def test_an_open_batch_without_room_for_the_next_row_is_closed() -> None:
+    stage = Accumulation(batch_size=BATCH)
+    stage.append(b"small")
+    (reservation,) = lay_out(stage, [bytes(950)], [0])
+    first, second = stage.accumulator.queues_for(TOPIC, [0])[0].batches
+    assert first.closed
+    assert reservation.batch is second
+
+
+def test_parts_remember_which_rows_of_the_caller_they_hold() -> None:
+    stage = Accumulation(batch_size=BATCH)
+    reservations = lay_out(stage, [ROW] * 4, [1, 0, 1, 0])
+    parts = [each.batch.parts[-1] for each in reservations]
+    assert [part.rows.tolist() for part in parts] == [[101, 103], [100, 102]]
+    assert [part.size_bytes for part in parts] == [200, 200]
+
+
+def test_memory_is_taken_for_what_is_filled_not_for_what_could_be() -> None:
+    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=100 * 16 * 1024)
+    lay_out(stage, [ROW] * 50, list(range(50)))
+    assert memory_in_use(stage) == 50 * 16 * 1024
+
+
+def test_many_bytes_for_one_batch_keep_their_memory_and_are_charged_for() -> None:
+    stage = Accumulation(batch_size=1024 * 1024)
+    block = stage.pool.block_size
+    small, large = lay_out(stage, [ROW] + [bytes(1000)] * 40, [0] + [1] * 40)
+    assert (small.is_segment, large.is_segment) == (False, True)
+    assert large.size_bytes == 40 * 1009
+    assert memory_in_use(stage) == block + 3 * block
+    assert large.batch.memory == PoolMemory([], 3)
+
+
+def test_a_segment_waits_for_a_charge_and_what_is_left_of_it_is_given_back() -> None:
+    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=4 * 16 * 1024)
+    held = stage.pool.allocate(2, 0)
+    layout = layout_of(stage, sorted_slice([bytes(1000)] * 40, [0] * 40))
+    assert layout.reserve() == []
+    stage.pool.deallocate(held)
+    wait_for_memory(stage, layout)
+    assert memory_in_use(stage) == 3 * 16 * 1024
+    (reservation,) = layout.reserve()
+    assert reservation.batch.memory == PoolMemory([], 3)
+    assert memory_in_use(stage) == 3 * 16 * 1024
+
+
+def prepaid_layout(
+    stage: Accumulation, values: Sequence[bytes], partitions: Sequence[int], charge: int
+) -> tuple[SliceLayout, PoolMemory]:
+    rows, prepaid = sorted_slice(values, partitions), stage.pool.allocate(0, 0, charge=charge)
+    return SliceLayout(stage.accumulator, TOPIC, rows, Delivery(rows.rows, stage.clock), prepaid=prepaid), prepaid
+
+
+def test_rows_that_are_paid_for_use_the_pool_while_it_has_memory() -> None:
+    stage = Accumulation(batch_size=BATCH, buffer_memory=8 * BATCH)
+    layout, prepaid = prepaid_layout(stage, [ROW] * 3, [0, 1, 2], charge=1)
+    assert [(each.is_segment, each.charge) for each in layout.reserve()] == [(False, 0)] * 3
+    assert prepaid == PoolMemory([], 1)
+    assert memory_in_use(stage) == 4 * BATCH
+
+
+def test_rows_that_are_paid_for_find_room_when_the_pool_is_empty() -> None:
+    """The Sender must not wait for memory that only it gives back."""
+    stage = Accumulation(batch_size=BATCH, buffer_memory=4 * BATCH)
+    layout, prepaid = prepaid_layout(stage, [ROW] * 18, [0] * 18, charge=2)
+    held = stage.pool.allocate(2, 0)
+    first, second = layout.reserve()
+    assert [(each.is_segment, each.charge) for each in (first, second)] == [(True, 1), (True, 1)]
+    assert prepaid == PoolMemory()
+    assert stage.pool.available_memory == 0
+    for memory in (held, first.batch.memory, second.batch.memory):
+        stage.pool.deallocate(memory)
+    assert stage.is_whole
+
+
+def test_a_batch_is_charged_for_its_segments_together() -> None:
+    stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH)
+    held = stage.pool.allocate(0, 0, charge=1)
+    for expected in (1, 0, 0):
+        layout = SliceLayout(stage.accumulator, TOPIC, sorted_slice([ROW], [0]), Delivery(1, stage.clock), prepaid=held)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stage.pool, "try_allocate", lambda *_, **__: None)
+            (reservation,) = layout.reserve()
+        assert reservation.charge == expected
+    assert reservation.batch.memory == PoolMemory([], 1)
+
+
+def test_only_the_rounding_is_overdrawn() -> None:
+    """100 bytes in each of three batches: in fact less than the one block that was charged, but counted as three."""
+    stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH)
+    layout, _ = prepaid_layout(stage, [ROW] * 3, [0, 1, 2], charge=1)
+    held = stage.pool.allocate(1, 0)
+    reservations = layout.reserve()
+    assert [each.charge for each in reservations] == [1, 1, 1]
+    stage.pool.deallocate(held)
+    assert stage.pool.available_memory == 0
+    for each in reservations:
+        stage.pool.deallocate(each.batch.memory)
+    assert stage.is_whole
+
+
+def test_memory_for_many_partitions_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Accumulation(batch_size=BATCH)
+    asked = Mock(wraps=stage.pool.try_allocate)
+    monkeypatch.setattr(stage.pool, "try_allocate", asked)
+    lay_out(stage, [ROW] * 50, list(range(50)))
+    asked.assert_called_once_with(50, charge=0, into=ANY, ahead=False)
+
+
+@pytest.mark.parametrize("partitions", [[0] * 300, [0] * 150 + [1] * 150])
+def test_rows_that_fill_open_batches_and_begin_new_ones_are_measured_together(partitions: list[int]) -> None:
+    stage = Accumulation(batch_size=BATCH)
+    stage.append(*[ROW] * 5, partition=[0, 1, 0, 1, 0])
+    rows = sorted_slice([ROW] * 300, partitions)
+    measure = Mock(wraps=rows.measure)
+    rows.measure = measure  # type: ignore[method-assign]
+    reservations = layout_of(stage, rows).reserve()
+    measure.assert_called_once_with(0, 300)
+    assert [each.hi for each in reservations][-1] == 300
+    for each in reservations:
+        assert each.batch.record_bytes <= each.batch.raw_limit
+        assert each.batch.closed == (each.hi not in rows.run_ends)
+
+
+def test_without_memory_for_all_partitions_those_get_some_for_which_there_is() -> None:
+    stage = Accumulation(batch_size=BATCH, buffer_memory=3 * BATCH)
+    layout = layout_of(stage, sorted_slice([ROW] * 5, range(5)))
+    assert shape(layout.reserve()) == [(0, 0, 1), (1, 1, 2), (2, 2, 3)]
+    assert layout.reserve() == []
+
+
+def test_deltas_of_two_and_three_bytes_are_counted() -> None:
+    """The 65th row of a batch takes one byte more than the first, the 8193rd two."""
+    stage = Accumulation(batch_size=1024 * 1024)
+    reservations = lay_out(stage, [b""] * 10_000, [0] * 10_000)
+    sizes = np.concatenate([each.batch.parts[-1].sizes for each in reservations])
+    assert sizes[[0, 63, 64, 8191, 8192]].tolist() == [7, 7, 8, 8, 9]
+    assert reservations[0].batch is reservations[-1].batch
+
+
+# ---- OTHERS AT THE SAME TIME
+
+
+def test_a_place_that_somebody_else_took_meanwhile_is_measured_anew() -> None:
+    stage = Accumulation(batch_size=BATCH)
+    stage.append(ROW)
+    layout = layout_of(stage, sorted_slice([ROW] * 3, [0] * 3))
+    guesses = layout._guess_all_runs()
+    assert guesses[0].count == 1
+    stage.append(ROW)  # now the batch holds two
+    layout._take_place(layout._queues[0], guesses[0])
+    assert layout.reservations == []
+    (reservation,) = layout.reserve()
+    assert reservation.batch.parts[-1].first_delta == 2
+
+
+def test_a_place_in_a_batch_that_was_drained_meanwhile_is_not_taken() -> None:
+    stage = Accumulation(batch_size=BATCH)
+    stage.append(ROW)
+    layout = layout_of(stage, sorted_slice([ROW], [0]))
+    guess = layout._guess_all_runs()[0]
+    stage.accumulator.queues_for(TOPIC, [0])[0].batches.popleft().closed = True
+    layout._take_place(layout._queues[0], guess)
+    assert layout.reservations == []
+    (reservation,) = layout.reserve()
+    assert reservation.begins_batch
+
+
+def test_blocks_taken_for_a_place_that_is_gone_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Accumulation(batch_size=BATCH)
+    layout = layout_of(stage, sorted_slice([ROW], [0]))
+    try_allocate = stage.pool.try_allocate
+
+    def while_somebody_else_begins_the_batch(block_count: int, **more: Any) -> PoolMemory | None:
+        monkeypatch.undo()
+        stage.append(b"somebody else")
+        return try_allocate(block_count, **more)
+
+    monkeypatch.setattr(stage.pool, "try_allocate", while_somebody_else_begins_the_batch)
+    (reservation,) = layout.reserve()
+    assert reservation.place > 0
+    assert memory_in_use(stage) == BATCH
+
+
+# ---- MEMORY RUNS OUT
+
+
+def test_what_found_memory_is_reserved_and_the_rest_waits() -> None:
+    stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH)
+    layout = layout_of(stage, sorted_slice([ROW] * 40, [0] * 40))
+    assert shape(layout.reserve()) == [(0, 0, 9), (0, 9, 18)]
+    assert not layout.done
+    assert layout.reserve() == []
+    assert stage.is_whole is False
+
+
+def test_memory_that_was_waited_for_is_used_for_the_row_that_waited() -> None:
+    stage = Accumulation(batch_size=BATCH, buffer_memory=BATCH)
+    held = stage.pool.allocate(1, 0)
+    layout = layout_of(stage, sorted_slice([ROW], [0]))
+    assert layout.reserve() == []
+    stage.pool.deallocate(held)
+    wait_for_memory(stage, layout)
+    assert stage.pool.available_memory == 0
+    assert len(layout.reserve()) == 1
+    assert layout.done
+
+
+def test_memory_that_was_waited_for_and_is_no_longer_needed_is_given_back() -> None:
+    """Meanwhile the partition's batch was drained, or another has room."""
+    stage = Accumulation(batch_size=BATCH, buffer_memory=3 * BATCH)
+    layout = layout_of(stage, sorted_slice([ROW], [0]))
+    held = stage.pool.allocate(3, 0)
+    assert layout.reserve() == []
+    stage.pool.deallocate(held)
+    wait_for_memory(stage, layout)
+    stage.append(b"somebody else's batch has room")
+    assert len(layout.reserve()) == 1
+    assert memory_in_use(stage) == BATCH
+
+
+def test_a_row_that_no_memory_could_hold_is_refused() -> None:
+    stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH)
+    layout = layout_of(stage, sorted_slice([bytes(3 * BATCH)], [0]))
+    assert layout.reserve() == []
+    with pytest.raises(RecordTooLargeError):
+        wait_for_memory(stage, layout)
+
+
+def test_rows_that_had_found_room_when_reserve_raises_are_still_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were lost with the stack: their batches, reserved for ever, could neither be drained nor expire."""
+    stage = Accumulation(batch_size=BATCH)
+    layout = layout_of(stage, sorted_slice([ROW] * 3, [0, 1, 2]))
+    checks = iter([None, None, ProducerClosedError("closed meanwhile")])
+
+    def check_open() -> None:
+        error = next(checks)
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(stage.accumulator, "check_open", check_open)
+    with pytest.raises(ProducerClosedError):
+        layout.reserve()
+    assert shape(layout.reservations) == [(0, 0, 1), (1, 1, 2)]
+    assert layout.rows_without_place().tolist() == [102]
+    assert memory_in_use(stage) == 2 * BATCH
+
+
+def test_a_closed_producer_takes_no_place_and_keeps_no_block() -> None:
+    stage = Accumulation(batch_size=BATCH)
+    layout = layout_of(stage, sorted_slice([ROW], [0]))
+    stage.accumulator._closed = True
+    with pytest.raises(ProducerClosedError):
+        layout.reserve()
+    assert stage.is_whole

@@ -1,0 +1,112 @@
+"""The table of fates: what becomes of a batch, for each error and each combination of facts that makes a difference."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.producer.sender.retry import Attempt, Decision, decide
+from spark_kafka_sink.protocol.error_codes import ERROR_CODES, ErrorCode, Errors
+
+COMPLETE, RETRY, NEW_EPOCH, SPLIT, FAIL, FATAL = Decision
+PLAIN = Attempt(record_count=10, may_retry=True)
+IDEMPOTENT = replace(PLAIN, idempotent=True)
+
+# (error, facts that differ from PLAIN, decision)
+TABLE: list[tuple[ErrorCode, dict[str, Any], Decision]] = [
+    (Errors.NONE, {}, COMPLETE),
+    (Errors.NONE, {"may_retry": False}, COMPLETE),
+    (Errors.NONE, {"done": True, "may_retry": False}, COMPLETE),
+    # written by an attempt before
+    (Errors.DUPLICATE_SEQUENCE_NUMBER, {"idempotent": True}, COMPLETE),
+    (Errors.DUPLICATE_SEQUENCE_NUMBER, {"idempotent": True, "may_retry": False}, COMPLETE),
+    # retriable
+    (Errors.NOT_LEADER_OR_FOLLOWER, {}, RETRY),
+    (Errors.NOT_LEADER_OR_FOLLOWER, {"idempotent": True}, RETRY),
+    (Errors.NOT_LEADER_OR_FOLLOWER, {"may_retry": False}, FAIL),
+    (Errors.NETWORK_EXCEPTION, {}, RETRY),
+    (Errors.REQUEST_TIMED_OUT, {}, RETRY),
+    (Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND, {}, RETRY),
+    (Errors.UNKNOWN_TOPIC_OR_PARTITION, {}, RETRY),
+    (Errors.UNKNOWN_TOPIC_ID, {}, RETRY),
+    (Errors.CORRUPT_MESSAGE, {}, RETRY),
+    (Errors.KAFKA_STORAGE_ERROR, {}, RETRY),
+    (Errors.THROTTLING_QUOTA_EXCEEDED, {}, RETRY),
+    # not retriable: this batch only
+    (Errors.INVALID_RECORD, {}, FAIL),
+    (Errors.TOPIC_AUTHORIZATION_FAILED, {"idempotent": True}, FAIL),
+    (Errors.RECORD_LIST_TOO_LARGE, {}, FAIL),
+    (Errors.UNSUPPORTED_FOR_MESSAGE_FORMAT, {"idempotent": True}, FAIL),
+    (Errors.INVALID_PRODUCER_EPOCH, {"idempotent": True}, FAIL),
+    (Errors.UNKNOWN_SERVER_ERROR, {}, FAIL),
+    # too large: split, unless there is nothing to split or nobody waits for it
+    (Errors.MESSAGE_TOO_LARGE, {}, SPLIT),
+    (Errors.MESSAGE_TOO_LARGE, {"record_count": 2}, SPLIT),
+    (Errors.MESSAGE_TOO_LARGE, {"may_retry": False}, SPLIT),  # does not use up a retry
+    (Errors.MESSAGE_TOO_LARGE, {"record_count": 1}, FAIL),
+    (Errors.MESSAGE_TOO_LARGE, {"done": True}, FAIL),
+    # fatal: no batch of this producer will fare better
+    (Errors.CLUSTER_AUTHORIZATION_FAILED, {"idempotent": True}, FATAL),
+    (Errors.PRODUCER_FENCED, {"idempotent": True}, FATAL),
+    (Errors.UNSUPPORTED_VERSION, {}, FATAL),
+    (Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, {"idempotent": True}, FATAL),
+    # out of order: a gap before this batch
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {}, FAIL),  # nothing to be done without sequences
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_first": False, "is_next": False}, RETRY),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_first": False, "unresolved": True}, RETRY),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": True}, NEW_EPOCH),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": False}, RETRY),  # overtaken: a new epoch is no help
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": True, "sequence_was_reset": True}, RETRY),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "unresolved": True, "is_next": False}, NEW_EPOCH),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "unresolved": True, "sequence_was_reset": True}, NEW_EPOCH),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": True, "may_retry": False}, FAIL),
+    (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, {"idempotent": True, "is_next": False, "may_retry": False}, FAIL),
+    # the broker forgot this producer
+    (Errors.UNKNOWN_PRODUCER_ID, {"log_start_offset": 5}, FAIL),
+    (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": -1}, RETRY),
+    (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": 5}, NEW_EPOCH),
+    (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": 5, "is_first": False}, RETRY),
+    (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": 5, "sequence_was_reset": True}, RETRY),
+    (Errors.UNKNOWN_PRODUCER_ID, {"idempotent": True, "log_start_offset": 5, "may_retry": False}, FAIL),
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "facts", "decision"),
+    TABLE,
+    ids=[f"{error.name}-{','.join(f'{name}={value}' for name, value in facts.items()) or 'plain'}" for error, facts, _ in TABLE],
+)
+def test_the_fate_of_a_batch(error: ErrorCode, facts: dict[str, Any], decision: Decision) -> None:
+    assert decide(error, replace(PLAIN, **facts)) is decision
+
+
+RULED = {error for error, _, decision in TABLE if decision not in (RETRY, FAIL)} | {
+    Errors.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    Errors.UNKNOWN_PRODUCER_ID,
+}
+
+
+@pytest.mark.parametrize("attempt", [PLAIN, IDEMPOTENT], ids=["plain", "idempotent"])
+@pytest.mark.parametrize("error", [code for code in ERROR_CODES.values() if code not in RULED], ids=lambda error: error.name)
+def test_an_error_without_a_rule_follows_its_flag(error: ErrorCode, attempt: Attempt) -> None:
+    assert decide(error, attempt) is (RETRY if error.retriable else FAIL)
+
+
+def test_an_error_newer_than_this_client_fails() -> None:
+    assert decide(Errors.for_code(30_000), IDEMPOTENT) is FAIL
+
+
+def test_nothing_is_retried_that_may_not_be() -> None:
+    """All errors with all facts: RETRY and RETRY_IN_NEW_EPOCH need may_retry, and a batch that is done is never split."""
+    flags = [field.name for field in fields(Attempt) if field.type == "bool"]
+    for values in itertools.product([False, True], repeat=len(flags)):
+        attempt = Attempt(record_count=2, **{"log_start_offset": 3}, **dict(zip(flags, values, strict=True)))  # type: ignore[arg-type]
+        for error in ERROR_CODES.values():
+            decision = decide(error, attempt)
+            assert attempt.may_retry or decision not in (RETRY, NEW_EPOCH)
+            assert not attempt.done or decision is not SPLIT
+            assert attempt.idempotent or decision is not NEW_EPOCH
+            assert (decision is COMPLETE) == (error in (Errors.NONE, Errors.DUPLICATE_SEQUENCE_NUMBER))

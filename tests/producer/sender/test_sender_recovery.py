@@ -1,0 +1,530 @@
+"""After a batch was given up: what follows it is written once and in order, and nobody waits for ever.
+
+SimulatedBrokers keep the logs and check sequences as leaders do. The first half is about sequence numbers, the second about
+exceptions, of callbacks and of the Sender's own code.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.errors import AuthenticationError, KafkaError
+from spark_kafka_sink.producer.accumulator.delivery import Delivery, Part
+from spark_kafka_sink.producer.record_gatherer import RecordDetails, RecordFuture
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.messages.produce import ProduceResponse
+from tests.producer.harness import TOPIC, Stage, partition_answer, produce_response, tp
+from tests.producer.simulated_brokers import Fate, SimulatedBrokers
+
+
+class Scene:
+    """An idempotent producer with one partition that the brokers know: `introduction` is in its log."""
+
+    def __init__(self, **options: object) -> None:
+        self.stage = Stage(enable_idempotence=True, **options)  # type: ignore[arg-type]
+        self.brokers = SimulatedBrokers(self.stage)
+        self.write(b"introduction")
+
+    def write(self, value: bytes) -> Delivery:
+        """A row while the brokers behave."""
+        delivery = self.stage.send(value)
+        self.settle()
+        return delivery
+
+    def settle(self) -> None:
+        """Until nothing is left to do; the brokers behave."""
+        for _ in range(50):
+            self.brokers.answer_all()
+            self.stage.back_off()
+            self.stage.run()
+            if not self.stage.accumulator.has_incomplete() and not self.stage.in_flight:
+                return
+        raise AssertionError("rows are not settled")
+
+    def fail_with(self, carried_out: bool, error: ErrorCode) -> None:
+        """The oldest request's answer, which the log may contradict."""
+        (request,) = self.stage.in_flight
+        if carried_out:
+            self.brokers._answer_to(request, Fate.ANSWER)
+        self.stage.client.respond(
+            produce_response(partition_answer(0, error)) if error else ProduceResponse(responses=()), request=request
+        )
+        self.stage.run()
+
+    def log(self) -> list[bytes | None]:
+        return self.brokers.logs[tp()].values
+
+
+# ---- SEQUENCES AFTER A BATCH OF UNKNOWN OUTCOME
+
+
+def exhausted_by_disconnects(scene: Scene, carried_out: bool) -> None:
+    for _ in range(3):
+        scene.brokers.answer(0, Fate.DISCONNECT_AFTER_ALL if carried_out else Fate.DISCONNECT_BEFORE)
+        scene.stage.back_off()
+        scene.stage.run(2)
+
+
+def exhausted_by_time_outs(scene: Scene, carried_out: bool) -> None:
+    for _ in range(3):
+        if carried_out:
+            scene.brokers._answer_to(scene.stage.in_flight[0], Fate.ANSWER)
+        scene.stage.clock.advance(scene.stage.config.request_timeout_ms + 1)
+        scene.stage.run()
+        scene.stage.back_off()
+        scene.stage.run(2)
+
+
+def exhausted_by(error: ErrorCode) -> Callable[[Scene, bool], None]:
+    def fail(scene: Scene, carried_out: bool) -> None:
+        for _ in range(3):
+            scene.fail_with(carried_out, error)
+            scene.stage.back_off()
+            scene.stage.run()
+
+    fail.__name__ = f"exhausted_by_{error.name}"
+    return fail
+
+
+def refused_at_once_by(error: ErrorCode) -> Callable[[Scene, bool], None]:
+    def fail(scene: Scene, carried_out: bool) -> None:
+        scene.fail_with(carried_out, error)
+
+    fail.__name__ = f"refused_at_once_by_{error.name}"
+    return fail
+
+
+def expired_in_the_queue_after_an_attempt(scene: Scene, carried_out: bool) -> None:
+    scene.brokers.answer(0, Fate.DISCONNECT_AFTER_ALL if carried_out else Fate.DISCONNECT_BEFORE)
+    scene.stage.client.node(0).unreachable_until_ms = scene.stage.now_ms + scene.stage.config.delivery_timeout_ms
+    scene.stage.clock.advance(scene.stage.config.delivery_timeout_ms)
+    scene.stage.run()
+
+
+def expired_in_flight(scene: Scene, carried_out: bool) -> None:
+    if carried_out:
+        scene.brokers._answer_to(scene.stage.in_flight[0], Fate.ANSWER)
+    scene.stage.client._sent_ms = dict.fromkeys(scene.stage.client._sent_ms, 1 << 60)  # the request itself never times out
+    scene.stage.clock.advance(scene.stage.config.delivery_timeout_ms)
+    scene.stage.run()
+    scene.brokers.answer(0, Fate.DISCONNECT_BEFORE)
+
+
+def answered_when_its_time_was_over(scene: Scene, carried_out: bool) -> None:
+    """The connection is lost and delivery.timeout.ms passes in one and the same poll."""
+    scene.stage.clock.advance(scene.stage.config.delivery_timeout_ms)
+    scene.brokers.answer(0, Fate.DISCONNECT_AFTER_ALL if carried_out else Fate.DISCONNECT_BEFORE)
+
+
+def aborted_by_a_refused_login(scene: Scene, carried_out: bool) -> None:
+    if carried_out:
+        scene.brokers._answer_to(scene.stage.in_flight[0], Fate.ANSWER)
+    scene.stage.client.fail_authentication(0, AuthenticationError("node 0: who are you?"))
+    scene.stage.run()
+    scene.stage.back_off()
+    scene.stage.run()
+    scene.stage.client.node(0).backing_off_until_ms = 0
+
+
+def not_mentioned_in_the_answer(scene: Scene, carried_out: bool) -> None:
+    scene.fail_with(carried_out, Errors.NONE)
+
+
+WAYS_TO_FAIL = [
+    exhausted_by_disconnects,
+    exhausted_by_time_outs,
+    exhausted_by(Errors.REQUEST_TIMED_OUT),
+    exhausted_by(Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND),
+    exhausted_by(Errors.NOT_LEADER_OR_FOLLOWER),
+    exhausted_by(Errors.KAFKA_STORAGE_ERROR),
+    refused_at_once_by(Errors.UNKNOWN_SERVER_ERROR),
+    not_mentioned_in_the_answer,
+    expired_in_the_queue_after_an_attempt,
+    expired_in_flight,
+    answered_when_its_time_was_over,
+    aborted_by_a_refused_login,
+]
+
+
+@pytest.mark.parametrize("carried_out", [False, True], ids=["not-written", "written"])
+@pytest.mark.parametrize("way_to_fail", WAYS_TO_FAIL, ids=lambda way: way.__name__)
+def test_rows_after_a_batch_of_unknown_outcome_are_written(way_to_fail: Callable[[Scene, bool], None], carried_out: bool) -> None:
+    """With retries=2 a batch ran out of retries by disconnects: nothing marked its sequence numbers as unresolved, and the
+    broker refused every later batch of the partition as OUT_OF_ORDER_SEQUENCE_NUMBER: six of six, for ever."""
+    scene = Scene(retries=2, request_timeout_ms=10_000, delivery_timeout_ms=60_000)
+    lost = scene.stage.send(b"lost")
+    way_to_fail(scene, carried_out)
+    assert lost.failed == 1
+    later = [b"row %d" % number for number in range(6)]
+    for value in later:
+        assert scene.write(value).error is None
+    assert scene.log() == [b"introduction", *[b"lost"] * carried_out, *later]
+    scene.settle()
+    assert scene.stage.is_whole
+
+
+@pytest.mark.parametrize("fate", [Fate.DISCONNECT_BEFORE, Fate.DISCONNECT_AFTER_ONE, Fate.DISCONNECT_AFTER_ALL])
+@pytest.mark.parametrize("retries", [1, 2, 3])
+def test_batches_behind_one_that_ran_out_of_retries_are_written_once(retries: int, fate: Fate) -> None:
+    scene = Scene(retries=retries)
+    first = scene.stage.send(b"1")
+    others = [scene.stage.send(b"%d" % number) for number in (2, 3)]
+    for _ in range(retries + 1):
+        scene.brokers.answer(0, fate)
+        scene.stage.back_off()
+        scene.stage.run(2)
+    scene.settle()
+    later = scene.write(b"later")
+    assert later.error is None
+    log = scene.log()
+    assert len(set(log)) == len(log)
+    assert log == sorted(log, key=[b"introduction", b"1", b"2", b"3", b"later"].index)
+    assert all(delivery.done() for delivery in (first, *others))
+    for value, delivery in zip((b"1", b"2", b"3"), (first, *others), strict=True):
+        assert value in log or delivery.failed
+
+
+# ---- WHAT IS KNOWN OF AN OUTCOME
+
+
+@pytest.mark.parametrize("fate", [Fate.DISCONNECT_AFTER_ALL, Fate.DISCONNECT_AFTER_ONE, Fate.DISCONNECT_BEFORE])
+def test_batches_that_may_have_been_written_are_not_numbered_anew(fate: Fate) -> None:
+    """When the connection was lost in the poll in which delivery.timeout.ms ran out, the batch counted as refused because
+    `attempts` was below `retries`. The epoch was bumped, and younger batches, which the broker had written as well, were sent
+    again as sequence 0 of the new epoch: they were in the log twice."""
+    scene = Scene(request_timeout_ms=3000, delivery_timeout_ms=3000)
+    first = scene.stage.send(b"1")
+    scene.stage.clock.advance(2000)
+    second = scene.stage.send(b"2")
+    third = scene.stage.send(b"3")
+    scene.stage.clock.advance(1000)
+    scene.brokers.answer(0, fate)
+    assert first.failed == 1
+    assert not second.done()
+    for _ in range(15):
+        scene.stage.clock.advance(100)
+        scene.stage.run()
+        scene.brokers.answer_all()
+    assert (second.acknowledged, third.acknowledged) == (1, 1)
+    assert scene.log() == [b"introduction", *[b"1"] * (fate is not Fate.DISCONNECT_BEFORE), b"2", b"3"]
+
+
+def test_a_refusal_does_not_undo_the_doubt_of_an_earlier_attempt() -> None:
+    """The first attempt of a batch was written, its answer was lost. The last one was refused for good: that says of the last
+    attempt only that it is not in the log."""
+    scene = Scene()
+    first, second = scene.stage.send(b"1"), scene.stage.send(b"2")
+    scene.brokers.answer(0, Fate.DISCONNECT_AFTER_ALL)
+    scene.stage.back_off()
+    scene.stage.run(2)
+    scene.brokers.answer(0, Fate.REFUSE_FOR_GOOD)
+    assert first.failed == 1
+    scene.settle()
+    assert second.acknowledged == 1
+    assert scene.log() == [b"introduction", b"1", b"2"]
+
+
+def test_a_new_epoch_waits_for_the_answers_of_batches_in_flight() -> None:
+    """The brokers had lost the producer's state, and accept whatever comes first: the batch behind the refused one is written,
+    and its answer is lost. Numbered anew at once it would be written twice."""
+    scene = Scene()
+    first, second = scene.stage.send(b"1"), scene.stage.send(b"2")
+    scene.brokers.logs[tp()].producers.clear()
+    of_first, of_second = scene.stage.in_flight
+    scene.brokers.answer(0, Fate.REFUSE_FOR_GOOD)
+    assert first.failed == 1
+    scene.stage.run(2)
+    assert scene.stage.txn.producer.epoch == 0
+    assert scene.stage.in_flight == [of_second]
+    scene.brokers.answer(0, Fate.DISCONNECT_AFTER_ALL)
+    scene.settle()
+    assert of_first is not of_second
+    assert second.acknowledged == 1
+    assert scene.log() == [b"introduction", b"2"]
+    assert scene.write(b"3").error is None
+
+
+# ---- WHAT CALLBACKS RAISE
+
+
+def leave(*_: object) -> None:
+    sys.exit("enough")
+
+
+def gather(stage: Stage, value: bytes, callback: Callable[..., None] | None, partition: int = 0) -> RecordFuture:
+    details = RecordDetails(partition=partition, timestamp=0)
+    return stage.gatherer.begin(TOPIC, stage.metadata.cluster(), None, value, callback, len(value), details)
+
+
+class LeavingOwner:
+    """Ends the thread when it is told of its rows."""
+
+    def __init__(self) -> None:
+        self.told = 0
+
+    def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
+        self.told += part.row_count
+        leave(base_offset, log_append_time_ms)
+
+    def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
+        self.told += part.row_count
+        leave(error, record_errors)
+
+    abandon: Any = None
+
+
+def test_rows_are_settled_although_the_callback_of_another_ends_the_thread() -> None:
+    """sys.exit() in a callback passed `except Exception`. The batch was done but still counted as incomplete, so that the end of
+    the Sender met it, raised, and left all other rows, and the records that were gathered, without an answer for ever."""
+    stage = Stage(linger_ms=60_000, leaders={TOPIC: (0, 0, 1)}, batch_size=1024)
+    told: list[bytes] = []
+    records = [
+        gather(stage, b"a", leave),
+        gather(stage, b"b", lambda *_: told.append(b"b")),
+        gather(stage, b"c", leave),
+        gather(stage, b"d", lambda *_: told.append(b"d")),
+    ]
+    stage.gatherer.encode_all(0)
+    owner = LeavingOwner()
+    stage.append(b"e", owner=owner)
+    same_batch, same_request = stage.append(b"f"), stage.append(b"g", partition=1)
+    same_poll, queued = stage.append(b"h", partition=2), None
+    stage.accumulator._flushes_in_progress = 1  # nothing lingers
+    stage.run()
+    stage.accumulator._flushes_in_progress = 0
+    first, second = sorted(stage.in_flight, key=lambda request: request.node_id)
+    queued, gathered = stage.append(b"i"), gather(stage, b"j", leave)
+    stage.client.respond(produce_response(partition_answer(0), partition_answer(1)), request=first)
+    stage.client.respond(produce_response(partition_answer(2)), request=second)
+    stage.sender.run()
+    assert all(record.exception(0) is None for record in records)
+    assert told == [b"b", b"d"]
+    assert owner.told == 1
+    for delivery in (same_batch, same_request, same_poll):
+        assert delivery.acknowledged == 1
+    assert isinstance(stage.sender.failure, SystemExit)
+    for error in (queued.error, gathered.exception(0)):
+        assert str(error) == "[KAFKA_INTERNAL_ERROR] The producer's sender thread failed: SystemExit('enough')"
+    assert not stage.accumulator.has_incomplete()
+    assert stage.is_whole
+
+
+@pytest.mark.parametrize("ending", ["expired", "aborted", "fatal"])
+def test_rows_fail_although_the_callback_of_another_ends_the_thread(ending: str) -> None:
+    stage = Stage(enable_idempotence=True, leaders={TOPIC: (0, 0)}, request_timeout_ms=1000, delivery_timeout_ms=1000)
+    owners = [LeavingOwner(), LeavingOwner()]
+    for partition, owner in enumerate(owners):
+        stage.append(b"a", partition=partition, owner=owner)
+    others = [stage.append(b"b", partition=partition) for partition in (0, 1)]
+    records = [gather(stage, b"c", leave), gather(stage, b"d", leave)]
+    if ending == "expired":
+        stage.client.set_unreachable(0, 10_000)
+        stage.clock.advance(1000)
+    elif ending == "aborted":
+        stage.client.fail_authentication(0, AuthenticationError("who are you?"))
+    else:
+        stage.txn.become_fatal(KafkaError("fatal"))
+    stage.sender.run()
+    assert [owner.told for owner in owners] == [1, 1]
+    assert [delivery.failed for delivery in others] == [1, 1]
+    assert all(record.exception(0) is not None for record in records)
+    assert isinstance(stage.sender.failure, SystemExit)
+    assert stage.is_whole
+
+
+def test_later_writes_are_told_what_ended_the_sender() -> None:
+    stage = Stage()
+    stage.send(b"a", owner=LeavingOwner())
+    stage.client.respond(produce_response(partition_answer()))
+    stage.sender.run()
+    for write in (lambda: stage.append(b"b"), lambda: gather(stage, b"c", None), lambda: stage.pool.allocate(1, 0)):
+        with pytest.raises(KafkaError, match=r"^\[KAFKA_INTERNAL_ERROR\] .* SystemExit\('enough'\)"):
+            write()
+    version = stage.metadata.request_update("a caller waits")
+    with pytest.raises(KafkaError, match=r"^\[KAFKA_INTERNAL_ERROR\] .* SystemExit\('enough'\)"):
+        stage.metadata.await_update(version or 10_000, 0)
+
+
+# ---- WHAT THE SENDER'S OWN CODE RAISES
+
+
+class Trouble:
+    """Takes the place of a method: raises so many times, then does what the method does."""
+
+    def __init__(self, method: Callable[..., Any], error: BaseException, times: int = 1) -> None:
+        self._method = method
+        self._error = error
+        self.left = times
+
+    def __call__(self, *args: Any, **more: Any) -> Any:
+        if self.left:
+            self.left -= 1
+            raise self._error
+        return self._method(*args, **more)
+
+
+def let_fail(holder: object, method: str, error: BaseException, times: int = 1) -> Trouble:
+    trouble = Trouble(getattr(holder, method), error, times)
+    setattr(holder, method, trouble)
+    return trouble
+
+
+BUG = ZeroDivisionError("a bug")
+
+
+def behaving(stage: Stage) -> SimulatedBrokers:
+    """Brokers that answer in every poll, so that the Sender's own loop can run."""
+    brokers = SimulatedBrokers(stage)
+    poll = stage.client.poll
+
+    def answering(timeout_ms: int, now_ms: int) -> Any:
+        for request in stage.in_flight:
+            stage.client.respond(brokers._answer_to(request, Fate.ANSWER), request=request)
+        stage.clock.advance(10)
+        return poll(timeout_ms, now_ms)
+
+    stage.client.poll = answering  # type: ignore[method-assign]
+    return brokers
+
+
+def run_to_the_end(stage: Stage) -> None:
+    stage.sender.initiate_close()
+    stage.sender.run()
+
+
+@pytest.mark.parametrize("error", [BUG, MemoryError(), KafkaError("of our own")], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    ("part", "method"),
+    [
+        ("client", "poll"),
+        ("client", "send"),
+        ("client", "ready"),
+        ("accumulator", "ready"),
+        ("accumulator", "drain"),
+        ("accumulator", "expired_batches"),
+        ("metadata", "cluster"),
+        ("metrics", "request_sent"),
+        ("txn", "maybe_resolve"),
+        ("sender", "_produce_request"),
+    ],
+)
+def test_a_round_that_fails_is_followed_by_one_that_works(
+    part: str, method: str, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any exception ended the Sender: all rows failed, and the producer was of no use any more. Java logs it and goes on."""
+    stage = Stage(enable_idempotence=True)
+    brokers = behaving(stage)
+    deliveries = [stage.append(b"%d" % number) for number in range(3)]
+    trouble = let_fail(getattr(stage, part), method, error)
+    run_to_the_end(stage)
+    assert trouble.left == 0
+    assert stage.sender.failure is None
+    assert [delivery.error for delivery in deliveries] == [None] * 3
+    assert brokers.logs[tp()].values == [b"0", b"1", b"2"]
+    assert stage.is_whole
+    (told,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert told.exc_info is not None
+    assert told.exc_info[1] is error
+
+
+@pytest.mark.parametrize(
+    ("part", "method"),
+    [
+        ("sender", "_learn_leaders"),
+        ("sender", "_attempt"),
+        ("sender", "_succeed"),
+        ("txn", "batch_completed"),
+        ("metrics", "request_answered"),
+    ],
+)
+def test_an_answer_that_cannot_be_handled_fails_its_batch_alone(part: str, method: str) -> None:
+    stage = Stage(enable_idempotence=True, leaders={TOPIC: (0, 1)}, max_in_flight_requests_per_connection=1)
+    stage.introduce()
+    behaving(stage)
+    deliveries = [stage.append(b"a", partition=0), stage.append(b"b", partition=1)]
+    let_fail(getattr(stage, part), method, BUG)
+    stage.sender._running = False  # as initiate_close, but rows may be appended
+    stage.sender.run()
+    assert sorted(delivery.failed for delivery in deliveries) == [0, 1]
+    assert sorted(delivery.acknowledged for delivery in deliveries) == [0, 1]
+    assert stage.sender.failure is None
+    assert stage.is_whole
+
+
+def test_a_batch_that_cannot_be_compressed_fails_alone() -> None:
+    stage = Stage(enable_idempotence=True, leaders={TOPIC: (0, 0)}, compression_type="lz4")
+    behaving(stage)
+    deliveries = [stage.append(b"a", partition=0), stage.append(b"b", partition=1)]
+    let_fail(stage.accumulator, "finish", MemoryError("no more"))
+    run_to_the_end(stage)
+    assert [delivery.failed for delivery in deliveries] == [1, 0]
+    assert str(deliveries[0].error).startswith(
+        "[KAFKA_INTERNAL_ERROR] orders-0: 1 record(s) cannot be compressed with lz4: MemoryError('no more')"
+    )
+    assert deliveries[1].acknowledged == 1
+    assert stage.is_whole
+
+
+def test_while_rounds_fail_the_sender_backs_off_and_rows_expire() -> None:
+    stage = Stage(request_timeout_ms=1000, delivery_timeout_ms=5000)
+    delivery = stage.append(b"a")
+    stage.clock.advance(3000)
+    trouble = let_fail(stage.client, "poll", BUG, times=6)
+    began_ms = stage.now_ms
+    stage.client.set_unreachable(0, 60_000)
+    stage.sender._running = False
+    stage.sender.run()
+    assert trouble.left == 0
+    assert stage.now_ms - began_ms == 100 + 200 + 400 + 800 + 1000 + 1000
+    assert isinstance(delivery.error, KafkaError)
+    assert delivery.error.condition == "KAFKA_DELIVERY_TIMEOUT"
+    assert "ZeroDivisionError('a bug')" in str(delivery.error)
+    assert stage.sender.failure is None
+
+
+def test_a_sender_none_of_whose_rounds_works_for_a_delivery_timeout_ends_and_says_why() -> None:
+    """Nobody may wait for ever: records that are only gathered do not expire while no round comes so far as to queue them."""
+    stage = Stage(request_timeout_ms=1000, delivery_timeout_ms=5000, linger_ms=0)
+    trouble = let_fail(stage.metadata, "cluster", BUG, times=1_000_000)
+    stage.clock.advance(1)
+    record = gather_with(stage, trouble)
+    stage.sender.run()
+    assert stage.sender.failure is BUG
+    assert str(record.exception(0)) == "[KAFKA_INTERNAL_ERROR] The producer's sender thread failed: ZeroDivisionError('a bug')"
+    with pytest.raises(KafkaError, match="ZeroDivisionError"):
+        stage.append(b"b")
+
+
+def gather_with(stage: Stage, trouble: Trouble) -> RecordFuture:
+    """A record that is gathered while the trouble rests."""
+    left, trouble.left = trouble.left, 0
+    record = gather(stage, b"a", None)
+    trouble.left = left
+    return record
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt()], ids=lambda error: type(error).__name__)
+def test_what_is_no_exception_ends_the_sender_at_once(error: BaseException) -> None:
+    stage = Stage()
+    delivery = stage.append(b"a")
+    let_fail(stage.client, "poll", error, times=1_000_000)
+    stage.sender.run()
+    assert stage.sender.failure is error
+    assert delivery.failed == 1
+    assert stage.is_whole
+
+
+def test_closing_by_force_ends_the_back_off_of_a_sender_that_fails() -> None:
+    stage = Stage()
+    delivery = stage.append(b"a")
+    let_fail(stage.client, "poll", BUG, times=1_000_000)
+    wait, stage.clock.wait = stage.clock.wait, lambda *_: stage.sender.force_close()
+    stage.sender.run()
+    stage.clock.wait = wait
+    assert delivery.failed == 1
+    assert stage.sender.failure is None
