@@ -14,6 +14,8 @@ import sys
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 TIME_FORMAT = "%y/%m/%d %H:%M:%S"  # Spark's
 
+_WORKERS = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.worker.", "pyspark.sql.streaming.")  # python -m …
+
 _package = logging.getLogger("spark_kafka_sink")
 
 
@@ -44,5 +46,5 @@ def add_handler_in_spark_worker() -> None:
     """As add_handler, if this process is a Python worker that Spark started."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     program = main.name if main is not None else ""
-    if "pyspark.daemon" in sys.modules or program.startswith(("pyspark.worker", "pyspark.sql.worker", "pyspark.sql.streaming")):
+    if program.startswith(_WORKERS) or "pyspark.daemon" in sys.modules:  # a daemon of the user's makes use of Spark's
         add_handler()

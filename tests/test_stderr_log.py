@@ -63,7 +63,7 @@ def test_a_logger_that_has_a_handler_gets_no_other() -> None:
 @pytest.mark.parametrize(
     ("program", "daemon_is_loaded", "handlers"),
     [
-        ("pyspark.daemon", True, 1),
+        ("pyspark.daemon", False, 1),
         ("my.daemon", True, 1),
         ("pyspark.worker", False, 1),
         ("pyspark.sql.worker.write_into_data_source", False, 1),
