@@ -43,9 +43,8 @@ def test_every_line_opens_with_the_sign_of_its_kind(floor: str) -> None:
 
 
 def test_nothing_here_adds_a_handler_or_sets_a_level() -> None:
-    """But for the program that users start in place of Spark's for that very purpose, and for a commit's one line, in a process
-    of Spark's whose log they have asked for, and for stderr there, which would have neither time nor level: their own logging does
-    not reach those processes."""
+    """Three exceptions, all in processes of Spark's that the user's own logging does not reach: the daemon that users start for
+    that very purpose, a commit's one line in a log that they have asked for, and stderr, whose lines would have no time."""
     found = {file.name for file in PACKAGE.rglob("*.py") if re.search(r"addHandler|basicConfig|setLevel", file.read_text())}
     assert found == {"debug_daemon.py", "commit_protocol.py", "stderr_log.py"}
 
