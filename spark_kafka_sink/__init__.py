@@ -1,7 +1,7 @@
 """pykafka-sink: writes Spark DataFrames and streams, or plain Arrow columns, to Apache Kafka.
 
     from spark_kafka_sink import KafkaDataSource     # with Spark: spark.dataSource.register(KafkaDataSource)
-    from spark_kafka_sink import KafkaProducer       # without
+    from spark_kafka_sink import KafkaProducer       # without; ProducerRecord, RecordMetadata and every error, too
 
 Names are loaded when first asked for, so that the producer works where pyspark is not installed.
 """
@@ -12,16 +12,64 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.errors import AuthenticationError as AuthenticationError
+    from spark_kafka_sink.errors import AuthorizationError as AuthorizationError
+    from spark_kafka_sink.errors import BrokerError as BrokerError
+    from spark_kafka_sink.errors import ConfigError as ConfigError
+    from spark_kafka_sink.errors import DeliveryError as DeliveryError
+    from spark_kafka_sink.errors import FailedToSendMessageError as FailedToSendMessageError
+    from spark_kafka_sink.errors import InvalidRecordError as InvalidRecordError
     from spark_kafka_sink.errors import KafkaError as KafkaError
+    from spark_kafka_sink.errors import KafkaTimeoutError as KafkaTimeoutError
+    from spark_kafka_sink.errors import NetworkError as NetworkError
+    from spark_kafka_sink.errors import ProducerClosedError as ProducerClosedError
+    from spark_kafka_sink.errors import ProtocolError as ProtocolError
+    from spark_kafka_sink.errors import QueueFullError as QueueFullError
+    from spark_kafka_sink.errors import RecordTooLargeError as RecordTooLargeError
+    from spark_kafka_sink.errors import SchemaError as SchemaError
+    from spark_kafka_sink.errors import UnsupportedVersionError as UnsupportedVersionError
+    from spark_kafka_sink.producer.delivery import Delivery as Delivery
     from spark_kafka_sink.producer.producer import KafkaProducer as KafkaProducer
+    from spark_kafka_sink.producer.producer_record import ProducerRecord as ProducerRecord
+    from spark_kafka_sink.producer.producer_record import RecordMetadata as RecordMetadata
+    from spark_kafka_sink.producer.record_gatherer import RecordFuture as RecordFuture
+    from spark_kafka_sink.producer.serializers import SerializationError as SerializationError
     from spark_kafka_sink.sink.datasource import KafkaDataSource as KafkaDataSource
 
-__all__ = ["KafkaDataSource", "KafkaError", "KafkaProducer"]
+__all__ = [
+    "AuthenticationError",
+    "AuthorizationError",
+    "BrokerError",
+    "ConfigError",
+    "Delivery",
+    "DeliveryError",
+    "FailedToSendMessageError",
+    "InvalidRecordError",
+    "KafkaDataSource",
+    "KafkaError",
+    "KafkaProducer",
+    "KafkaTimeoutError",
+    "NetworkError",
+    "ProducerClosedError",
+    "ProducerRecord",
+    "ProtocolError",
+    "QueueFullError",
+    "RecordFuture",
+    "RecordMetadata",
+    "RecordTooLargeError",
+    "SchemaError",
+    "SerializationError",
+    "UnsupportedVersionError",
+]
 
-_HOMES = {
+_HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
+    "Delivery": "spark_kafka_sink.producer.delivery",
     "KafkaDataSource": "spark_kafka_sink.sink.datasource",
-    "KafkaError": "spark_kafka_sink.errors",
     "KafkaProducer": "spark_kafka_sink.producer.producer",
+    "ProducerRecord": "spark_kafka_sink.producer.producer_record",
+    "RecordFuture": "spark_kafka_sink.producer.record_gatherer",
+    "RecordMetadata": "spark_kafka_sink.producer.producer_record",
+    "SerializationError": "spark_kafka_sink.producer.serializers",
 }
 
 

@@ -178,7 +178,7 @@ def test_its_python_blocks_run_as_one_program(
         orders, stream = (read_topic(topic, bootstrap_servers=cluster.bootstrap_servers) for topic in ("orders", "events"))
     values = [record.value for record in orders]
     assert values.count(b"first") == 2  # the first block, and the migrated one
-    assert {b"1", b"2", b"message", b"without a key"} <= set(values)
+    assert {b"1", b"2", b"3", b"4", b"5", b"message", b"without a key"} <= set(values)
     assert [(record.key, json.loads(record.value or b"")["level"]) for record in stream] == [(b"d1", 7)]
 
 

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from types import TracebackType
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,7 @@ from spark_kafka_sink.producer.record_gatherer import (
     checked_details,
     failed_record,
     headers_bound,
+    record_of_arguments,
 )
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
@@ -126,6 +128,7 @@ class KafkaProducer:
             self._new_chunk,
             may_wait=lambda: threading.current_thread() is not self._thread,
         )
+        self._chunks, self._chunk_bytes = self._gatherer.chunks, self._gatherer.chunk_bytes  # at hand for `send`
         forks.watch(self._gatherer)
         # A user's plug-ins, None without: loaded last, when nothing else can fail but the thread's start.
         self._partitioner: UserPartitioner | None = None
@@ -252,11 +255,32 @@ class KafkaProducer:
             self._append(chunk, cluster, delivery, watch)
         return delivery
 
-    def send(self, record: ProducerRecord, callback: Callback | None = None) -> RecordFuture:
+    @overload
+    def send(self, record: ProducerRecord, callback: Callback | None = None) -> RecordFuture: ...
+
+    @overload
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp: int | None = None,
+        callback: Callback | None = None,
+    ) -> RecordFuture: ...
+
+    def send(  # type: ignore[misc]  # the second place has a name in each form, and `topic` may be among the fields
+        self, record: Any = None, value: Any = None, callback: Callback | None = None, **fields: Any
+    ) -> RecordFuture:
         """Queue one record; it is sent together with others, at the latest after linger.ms.
+
+        Either `send(record, callback)` or `send(topic, value, key=…, partition=…, headers=…, timestamp=…, callback=…)`.
 
         Args:
             record: what, and where to.
+            topic, value, key, partition, headers, timestamp: the same, as ProducerRecord takes them.
             callback: called once, with (RecordMetadata, None) or (None, error), on the Sender's thread, in order per partition.
                 It must not wait for this producer: what it would wait for is done by its own thread. An Exception that it raises
                 is logged. SystemExit, by sys.exit(), ends the producer, and what is not acknowledged by then fails.
@@ -270,35 +294,48 @@ class KafkaProducer:
         Raises:
             SerializationError: key, value or headers are not what the serializers take.
             ValueError, TypeError: a negative partition or timestamp, one that is no int, or a topic that is no str.
+            TypeError: these are the arguments of neither form.
             ProducerClosedError: the producer is closed.
             Everything else that speaks against the record (no metadata in time, too large, no memory in time) comes with the
             future and the callback, as in Java.
             KafkaError (KAFKA_PARTITIONER_FAILED): partitioner.class, when it takes records, failed.
         """
+        # Each nanosecond counts here: a record takes some 700 of them. Of send(record, …), `value` is the callback.
+        if (
+            fields
+            or (type(record) is not ProducerRecord and not isinstance(record, ProducerRecord))
+            or (callback is not None and (value is not None or not callable(callback)))
+        ):
+            record, callback = record_of_arguments(record, value, callback, fields)
+        elif value is not None:
+            callback = value if callable(value) else record_of_arguments(record, value, None, fields)[1]
         if self._interceptors is not None and not isinstance(record, InterceptedRecord):
             self._check_usable()
             return self._interceptors.send(record, callback, self.send)
-        topic, key, value, details = record.topic, record.key, record.value, None
-        if type(key) is not bytes or self._converts_keys:
-            key = serialize(self._serialize_key, key, "key")
-        if type(value) is not bytes or self._converts_values:
-            value = serialize(self._serialize_value, value, "value")
+        topic = record.topic
+        key = record.key
+        value = record.value
         size = RECORD_OVERHEAD
         if key is not None:
-            size += len(key)
+            if type(key) is not bytes or self._converts_keys:
+                key = serialize(self._serialize_key, key, "key")
+            size += len(key or b"")
         if value is not None:
-            size += len(value)
+            if type(value) is not bytes or self._converts_values:
+                value = serialize(self._serialize_value, value, "value")
+            size += len(value or b"")
         if record.partition is not None or record.headers or record.timestamp is not None or self._record_partitioner is not None:
             details = checked_details(record)
             size += headers_bound(details.headers)
         else:
-            chunk = self._gatherer.chunks.get(topic)
+            chunk = self._chunks.get(topic)
             if chunk is not None and size <= self._largest_record:
                 future = chunk.add(key, value, callback, size)
                 if future is not None:
-                    if chunk.size_bytes >= self._gatherer.chunk_bytes:
+                    if chunk.size_bytes >= self._chunk_bytes:
                         self._gatherer.encode_full(topic)
                     return future
+            details = None
         return self._send_checked(record, key, value, callback, size, details)
 
     def _send_checked(
