@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.errors import RecordTooLargeError as RecordTooLargeError
     from spark_kafka_sink.errors import SchemaError as SchemaError
     from spark_kafka_sink.errors import UnsupportedVersionError as UnsupportedVersionError
-    from spark_kafka_sink.producer.delivery import Delivery as Delivery
+    from spark_kafka_sink.producer.accumulator.delivery import Delivery as Delivery
     from spark_kafka_sink.producer.producer import KafkaProducer as KafkaProducer
     from spark_kafka_sink.producer.producer_record import ProducerRecord as ProducerRecord
     from spark_kafka_sink.producer.producer_record import RecordMetadata as RecordMetadata
@@ -63,7 +63,7 @@ __all__ = [
 ]
 
 _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
-    "Delivery": "spark_kafka_sink.producer.delivery",
+    "Delivery": "spark_kafka_sink.producer.accumulator.delivery",
     "KafkaDataSource": "spark_kafka_sink.sink.datasource",
     "KafkaProducer": "spark_kafka_sink.producer.producer",
     "ProducerRecord": "spark_kafka_sink.producer.producer_record",
