@@ -10,7 +10,7 @@ its requests; when a request is called back, no buffer of it is referred to any 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -54,6 +54,7 @@ log = logging.getLogger(__name__)
 
 _MAX_LOGGED_VERSIONS = 5_000  # characters; those of Kafka 4 take 1,600
 WARN_EVERY_MS = 30_000  # per node, of connections that cannot be established
+MAX_LEARNT_NODES = 1000  # that metadata does not tell of; more than a cluster has
 RENEW_AFTER_MS = 1000  # at least: brokers hang up on clients that log in again sooner, and something must be sent in between
 RENEW_AT = (0.85, 0.95)  # part of a session's lifetime after which we log in again, as Java does; not all clients at once
 
@@ -110,6 +111,8 @@ class NetworkClient:
         self._handshakes: dict[int, Handshake] = {}  # connections that are not ready yet, or log in again
         self._handshake_requests: dict[int, HandshakeRequest] = {}  # their next request, until it can be sent
         self._api_versions: dict[int, NodeApiVersions] = {}
+        self._features: tuple[int, dict[str, int]] = (-1, {})  # the newest that a broker told: epoch, levels
+        self._learnt: dict[int, Node] = {}  # from answers other than metadata's, latest last
         self._unproven: set[int] = set()  # ready, and has answered nothing yet: a listener with SASL hangs up on us here
         self._doubted: set[int] = set()  # lost so: asked at the next connection for the logins that they may demand
         self._offers: dict[int, tuple[str, ...]] = {}  # unproven, and may demand one of these
@@ -125,14 +128,27 @@ class NetworkClient:
     # ---- which nodes ---------------------------------------------------------------------------------------------------------
 
     def ready(self, node_id: int, now_ms: int) -> bool:
-        """Whether a request can be sent now. If not, and if nothing speaks against it, start to connect."""
+        """Whether a request can be sent now. If not, and if nothing speaks against it, start to connect.
+
+        A node that neither metadata nor `learn_node` has told of is never ready.
+        """
         if self.is_ready(node_id, now_ms):
             return True
         self.renew_session(node_id, now_ms)
-        node = self._metadata.cluster().node(node_id)
+        node = self._metadata.cluster().node(node_id) or self._learnt.get(node_id)
         if node is not None and self._states.can_connect(node_id, now_ms):
             self.initiate_connect(node, now_ms)
         return False
+
+    def learn_node(self, node: Node) -> None:
+        """Make a broker connectable that another answer than metadata's named: a coordinator that FindCoordinator found.
+
+        Metadata takes precedence where it has the id. The last MAX_LEARNT_NODES are kept.
+        """
+        self._learnt.pop(node.id, None)
+        self._learnt[node.id] = node
+        if len(self._learnt) > MAX_LEARNT_NODES:
+            del self._learnt[next(iter(self._learnt))]
 
     def is_ready(self, node_id: int, now_ms: int) -> bool:
         """Whether a request can be sent now. When metadata is due that comes first, and no node is ready for others."""
@@ -214,6 +230,13 @@ class NetworkClient:
     def api_versions(self, node_id: int) -> NodeApiVersions | None:
         """None before the connection is ready."""
         return self._api_versions.get(node_id)
+
+    def finalized_features(self) -> tuple[int, Mapping[str, int]]:
+        """The epoch and the levels of the cluster's finalized features (KIP-584), the newest that a broker told this client.
+
+        (-1, {}) before any connection is ready, and with brokers that do not tell.
+        """
+        return self._features
 
     def in_flight_request_count(self, node_id: int | None = None) -> int:
         """Of one node, or of all. The client's own requests count."""
@@ -586,6 +609,8 @@ class NetworkClient:
 
     def _become_ready(self, node_id: int, session: Session, now_ms: int) -> None:
         self._api_versions[node_id] = session.api_versions
+        if session.api_versions.finalized_features_epoch > self._features[0]:
+            self._features = session.api_versions.finalized_features_epoch, session.api_versions.finalized_features
         if session.lifetime_ms > 0:
             until_ms = int(session.lifetime_ms * self._random.uniform(*RENEW_AT))
             self._renew_session_ms[node_id] = now_ms + max(until_ms, RENEW_AFTER_MS)
