@@ -128,6 +128,42 @@ def closed_error(ended_by: KafkaError | None, message: str) -> KafkaError:
     return ProducerClosedError(message) if ended_by is None else copy.copy(ended_by)
 
 
+class IllegalStateError(KafkaError):
+    """A call that does not fit the state of a transactional producer. Nothing has changed; the message says what to call."""
+
+    condition = "KAFKA_ILLEGAL_STATE"
+
+
+class AbortableTransactionError(KafkaError):
+    """The transaction has failed: call abort_transaction(), then go on with the next one."""
+
+    condition = "KAFKA_TRANSACTION_ABORTABLE"
+
+
+class TransactionAbortedError(KafkaError):
+    """What rows fail with that had not been sent when their transaction was aborted (KIP-654)."""
+
+    condition = "KAFKA_TRANSACTION_ABORTED"
+
+
+class FatalProducerError(KafkaError):
+    """The producer can do nothing more: close it."""
+
+    condition = "KAFKA_FATAL"
+
+
+class ProducerFencedError(FatalProducerError):
+    """Another producer with the same transactional.id has taken over."""
+
+    condition = "KAFKA_PRODUCER_FENCED"
+
+
+class TransactionTimeoutError(KafkaTimeoutError):
+    """A call of a transactional method has not ended in time. It goes on: the same call, made again, waits for its end."""
+
+    condition = "KAFKA_TRANSACTION_TIMEOUT"
+
+
 class NetworkError(KafkaError):
     condition = "KAFKA_NETWORK"
 

@@ -31,16 +31,28 @@ MAX_EPOCH = 32767
 
 
 class State(enum.Enum):
+    """An idempotent producer knows the first three and the last; a transactional one knows all of them."""
+
     UNINITIALIZED = "uninitialized"
     INITIALIZING = "initializing"
     READY = "ready"
+    IN_TRANSACTION = "in a transaction"
+    PREPARED = "in a prepared transaction"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    ABORTABLE_ERROR = "in a transaction that must be aborted"
     FATAL_ERROR = "fatal error"
 
 
 NEXT = {  # an absent entry is the error; FATAL_ERROR is reachable from every state
     State.UNINITIALIZED: {State.INITIALIZING},
     State.INITIALIZING: {State.READY, State.UNINITIALIZED},
-    State.READY: {State.UNINITIALIZED},
+    State.READY: {State.IN_TRANSACTION, State.UNINITIALIZED},
+    State.IN_TRANSACTION: {State.PREPARED, State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR},
+    State.PREPARED: {State.COMMITTING, State.ABORTING},
+    State.COMMITTING: {State.READY, State.INITIALIZING, State.ABORTABLE_ERROR},
+    State.ABORTING: {State.READY, State.INITIALIZING},  # INITIALIZING: the epoch is raised by InitProducerId
+    State.ABORTABLE_ERROR: {State.ABORTING, State.ABORTABLE_ERROR},
     State.FATAL_ERROR: set(),
 }
 

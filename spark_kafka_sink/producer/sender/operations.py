@@ -1,0 +1,103 @@
+"""What callers ask of a transactional producer: each call of a transactional method is an Operation.
+
+The caller posts it and waits, the Sender carries it out and tells the result. Only the Sender moves the producer's state.
+Law: every posted operation is settled exactly once, also when the Sender ends.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A position of a consumer group in one partition, as `send_offsets_to_transaction` takes it.
+
+    Args:
+        offset: of the next record to read.
+        metadata: any text, at most the broker's offset.metadata.max.bytes long.
+        leader_epoch: of the record before, or -1 if it is not known.
+    """
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class ConsumerGroupMetadata(NamedTuple):
+    """A member of a consumer group (KIP-447). Without a member, generation and member id stay as they are here.
+
+    With generation and member id, the broker refuses offsets of a consumer that has lost its partitions meanwhile.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+class Kind(enum.Enum):
+    """The method that was called."""
+
+    INIT = "init_transactions"
+    BEGIN = "begin_transaction"
+    SEND_OFFSETS = "send_offsets_to_transaction"
+    PREPARE = "prepare_transaction"
+    COMMIT = "commit_transaction"
+    ABORT = "abort_transaction"
+
+
+class Operation:
+    """One call.
+
+    Args:
+        kind: which method.
+        clock: for the caller's bounded wait.
+        offsets, group: of send_offsets_to_transaction.
+    """
+
+    __slots__ = ("_clock", "_settled", "error", "group", "is_done", "kind", "offsets")
+
+    def __init__(
+        self,
+        kind: Kind,
+        clock: Clock,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
+        group: ConsumerGroupMetadata | None = None,
+    ) -> None:
+        self.kind = kind
+        self.offsets = dict(offsets or {})
+        self.group = group
+        self._clock = clock
+        self._settled = threading.Condition()  # guards the two below; notified when the operation is settled
+        self.is_done = False
+        self.error: KafkaError | None = None
+
+    def succeed(self) -> None:
+        self._settle(None)
+
+    def fail(self, error: KafkaError) -> None:
+        self._settle(error)
+
+    def _settle(self, error: KafkaError | None) -> None:
+        with self._settled:
+            if not self.is_done:
+                self.is_done, self.error = True, error
+                self._settled.notify_all()
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Block until the operation is settled, at most `timeout_ms`; false when time ran out."""
+        deadline_ms = self._clock.now_ms() + timeout_ms
+        with self._settled:
+            while not self.is_done:
+                remaining_ms = deadline_ms - self._clock.now_ms()
+                if remaining_ms <= 0:
+                    return False
+                self._clock.wait(self._settled, remaining_ms)
+            return True

@@ -1,0 +1,174 @@
+"""The transactional methods of KafkaProducer: the callers' side, any thread.
+
+A call is posted to the Sender and awaited, at most max.block.ms. When that time runs out the call goes on, and the same call made
+again waits for it; another one is refused until then (as in Java).
+Rows are let in within a transaction only (`writing`). Ending it shuts the gate first, then waits until every caller who is
+inside has handed its rows over, so that no row of one transaction is sent in the next.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.errors import IllegalStateError, KafkaTimeoutError, TransactionTimeoutError, fresh_copy
+from spark_kafka_sink.producer.sender.operations import ConsumerGroupMetadata, Kind, OffsetAndMetadata, Operation
+from spark_kafka_sink.producer.sender.transactions import PreparedTransaction, Transactions, illegal_state
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+
+class TransactionCalls:
+    """Args:
+    transactions: the state, which the Sender moves.
+    encode_gathered: queues single records that were gathered; blocks at most the milliseconds it is given.
+    wake_sender: called after an operation was posted.
+    clock, max_block_ms: for the bounded waits.
+    took: told method and nanoseconds of each call, for metrics.
+    """
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        encode_gathered: Callable[[int], None],
+        wake_sender: Callable[[], None],
+        clock: Clock,
+        max_block_ms: int,
+        took: Callable[[Kind, int], None],
+    ) -> None:
+        self._transactions = transactions
+        self._encode_gathered = encode_gathered
+        self._wake_sender = wake_sender
+        self._clock = clock
+        self._max_block_ms = max_block_ms
+        self._took = took
+        self._changed = threading.Condition()  # guards the three below; notified when the last writer has left
+        self._is_open = False
+        self._writers = 0
+        self._pending: Operation | None = None  # posted, and its caller has not heard of its end
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hand rows over inside of this. Raises IllegalStateError outside of a transaction, or why it has failed."""
+        with self._changed:
+            if not self._is_open:
+                self._transactions.check_usable()
+                raise IllegalStateError(
+                    "A transactional producer takes rows within a transaction only: call begin_transaction() first"
+                )
+            self._writers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._writers -= 1
+                if not self._writers:
+                    self._changed.notify_all()
+
+    def init(self) -> None:
+        self._call(Kind.INIT, self._deadline_ms())
+
+    def begin(self) -> None:
+        deadline_ms = self._deadline_ms()
+        self._await_writers(Kind.BEGIN, deadline_ms)  # of a transaction that was aborted while they wrote
+        self._call(Kind.BEGIN, deadline_ms)
+        self._set_open(True)
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata) -> None:
+        if offsets:
+            self._call(Kind.SEND_OFFSETS, self._deadline_ms(), offsets, group)
+
+    def commit(self) -> None:
+        self._end(Kind.COMMIT)
+
+    def prepare(self) -> PreparedTransaction:
+        self._end(Kind.PREPARE)
+        return self._transactions.prepared
+
+    def abort(self) -> None:
+        deadline_ms = self._deadline_ms()
+        self._set_open(False)
+        self._call(Kind.ABORT, deadline_ms)
+
+    def _end(self, kind: Kind) -> None:
+        """All rows handed over so far go first."""
+        deadline_ms = self._deadline_ms()
+        if self._is_pending(kind):
+            self._call(kind, deadline_ms)
+            return
+        self._transactions.check_allowed(kind)
+        self._set_open(False)
+        self._await_writers(kind, deadline_ms)
+        self._encode_gathered(max(0, deadline_ms - self._clock.now_ms()))
+        self._call(kind, deadline_ms)
+
+    def _deadline_ms(self) -> int:
+        return self._clock.now_ms() + self._max_block_ms
+
+    def _set_open(self, is_open: bool) -> None:
+        with self._changed:
+            self._is_open = is_open
+
+    def _is_pending(self, kind: Kind) -> bool:
+        with self._changed:
+            return self._pending is not None and self._pending.kind is kind
+
+    def _await_writers(self, kind: Kind, deadline_ms: int) -> None:
+        with self._changed:
+            while self._writers:
+                remaining_ms = deadline_ms - self._clock.now_ms()
+                if remaining_ms <= 0:
+                    raise self._timed_out(kind, "another thread is still handing rows over")
+                self._clock.wait(self._changed, remaining_ms)
+
+    def _call(
+        self,
+        kind: Kind,
+        deadline_ms: int,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
+        group: ConsumerGroupMetadata | None = None,
+    ) -> None:
+        started_ns = self._clock.now_ns()
+        operation = self._posted(kind, offsets, group)
+        self._wake_sender()
+        try:
+            if not operation.wait(max(0, deadline_ms - self._clock.now_ms())):
+                raise self._timed_out(kind, self._transactions.waiting_for())
+        finally:
+            self._took(kind, self._clock.now_ns() - started_ns)
+        with self._changed:
+            if self._pending is operation:
+                self._pending = None
+        if operation.error is not None:
+            raise fresh_copy(operation.error)
+
+    def _posted(
+        self,
+        kind: Kind,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata] | None,
+        group: ConsumerGroupMetadata | None,
+    ) -> Operation:
+        """The operation to wait for: the one that timed out before, or a new one."""
+        with self._changed:
+            if self._pending is not None and self._pending.is_done and kind is Kind.ABORT:
+                self._pending = None  # a commit that failed after its caller had gone
+            if self._pending is None:
+                self._transactions.check_allowed(kind)
+                self._pending = Operation(kind, self._clock, offsets, group)
+                self._transactions.post(self._pending)
+            elif self._pending.kind is not kind:
+                raise IllegalStateError(
+                    f"{kind.value}() is not possible now: {self._pending.kind.value}() ran out of time before and goes on;"
+                    f" call {self._pending.kind.value}() again to wait for its end"
+                )
+            return self._pending
+
+    def _timed_out(self, kind: Kind, why: str) -> KafkaTimeoutError:
+        return TransactionTimeoutError(
+            f"{kind.value}() has not ended within max.block.ms={self._max_block_ms}: {why}. Call {kind.value}() again to go on"
+            " waiting"
+        )
+
+
+__all__ = ["TransactionCalls", "illegal_state"]
