@@ -127,7 +127,7 @@ def test_a_partition_that_the_answer_does_not_mention_fails() -> None:
     delivery = stage.send(b"a", b"b", partition=[0, 1])
     stage.respond(partition_answer(0))
     assert (delivery.acknowledged, delivery.failed) == (1, 1)
-    assert "the response says nothing of this partition" in str(delivery.error)
+    assert "the response does not mention this partition" in str(delivery.error)
 
 
 def test_an_answer_by_topic_id_is_matched_to_its_topic() -> None:
