@@ -957,8 +957,7 @@ def _not_available(values: dict[str, Any]) -> Iterator[str]:
 
 # What is declared but not built: (key, which values of it are refused, what to do instead).
 NOT_AVAILABLE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("transactional.id", lambda name: name is not None, "remove it; rows are then written at least once"),
-    ("transaction.two.phase.commit.enable", bool, "remove it; rows are then written at least once"),
+    ("transaction.two.phase.commit.enable", bool, "no released broker offers it (KIP-939); remove it"),
 )
 
 

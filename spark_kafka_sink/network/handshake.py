@@ -58,6 +58,10 @@ class NodeApiVersions:
         self.finalized_features = {feature.name: feature.max_version_level for feature in response.finalized_features}
         self.finalized_features_epoch = response.finalized_features_epoch  # grows with each change; -1: the broker does not tell
 
+    def max_version(self, api_key: ApiKey) -> int:
+        """The newest version that the broker speaks; -1 when it does not know the API."""
+        return self._ranges.get(api_key, (0, -1))[1]
+
     def latest_usable_version(self, api_key: ApiKey, max_version: int | None = None) -> int:
         """The newest version that the broker and we speak, and that is not above `max_version`.
 

@@ -59,8 +59,10 @@ from spark_kafka_sink.producer.record_gatherer import (
     headers_bound,
     record_of_arguments,
 )
+from spark_kafka_sink.producer.sender.coordinators import Coordinators
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
+from spark_kafka_sink.producer.sender.transactions import Transactions
 from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, serialize
 from spark_kafka_sink.producer.topic_chunk import (
     NO_PARTITION,
@@ -70,6 +72,8 @@ from spark_kafka_sink.producer.topic_chunk import (
     explicit_partitions,
     row_count,
 )
+from spark_kafka_sink.producer.transaction_calls import TransactionCalls
+from spark_kafka_sink.producer.transactional_methods import TransactionalMethods
 from spark_kafka_sink.records.columns import NULL_LENGTH, Column, RecordColumns, record_columns
 from spark_kafka_sink.records.murmur2 import partition_for_keys
 from spark_kafka_sink.records.record_batch import size_upper_bounds
@@ -79,7 +83,7 @@ logger = logging.getLogger(__name__)
 CLOSE_MARGIN_MS = 5_000  # for the Sender to end after its last batch is settled
 
 
-class KafkaProducer:
+class KafkaProducer(TransactionalMethods):
     """A producer and its Sender thread. Any thread may use it, but no fork of the process; it never imports Spark.
 
     Args:
@@ -106,7 +110,7 @@ class KafkaProducer:
         self._generation = forks.generation()
         self._clock = clock or Clock()
         self._metrics = ProducerMetrics(self._config, self._clock)
-        self._transactions = TransactionManager() if self._config.enable_idempotence else None
+        self._transactions = self._identity(self._config)
         self._pool = BufferPool(self._config.buffer_memory, self._config.batch_size, self._clock)
         self._metrics.watch_pool(self._pool)
         self._accumulator = RecordAccumulator(
@@ -144,6 +148,17 @@ class KafkaProducer:
             self._clock,
             self._gatherer,
         )
+        if isinstance(self._transactions, Transactions):
+            self._transactions.coordinators = Coordinators(self._transactions, client, self._config, self._clock)
+            self._transactions.watch(client)
+            self._transaction_calls = TransactionCalls(
+                self._transactions,
+                self._gatherer.encode_all,
+                client.wakeup,
+                self._clock,
+                self._config.max_block_ms,
+                self._metrics.transaction_call,
+            )
         # A daemon: an interpreter that ends without close() must not hang on a broker.
         self._thread = threading.Thread(
             target=self._run_sender, name=f"kafka-producer-network-thread | {self.client_id}", daemon=True
@@ -158,6 +173,13 @@ class KafkaProducer:
             client.close()
             self._close_plugins()
             raise
+
+    @staticmethod
+    def _identity(config: ProducerConfig) -> TransactionManager | None:
+        """Who the producer is to brokers: nobody without idempotence."""
+        if config.transactional_id is not None:
+            return Transactions(config.transactional_id, config.transaction_timeout_ms)
+        return TransactionManager() if config.enable_idempotence else None
 
     def _run_sender(self) -> None:
         try:
@@ -218,9 +240,11 @@ class KafkaProducer:
         given = ProducerColumns(topic, value, key, partition, headers, timestamp)
         given.check_types()
         if self._interceptors is not None:
-            delivery: Delivery = self._interceptors.send_columns(given, self._send_columns)
+            with self._writing():
+                delivery: Delivery = self._interceptors.send_columns(given, self._send_columns)
             return delivery
-        return self._send_columns(given)
+        with self._writing():
+            return self._send_columns(given)
 
     def _send_columns(self, given: ProducerColumns, watch: Watch | None = None) -> Delivery:
         """What `send_columns` does once interceptors, who `watch`, have seen the columns."""
@@ -349,24 +373,25 @@ class KafkaProducer:
     ) -> RecordFuture:
         """What `send` does for the first record of a chunk, and for one that says more than others: all checks."""
         self._check_usable()
-        topic = record.topic
-        highest = NO_PARTITION if details is None or details.partition is None else details.partition
-        try:
-            cluster = self._metadata_wait.await_partition(topic, highest, self._config.max_block_ms)
-            self._check_size(size, f"a record for topic {topic}")
-        except KafkaError as error:
-            self._metrics.records_failed(topic, 1)
-            return failed_record(topic, callback, details, error, self._clock, self._new_chunk)
-        if self._record_partitioner is not None and details is not None and details.partition is None:
-            decided = self._record_partitioner.decide_record(topic, record.key, key, record.value, value, cluster)
-            details = details._replace(partition=None if decided == NO_PARTITION else decided)
-        try:
-            return self._gatherer.begin(topic, cluster, key, value, callback, size, details)
-        except ProducerClosedError:
-            raise
-        except KafkaError as error:  # no memory
-            self._metrics.records_failed(topic, 1)
-            return failed_record(topic, callback, details, error, self._clock, self._new_chunk)
+        with self._writing():
+            topic = record.topic
+            highest = NO_PARTITION if details is None or details.partition is None else details.partition
+            try:
+                cluster = self._metadata_wait.await_partition(topic, highest, self._config.max_block_ms)
+                self._check_size(size, f"a record for topic {topic}")
+            except KafkaError as error:
+                self._metrics.records_failed(topic, 1)
+                return failed_record(topic, callback, details, error, self._clock, self._new_chunk)
+            if self._record_partitioner is not None and details is not None and details.partition is None:
+                decided = self._record_partitioner.decide_record(topic, record.key, key, record.value, value, cluster)
+                details = details._replace(partition=None if decided == NO_PARTITION else decided)
+            try:
+                return self._gatherer.begin(topic, cluster, key, value, callback, size, details)
+            except ProducerClosedError:
+                raise
+            except KafkaError as error:  # no memory
+                self._metrics.records_failed(topic, 1)
+                return failed_record(topic, callback, details, error, self._clock, self._new_chunk)
 
     def _encode_gathered(self, chunk: GatheredRecords) -> None:
         """Queue a chunk of records that were sent singly. Whatever goes wrong is told to the records."""
@@ -476,7 +501,9 @@ class KafkaProducer:
     def _check_usable(self) -> None:
         self._check_process()
         self._check_sender()
-        self._accumulator.check_open()
+        self._accumulator.check_not_closed()
+        if self._transactions is not None:
+            self._transactions.check_usable()
         fatal_error = self._fatal_error()
         if fatal_error is not None:
             raise fresh_copy(fatal_error)

@@ -32,6 +32,7 @@ from spark_kafka_sink.metrics import (
 from spark_kafka_sink.network.network_metrics import NETWORK_METRICS, NODE_METRICS, NetworkMetrics
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.operations import Kind
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE
 
 SENDER_METRICS = [
@@ -51,6 +52,11 @@ SENDER_METRICS = [
 CALLER_METRICS = [
     *total("flush-time-ns-total", "flush_times", "Nanoseconds that callers have spent in flush()."),
     *total("metadata-wait-time-ns-total", "metadata_waits", "Nanoseconds that callers have waited for metadata."),
+    *total("txn-init-time-ns-total", "txn_init_times", "Nanoseconds that callers have spent in init_transactions()."),
+    *total("txn-begin-time-ns-total", "txn_begin_times", "Nanoseconds that callers have spent in begin_transaction()."),
+    *total("txn-send-offsets-time-ns-total", "txn_offsets_times", "The same in send_offsets_to_transaction()."),
+    *total("txn-commit-time-ns-total", "txn_commit_times", "The same in commit_transaction() and prepare_transaction()."),
+    *total("txn-abort-time-ns-total", "txn_abort_times", "The same in abort_transaction()."),
     *gauge("waiting-threads", "Callers that wait for memory now."),
     *gauge("buffer-total-bytes", "Memory for records, `buffer.memory` in whole blocks."),
     *gauge("buffer-available-bytes", "The part of it that is free."),
@@ -122,10 +128,23 @@ class ProducerMetrics:
         self.splits = self.samples.stat()
         self._topics: dict[str, _TopicStats] = {}  # added to by the Sender, never taken from
 
-        self._lock = threading.Lock()  # guards the three below, and the topics' errors; taken by Sender and callers, rarely
+        self._lock = threading.Lock()  # guards what is below, and the topics' errors; taken by Sender and callers, rarely
         self.errors = self.samples.stat()
         self.flush_times = self.samples.stat()  # ns
         self.metadata_waits = self.samples.stat()  # ns
+        self.txn_init_times = self.samples.stat()  # ns, and so the four below
+        self.txn_begin_times = self.samples.stat()
+        self.txn_offsets_times = self.samples.stat()
+        self.txn_commit_times = self.samples.stat()
+        self.txn_abort_times = self.samples.stat()
+        self._txn_times = {
+            Kind.INIT: self.txn_init_times,
+            Kind.BEGIN: self.txn_begin_times,
+            Kind.SEND_OFFSETS: self.txn_offsets_times,
+            Kind.PREPARE: self.txn_commit_times,
+            Kind.COMMIT: self.txn_commit_times,
+            Kind.ABORT: self.txn_abort_times,
+        }
 
     def watch_pool(self, pool: BufferPool) -> None:
         self.pool_waits = self.samples.watch(pool.waits)
@@ -189,6 +208,10 @@ class ProducerMetrics:
     def flushed(self, since_ns: int) -> None:
         with self._lock:
             self.flush_times.total += self._clock.now_ns() - since_ns
+
+    def transaction_call(self, kind: Kind, took_ns: int) -> None:
+        with self._lock:
+            self._txn_times[kind].total += took_ns
 
     def waited_for_metadata(self, since_ns: int) -> None:
         with self._lock:

@@ -8,21 +8,24 @@ inside has handed its rows over, so that no row of one transaction is sent in th
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import IllegalStateError, KafkaTimeoutError, TransactionTimeoutError, fresh_copy
-from spark_kafka_sink.producer.sender.operations import ConsumerGroupMetadata, Kind, OffsetAndMetadata, Operation
-from spark_kafka_sink.producer.sender.transactions import PreparedTransaction, Transactions, illegal_state
+from spark_kafka_sink.errors import IllegalStateError, KafkaError, KafkaTimeoutError, TransactionTimeoutError, fresh_copy
+from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, Kind, OffsetAndMetadata, Operation
+from spark_kafka_sink.producer.sender.transactions import PreparedTransaction, Transactions
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 
 class TransactionCalls:
     """Args:
     transactions: the state, which the Sender moves.
-    encode_gathered: queues single records that were gathered; blocks at most the milliseconds it is given.
+    encode_gathered: queues single records that were gathered, until a deadline (Clock.now_ms); false if some are left then.
     wake_sender: called after an operation was posted.
     clock, max_block_ms: for the bounded waits.
     took: told method and nanoseconds of each call, for metrics.
@@ -31,7 +34,7 @@ class TransactionCalls:
     def __init__(
         self,
         transactions: Transactions,
-        encode_gathered: Callable[[int], None],
+        encode_gathered: Callable[[int], bool],
         wake_sender: Callable[[], None],
         clock: Clock,
         max_block_ms: int,
@@ -100,7 +103,8 @@ class TransactionCalls:
         self._transactions.check_allowed(kind)
         self._set_open(False)
         self._await_writers(kind, deadline_ms)
-        self._encode_gathered(max(0, deadline_ms - self._clock.now_ms()))
+        if not self._encode_gathered(deadline_ms):
+            raise self._timed_out(kind, "another thread is still encoding records")
         self._call(kind, deadline_ms)
 
     def _deadline_ms(self) -> int:
@@ -164,11 +168,12 @@ class TransactionCalls:
                 )
             return self._pending
 
+    def log_failed_abort(self, error: KafkaError) -> None:
+        logger.warning("! the transaction could not be aborted: %s", error)
+
     def _timed_out(self, kind: Kind, why: str) -> KafkaTimeoutError:
         return TransactionTimeoutError(
             f"{kind.value}() has not ended within max.block.ms={self._max_block_ms}: {why}. Call {kind.value}() again to go on"
             " waiting"
         )
 
-
-__all__ = ["TransactionCalls", "illegal_state"]

@@ -109,6 +109,7 @@ class ProducerBatch:
         "header",
         "in_doubt",
         "in_flight",
+        "is_transactional",
         "last_attempt_ms",
         "last_error",
         "leader_epoch",
@@ -173,6 +174,7 @@ class ProducerBatch:
         self.backoff_ms = 0  # how long the latest retry waits
         self.last_attempt_ms = created_ms
         self.drained_ms = 0
+        self.is_transactional = False
         self.in_flight = False  # a request refers to its blocks
         self.in_doubt = False  # an attempt under its present number ended without the broker saying that it wrote nothing
         self.final_state: FinalState | None = None
@@ -333,6 +335,7 @@ class ProducerBatch:
         if self.has_sequence:
             child.set_producer_state(self.producer_id, self.producer_epoch, increment_sequence(self.base_sequence, start))
             child.sequence_has_been_reset = self.sequence_has_been_reset
+        child.is_transactional = self.is_transactional
         return child
 
     @property
@@ -384,6 +387,7 @@ class ProducerBatch:
                 producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
                 base_sequence=self.base_sequence,
+                is_transactional=self.is_transactional,
             )
         return [self.header, *self.body]
 

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config.producer_config import ROUND_ROBIN, ProducerConfig
-from spark_kafka_sink.errors import KafkaError, closed_error
+from spark_kafka_sink.errors import KafkaError, closed_error, fresh_copy
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool, PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import RecordsOwner
@@ -130,6 +130,8 @@ class RecordAccumulator:
         self._moves = 0  # Sender only: counts batches that have left a queue or come back to one
         self._closed = False
         self._ended_by: KafkaError | None = None
+        self._refusal: KafkaError | None = None
+        self.is_completing = False  # written by the Sender: a transaction is being ended, nothing lingers
         self._lock = threading.Lock()  # guards the five below, and the making of queues
         self._incomplete: set[ProducerBatch] = set()
         self._flushes_in_progress = 0
@@ -291,9 +293,19 @@ class RecordAccumulator:
     def is_closed(self) -> bool:
         return self._closed
 
-    def check_open(self) -> None:
+    def check_not_closed(self) -> None:
         if self._closed:
             raise closed_error(self._ended_by, "Cannot write: the producer is closed or being closed")
+
+    def check_open(self) -> None:
+        """Raise why a caller in the middle of an append cannot go on, if so."""
+        self.check_not_closed()
+        if self._refusal is not None:
+            raise fresh_copy(self._refusal)
+
+    def refuse_rows(self, error: KafkaError | None) -> None:
+        """Callers in the middle of an append get a copy of `error`, until this is called with None."""
+        self._refusal = error
 
     def _fill(self, sorted_slice: SortedSlice, reservations: list[Reservation], wake_sender: Callable[[], None]) -> None:
         """Encode the reserved rows, each at its place, and end their reservations; `append` ends those left open by an error."""
@@ -394,7 +406,7 @@ class RecordAccumulator:
 
     def wants_all_at_once(self) -> bool:
         """Whether nothing lingers: somebody waits for memory, flushes, or closes."""
-        return self._starving_callers > 0 or self._closed or self._flushes_in_progress > 0
+        return self._starving_callers > 0 or self._closed or self._flushes_in_progress > 0 or self.is_completing
 
     def ready(self, cluster: Cluster, now_ms: int) -> ReadyCheckResult:
         """Which nodes have a batch to send: full, lingered, or wanted at once (no memory left, flush, close).
@@ -724,6 +736,26 @@ class RecordAccumulator:
                     else:
                         taken.append(batch)
                 queue.batches = deque(batch for batch in queue.batches if batch.reservations)
+        self._moves += 1
+        return taken
+
+    def withdraw_undrained(self, error: KafkaError) -> list[ProducerBatch]:
+        """The batches that were never drained: the Sender is to fail them with `error`. Batches that are retried stay."""
+        taken: list[ProducerBatch] = []
+        for queue in self._queues:
+            if not queue.batches:
+                continue
+            with queue.lock:
+                for batch in queue.batches:
+                    if batch.has_sequence:
+                        continue
+                    batch.closed = True
+                    if batch.reservations:
+                        batch.poison = batch.poison or error
+                        batch.sender_waits = True
+                    else:
+                        taken.append(batch)
+                queue.batches = deque(batch for batch in queue.batches if batch.has_sequence or batch.reservations)
         self._moves += 1
         return taken
 

@@ -105,6 +105,7 @@ class BatchFates:
             may_retry,
             done=batch.is_done,
             idempotent=True,
+            transactional=transactions.transactional_id is not None,
             sequence_was_reset=batch.sequence_has_been_reset,
             is_first=transactions.is_first_in_flight(batch),
             is_next=transactions.sequences[batch.topic_partition].is_next(batch.base_sequence),

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.producer.sender.operations import ConsumerGroupMetadata, OffsetAndMetadata, Operation
+from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, OffsetAndMetadata, Operation
 from spark_kafka_sink.producer.sender.sequence_numbers import ProducerIdAndEpoch
 from spark_kafka_sink.producer.sender.transaction_errors import Effect, effect_of
 from spark_kafka_sink.protocol.api_keys import ApiKey

@@ -166,6 +166,10 @@ class Coordinators:
             now_ms,
         )
 
+    def node_of(self, key: CoordinatorKey) -> int | None:
+        """The coordinator's node; None when it is not known."""
+        return self._nodes.get(key)
+
     def coordinator_found(self, key: CoordinatorKey, node: Node) -> None:
         logger.debug("= the coordinator of %s is node %d at %s:%d", key, node.id, node.host, node.port)
         self._client.learn_node(node)

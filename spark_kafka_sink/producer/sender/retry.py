@@ -30,6 +30,7 @@ class Attempt:
     may_retry: bool  # attempts are left, delivery.timeout.ms has not run out, and nobody failed the batch meanwhile
     done: bool = False  # failed by the client already (expired in flight)
     idempotent: bool = False
+    transactional: bool = False  # no epoch is bumped within a transaction: the transaction is aborted
     sequence_was_reset: bool = False
     is_first: bool = True  # no batch of the partition with a lower sequence is being sent or retried
     is_next: bool = True  # its sequence directly follows the last acknowledged one
@@ -41,6 +42,8 @@ def decide(error: ErrorCode, attempt: Attempt) -> Decision:
     rule = _RULES.get(error)
     decision = _by_flag(error) if rule is None else rule(attempt)
     if decision in (Decision.RETRY, Decision.RETRY_IN_NEW_EPOCH) and not attempt.may_retry:
+        return Decision.FAIL
+    if decision is Decision.RETRY_IN_NEW_EPOCH and attempt.transactional:
         return Decision.FAIL
     return decision
 

@@ -85,6 +85,7 @@ class Sender:
                 self._run_round()
             while self._must_go_on():
                 self._run_round()
+            self._abort_open_transaction()
         except BaseException as error:
             logger.exception("! the sender thread failed")
             self._failures.end(error)
@@ -97,6 +98,15 @@ class Sender:
         if self._force_close or self.failure is not None:
             return False
         return self._accumulator.has_undrained() or self._client.in_flight_request_count() > 0
+
+    def _abort_open_transaction(self) -> None:
+        """After close(), when every row is settled. A prepared transaction is left to whoever is to end it."""
+        transactions = self._transactions
+        while transactions is not None and transactions.has_open_transaction and not self._force_close and self.failure is None:
+            if not transactions.is_ending:
+                logger.info("! closing within a transaction, which is aborted")
+                transactions.abort_for_close()
+            self._run_round()
 
     def _run_round(self) -> None:
         try:
@@ -131,6 +141,8 @@ class Sender:
         self._gatherer.close(ended_by)
         self._fates.give_up_all(error)
         self._fail_gathered(error)
+        if self._transactions is not None:
+            self._transactions.settle_all(error)
 
     # ANY THREAD
 
@@ -164,6 +176,8 @@ class Sender:
     def run_once(self) -> None:
         now_ms = self._clock.now_ms()
         self._metrics.samples.roll(now_ms)
+        if self._transactions is not None:
+            self._transactions.begin_round()
         fatal_error = self._fatal_error()
         if fatal_error is not None:
             self._fail_everything(fatal_error, now_ms)
@@ -189,6 +203,8 @@ class Sender:
             self._fates.give_up_all(error)
         self._expiry.expire(now_ms)  # collects what a caller was still writing into
         self._fail_gathered(error)
+        if self._transactions is not None:
+            self._transactions.settle_all(error)
 
     def _fail_gathered(self, error: KafkaError) -> None:
         """Fail the single records that are in no batch yet."""
@@ -202,8 +218,24 @@ class Sender:
         if self._transactions is not None:
             self._transactions.maybe_resolve()
             self._transactions.maybe_bump_epoch()
+            self._accumulator.is_completing = self._transactions.wants_rows_at_once
+            self._fail_lost_rows(self._transactions)
         if self._producer_id is not None:
             self._producer_id.maybe_send(now_ms)
+
+    def _fail_lost_rows(self, transactions: TransactionManager) -> None:
+        """Fail the rows of an aborted transaction that were never sent.
+
+        Callers who are still writing get the error too, until the next transaction begins, which waits for them.
+        """
+        error = transactions.rows_are_lost()
+        if error is None and transactions.has_open_transaction:
+            self._accumulator.refuse_rows(None)
+        elif error is not None:
+            self._accumulator.refuse_rows(error)
+            for batch in self._accumulator.withdraw_undrained(error):
+                self._fates.give_up(batch, error)
+            self._fail_gathered(error)
 
     def _send_producer_data(self, now_ms: int) -> int:
         """Drain and send what is ready, expire what is late; returns for how long the Sender may sleep."""

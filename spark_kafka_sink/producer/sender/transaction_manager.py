@@ -83,7 +83,13 @@ class TransactionManager:
             self.fatal_error = error
             self.transition_to(State.FATAL_ERROR)
 
+    def check_usable(self) -> None:
+        """Raise why no row can be written any more, if so. Any thread."""
+
     # EACH ROUND
+
+    def begin_round(self) -> None:
+        """Take what callers have posted since the last round."""
 
     def step(self, now_ms: int, all_settled: bool) -> int:  # noqa: ARG002
         """Send what is due to coordinators, after batches were drained and sent; returns in how many ms to call again.
@@ -94,6 +100,31 @@ class TransactionManager:
             all_settled: every batch is acknowledged or has failed, and no answer to a Produce request is due.
         """
         return NEVER_MS
+
+    def rows_are_lost(self) -> KafkaError | None:
+        """What rows fail with that were never sent, where a transaction is being aborted."""
+        return None
+
+    @property
+    def wants_rows_at_once(self) -> bool:
+        """Whether nothing lingers: somebody waits for the end of a transaction."""
+        return False
+
+    @property
+    def has_open_transaction(self) -> bool:
+        """Whether this producer has a transaction to end."""
+        return False
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a transaction is being committed or aborted."""
+        return False
+
+    def abort_for_close(self) -> None:
+        """Abort the open transaction, as nobody else will."""
+
+    def settle_all(self, error: KafkaError) -> None:
+        """Tell every caller who waits that nothing more will be sent."""
 
     # PRODUCER ID
 
@@ -157,11 +188,16 @@ class TransactionManager:
             return bool(entry.in_flight) and entry.in_flight[0] is not first
         if entry.in_flight and entry.producer != self.producer:
             return True  # a new epoch's batch 0 must not overtake batches of the old epoch
-        if entry.in_flight and entry.last_acked_sequence == NO_LAST_ACKED_SEQUENCE:
+        if entry.in_flight and entry.last_acked_sequence == NO_LAST_ACKED_SEQUENCE and not self.first_sequence_is_checked:
             # A broker that does not know the producer takes any first sequence. Were batch 0 refused and batch 1 accepted, batch
             # 0 would be out of order for ever: so the second goes when the first is acknowledged, once per partition and epoch.
             return True
         return first.topic_partition in self._unresolved
+
+    @property
+    def first_sequence_is_checked(self) -> bool:
+        """Whether brokers refuse a first sequence other than 0 of a producer that they do not know."""
+        return False
 
     def assign_sequence(self, batch: ProducerBatch) -> None:
         """Give a batch its number at its first drain, and track it. A batch that has one keeps it."""

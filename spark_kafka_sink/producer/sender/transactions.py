@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol, TypeVar
 
 from spark_kafka_sink.errors import (
     AbortableTransactionError,
@@ -27,9 +27,12 @@ from spark_kafka_sink.errors import (
     KafkaError,
     ProducerFencedError,
     TransactionAbortedError,
+    fresh_copy,
 )
 from spark_kafka_sink.network.cluster import Node
+from spark_kafka_sink.network.handshake import NodeApiVersions
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.operations import Kind, Operation
 from spark_kafka_sink.producer.sender.coordinator_requests import (
     AddOffsets,
     AddPartitions,
@@ -42,11 +45,12 @@ from spark_kafka_sink.producer.sender.coordinator_requests import (
     Problem,
 )
 from spark_kafka_sink.producer.sender.coordinators import Coordinators
-from spark_kafka_sink.producer.sender.operations import Kind, Operation
 from spark_kafka_sink.producer.sender.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch, SequenceNumbers
 from spark_kafka_sink.producer.sender.transaction_errors import Effect
 from spark_kafka_sink.producer.sender.transaction_manager import State, TransactionManager
+from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.produce import LAST_VERSION_BEFORE_TRANSACTION_V2 as LAST_PRODUCE
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -54,13 +58,15 @@ logger = logging.getLogger(__name__)
 KafkaErrorT = TypeVar("KafkaErrorT", bound=KafkaError)
 
 TRANSACTION_V2 = 2  # of the finalized feature transaction.version
+FIRST_INIT_WITH_IDENTITY = 3  # of InitProducerId
 
 
-class Features(NamedTuple):
-    """What brokers say of themselves: the epoch of the finalized features, and the level of transaction.version."""
+class FeaturesClient(Protocol):
+    """What this needs of NetworkClient."""
 
-    epoch: int
-    transaction_version: int
+    def finalized_features(self) -> tuple[int, Mapping[str, int]]: ...
+
+    def api_versions(self, node_id: int) -> NodeApiVersions | None: ...
 
 
 class PreparedTransaction(NamedTuple):
@@ -75,24 +81,15 @@ class PreparedTransaction(NamedTuple):
 class Transactions(TransactionManager):
     """Args:
     transactional_id, timeout_ms: transactional.id and transaction.timeout.ms.
-    features: what the brokers connected to so far say of themselves.
-    can_raise_epoch: whether the coordinator takes InitProducerId with an identity (version 3, KIP-360).
     """
 
-    def __init__(
-        self,
-        transactional_id: str,
-        timeout_ms: int,
-        features: Callable[[], Features],
-        can_raise_epoch: Callable[[], bool],
-    ) -> None:
+    def __init__(self, transactional_id: str, timeout_ms: int) -> None:
         super().__init__()
-        self.transactional_id = transactional_id
+        self.transactional_id: str = transactional_id
         self.last_error: KafkaError | None = None  # why the transaction has to be aborted
-        self.coordinators: Coordinators  # set by the Sender, which has the client
+        self.coordinators: Coordinators  # set with the client by KafkaProducer, before the Sender begins
+        self._client: FeaturesClient
         self._timeout_ms = timeout_ms
-        self._features = features
-        self._can_raise_epoch = can_raise_epoch
         self._posted: deque[Operation] = deque()  # appended by callers, taken by the Sender
         self._uses_v2 = False
         self._features_epoch = -1
@@ -111,6 +108,9 @@ class Transactions(TransactionManager):
             Kind.COMMIT: self._commit,
             Kind.ABORT: self._abort,
         }
+
+    def watch(self, client: FeaturesClient) -> None:
+        self._client = client
 
     # CALLERS
 
@@ -139,9 +139,7 @@ class Transactions(TransactionManager):
         """What a call gets in this state, as a new exception each time; None when nothing is wrong. Any thread."""
         fatal, last = self.fatal_error, self.last_error
         if fatal is not None:
-            kind = ProducerFencedError if isinstance(fatal, ProducerFencedError) else FatalProducerError
-            text = f"This producer can no longer be used: {fatal.message} Close it."
-            return _caused(kind(text, condition=fatal.condition), fatal)
+            return fresh_copy(fatal)
         if self.state is State.ABORTABLE_ERROR and last is not None:
             text = f"The transaction cannot be committed: {last.message} Call abort_transaction(), then go on with the next one."
             return _caused(AbortableTransactionError(text, condition=last.condition), last)
@@ -155,7 +153,7 @@ class Transactions(TransactionManager):
 
     # OPERATIONS: Sender thread
 
-    def take_posted(self) -> None:
+    def begin_round(self) -> None:
         """Carry out what callers have posted, as far as that needs no answer of a broker."""
         while self._posted:
             operation = self._posted.popleft()
@@ -222,10 +220,16 @@ class Transactions(TransactionManager):
             self._forget_transaction()
 
     def _look_at_features(self) -> None:
-        features = self._features()
-        if features.epoch > self._features_epoch:
-            self._features_epoch = features.epoch
-            self._uses_v2 = features.transaction_version >= TRANSACTION_V2
+        epoch, levels = self._client.finalized_features()
+        if epoch > self._features_epoch:
+            self._features_epoch = epoch
+            self._uses_v2 = levels.get("transaction.version", 0) >= TRANSACTION_V2
+
+    def _can_raise_epoch(self) -> bool:
+        """Whether the coordinator takes InitProducerId with an identity (KIP-360)."""
+        node = self.coordinators.node_of(CoordinatorKey(KeyType.TRANSACTION, self.transactional_id))
+        versions = None if node is None else self._client.api_versions(node)
+        return versions is None or versions.max_version(ApiKey.INIT_PRODUCER_ID) >= FIRST_INIT_WITH_IDENTITY
 
     def _prepare_if_settled(self, all_settled: bool) -> None:
         """Settle `prepare_transaction` once nothing is under way."""
@@ -326,6 +330,12 @@ class Transactions(TransactionManager):
 
     # STATE
 
+    def become_fatal(self, error: KafkaError) -> None:
+        if not isinstance(error, FatalProducerError):
+            text = f"{error.message} This producer can no longer be used: close it."
+            error = _caused(FatalProducerError(text, condition=error.condition), error)
+        super().become_fatal(error)
+
     def become_abortable(self, error: KafkaError) -> None:
         """The transaction can only be aborted."""
         if self.state in (State.ABORTING, State.FATAL_ERROR):
@@ -391,6 +401,7 @@ class Transactions(TransactionManager):
             return True
         return super().must_stop_draining(first)
 
+    @property
     def first_sequence_is_checked(self) -> bool:
         """In version 2 a broker refuses a batch of a new epoch that does not begin at 0, also when it knows nothing of the
         producer (KIP-890): no batch needs to wait until the partition's first one is acknowledged."""
@@ -412,8 +423,7 @@ class Transactions(TransactionManager):
         """What is in doubt was made an abortable error when its batch failed; the next epoch begins at 0."""
 
     @property
-    def last_produce_version(self) -> int | None:
-        """The newest version of Produce; None: no limit."""
+    def produce_version_cap(self) -> int | None:  # type: ignore[override]
         return None if self._uses_v2 else LAST_PRODUCE
 
     # EACH ROUND: Sender thread

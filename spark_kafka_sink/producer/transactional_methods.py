@@ -1,0 +1,121 @@
+"""The transactional half of KafkaProducer's interface, as a base class of it. transaction_calls.py does the work.
+
+    producer = KafkaProducer({"bootstrap.servers": "localhost:9092", "transactional.id": "orders-1"})
+    producer.init_transactions()
+    while rows := next_rows():
+        try:
+            with producer.transaction():
+                producer.send_columns("orders", value=rows)
+        except FatalProducerError:
+            raise  # another producer has taken over, or a permission is missing: close this one
+        except KafkaError:
+            ...  # the transaction has been aborted: none of its rows is seen, and the next one may begin
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from spark_kafka_sink.errors import FatalProducerError, IllegalStateError, KafkaError
+from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.sender.transactions import PreparedTransaction
+from spark_kafka_sink.producer.transaction_calls import TransactionCalls
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+
+class TransactionalMethods:
+    """Each method may be called by any thread and blocks at most max.block.ms.
+
+    Each raises, besides what it says:
+        IllegalStateError: the call does not fit the producer's state; nothing has changed.
+        TransactionTimeoutError: max.block.ms has passed. The call goes on, and the same call made again waits for its end.
+        AbortableTransactionError: the transaction has failed. Call abort_transaction(), then go on with the next one.
+        FatalProducerError: this producer can write nothing more; close it. ProducerFencedError, one of these: another
+            producer with the same transactional.id has taken over.
+    """
+
+    _transaction_calls: TransactionCalls | None = None  # with transactional.id only
+
+    def init_transactions(self) -> None:
+        """Take the transactional.id over: fence its earlier producers, and wait until what they left open is aborted.
+
+        Called once, before anything else. An AuthorizationError of it passes when the permission has been granted.
+        """
+        self._calls().init()
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction: rows can be sent from here on. Nothing is asked of brokers."""
+        self._calls().begin()
+
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: ConsumerGroupMetadata
+    ) -> None:
+        """Have offsets of a consumer group take effect with the commit of this transaction (consume–transform–produce).
+
+        Args:
+            offsets: the next record to read, by partition. Topic and partition must exist.
+            group_metadata: the group and, so that a member that has lost its partitions is refused, the member.
+
+        Raises:
+            AbortableTransactionError: the group has moved on, or this user may not commit offsets of it.
+        """
+        self._calls().send_offsets(offsets, group_metadata)
+
+    def commit_transaction(self) -> None:
+        """Send what is queued without lingering, wait until every row is acknowledged, and commit.
+
+        A row that failed makes the commit an AbortableTransactionError.
+        """
+        self._calls().commit()
+
+    def abort_transaction(self) -> None:
+        """Abort: no reader with isolation.level=read_committed sees the transaction's rows.
+
+        Rows that have not been sent fail with TransactionAbortedError.
+        """
+        self._calls().abort()
+
+    def prepare_transaction(self) -> PreparedTransaction:
+        """Send everything and wait until every row is acknowledged, but leave the transaction open.
+
+        Returns all that somebody else, in another process, needs to end it. This producer can still commit or abort it, takes
+        no more rows, and leaves it open when it is closed. Brokers abort it after transaction.timeout.ms.
+        """
+        return self._calls().prepare()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Begin a transaction, and commit it at the end of the block; abort it when the block or the commit raises."""
+        calls = self._calls()
+        calls.begin()
+        try:
+            yield
+            calls.commit()
+        except FatalProducerError:
+            raise
+        except BaseException:
+            self._abort_after_error(calls)
+            raise
+
+    def _abort_after_error(self, calls: TransactionCalls) -> None:
+        """The error that led here is the one to raise; that of the abort is in its context."""
+        try:
+            calls.abort()
+        except IllegalStateError:
+            return  # the block has ended the transaction itself
+        except KafkaError as error:
+            calls.log_failed_abort(error)
+
+    def _calls(self) -> TransactionCalls:
+        self._check_process()
+        if self._transaction_calls is None:
+            raise IllegalStateError("This producer has no transactions: give it a transactional.id")
+        return self._transaction_calls
+
+    def _writing(self) -> AbstractContextManager[None]:
+        """Around whatever hands rows over: within a transaction only, for a transactional producer."""
+        return nullcontext() if self._transaction_calls is None else self._transaction_calls.writing()
+
+    def _check_process(self) -> None:
+        raise NotImplementedError
