@@ -114,7 +114,13 @@ class KafkaProducer(TransactionalMethods):
         self._pool = BufferPool(self._config.buffer_memory, self._config.batch_size, self._clock)
         self._metrics.watch_pool(self._pool)
         self._accumulator = RecordAccumulator(
-            self._config, self._pool, self._clock, self._transactions, Random(), self._metrics.records_failed
+            self._config,
+            self._pool,
+            self._clock,
+            self._transactions,
+            Random(),
+            self._metrics.records_failed,
+            is_transactional=self._config.transactional_id is not None,
         )
         self._metadata = Metadata(self._config, self._clock)
         self._largest_record = min(self._config.max_request_size, self._config.buffer_memory)

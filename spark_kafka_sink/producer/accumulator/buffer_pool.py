@@ -53,6 +53,16 @@ class PoolMemory:
         self.charged -= charge
         return taken
 
+    def reduced_to_charge(self, charge: int) -> tuple[PoolMemory, PoolMemory]:
+        """A charge of so much, at most of all that this has, and the rest of it. This itself stays as it is.
+
+        What is charged already is used first, then blocks, whose bytes are no longer needed.
+        """
+        reduced = PoolMemory([], min(charge, len(self)))
+        exchanged_blocks = max(0, reduced.charged - self.charged)
+        rest = PoolMemory(self.blocks[exchanged_blocks:], self.charged + exchanged_blocks - reduced.charged)
+        return reduced, rest
+
 
 @dataclass(slots=True, eq=False)
 class _Turn:

@@ -218,7 +218,7 @@ class Sender:
         if self._transactions is not None:
             self._transactions.maybe_resolve()
             self._transactions.maybe_bump_epoch()
-            self._accumulator.is_completing = self._transactions.wants_rows_at_once
+            self._accumulator.completing = self._transactions.wants_rows_at_once
             self._fail_lost_rows(self._transactions)
         if self._producer_id is not None:
             self._producer_id.maybe_send(now_ms)
@@ -233,7 +233,7 @@ class Sender:
             self._accumulator.refuse_rows(None)
         elif error is not None:
             self._accumulator.refuse_rows(error)
-            for batch in self._accumulator.withdraw_undrained(error):
+            for batch in self._accumulator.abort_undrained(error):
                 self._fates.give_up(batch, error)
             self._fail_gathered(error)
 

@@ -408,7 +408,6 @@ class Transactions(TransactionManager):
         return self._uses_v2
 
     def assign_sequence(self, batch: ProducerBatch) -> None:
-        batch.is_transactional = True
         self._has_started |= self._uses_v2
         super().assign_sequence(batch)
 

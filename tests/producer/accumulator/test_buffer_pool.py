@@ -57,6 +57,29 @@ def in_thread(function: Callable[[], Any]) -> Future[Any]:
     return future
 
 
+# ---- MEMORY THAT WAS HANDED OUT
+
+
+@pytest.mark.parametrize(
+    ("blocks", "charged", "wanted", "expected", "rest_blocks", "rest_charged"),
+    [
+        (4, 0, 1, 1, 3, 0),  # one block's bytes are exchanged for a charge
+        (0, 4, 1, 1, 0, 3),
+        (3, 2, 1, 1, 3, 1),  # charges are used before blocks
+        (3, 2, 4, 4, 1, 0),
+        (1, 1, 5, 2, 0, 0),  # never more than there is
+    ],
+)
+def test_memory_is_reduced_to_a_charge_and_a_rest(
+    blocks: int, charged: int, wanted: int, expected: int, rest_blocks: int, rest_charged: int
+) -> None:
+    memory = PoolMemory([bytearray(1) for _ in range(blocks)], charged)
+    reduced, rest = memory.reduced_to_charge(wanted)
+    assert (reduced.blocks, reduced.charged) == ([], expected)
+    assert (len(rest.blocks), rest.charged) == (rest_blocks, rest_charged)
+    assert len(reduced) + len(rest) == len(memory)
+
+
 # ---- HANDING OUT
 
 

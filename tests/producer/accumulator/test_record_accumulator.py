@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.network.cluster import Cluster, Node
-from spark_kafka_sink.producer.accumulator import producer_batch, slice_layout
+from spark_kafka_sink.producer.accumulator import batch_records, sorted_slice
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
-from spark_kafka_sink.producer.accumulator.record_accumulator import NEVER_MS
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.producer.harness import TOPIC, Accumulation, OpenAppend, cluster, payload, tp
+from tests.records.reference import decode_batch
 
 ONE_NODE = cluster({TOPIC: (0, 0, 0, 0)})
 TWO_NODES = cluster({TOPIC: (0, 0, 1, 1)})
@@ -381,7 +381,7 @@ def test_a_batch_in_which_writing_failed_is_never_sent_and_gives_its_memory_back
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(slice_layout, "RecordRows", fail)
+        patch.setattr(sorted_slice, "RecordRows", fail)
         with pytest.raises(MemoryError):
             stage.append(b"1")
     assert stage.drain(ONE_NODE, 0) == {0: []}
@@ -402,7 +402,7 @@ def test_when_compression_fails_every_reservation_ends_nevertheless(monkeypatch:
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(producer_batch, "compress", fail)
+        patch.setattr(batch_records, "compress", fail)
         with pytest.raises(MemoryError):
             stage.append(*[bytes(500)] * 10, partition=[0] * 5 + [1] * 5)
     batches = [batch for queue in stage.accumulator.queues_for(TOPIC, [0, 1]) for batch in queue.batches]
@@ -755,7 +755,7 @@ def test_splitting_ends_at_single_records() -> None:
             children = stage.accumulator.split_and_reenqueue(batch)
             assert len(children) > 1
             for child in children:
-                stage.accumulator.finish(child)
+                stage.accumulator._compressor.finish(child)
             todo += children
         else:
             singles += 1
@@ -846,7 +846,7 @@ def test_batches_expire_oldest_first_and_the_rest_stay() -> None:
 
 def payload_of(batch: ProducerBatch) -> bytes:
     """The only value of a batch that was never drained."""
-    batch.body = batch._raw_views()
+    batch.body = batch.uncompressed_records()
     (value,) = payload(batch)
     assert value is not None
     return value
@@ -983,6 +983,154 @@ def test_a_withdrawn_batch_that_is_being_written_stays_until_its_caller_is_done(
     assert stage.is_whole
 
 
+# ---- TRANSACTIONS
+
+
+def test_a_batch_says_that_it_belongs_to_a_transaction_and_so_do_the_pieces_of_it() -> None:
+    stage = Accumulation(batch_size=16 * BATCH, is_transactional=True)
+    stage.append(bytes(1000), bytes(1000))
+    whole = stage.drain_one(ONE_NODE)
+    assert decode_batch(b"".join(whole.wire_buffers())).transactional
+    split(stage, whole)
+    pieces = [stage.drain_one(ONE_NODE) for _ in range(2)]
+    assert [decode_batch(b"".join(piece.wire_buffers())).transactional for piece in pieces] == [True, True]
+
+
+def test_batches_of_no_transaction_say_so() -> None:
+    stage = Accumulation()
+    stage.append(b"1")
+    assert not decode_batch(b"".join(stage.drain_one(ONE_NODE).wire_buffers())).transactional
+
+
+def test_while_a_transaction_completes_nothing_lingers() -> None:
+    stage = Accumulation(linger_ms=60_000)
+    stage.append(b"1")
+    assert stage.ready(ONE_NODE) == set()
+    stage.accumulator.completing = True
+    assert stage.accumulator.wants_all_at_once()
+    assert stage.ready(ONE_NODE) == {0}
+    stage.accumulator.completing = False
+    assert stage.ready(ONE_NODE) == set()
+
+
+def test_all_is_settled_when_the_last_batch_queued_or_in_flight_is_done() -> None:
+    stage = Accumulation()
+    assert stage.accumulator.all_settled()
+    stage.append(b"1", b"2", partition=[0, 1])
+    assert not stage.accumulator.all_settled()
+    first, second = stage.drain(ONE_NODE, 0)[0]
+    assert not stage.accumulator.has_undrained()
+    stage.give_back(first)
+    assert not stage.accumulator.all_settled()
+    stage.give_back(second)
+    assert stage.accumulator.all_settled()
+
+
+ABORT = KafkaError("the transaction is being aborted")
+
+
+class Numbers:
+    """A TransactionManager that numbers every batch at its first drain."""
+
+    has_producer_id = True
+
+    def must_stop_draining(self, first: ProducerBatch) -> bool:
+        del first
+        return False
+
+    def assign_sequence(self, batch: ProducerBatch) -> None:
+        if not batch.has_sequence:
+            batch.set_producer_state(7, 0, batch.flush_id)
+
+
+def test_aborting_removes_what_was_never_drained_oldest_first() -> None:
+    stage = Accumulation(batch_size=BATCH, sequencer=Numbers())
+    for partition in (1, 0, 1):
+        stage.append(bytes(900), partition=partition)
+    aborted = stage.accumulator.abort_undrained(ABORT)
+    assert [(batch.topic_partition.partition, batch.closed) for batch in aborted] == [(1, True), (0, True), (1, True)]
+    assert not stage.accumulator.has_undrained()
+    assert not stage.accumulator.all_settled()  # until the Sender has failed them
+    for batch in aborted:
+        batch.fail(ABORT)
+        stage.accumulator.deallocate(batch)
+    assert stage.accumulator.all_settled()
+    assert stage.is_whole
+
+
+@pytest.mark.parametrize("sequencer", [Numbers(), None], ids=["with sequences", "without"])
+def test_aborting_leaves_batches_in_flight_and_in_retry_alone(sequencer: Numbers | None) -> None:
+    """The broker may have them: the transaction cannot end before it has answered."""
+    stage = Accumulation(batch_size=BATCH, sequencer=sequencer, retry_backoff_ms=0)
+    for _ in range(3):
+        stage.append(bytes(900))
+    retried, in_flight = stage.drain_one(ONE_NODE), stage.drain_one(ONE_NODE)
+    in_flight.in_flight = True
+    stage.accumulator.reenqueue(retried, stage.now_ms)
+    (aborted,) = stage.accumulator.abort_undrained(ABORT)
+    assert aborted.flush_id == 3
+    assert retried.poison is None
+    assert stage.drain_one(ONE_NODE) is retried
+    assert stage.accumulator.abort_undrained(ABORT) == []
+
+
+def test_an_aborted_batch_that_is_being_written_stays_until_its_caller_is_done() -> None:
+    stage = Accumulation()
+    writing = OpenAppend(stage, b"1")
+    assert stage.accumulator.abort_undrained(ABORT) == []
+    assert stage.drain(ONE_NODE, 0) == {0: []}
+    assert stage.accumulator.expired_batches(stage.now_ms) == []
+    stage.wakeups = 0
+    writing.fill()
+    assert stage.wakeups == 1
+    (aborted,) = stage.accumulator.expired_batches(stage.now_ms)
+    assert aborted.poison is ABORT
+    stage.accumulator.deallocate(aborted)
+    assert stage.accumulator.all_settled()
+    assert stage.is_whole
+
+
+def test_rows_are_refused_with_a_fresh_copy_of_the_error_until_it_is_taken_back() -> None:
+    stage = Accumulation()
+    stage.accumulator.refuse_rows(ABORT)
+    owner = Delivery(1, stage.clock)
+    with pytest.raises(KafkaError, match="is being aborted") as raised:
+        stage.append(b"1", owner=owner)
+    assert raised.value is not ABORT
+    assert ABORT.__traceback__ is None
+    assert owner.failed == 1
+    assert stage.accumulator.all_settled()
+    assert stage.is_whole
+    stage.accumulator.refuse_rows(None)
+    stage.append(b"2")
+    assert payload(stage.drain_one(ONE_NODE)) == [b"2"]
+
+
+def test_an_append_that_waits_for_memory_while_its_transaction_is_aborted_puts_no_more_rows_in() -> None:
+    """Its later rows would otherwise be in the next transaction."""
+    stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH, linger_ms=60_000, sequencer=Numbers())
+
+    def abort(condition: threading.Condition, timeout_ms: int) -> bool:
+        del timeout_ms
+        condition.release()
+        try:
+            stage.accumulator.refuse_rows(ABORT)
+            for batch in stage.accumulator.abort_undrained(ABORT):
+                batch.fail(ABORT)
+                stage.accumulator.deallocate(batch)
+        finally:
+            condition.acquire()
+        return True
+
+    stage.clock.wait = abort
+    owner = Delivery(10, stage.clock)
+    with pytest.raises(KafkaError, match="is being aborted"):
+        stage.append(*[bytes(500)] * 10, owner=owner)
+    assert owner.failed == 10
+    assert stage.accumulator.all_settled()
+    assert stage.is_whole
+
+
 # ---- STICKY PARTITIONS
 
 
@@ -1038,7 +1186,7 @@ def test_queue_lengths_are_counted_only_when_one_may_have_changed() -> None:
     """With 1,000 partitions counting took 0.6 ms in every round of the Sender, also when nothing had happened."""
     stage = Accumulation(batch_size=BATCH)
     assign(stage, 1)
-    sticky = stage.accumulator.topic_queues(TOPIC).sticky
+    sticky = stage.accumulator.partition_chooser.of_topic(TOPIC).sticky
     counts: list[list[int]] = []
     sticky.update_load = lambda lengths, *_, **__: counts.append(list(lengths))  # type: ignore[method-assign]
 

@@ -13,7 +13,8 @@ import pytest
 from spark_kafka_sink.errors import ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
-from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout, SortedSlice
+from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
+from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
 from tests.producer.harness import TOPIC, Accumulation, columns
 
 BATCH = 1024
@@ -259,7 +260,7 @@ def test_a_place_that_somebody_else_took_meanwhile_is_measured_anew() -> None:
     stage.append(ROW)
     layout = layout_of(stage, sorted_slice([ROW] * 3, [0] * 3))
     guesses = layout._guess_all_runs()
-    assert guesses[0].count == 1
+    assert guesses[0].tail.record_count == 1
     stage.append(ROW)  # now the batch holds two
     layout._take_place(layout._queues[0], guesses[0])
     assert layout.reservations == []
