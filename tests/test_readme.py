@@ -24,7 +24,7 @@ import pytest
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.error_codes import ERROR_CODES, Errors, Persisted
 from tests.benchmarks.memory_benchmark import BUFFER_MEMORY, MAX_ARROW_BATCH, PYTHON_AND_SCRATCH
 from tests.integration.clusters import SPARK_HOME, free_port
 from tests.integration.reading import READERS, ReadRecord
@@ -116,6 +116,38 @@ def own_conditions() -> set[str]:
 
 def test_every_error_code_of_ours_has_a_meaning_and_a_remedy() -> None:
     assert own_conditions() - documented_conditions() == set()
+
+
+# Codes that the package handles and never raises.
+NOT_RAISED = {
+    "NONE",  # no error
+    "DUPLICATE_SEQUENCE_NUMBER",  # the batch is complete: an earlier attempt wrote it
+    "REBOOTSTRAP_REQUIRED",  # metadata are then asked for at bootstrap.servers
+}
+
+
+def brokers_conditions() -> set[str]:
+    """Of the codes of brokers, those that reach a user: which Produce is known to answer with, or which our sources name."""
+    table = ROOT / "spark_kafka_sink" / "protocol" / "error_codes.py"
+    files = [file for file in (ROOT / "spark_kafka_sink").rglob("*.py") if file != table]
+    named = {name for file in files for name in re.findall(r"\bErrors\.([A-Z_]+)\b", file.read_text(encoding="utf-8"))}
+    known = {row.name for row in ERROR_CODES.values() if row.persisted is not Persisted.MAYBE}
+    return {f"KAFKA_{name}" for name in (named | known) - NOT_RAISED}
+
+
+def test_every_code_of_brokers_that_can_be_raised_has_a_meaning_and_a_remedy() -> None:
+    """KAFKA_ILLEGAL_SASL_STATE, which a listener without SASL causes, could be looked up nowhere: codes of brokers are made of
+    their names in the table, so they stand in no source."""
+    assert brokers_conditions() - documented_conditions() == set()
+
+
+def test_no_error_code_is_put_together_but_from_the_table_of_brokers_codes() -> None:
+    """What the two tests above collect is all there is."""
+    sources = {file: file.read_text(encoding="utf-8") for file in (ROOT / "spark_kafka_sink").rglob("*.py")}
+    made = [(file.name, line) for file, text in sources.items() for line in re.findall(r""".*KAFKA_\{.*""", text)]
+    assert made == [("error_codes.py", '        condition = f"KAFKA_{self.name}"')]
+    given = {each for text in sources.values() for each in re.findall(r"""condition=["']([^"']*)["']""", text)}
+    assert given <= own_conditions()
 
 
 def test_every_documented_error_code_exists() -> None:
