@@ -12,23 +12,21 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from spark_kafka_sink.config.producer_config import (
+from spark_kafka_sink.config.option import (
     CLASS,
     INT,
     LIST,
     LONG_MAX,
-    PRODUCER_KEYS,
     STRING,
     InvalidValueError,
     Option,
-    ProducerConfig,
-    addresses,
     conceal,
     nearest_key,
     option,
     read_all,
     rows_of,
 )
+from spark_kafka_sink.config.producer_config import PRODUCER_KEYS, ProducerConfig, addresses
 
 logger = logging.getLogger(__name__)
 

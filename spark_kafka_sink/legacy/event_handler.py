@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.producer_config import config_error
+from spark_kafka_sink.config.option import config_error
 from spark_kafka_sink.errors import (
     ConfigError,
     FailedToSendMessageError,

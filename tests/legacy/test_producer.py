@@ -17,7 +17,7 @@ import pytest
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.producer_config import INT_MAX, LONG_MAX
+from spark_kafka_sink.config.option import INT_MAX, LONG_MAX
 from spark_kafka_sink.errors import (
     ConfigError,
     FailedToSendMessageError,
