@@ -1,1 +1,9 @@
-"""The old Scala producer (Kafka 0.8 to 1.1), whole: options, partitioner, dispatch. Nothing else imports it."""
+"""The API of the old Scala producer (Kafka 0.8 to 1.1), for porting code that was written for it.
+
+    producer.py         Producer: send and close, in sync and async mode
+    event_handler.py    KeyedMessage; serialization, partitions, one dispatch and its retries
+    partitioner.py      the old partitioner
+    config.py           the old options
+
+Built on KafkaProducer. No other part of the package imports it.
+"""

@@ -563,7 +563,7 @@ def test_a_forced_close_fails_a_send_that_waits(fake: FakeBroker, caplog: pytest
     sending.join(WAIT_S)
     release.set()
     assert [str(error) for error in errors if "KAFKA_PRODUCER_CLOSED" in str(error)] != []
-    assert "sending it again" not in caplog.text
+    assert "retrying" not in caplog.text
     assert len(fake.requests_of(ApiKey.PRODUCE)) == 1
 
 
