@@ -64,7 +64,7 @@ def test_a_client_without_a_name_gets_one_of_its_own() -> None:
 
 @pytest.mark.parametrize("key", ["client.id", "transactional.id"])
 def test_a_name_that_the_protocol_cannot_carry_is_refused(key: str) -> None:
-    """It could not be put into a request: the Sender died of it, and callers were told that the producer was closed."""
+    """Encoding the request failed, which ended the Sender, and callers got the error that the producer was closed."""
     told = problem({key: "x" * 40_000})
     assert "40,000 bytes in UTF-8, but a string of Kafka's protocol has 32,767 at most" in told
     assert len(told) < 1_000

@@ -182,7 +182,7 @@ def test_an_unknown_key_is_a_warning_that_names_the_nearest(caplog: pytest.LogCa
     read(queue_bufering_max_ms=1, broker_list="x:1", compressed_topics="a", request_required_acks=1)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
         "Option 'broker.list' is not known to the old producer and has no effect; did you mean 'metadata.broker.list'?",
-        "Option 'compressed.topics' has no effect: compression.codec holds for all topics",
+        "Option 'compressed.topics' has no effect: compression.codec applies to all topics",
         "Option 'queue.bufering.max.ms' is not known to the old producer and has no effect; did you mean"
         " 'queue.buffering.max.ms'?",
     ]
