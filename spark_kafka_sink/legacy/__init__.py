@@ -1,8 +1,10 @@
 """The API of the old Scala producer (Kafka 0.8 to 1.1), for porting code that was written for it.
 
     producer.py         Producer: send and close, in sync and async mode
-    event_handler.py    KeyedMessage; serialization, partitions, one dispatch and its retries
+    event_handler.py    one dispatch of messages and its retries
+    messages.py         KeyedMessage
     partitioner.py      the old partitioner
+    plugins.py          loads the serializers and the partitioner that the options name
     config.py           the old options
 
 Built on KafkaProducer. No other part of the package imports it.

@@ -14,18 +14,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.option import config_error
 from spark_kafka_sink.errors import (
-    ConfigError,
     FailedToSendMessageError,
     InvalidRecordError,
     KafkaError,
@@ -33,13 +31,14 @@ from spark_kafka_sink.errors import (
     fresh_copy,
 )
 from spark_kafka_sink.legacy.config import LEGACY_BATCH_BYTES, LEGACY_BUFFER_BYTES, LegacyProducerConfig
-from spark_kafka_sink.legacy.partitioner import LegacyPartitioner, StickyPartitions, find_legacy_partitioner
+from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
+from spark_kafka_sink.legacy.partitioner import StickyPartitions
+from spark_kafka_sink.legacy.plugins import Plugins
 from spark_kafka_sink.network.cluster import PartitionInfo
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import whole_number
-from spark_kafka_sink.producer.record_gatherer import RECORD_OVERHEAD
-from spark_kafka_sink.producer.serializers import Serializer, find_serializer, serialize
+from spark_kafka_sink.producer.serializers import serialize
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -49,101 +48,6 @@ ROUND_BYTES = LEGACY_BUFFER_BYTES * 3 // 4  # sent at a time; less than buffer.m
 _PORTION_OVERHEAD = 32 * 1024  # memory that a portion takes besides its messages: its first and last block in the pool
 _SETTLE_MARGIN_MS = 5_000
 _CAUSES_NAMED = 5
-
-
-class _Missing:
-    def __repr__(self) -> str:
-        return "MISSING"
-
-
-MISSING = _Missing()
-
-
-@dataclass(frozen=True, slots=True)
-class KeyedMessage:
-    """A message for the old producer.
-
-    Args:
-        topic: name of the topic.
-        key: determines the partition and is stored; None: no key.
-        message: the value that is stored; None is a tombstone. Required; without a key: KeyedMessage("topic", message="text").
-        part_key: overrides the key when the partition is chosen, and is not stored.
-
-    Raises:
-        ValueError: the topic is None.
-        TypeError: the message is missing.
-    """
-
-    topic: str
-    key: Any = None
-    message: Any = MISSING
-    part_key: Any = None
-
-    def __post_init__(self) -> None:
-        if self.topic is None:
-            raise ValueError("Topic cannot be null.")
-        if self.message is MISSING:
-            raise TypeError('KeyedMessage has no message; write KeyedMessage("topic", message=…) where there is no key')
-
-    @property
-    def partition_key(self) -> Any:
-        return self.key if self.part_key is None else self.part_key
-
-
-@dataclass(frozen=True, slots=True)
-class SerializedMessage:
-    """A message, its key and value as bytes, and the time at which `send` was called."""
-
-    original: KeyedMessage
-    key: bytes | None
-    value: bytes | None
-    timestamp: int
-
-    @property
-    def size_bytes(self) -> int:
-        return RECORD_OVERHEAD + len(self.key or b"") + len(self.value or b"")
-
-
-class Plugins(NamedTuple):
-    """The serializers and the partitioner that the options name, loaded."""
-
-    serialize_key: Serializer
-    serialize_message: Serializer
-    partition: LegacyPartitioner
-
-
-def read_config(mapping: Mapping[str, object]) -> tuple[LegacyProducerConfig, Plugins]:
-    """The configuration and its plug-ins. Raises one ConfigError for all problems, plug-ins that cannot be loaded included."""
-    problems: list[str] = []
-    config = LegacyProducerConfig.check(mapping, problems)
-    key_class = config.serializer_class if config.key_serializer_class is None else config.key_serializer_class
-    found = [
-        _found(problems, lambda: _find_encoder("key.serializer.class", key_class, config.serializer_encoding)),
-        _found(problems, lambda: _find_encoder("serializer.class", config.serializer_class, config.serializer_encoding)),
-        _found(problems, lambda: find_legacy_partitioner(config.partitioner_class)),
-    ]
-    if problems:
-        raise config_error(list(dict.fromkeys(problems)))
-    return config, Plugins(*found)
-
-
-def _found(problems: list[str], find: Callable[[], Any]) -> Any:
-    try:
-        return find()
-    except ConfigError as error:
-        problems.append(error.message)
-
-
-def _find_encoder(option: str, wanted: object, encoding: str) -> Serializer:
-    encoders: dict[str, object] = {
-        "DefaultEncoder": "bytes",
-        "StringEncoder": lambda text: str.encode(text, encoding),
-        "IntegerEncoder": "integer",
-        "LongEncoder": "long",
-        "NullEncoder": lambda _: None,
-    }
-    name = wanted.removeprefix("kafka.serializer.") if isinstance(wanted, str) else ""
-    return find_serializer(option, encoders.get(name, wanted))
 
 
 class _Failure(NamedTuple):

@@ -26,7 +26,9 @@ from typing import NamedTuple, Protocol
 from spark_kafka_sink.clock import Clock, wait_seconds
 from spark_kafka_sink.errors import FailedToSendMessageError, KafkaError, KafkaTimeoutError, ProducerClosedError, QueueFullError
 from spark_kafka_sink.legacy.config import conceal_legacy
-from spark_kafka_sink.legacy.event_handler import EventHandler, KeyedMessage, SerializedMessage, read_config
+from spark_kafka_sink.legacy.event_handler import EventHandler
+from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
+from spark_kafka_sink.legacy.plugins import read_config
 from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.producer import CLOSE_MARGIN_MS, KafkaProducer
 

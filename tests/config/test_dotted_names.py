@@ -1,4 +1,4 @@
-"""config/dotted_names.py: what a name stands for is found, and a failure says option, name, cause and remedy."""
+"""config/dotted_names.py: names are loaded, and an error contains option, name, cause and remedy."""
 
 from __future__ import annotations
 

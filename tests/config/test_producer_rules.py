@@ -83,7 +83,7 @@ def test_text_that_utf_8_cannot_carry_is_refused() -> None:
 
 
 def test_a_secret_that_utf_8_cannot_carry_is_refused_and_not_shown() -> None:
-    """The error of the encoder, which shows the whole text, would have been the Sender's end."""
+    """The encoder's error, which contains the whole text, would have ended the Sender."""
     told = problem({"security.protocol": "SSL", "ssl.keystore.password": "canary\ud800"})
     assert "Invalid value [hidden] for configuration ssl.keystore.password: It holds half of a surrogate pair" in told
     assert "canary" not in told

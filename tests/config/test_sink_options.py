@@ -81,7 +81,7 @@ def test_what_spark_adds_is_no_problem(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_a_warning_is_told_once_in_a_process(caplog: pytest.LogCaptureFixture) -> None:
-    """Spark has a stream's options checked twice in every micro-batch."""
+    """Spark has the options of a stream checked twice in every micro-batch."""
     for _ in range(3):
         check(kafka__lingr__ms="3", path="p", kafka__acks="1")
     assert len(caplog.records) == 3
@@ -123,7 +123,7 @@ def test_a_fate_and_its_topic_belong_together(options: dict[str, str], problem: 
 
 
 def test_options_of_sparks_kafka_source_are_warnings(caplog: pytest.LogCaptureFixture) -> None:
-    """format("kafka") ignores them on its way out, and jobs share one set of options between both sides."""
+    """format("kafka") ignores them when it writes, and jobs use one set of options to read and to write."""
     shared = {"subscribe": "t", "startingOffsets": "earliest", "failOnDataLoss": "false", "kafka.group.id": "g"}
     _, problems = check(**shared)
     assert problems == []
@@ -133,7 +133,7 @@ def test_options_of_sparks_kafka_source_are_warnings(caplog: pytest.LogCaptureFi
 
 @pytest.mark.parametrize("key", ["group.id", "key.deserializer", "value.deserializer", "session.timeout.ms"])
 def test_options_of_consumers_are_warnings_that_propose_nothing_else(key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """For key.deserializer, key.serializer was proposed, which this sink refuses."""
+    """The warning for key.deserializer proposed key.serializer, which the sink rejects."""
     _, problems = check(**{f"kafka.{key}": "x"})
     assert problems == []
     assert caplog.messages == [f"Option 'kafka.{key}' has no effect: it is for reading from Kafka"]
