@@ -1,9 +1,9 @@
-"""pykafka-sink: writes Spark DataFrames and streams, or plain Arrow columns, to Apache Kafka.
+"""pykafka-sink: writes Spark DataFrames and streams, or Arrow columns, to Apache Kafka.
 
     from spark_kafka_sink import KafkaDataSource     # with Spark: spark.dataSource.register(KafkaDataSource)
-    from spark_kafka_sink import KafkaProducer       # without; ProducerRecord, RecordMetadata and every error, too
+    from spark_kafka_sink import KafkaProducer       # without Spark; also ProducerRecord, RecordMetadata and every error
 
-Names are loaded when first asked for, so that the producer works where pyspark is not installed.
+A name is imported when it is first accessed, so that the producer works without pyspark.
 """
 
 from __future__ import annotations

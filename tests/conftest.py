@@ -18,7 +18,7 @@ import pytest
 
 from jobs.kafka_jars import fetch_kafka, fetch_spark_kafka
 from jobs.local_kafka import QUICK_JVM, LocalKafka
-from spark_kafka_sink.config import producer_config as options
+from spark_kafka_sink.config import option
 from tests import left_behind
 from tests.integration.reading import READERS, ReadRecord
 
@@ -58,9 +58,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def warnings_of_options_are_told_anew() -> None:
-    """Each is told once per process, which is one for all tests."""
-    options._warned.clear()
+def warnings_of_options_are_logged_again() -> None:
+    """Each is logged once per process, and all tests share one process."""
+    option._logged.clear()
 
 
 def _fixtures_from_here(item: pytest.Item) -> set[str]:

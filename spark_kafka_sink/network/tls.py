@@ -20,7 +20,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from spark_kafka_sink.config.producer_config import file_stamp
+from spark_kafka_sink.config.security_config import file_stamp
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, fresh_copy, printable
 from spark_kafka_sink.network.ssl_context import allowed_ciphers, client_context, describe_trust
 from spark_kafka_sink.network.transport import Address, PlaintextTransport

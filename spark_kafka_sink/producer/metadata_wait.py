@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.producer_config import TOPIC_NAME_RULE, is_topic_name
+from spark_kafka_sink.config.topic_names import TOPIC_NAME_RULE, is_topic_name
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError, KafkaTimeoutError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.network.metadata import Metadata

@@ -19,7 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.config.producer_config import KAFKAS_PARTITIONERS, ProducerConfig
+from spark_kafka_sink.config.dotted_names import KAFKAS_PARTITIONERS
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.plugins import Plugin, make_plugin

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
-from spark_kafka_sink.config.producer_config import SinkOptions, join_problems
+from spark_kafka_sink.config.option import join_problems
+from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import ConfigError, SchemaError
 from spark_kafka_sink.sink.commit_protocol import find_function
 from spark_kafka_sink.sink.row_mapping import RowMapping

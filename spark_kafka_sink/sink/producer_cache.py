@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.producer_config import FILE_KEYS, file_stamp
+from spark_kafka_sink.config.security_config import FILE_KEYS, file_stamp
 from spark_kafka_sink.producer.producer import KafkaProducer
 
 logger = logging.getLogger(__name__)

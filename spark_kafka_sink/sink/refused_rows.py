@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.config.producer_config import TOPIC_NAME_RULE, is_topic_name
+from spark_kafka_sink.config.topic_names import TOPIC_NAME_RULE, is_topic_name
 from spark_kafka_sink.records.columns import record_columns, texts
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 from spark_kafka_sink.sink.row_mapping import NULL_TOPIC

@@ -32,7 +32,8 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from spark_kafka_sink.config.producer_config import SinkOptions, nearest_key
+from spark_kafka_sink.config.option import nearest_key
+from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import InvalidRecordError
 from spark_kafka_sink.records.interleave import contiguous
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_kafka_sink.config.producer_config import FAIL, SinkOptions
+from spark_kafka_sink.config.sink_options import FAIL, SinkOptions
 
 # A row with one of these is too large, for the client or for the broker; with any other it is invalid.
 TOO_LARGE = frozenset({"KAFKA_RECORD_TOO_LARGE", "KAFKA_MESSAGE_TOO_LARGE", "KAFKA_RECORD_LIST_TOO_LARGE"})

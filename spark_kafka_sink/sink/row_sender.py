@@ -23,7 +23,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.config.producer_config import DEAD_LETTER, FAIL, SKIP, ProducerConfig, is_topic_name
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.sink_options import DEAD_LETTER, FAIL, SKIP
+from spark_kafka_sink.config.topic_names import is_topic_name
 from spark_kafka_sink.errors import DeliveryError, InvalidRecordError, KafkaError, fresh_copy
 from spark_kafka_sink.records.columns import texts
 from spark_kafka_sink.sink.commit_protocol import WrittenRange, merge_ranges

@@ -24,8 +24,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.taskcontext import TaskContext
 
 from spark_kafka_sink import stderr_log
-from spark_kafka_sink.config import sasl as sasl_config
-from spark_kafka_sink.config.producer_config import FILE_KEYS, Secret, join_problems
+from spark_kafka_sink.config import jaas
+from spark_kafka_sink.config.option import join_problems
+from spark_kafka_sink.config.secret import Secret
+from spark_kafka_sink.config.security_config import FILE_KEYS
 from spark_kafka_sink.errors import ConfigError, KafkaError
 from spark_kafka_sink.sink import commit_protocol
 from spark_kafka_sink.sink.commit_protocol import COUNTERS, KafkaCommitMessage
@@ -153,10 +155,10 @@ def with_shipped_files(options: Mapping[str, object]) -> dict[str, object]:
             found[key] = _shipped(key, name)
     login = options.get(_LOGIN)
     if isinstance(login, Secret):
-        for name, path in sasl_config.files_named_in(login.reveal()).items():
+        for name, path in jaas.files_named_in(login.reveal()).items():
             shipped = _shipped(f"{_LOGIN}: {name}", path)
             if shipped != path:
-                login = Secret(sasl_config.with_option(login.reveal(), name, shipped))
+                login = Secret(jaas.with_option(login.reveal(), name, shipped))
         found[_LOGIN] = login
     return found
 

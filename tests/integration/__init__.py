@@ -53,7 +53,7 @@ What Spark has no test for
     a commit that fails, and the restart → test_a_commit_that_failed_is_made_good_by_writing_the_batch_again
     complete mode, update mode → test_complete_mode_writes_the_whole_result_with_each_batch, test_update_mode_is_refused_by_spark
     a writer that does not read all rows → tests/sink/test_writer.py: test_every_batch_is_sent_flushed_and_counted
-    a topic that cannot be → tests/config/test_producer_config.py: test_an_impossible_topic_name_is_a_problem, test_sink_rows:
+    a topic that cannot be → tests/config/test_sink_options.py: test_an_impossible_topic_name_is_a_problem, test_sink_rows:
         test_rows_that_can_be_sent_nowhere_are_buried_before_anything_is_sent
     a topic that is not there → test_sink_errors: test_rows_for_topics_that_do_not_exist_are_buried_after_one_wait,
         test_the_option_topic_must_exist_whatever_becomes_of_invalid_rows

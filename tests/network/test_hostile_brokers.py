@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_kafka_sink.config.producer_config import Secret
+from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProtocolError
 from spark_kafka_sink.network.background import outcome_of
 from spark_kafka_sink.network.connection import Connection

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.config.producer_config import ProducerConfig, Secret
-from spark_kafka_sink.config.sasl import JaasEntry, parse_jaas
+from spark_kafka_sink.config.jaas import JaasEntry, parse_jaas
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import AuthenticationError, ConfigError
 from spark_kafka_sink.network.background import Background, outcome_of
 from spark_kafka_sink.network.sasl.factory import login_of

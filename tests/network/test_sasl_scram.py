@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.config.producer_config import Secret, SecretBytes
+from spark_kafka_sink.config.secret import Secret, SecretBytes
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.sasl.login import Exchange
 from spark_kafka_sink.network.sasl.scram import MAX_ITERATIONS, ScramLogin

@@ -19,8 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.config.producer_config import ProducerConfig, Secret
-from spark_kafka_sink.config.sasl import NO_OPTIONS, JaasEntry, parse_jaas
+from spark_kafka_sink.config.jaas import NO_OPTIONS, JaasEntry, parse_jaas
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaError
 from spark_kafka_sink.network.sasl import token_endpoint
 from spark_kafka_sink.network.sasl.token_sources import (

@@ -81,7 +81,7 @@ KafkaProducerTest → test_kafka_producer.py
     metadata (missing topic, out of range, refresh, invalid topic, waiting while closing), flush, close, headers, null topics,
         negative
     partitions, size checks, authorization, callbacks, client ids → ported
-    configuration conflicts, unused keys, linger against delivery time-out → tests/config/test_producer_config.py
+    configuration conflicts, unused keys, linger against delivery time-out → tests/config/test_producer_rules.py
     serializers → test_serializers.py
     JMX, telemetry, socket buffer sizes → not applicable
     testInterceptorConstructClose → test_interceptors.py: test_an_interceptor_by_name_lives_as_long_as_its_producer

@@ -15,7 +15,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceAr
 
 import spark_kafka_sink
 from spark_kafka_sink import KafkaDataSource, _autoregister
-from spark_kafka_sink.config.producer_config import BULK_DEFAULTS, Secret
+from spark_kafka_sink.config.secret import Secret
+from spark_kafka_sink.config.sink_options import BULK_DEFAULTS
 from spark_kafka_sink.errors import ConfigError, KafkaError, SchemaError
 from spark_kafka_sink.sink import require_pyspark
 from spark_kafka_sink.sink.row_rules import RowRules

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.config.producer_config import DEAD_LETTER, SKIP
+from spark_kafka_sink.config.sink_options import DEAD_LETTER, SKIP
 from spark_kafka_sink.errors import BrokerError, InvalidRecordError, KafkaError, KafkaTimeoutError, RecordTooLargeError
 from spark_kafka_sink.sink import row_sender
 from spark_kafka_sink.sink.commit_protocol import WrittenRange

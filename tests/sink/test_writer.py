@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 from pyspark import SparkFiles, TaskContext
 
-from spark_kafka_sink.config.producer_config import Secret
-from spark_kafka_sink.config.sasl import JaasEntry, parse_jaas
+from spark_kafka_sink.config.jaas import JaasEntry, parse_jaas
+from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import ConfigError, DeliveryError, KafkaError, KafkaTimeoutError
 from spark_kafka_sink.sink import writer
 from spark_kafka_sink.sink.commit_protocol import COUNTERS, KafkaCommitMessage, WrittenRange

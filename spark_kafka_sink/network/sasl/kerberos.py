@@ -14,8 +14,8 @@ import os
 from functools import partial
 from typing import Any
 
-from spark_kafka_sink.config.producer_config import SecretBytes
-from spark_kafka_sink.config.sasl import JaasEntry, kerberos_file
+from spark_kafka_sink.config.jaas import JaasEntry, kerberos_file
+from spark_kafka_sink.config.secret import SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, printable
 from spark_kafka_sink.network.background import Background
 from spark_kafka_sink.network.sasl.login import Exchange, illegal_challenge

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from spark_kafka_sink.config.producer_config import SecretBytes
+from spark_kafka_sink.config.secret import SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, printable
 from spark_kafka_sink.network.background import Background
 from spark_kafka_sink.network.sasl.login import Exchange

@@ -15,7 +15,7 @@ import re
 import secrets
 from typing import NamedTuple
 
-from spark_kafka_sink.config.producer_config import Secret, SecretBytes
+from spark_kafka_sink.config.secret import Secret, SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, printable
 from spark_kafka_sink.network.sasl.login import Exchange, illegal_challenge
 

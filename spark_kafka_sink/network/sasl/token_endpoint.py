@@ -28,8 +28,9 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener, getproxies
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.producer_config import ProducerConfig, Secret, SecretBytes
-from spark_kafka_sink.config.sasl import JaasEntry
+from spark_kafka_sink.config.jaas import JaasEntry
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.secret import Secret, SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, ConfigError
 from spark_kafka_sink.network.background import outcome_within
 from spark_kafka_sink.network.backoff import ExponentialBackoff

@@ -17,8 +17,9 @@ from urllib.parse import unquote, urlsplit
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.dotted_names import load_callable
-from spark_kafka_sink.config.producer_config import ProducerConfig, Secret, SecretBytes
-from spark_kafka_sink.config.sasl import JaasEntry
+from spark_kafka_sink.config.jaas import JaasEntry
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.secret import Secret, SecretBytes
 from spark_kafka_sink.errors import ConfigError, KafkaError
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, token_error, token_from_jwt
 

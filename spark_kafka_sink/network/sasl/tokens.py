@@ -17,7 +17,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.producer_config import ProducerConfig, Secret
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
 
 log = logging.getLogger(__name__)

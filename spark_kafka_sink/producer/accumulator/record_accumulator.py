@@ -26,7 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
-from spark_kafka_sink.config.producer_config import ROUND_ROBIN, ProducerConfig
+from spark_kafka_sink.config.dotted_names import ROUND_ROBIN
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, closed_error
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool, PoolMemory

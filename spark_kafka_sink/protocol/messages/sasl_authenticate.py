@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-from spark_kafka_sink.config.producer_config import SecretBytes
+from spark_kafka_sink.config.secret import SecretBytes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.primitives import Buffer
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int64, Message, Request, since
