@@ -15,12 +15,12 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClosedError, UnsupportedVersionError, printable
 from spark_kafka_sink.network.background import Background, BackgroundWorker, Outcome, Worker
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.connection import Connection, Response
-from spark_kafka_sink.network.connection_states import FOREVER_MS, ClusterConnectionStates
+from spark_kafka_sink.network.connection_states import ClusterConnectionStates
 from spark_kafka_sink.network.handshake import (
     Handshake,
     HandshakeRequest,
@@ -266,7 +266,7 @@ class NetworkClient:
         self._resolving.add(node.id)
         # Given up with the attempt to connect, which has a time-out of its own.
         work = partial(look_up, self._resolve, node.host, node.port)
-        self._worker.start(node.id, work, FOREVER_MS, key=(node.host, node.port))
+        self._worker.start(node.id, work, NEVER_MS, key=(node.host, node.port))
 
     def _looked_up(self, node_id: int, outcome: Outcome, now_ms: int) -> None:
         self._resolving.discard(node_id)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, UnsupportedVersionError
 from spark_kafka_sink.network.handshake import NodeApiVersions
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
@@ -21,8 +22,6 @@ from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersi
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.clock import ManualClock
-
-FOREVER_MS = 1 << 60
 
 
 @dataclass
@@ -133,7 +132,7 @@ class MockClient:
         self.disconnect(node_id, self.clock.now_ms())
         self.node(node_id).authentication_error = error
         self.refusals[node_id] = error
-        self.node(node_id).backing_off_until_ms = FOREVER_MS
+        self.node(node_id).backing_off_until_ms = NEVER_MS
         if self.metadata is not None:
             self.metadata.fatal_error(error)
 
@@ -165,7 +164,7 @@ class MockClient:
     def connection_delay_ms(self, node_id: int, now_ms: int) -> int:
         node = self.node(node_id)
         if node.connected:
-            return FOREVER_MS
+            return NEVER_MS
         return max(node.unreachable_until_ms, node.backing_off_until_ms, node.connects_at_ms, now_ms) - now_ms
 
     def poll_delay_ms(self, node_id: int, now_ms: int) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import (
     AuthenticationError,
@@ -20,7 +21,6 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionError,
 )
 from spark_kafka_sink.network import names, network_client
-from spark_kafka_sink.network.connection_states import FOREVER_MS
 from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
@@ -638,7 +638,7 @@ def test_a_poll_waits_no_longer_than_it_is_told(net: Net) -> None:
     net.connect(0)
     net.poll(timeout_ms=123)
     assert net.selector.poll_timeouts_ms[-1] == 123
-    net.poll(timeout_ms=FOREVER_MS)
+    net.poll(timeout_ms=NEVER_MS)
     assert net.selector.poll_timeouts_ms[-1] <= net.config.request_timeout_ms
 
 
@@ -649,7 +649,7 @@ def test_a_poll_ends_when_a_request_times_out_whatever_ended_the_poll_before(net
     net.send(request_timeout_ms=net.config.request_timeout_ms)
     net.poll()
     net.clock.advance(net.config.request_timeout_ms - 1000)  # a wake-up
-    net.poll(2, timeout_ms=FOREVER_MS)
+    net.poll(2, timeout_ms=NEVER_MS)
     (response,) = net.responses
     assert response.timed_out
     assert net.clock.now_ms() - sent_ms == net.config.request_timeout_ms + 1
@@ -964,7 +964,7 @@ def test_a_name_that_dns_is_silent_about_is_given_up_with_the_set_up_time_out_an
     net.ready(1)
     before_ms = net.clock.now_ms()
     while not net.client.connection_failed(1):
-        net.poll(timeout_ms=FOREVER_MS)
+        net.poll(timeout_ms=NEVER_MS)
         assert net.clock.now_ms() - before_ms <= 12_001  # no poll outlasts the time-out: 10 s and its jitter
     assert "connection to broker1:9011 could not be established: no answer of DNS about broker1 within " in caplog.text
     assert "broker1:9011: no answer of DNS about broker1" in (net.metadata.last_connection_error() or "")
