@@ -130,9 +130,6 @@ class ClusterConnectionStates:
         node = self._nodes.get(node_id)
         return node is not None and node.state is ConnectionState.READY and node.throttled_until_ms <= now_ms
 
-    def has_ready_nodes(self, now_ms: int) -> bool:
-        return any(self.is_ready(node_id, now_ms) for node_id in self._nodes)
-
     def authentication_error(self, node_id: int) -> AuthenticationError | None:
         node = self._nodes.get(node_id)
         return None if node is None else node.authentication_error
@@ -264,9 +261,6 @@ class ClusterConnectionStates:
         node = self._nodes.get(node_id)
         if node is not None:
             node.throttled_until_ms = max(node.throttled_until_ms, until_ms)
-
-    def remove(self, node_id: int) -> None:
-        self._nodes.pop(node_id, None)
 
 
 def _move_to_next_address(node: _NodeState) -> None:

@@ -72,7 +72,6 @@ def test_the_way_to_ready() -> None:
     assert not table.is_ready(NODE, NOW)
     table.ready(NODE)
     assert table.is_ready(NODE, NOW)
-    assert table.has_ready_nodes(NOW)
     assert table.connection_delay_ms(NODE, NOW) == NEVER_MS
 
 
@@ -270,14 +269,6 @@ def test_a_node_that_moved_starts_without_the_failures_of_its_old_address() -> N
     assert is_about(table.setup_timeout_ms(NODE), 10_000)
     table.disconnected(NODE, NOW)
     assert is_about(table.connection_delay_ms(NODE, NOW), 50)
-
-
-def test_a_removed_node_is_as_if_never_seen() -> None:
-    table = states()
-    connect(table)
-    table.remove(NODE)
-    assert table.can_connect(NODE, NOW)
-    assert table.nodes_with_setup_timeout(NOW + 1_000_000) == []
 
 
 @given(initial=st.integers(0, 1000), extra=st.integers(0, 100_000), failures=st.integers(0, 1000), seed=st.integers(0, 100))
