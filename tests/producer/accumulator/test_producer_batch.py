@@ -23,9 +23,9 @@ from spark_kafka_sink.producer.accumulator.producer_batch import (
 )
 from spark_kafka_sink.records.columns import record_columns
 from spark_kafka_sink.records.compression import compress_blocks
-from spark_kafka_sink.records.record_batch import encode_records
 from tests.fakes.clock import ManualClock
 from tests.producer.harness import columns, config, tp
+from tests.records.batches import encode_records
 from tests.records.reference import decode_batch
 
 BLOCK = 256
