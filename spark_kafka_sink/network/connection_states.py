@@ -15,17 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from random import Random
-from typing import Any
 
+from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import address_text
+from spark_kafka_sink.network.transport import Address
 
 log = logging.getLogger(__name__)
-
-FOREVER_MS = 1 << 60
-
-Address = Any  # what a resolver returns and the transport connects to
 
 
 class ConnectionState(Enum):
@@ -107,7 +104,7 @@ class ClusterConnectionStates:
             return 0
         if node.state in _DISCONNECTED:
             return max(node.last_attempt_ms + node.reconnect_backoff_ms - now_ms, 0)
-        return node.setup_timeout_ms if node.state is ConnectionState.CONNECTING else FOREVER_MS
+        return node.setup_timeout_ms if node.state is ConnectionState.CONNECTING else NEVER_MS
 
     def poll_delay_ms(self, node_id: int, now_ms: int) -> int:
         throttle_ms = self.throttle_delay_ms(node_id, now_ms)
@@ -132,9 +129,6 @@ class ClusterConnectionStates:
     def is_ready(self, node_id: int, now_ms: int) -> bool:
         node = self._nodes.get(node_id)
         return node is not None and node.state is ConnectionState.READY and node.throttled_until_ms <= now_ms
-
-    def has_ready_nodes(self, now_ms: int) -> bool:
-        return any(self.is_ready(node_id, now_ms) for node_id in self._nodes)
 
     def authentication_error(self, node_id: int) -> AuthenticationError | None:
         node = self._nodes.get(node_id)
@@ -168,7 +162,7 @@ class ClusterConnectionStates:
         """How long until nodes_with_setup_timeout() will have something."""
         connecting = [node for node in self._nodes.values() if node.state is ConnectionState.CONNECTING]
         delays = (node.last_attempt_ms + node.setup_timeout_ms + 1 - now_ms for node in connecting)
-        return max(min(delays, default=FOREVER_MS), 0)
+        return max(min(delays, default=NEVER_MS), 0)
 
     def host(self, node_id: int) -> str:
         return self._nodes[node_id].host
@@ -267,9 +261,6 @@ class ClusterConnectionStates:
         node = self._nodes.get(node_id)
         if node is not None:
             node.throttled_until_ms = max(node.throttled_until_ms, until_ms)
-
-    def remove(self, node_id: int) -> None:
-        self._nodes.pop(node_id, None)
 
 
 def _move_to_next_address(node: _NodeState) -> None:

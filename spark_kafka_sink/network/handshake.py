@@ -79,17 +79,17 @@ class NodeApiVersions:
         return f"NodeApiVersions({self._ranges}, {self.finalized_features})"
 
 
-def handshake(login: Login | None = None, host: str = "", *, doubts: bool = False) -> Handshake:
-    """Yield each request a new connection sends before it is ready; receive its response.
+def handshake(login: Login | None = None, host: str = "", *, asks_mechanisms: bool = False) -> Handshake:
+    """Yield each request that a new connection sends before it is ready; receive its response.
 
     Args:
         login: the credentials, with SASL.
         host: the broker's, as it was connected to.
-        doubts: without a login, find out whether the broker may demand one.
+        asks_mechanisms: without a login, ask which SASL mechanisms the listener offers.
 
     Raises:
-        AuthenticationError: the broker refuses the credentials, or is not the broker they are for.
-        KafkaError: the broker refuses; the connection is of no use.
+        AuthenticationError: the broker rejects the credentials, or is not the broker they are for.
+        KafkaError: the broker rejects a request; the connection cannot be used.
     """
     lifetime_ms = 0
     if login is not None:
@@ -98,7 +98,7 @@ def handshake(login: Login | None = None, host: str = "", *, doubts: bool = Fals
         _raise_error(answer)
         lifetime_ms = (yield from authenticate(login, host, NodeApiVersions(answer))).lifetime_ms
     api_versions = yield from _ask_versions()
-    mechanisms = (yield from _ask_mechanisms(api_versions)) if login is None and doubts else ()
+    mechanisms = (yield from _ask_mechanisms(api_versions)) if login is None and asks_mechanisms else ()
     return Session(api_versions, lifetime_ms, mechanisms)
 
 
@@ -116,14 +116,6 @@ def _ask_mechanisms(api_versions: NodeApiVersions) -> Generator[Step, Any, tuple
     if Errors.for_code(answer.error_code) == Errors.UNSUPPORTED_SASL_MECHANISM:
         return answer.mechanisms
     return ()
-
-
-def login_demanded(mechanisms: tuple[str, ...]) -> AuthenticationError:
-    """For a broker that told its mechanisms, and hung up at the first request without a login."""
-    return AuthenticationError(
-        "this listener demands a login, and security.protocol has none: set it to SASL_PLAINTEXT, or SASL_SSL with TLS, and"
-        f" sasl.mechanism to one of those it offers: {_in_words(mechanisms)}"
-    )
 
 
 def authenticate(login: Login, host: str, api_versions: NodeApiVersions) -> Handshake:

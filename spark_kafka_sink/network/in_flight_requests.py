@@ -67,6 +67,19 @@ class InFlightRequest:
         name = type(self.request.message).__name__
         return f"node {self.request.node_id}: {name} v{self.version}, correlation id {self.correlation_id}"
 
+    def response(
+        self, now_ms: int, message: Any = None, *, disconnected: bool = False, timed_out: bool = False
+    ) -> ClientResponse:
+        return ClientResponse(
+            self.request,
+            message,
+            self.version,
+            now_ms,
+            disconnected=disconnected,
+            timed_out=timed_out,
+            correlation_id=self.correlation_id,
+        )
+
     def has_timed_out(self, now_ms: int) -> bool:
         return now_ms >= self.times_out_at_ms
 

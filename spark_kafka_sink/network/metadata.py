@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import LONG_AGO_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, NetworkError, closed_error, fresh_copy, printable
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Cluster, Node, PartitionInfo, Topic
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MAX_TOLD = 10  # brokers that could not be reached, the latest ones
-_LONG_AGO = -(1 << 64)  # a time so early that every back-off and age since then has passed
 
 
 class LeaderAndEpoch(NamedTuple):
@@ -71,9 +70,9 @@ class Metadata:
         self._request_version = 0  # counts additions of topics
         self._needs_full_update = False
         self._needs_partial_update = False
-        self._last_refresh_ms = _LONG_AGO
-        self._last_successful_refresh_ms = _LONG_AGO
-        self._last_answer_ms = _LONG_AGO  # to any request, for new topics only too
+        self._last_refresh_ms = LONG_AGO_MS
+        self._last_successful_refresh_ms = LONG_AGO_MS
+        self._last_answer_ms = LONG_AGO_MS  # to any request, for new topics only too
         self._failures = 0  # failed updates since the last answer
         self._equivalent_responses = 0  # answers since the last one that brought news
         self._topics: dict[str, int] = {}  # topic -> when it is forgotten
@@ -96,7 +95,7 @@ class Metadata:
     def last_successful_refresh_ms(self) -> int | None:
         """When brokers last answered; None if never."""
         refreshed_ms = self._last_successful_refresh_ms
-        return None if refreshed_ms == _LONG_AGO else refreshed_ms
+        return None if refreshed_ms == LONG_AGO_MS else refreshed_ms
 
     def last_answer_ms(self) -> int:
         """When brokers last told something, be it of new topics only; long ago if never."""
@@ -165,7 +164,7 @@ class Metadata:
             return self.request_update(f"topic {topic}")
 
     def _request_update_for_new_topics_locked(self) -> None:
-        self._last_refresh_ms = _LONG_AGO
+        self._last_refresh_ms = LONG_AGO_MS
         self._needs_partial_update = True
         self._equivalent_responses = 0
         self._request_version += 1

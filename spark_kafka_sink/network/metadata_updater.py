@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from spark_kafka_sink.clock import LONG_AGO_MS, NEVER_MS
 from spark_kafka_sink.errors import KafkaError, printable, printable_list
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.network.connection_states import FOREVER_MS
 from spark_kafka_sink.network.metadata import Metadata, MetadataRequestAndVersion
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FIRST_VERSION_WITH_RELIABLE_EPOCHS = 9  # KAFKA-7738: older brokers may answer with an epoch that is out of date
-_LONG_AGO = -(1 << 64)
 _WHILE_A_TOPIC_IS_CREATED = (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.LEADER_NOT_AVAILABLE)
 _CREATION_MS = 1000  # how long brokers may take for it without a warning
 
@@ -86,7 +85,7 @@ class MetadataUpdater:
         if self._sender.can_connect(node.id, now_ms):
             self._sender.initiate_connect(node, now_ms)
             return self._reconnect_backoff_ms
-        return FOREVER_MS  # connected and busy, or shaking hands: an event will tell
+        return NEVER_MS  # connected and busy, or shaking hands: an event will tell
 
     def handle_disconnect(self, node: str, now_ms: int, *, fatal_error: KafkaError | None = None) -> None:
         """A connection was lost or could not be made. `node` is for the log."""
@@ -110,7 +109,7 @@ class MetadataUpdater:
         self._warn_of_topics(response, now_ms, is_partial=in_progress.is_partial_update)
         _warn_of_lost_listeners(response)
         if response.error_code == Errors.REBOOTSTRAP_REQUIRED.number:
-            self._attempts_since_ms = _LONG_AGO  # the next poll starts again from bootstrap.servers
+            self._attempts_since_ms = LONG_AGO_MS  # the next poll starts again from bootstrap.servers
             self._metadata.failed_update(now_ms)
         elif not response.brokers:
             log.debug("! ignoring metadata without brokers: the broker is starting")
@@ -149,7 +148,7 @@ class MetadataUpdater:
         log.warning(
             "! metadata from a broker of another cluster, %s, is ignored; asking bootstrap.servers", printable(cluster_id)
         )
-        self._attempts_since_ms = _LONG_AGO  # as above
+        self._attempts_since_ms = LONG_AGO_MS  # as above
 
     def needs_rebootstrap(self, now_ms: int) -> bool:
         """No update has succeeded for metadata.recovery.rebootstrap.trigger.ms, or a broker asks for it (KIP-1102)."""

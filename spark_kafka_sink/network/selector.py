@@ -1,9 +1,10 @@
 """Many connections at once: the only place in the package that waits for the network.
 
-NetworkClient connects and sends; `poll` moves bytes and leaves what happened in `connected`, `completed_sends`,
-`completed_receives` and `disconnected`, valid until the next poll. Bytes that arrive go through the node's Connection.
+NetworkClient connects and sends. `poll` moves bytes, and lists what happened in `connected`, `completed_sends`,
+`completed_receives` and `disconnected`, from which NetworkClient takes it; the next poll clears what is left there. Bytes that
+arrive go through the node's Connection.
 Threads: the Sender only, except `wakeup`, which any thread may call.
-Law: buffers that were handed to `send` are let go of when they are written or their connection is closed, never later.
+Law: the Selector releases buffers that were passed to `send` when they are written or their connection is closed, never later.
 """
 
 from __future__ import annotations

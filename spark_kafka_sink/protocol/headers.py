@@ -38,19 +38,6 @@ def write_request_header(writer: Writer, header: RequestHeader) -> None:
         writer.tagged_fields()
 
 
-def read_request_header(reader: Reader) -> RequestHeader:
-    header = RequestHeader(reader.int16(), reader.int16(), reader.int32(), reader.nullable_string())
-    if request_header_version(ApiKey(header.api_key), header.api_version) == 2:
-        reader.tagged_fields()
-    return header
-
-
-def write_response_header(writer: Writer, api_key: ApiKey, api_version: int, correlation_id: int) -> None:
-    writer.int32(correlation_id)
-    if response_header_version(api_key, api_version) == 1:
-        writer.tagged_fields()
-
-
 def read_response_header(reader: Reader, api_key: ApiKey, api_version: int) -> int:
     """The correlation id."""
     correlation_id = reader.int32()

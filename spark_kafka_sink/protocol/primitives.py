@@ -25,7 +25,6 @@ _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
-_UINT32 = struct.Struct(">I")
 _pack_int8, _pack_int16, _pack_int32, _pack_int64 = _INT8.pack, _INT16.pack, _INT32.pack, _INT64.pack
 
 _MAX_INT16_STRING = 0x7FFF
@@ -69,9 +68,6 @@ class Writer:
 
     def int64(self, value: int) -> None:
         self._small += _pack_int64(value)
-
-    def uint32(self, value: int) -> None:
-        self._small += _UINT32.pack(value)
 
     def uuid(self, value: UUID) -> None:
         self._small += value.bytes
@@ -211,9 +207,6 @@ class Reader:
 
     def int64(self) -> int:
         return int(_INT64.unpack_from(self._data, self._advance(8))[0])
-
-    def uint32(self) -> int:
-        return int(_UINT32.unpack_from(self._data, self._advance(4))[0])
 
     def uuid(self) -> UUID:
         return UUID(bytes=bytes(self.take(16)))

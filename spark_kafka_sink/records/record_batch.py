@@ -13,7 +13,7 @@
 
 The RecordAccumulator counts first, cuts rows into batches, then has all rows of a slice encoded at once; the Sender adds the
 header when the sequence number is known. Which rows share a batch, and where its bytes live, is theirs to know.
-Law: record_sizes says exactly what encode_records writes.
+Law: record_sizes says exactly what RecordRows writes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import pyarrow as pa
 from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.records.columns import ATTRIBUTES_SIZE, NO_HEADERS, NULL_LENGTH, RecordColumns
 from spark_kafka_sink.records.crc32c import ByteBuffer, crc32c
-from spark_kafka_sink.records.interleave import INT32_MAX, InterleavedRows, Payload, Piece, interleave, row_offsets_and_data
+from spark_kafka_sink.records.interleave import INT32_MAX, InterleavedRows, Payload, Piece, interleave
 from spark_kafka_sink.records.varint import Int64Column, varint_sizes
 
 BATCH_HEADER_SIZE = 61
@@ -65,31 +65,6 @@ class EncodedRecords(NamedTuple):
 
     offsets: Int64Column
     data: memoryview
-
-
-def encode_records(columns: RecordColumns, offset_deltas: Int64Column, timestamp_deltas: Int64Column | int) -> EncodedRecords:
-    """Write all rows back to back."""
-    return encode_selected(columns, None, columns.base_sizes, offset_deltas, timestamp_deltas)
-
-
-def encode_selected(
-    columns: RecordColumns,
-    selected: Int64Column | None,
-    base_sizes: Int64Column,
-    offset_deltas: Int64Column,
-    timestamp_deltas: Int64Column | int,
-) -> EncodedRecords:
-    """Write the rows that `selected` names, in its order, or all in theirs; entry i of the other arguments belongs to row
-    selected[i].
-
-    For callers that have sorted their rows already: nothing is moved back into column order, and any part can be written.
-    Raises RecordTooLargeError for a row beyond 2 GiB, the format's limit.
-    """
-    rows = len(base_sizes)
-    interleaved = RecordRows(columns, selected, base_sizes).interleave(0, rows, offset_deltas, timestamp_deltas)
-    written = interleaved.write(0, rows, int(base_sizes.sum()) + MAX_RECORD_OVERHEAD * rows > INT32_MAX)
-    offsets, data = row_offsets_and_data(written, rows)
-    return EncodedRecords(offsets, octets(data))
 
 
 class RecordRows:

@@ -20,8 +20,9 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import AuthenticationError, AuthorizationError, KafkaError
+from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
-from spark_kafka_sink.network.network_client import ClientRequest, ClientResponse, NetworkClient
+from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer.sender.retry import Attempt, Decision, decide
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from spark_kafka_sink.config.secret import Secret, SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, BrokerError, KafkaError, UnsupportedVersionError
 from spark_kafka_sink.network.background import Background
-from spark_kafka_sink.network.handshake import NodeApiVersions, Session, Step, authenticate, handshake, login_demanded
+from spark_kafka_sink.network.handshake import NodeApiVersions, Session, Step, authenticate, handshake
 from spark_kafka_sink.network.sasl.login import Exchange, Login, PlainLogin
 from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin
 from spark_kafka_sink.network.sasl.scram import ScramLogin
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, RefreshWindow, TokenCache
+from spark_kafka_sink.network.sasl_detection import login_demanded
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import (
     ApiVersion,
@@ -104,7 +105,7 @@ def test_any_other_error_ends_the_handshake() -> None:
 
 def doubted(answer: SaslHandshakeResponse) -> tuple[str, ...]:
     """The mechanisms that a broker may demand, which is known to hang up."""
-    steps = handshake(doubts=True)
+    steps = handshake(asks_mechanisms=True)
     next(steps)
     assert steps.send(api_versions()) == (SaslHandshakeRequest(mechanism="NONE"), 1)
     with pytest.raises(StopIteration) as finished:
@@ -129,7 +130,7 @@ def test_a_listener_without_logins_has_none_to_tell(error_code: int) -> None:
 
 
 def test_a_broker_that_knows_no_logins_is_not_asked() -> None:
-    steps = handshake(doubts=True)
+    steps = handshake(asks_mechanisms=True)
     next(steps)
     finish(steps, ApiVersionsResponse())
 

@@ -490,6 +490,34 @@ def test_a_final_refusal_is_told_at_once_in_the_servers_words(server: TokenServe
     assert told == f"no token from {server.url} after 1 attempt(s): HTTP status {status} invalid_client: no such client"
 
 
+FORGED = "no\x1b[2K\n2026-01-01 ERROR forged\u202e" + "x" * 100_000
+
+
+def assert_on_one_line_of_bounded_length(text: str) -> None:
+    assert text.isprintable()
+    assert len(text) < 1000
+    assert r"no\x1b[2K\n2026-01-01 ERROR forged\u202ex" in text
+
+
+def test_the_words_of_a_token_server_are_escaped_and_cut(
+    server: TokenServer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A token server's error_description went into log lines and errors with its line breaks and terminal sequences."""
+    server.answers = [(status, json.dumps({"error_description": FORGED}).encode(), {}) for status in (503, 400)]
+    assert_on_one_line_of_bounded_length(refusal(config_for(server), clock))
+    (warning,) = caplog.records
+    assert_on_one_line_of_bounded_length(warning.getMessage())
+
+
+def test_what_is_no_answer_of_http_is_escaped_and_cut(server: TokenServer, clock: ManualClock) -> None:
+    """http.client's error quotes the status line, of up to 64 KiB, as it came."""
+    server.answers = [lambda handler: handler.wfile.write(b"HTTP/1.1 no\x1b[2K " + b"x" * 60_000 + b"\r\n\r\n")]
+    told = refusal(config_for(server, sasl__login__retry__backoff__max__ms="0"), clock)
+    assert r"BadStatusLine: HTTP/1.1 no\x1b[2K xx" in told
+    assert told.isprintable()
+    assert len(told) < 1000
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{}", b'{"access_token":null}', b'{"access_token":" "}', b"\xff", b"[" * 100_000, b'{"id_token":"x"}']
 )

@@ -204,7 +204,7 @@ def test_a_producer_that_has_failed_for_good_keeps_nothing_of_the_calls_that_it_
 
 def test_the_old_producer_raises_a_topics_error_for_every_message_of_it() -> None:
     from spark_kafka_sink.legacy.event_handler import EventHandler, _TopicPartitions
-    from spark_kafka_sink.legacy.producer import KeyedMessage
+    from spark_kafka_sink.legacy.messages import KeyedMessage
 
     handler = EventHandler.__new__(EventHandler)
     known = _TopicPartitions([], NetworkError("lost"))

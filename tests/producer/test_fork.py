@@ -18,7 +18,8 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.legacy.producer import KeyedMessage, Producer
+from spark_kafka_sink.legacy.messages import KeyedMessage
+from spark_kafka_sink.legacy.producer import Producer
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
 from spark_kafka_sink.protocol.api_keys import ApiKey

@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.delivery import Part
 from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
 from spark_kafka_sink.producer.record_gatherer import (
     MIN_CHUNK_BYTES,
-    NEVER_MS,
     RECORD_OVERHEAD,
     GatheredRecords,
     RecordDetails,

@@ -24,7 +24,7 @@ class OAuthBearerLogin:
     @property
     def who(self) -> str:
         name = self._tokens.principal_name
-        return "the bearer of a token" if name is None else f"token principal '{name}'"
+        return "the bearer of a token" if name is None else f"token principal '{printable(name)}'"
 
     def start(self, host: str) -> Exchange:  # noqa: ARG002 - Login's signature
         refusal = yield (yield Background(lambda: first_message(self._tokens.token())))

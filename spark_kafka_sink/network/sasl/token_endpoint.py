@@ -31,7 +31,7 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.jaas import JaasEntry
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.secret import Secret, SecretBytes
-from spark_kafka_sink.errors import AuthenticationError, ConfigError
+from spark_kafka_sink.errors import AuthenticationError, ConfigError, printable
 from spark_kafka_sink.network.background import outcome_within
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.sasl.token_sources import MAX_TOKEN_BYTES, read_secret_file
@@ -43,7 +43,6 @@ log = logging.getLogger(__name__)
 DEFAULT_TIMEOUT_MS = 10_000
 # Asking again brings the same answer.
 _FINAL_STATUS = frozenset({400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 412, 413, 414, 415, 501, 505})
-_MAX_QUOTED = 300
 _JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
@@ -179,7 +178,7 @@ def _ask(endpoint: Endpoint, post: Post) -> OAuthBearerToken | _Failure:
     except (URLError, OSError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, URLError) else error
         is_final = isinstance(reason, ssl.SSLCertVerificationError)
-        return _Failure(f"{type(reason).__name__}: {reason}", not is_final)
+        return _Failure(f"{type(reason).__name__}: {printable(reason)}", not is_final)
     token = _access_token(answer)
     if token is None:
         return _Failure("the answer holds no access_token", may_retry=False)
@@ -199,11 +198,11 @@ def _request(url: str, post: Post) -> Request:
 def _refusal(error: HTTPError) -> _Failure:
     try:
         body = json.loads(error.read(MAX_TOKEN_BYTES))
-        told = [str(body[key]) for key in ("error", "error_description") if key in body]
+        quoted = [str(body[key]) for key in ("error", "error_description") if key in body]
     except (OSError, http.client.HTTPException, ValueError, TypeError, RecursionError):
-        told = []
+        quoted = []
     return _Failure(
-        f"HTTP status {error.code} {': '.join(told)[:_MAX_QUOTED]}".rstrip(),
+        f"HTTP status {error.code} {printable(': '.join(quoted))}".rstrip(),
         error.code >= 400 and error.code not in _FINAL_STATUS,
     )
 
@@ -389,7 +388,7 @@ def _sign(signed: SecretBytes, key: Secret, passphrase: Secret | None, algorithm
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         problem = str(error)
     if loaded is None:
-        raise token_error(f"sasl.oauthbearer.assertion.private.key.file cannot be used: {problem[:_MAX_QUOTED]}")
+        raise token_error(f"sasl.oauthbearer.assertion.private.key.file cannot be used: {printable(problem)}")
     if algorithm == "RS256" and isinstance(loaded, rsa.RSAPrivateKey):
         return SecretBytes(loaded.sign(signed, padding.PKCS1v15(), SHA256()))
     if algorithm == "ES256" and isinstance(loaded, ec.EllipticCurvePrivateKey) and loaded.curve.name == "secp256r1":

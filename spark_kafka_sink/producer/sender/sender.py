@@ -20,8 +20,8 @@ from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, KafkaTimeoutError, ProducerClosedError, printable
 from spark_kafka_sink.network.cluster import Cluster, Node
+from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
-from spark_kafka_sink.network.network_client import ClientRequest, ClientResponse
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
 from spark_kafka_sink.producer.accumulator.record_accumulator import ReadyCheckResult, RecordAccumulator
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics

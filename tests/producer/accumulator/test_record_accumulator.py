@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.network.cluster import Cluster, Node
 from spark_kafka_sink.producer.accumulator import producer_batch, slice_layout
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
-from spark_kafka_sink.producer.accumulator.record_accumulator import NEVER_MS
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.producer.harness import TOPIC, Accumulation, OpenAppend, cluster, payload, tp
 
