@@ -1,7 +1,6 @@
-"""Chooses partitions for the rows that name none and have no key, and keeps the sticky partitioner informed of queue lengths.
+"""Chooses partitions for the rows that name none and have no key, and gives the sticky partitioner the queues' lengths.
 
-The partitioners themselves are in producer/partitioner.py; this knows which partitions are available to them, and which topic
-needs which.
+The partitioners are in producer/partitioner.py. This module keeps those of each topic, and knows the available partitions.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue
 from spark_kafka_sink.producer.accumulator.sorted_slice import LEAST_OVERHEAD
 from spark_kafka_sink.producer.partitioner import RoundRobinPartitioner, StickyPartitioner
 
-# What queue lengths depend on: cluster, slow nodes, and two counters, one of which changes whenever the length of a queue does.
+# What queue lengths depend on: the cluster, slow nodes, and two counters. Whenever a queue's length changes, one of them does.
 LoadState: TypeAlias = tuple[Cluster, frozenset[int], int, int]
 
 
