@@ -22,9 +22,11 @@ from spark_kafka_sink.network.in_flight_requests import ClientRequest
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
 from spark_kafka_sink.producer.accumulator.delivery import Delivery, RecordsOwner
+from spark_kafka_sink.producer.accumulator.drainer import Sequencer
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator, Sequencer
-from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout, SortedSlice
+from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
+from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
+from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.record_gatherer import (
     RECORD_OVERHEAD,
@@ -202,12 +204,20 @@ class Accumulation:
     """A RecordAccumulator with its pool and clock, and rows to put into it."""
 
     def __init__(
-        self, *, sequencer: Sequencer | None = None, seed: int = 0, clock: Clock | None = None, **options: object
+        self,
+        *,
+        sequencer: Sequencer | None = None,
+        seed: int = 0,
+        clock: Clock | None = None,
+        is_transactional: bool = False,
+        **options: object,
     ) -> None:
         self.config = config(**options)
         self.clock: Any = clock or ManualClock()
         self.pool = BufferPool(self.config.buffer_memory, self.config.batch_size, self.clock)
-        self.accumulator = RecordAccumulator(self.config, self.pool, self.clock, sequencer, Random(seed))
+        self.accumulator = RecordAccumulator(
+            self.config, self.pool, self.clock, sequencer, Random(seed), is_transactional=is_transactional
+        )
         self.wakeups = 0
         self.on_wake: Callable[[], object] = lambda: None
 
@@ -269,7 +279,7 @@ class OpenAppend:
         self._reservations: list[Reservation] = SliceLayout(stage.accumulator, TOPIC, self._slice, self.delivery).reserve()
 
     def fill(self) -> None:
-        self._stage.accumulator._fill(self._slice, self._reservations, self._stage.wake)
+        self._stage.accumulator._writer.write(self._slice, self._reservations, self._stage.wake)
 
 
 def payload(batch: ProducerBatch) -> list[bytes | None]:

@@ -128,6 +128,7 @@ def test_locks_that_another_thread_held_at_the_fork_do_not_stop_a_child(producer
         delivery._condition,
         producer._metadata._changed,
         producer._accumulator._lock,
+        producer._accumulator._incomplete._lock,
         producer._pool._lock,
         producer._metrics._lock,
     ]

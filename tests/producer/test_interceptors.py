@@ -364,7 +364,7 @@ def test_a_failing_configure_closes_all_that_were_made() -> None:
     ("wanted", "told"),
     [
         ("no_such_module.Mine", "interceptor.classes=no_such_module.Mine cannot be loaded: there is no module no_such_module"),
-        (Changing, f"interceptor.classes={HERE}.Changing: an instance cannot be made without arguments"),
+        (Changing, f"interceptor.classes={HERE}.Changing: an instance cannot be created without arguments"),
         (Life, f"interceptor.classes={HERE}.Life has none of the methods on_send, on_send_columns, on_acknowledgement,"),
     ],
 )

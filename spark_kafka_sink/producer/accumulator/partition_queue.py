@@ -1,31 +1,147 @@
-"""The queue of batches of one topic-partition: callers append at the tail, the Sender drains at the head."""
+"""The queue of batches of one topic-partition, and the queues of all of them.
+
+Callers append batches at the tail of a queue, the Sender drains them from its head. drainer.py decides when.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterable, Iterator
 
-from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, ProducerBatch
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 
 class PartitionQueue:
-    """One topic-partition's batches, oldest first."""
+    """The batches of one topic-partition, oldest first."""
 
     __slots__ = ("batches", "lock", "muted", "topic_partition")
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
-        self.lock = threading.Lock()  # guards `batches`, and of its batches what ProducerBatch says
+        self.muted = False  # Sender only: with one request in flight per connection, while a batch of the partition is in flight
+        self.lock = threading.Lock()  # guards `batches`, and the fields of its batches that ProducerBatch lists
         self.batches: deque[ProducerBatch] = deque()
-        self.muted = False  # Sender only: with one request in flight, a partition whose batch is in flight
+
+    # CALLERS
 
     def open_batch(self) -> ProducerBatch | None:
-        """The batch at the tail if it takes rows. Read without the lock it is a guess, which a reservation then verifies."""
+        """The batch at the tail if it takes more rows. Read without the lock it is a guess, which a reservation verifies."""
         if not self.batches:
             return None
         try:
             tail = self.batches[-1]
-        except IndexError:  # drained this moment
+        except IndexError:  # the Sender drained it just now
             return None
         return None if tail.closed or tail.has_sequence else tail
+
+    def append_locked(self, batch: ProducerBatch) -> None:
+        """Add a new batch at the tail. A second call with the same batch does nothing."""
+        if not self.batches or self.batches[-1] is not batch:
+            self.batches.append(batch)
+
+    # SENDER
+
+    def holds(self, batch: ProducerBatch) -> bool:
+        with self.lock:
+            return batch in self.batches
+
+    def has_batches(self) -> bool:
+        """Takes the lock, and so sees every append that was checked before the accumulator was closed."""
+        with self.lock:
+            return bool(self.batches)
+
+    def insert(self, batch: ProducerBatch) -> None:
+        """Put a batch back at the head of the queue, but behind batches with lower sequences."""
+        with self.lock:
+            place = 0
+            # Only batches that were drained before have a sequence, and they are at the head of the queue.
+            while place < len(self.batches) and self.batches[place].has_sequence:
+                ahead = (batch.base_sequence - self.batches[place].base_sequence) & MAX_SEQUENCE
+                if ahead > MAX_SEQUENCE // 2:  # sequences wrap around: more than half of their range ahead means behind
+                    break
+                place += 1
+            self.batches.insert(place, batch)
+
+    def take_expired(self, delivery_timeout_ms: int, now_ms: int) -> list[ProducerBatch]:
+        """Remove the batches at the head that are older than delivery.timeout.ms, or poisoned.
+
+        A batch that a caller still writes into stays; that caller wakes the Sender when it has finished.
+        """
+        expired: list[ProducerBatch] = []
+        with self.lock:
+            while self.batches:
+                batch = self.batches[0]
+                if batch.reservations:
+                    batch.sender_waits = True
+                    break
+                if batch.poison is None and not batch.has_reached_delivery_timeout(delivery_timeout_ms, now_ms):
+                    break
+                self.batches.popleft()
+                batch.closed = True
+                expired.append(batch)
+        return expired
+
+    def take_out(self, error: KafkaError, *, undrained_only: bool = False) -> list[ProducerBatch]:
+        """Remove all batches, or those that were never drained, because they fail with `error`.
+
+        A batch that a caller still writes into stays, poisoned with `error`, and `take_expired` removes it later.
+        """
+        taken: list[ProducerBatch] = []
+        left: deque[ProducerBatch] = deque()
+        with self.lock:
+            for batch in self.batches:
+                if undrained_only and batch.was_drained:
+                    left.append(batch)
+                    continue
+                batch.closed = True
+                if batch.reservations:
+                    batch.poison = batch.poison or error
+                    batch.sender_waits = True
+                    left.append(batch)
+                else:
+                    taken.append(batch)
+            self.batches = left
+        return taken
+
+
+class PartitionQueues:
+    """The queues of all topic-partitions that were written to. Queues are added and never removed."""
+
+    def __init__(self) -> None:
+        self.moves = 0  # Sender only: counts batches that were removed from a queue or put back into one
+        self._lock = threading.Lock()  # held to add to the two below, which are read without it
+        self._by_topic: dict[str, dict[int, PartitionQueue]] = {}
+        self._in_order: list[PartitionQueue] = []  # in the order in which they were made
+
+    def __len__(self) -> int:
+        return len(self._in_order)
+
+    def __iter__(self) -> Iterator[PartitionQueue]:
+        return iter(self._in_order)
+
+    def __getitem__(self, index: int) -> PartitionQueue:
+        """By the order in which the queues were made."""
+        return self._in_order[index]
+
+    def of_topic(self, topic: str) -> dict[int, PartitionQueue]:
+        """The topic's queues by partition."""
+        return self._by_topic.get(topic) or self._by_topic.setdefault(topic, {})
+
+    def of_partition(self, topic_partition: TopicPartition) -> PartitionQueue:
+        return self.of_partitions(topic_partition.topic, [topic_partition.partition])[0]
+
+    def of_partitions(self, topic: str, partitions: Iterable[int]) -> list[PartitionQueue]:
+        """A queue for each partition; makes those that do not exist yet."""
+        by_partition = self.of_topic(topic)
+        return [by_partition.get(partition) or self._make(by_partition, topic, partition) for partition in partitions]
+
+    def _make(self, by_partition: dict[int, PartitionQueue], topic: str, partition: int) -> PartitionQueue:
+        with self._lock:
+            queue = by_partition.get(partition)
+            if queue is None:
+                queue = by_partition[partition] = PartitionQueue(TopicPartition(topic, partition))
+                self._in_order.append(queue)
+            return queue

@@ -22,8 +22,9 @@ from spark_kafka_sink.errors import AuthenticationError, KafkaError, KafkaTimeou
 from spark_kafka_sink.network.cluster import Cluster, Node
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
+from spark_kafka_sink.producer.accumulator.drainer import ReadyCheckResult
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
-from spark_kafka_sink.producer.accumulator.record_accumulator import ReadyCheckResult, RecordAccumulator
+from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.retry import Attempt, Decision, decide

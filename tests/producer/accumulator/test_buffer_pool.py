@@ -57,6 +57,29 @@ def in_thread(function: Callable[[], Any]) -> Future[Any]:
     return future
 
 
+# ---- MEMORY THAT WAS HANDED OUT
+
+
+@pytest.mark.parametrize(
+    ("blocks", "charged", "wanted", "expected", "rest_blocks", "rest_charged"),
+    [
+        (4, 0, 1, 1, 3, 0),  # one block's bytes are exchanged for a charge
+        (0, 4, 1, 1, 0, 3),
+        (3, 2, 1, 1, 3, 1),  # charges are used before blocks
+        (3, 2, 4, 4, 1, 0),
+        (1, 1, 5, 2, 0, 0),  # never more than there is
+    ],
+)
+def test_memory_is_reduced_to_a_charge_and_a_rest(
+    blocks: int, charged: int, wanted: int, expected: int, rest_blocks: int, rest_charged: int
+) -> None:
+    memory = PoolMemory([bytearray(1) for _ in range(blocks)], charged)
+    reduced, rest = memory.reduced_to_charge(wanted)
+    assert (reduced.blocks, reduced.charged) == ([], expected)
+    assert (len(rest.blocks), rest.charged) == (rest_blocks, rest_charged)
+    assert len(reduced) + len(rest) == len(memory)
+
+
 # ---- HANDING OUT
 
 
@@ -258,7 +281,7 @@ def test_trying_never_waits() -> None:
     assert pool.available_memory == BLOCK
 
 
-def test_trying_does_not_overtake_whoever_waits() -> None:
+def test_trying_does_not_overtake_waiting_callers() -> None:
     clock = WaitingClock()
     pool = pool_of(3, clock)
     first = pool.allocate(2, 10)
@@ -397,7 +420,7 @@ def test_a_waiter_that_gives_up_lets_the_next_one_have_what_is_there() -> None:
     assert len(second.result(WAIT_S)) == 1
 
 
-def test_whoever_waits_is_woken_when_it_is_worth_it() -> None:
+def test_a_caller_that_waits_is_woken_when_it_is_worth_it() -> None:
     """Woken for each batch that is sent, a caller would encode as many rows at a time as one batch holds."""
     clock = WaitingClock()
     pool = pool_of(4 * 3, clock)

@@ -10,16 +10,10 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.producer.accumulator.batch_records import Compression, PackedRecords
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Delivery, Part
-from spark_kafka_sink.producer.accumulator.producer_batch import (
-    MAX_SEQUENCE,
-    Compression,
-    FinalState,
-    PackedRecords,
-    ProducerBatch,
-    increment_sequence,
-)
+from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, FinalState, ProducerBatch, increment_sequence
 from spark_kafka_sink.records.columns import record_columns
 from spark_kafka_sink.records.compression import compress_blocks
 from spark_kafka_sink.records.record_batch import NO_SEQUENCE
@@ -264,6 +258,16 @@ def test_a_new_epoch_renews_header_and_checksum_and_nothing_else() -> None:
     assert batch.sequence_has_been_reset
     assert new[61:] == old[61:]
     assert (decode_batch(new).producer_epoch, decode_batch(new).base_sequence) == (4, 0)
+
+
+def test_a_new_epoch_keeps_a_batch_in_its_transaction() -> None:
+    batch = ProducerBatch(tp(), 1000, 10_000, base_timestamp=0, flush_id=1, block_size=BLOCK, is_transactional=True)
+    fill(batch, b"a")
+    batch.finish(NO_COMPRESSION)
+    batch.set_producer_state(7, 3, 40)
+    assert decode_batch(wire(batch)).transactional
+    batch.reset_producer_state(7, 4, 0)
+    assert decode_batch(wire(batch)).transactional
 
 
 def test_an_attempt_that_is_on_its_way_keeps_its_bytes_when_the_batch_is_renumbered() -> None:

@@ -1,4 +1,4 @@
-"""SortedSlice and SliceLayout: which rows lie in which batch, at which place, before a byte is written."""
+"""SliceLayout: which rows lie in which batch, at which place, before a byte is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from spark_kafka_sink.errors import ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
-from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout, SortedSlice
+from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
+from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
 from tests.producer.harness import TOPIC, Accumulation, columns
 
 BATCH = 1024
@@ -48,36 +49,6 @@ def memory_in_use(stage: Accumulation) -> int:
 def shape(reservations: Sequence[Reservation]) -> list[tuple[int, int, int]]:
     """(partition, first row, end) of each."""
     return [(each.queue.topic_partition.partition, each.lo, each.hi) for each in reservations]
-
-
-# ---- ORDER
-
-
-def test_rows_are_sorted_by_partition_and_keep_their_order_within() -> None:
-    rows = sorted_slice([b"%d" % row for row in range(6)], [2, 0, 2, 1, 0, 2])
-    assert rows.original_rows.tolist() == [101, 104, 103, 100, 102, 105]
-    assert rows.run_partitions == [0, 1, 2]
-    assert rows.run_starts.tolist() == [0, 2, 3]
-    assert rows.run_ends.tolist() == [2, 3, 6]
-
-
-@pytest.mark.parametrize("partitions", [[0, 0, 0], [0, 1, 2], [3, 3, 7]])
-def test_rows_that_stand_in_order_stay_where_they_are(partitions: list[int]) -> None:
-    rows = sorted_slice([b"a", b"b", b"c"], partitions)
-    assert rows.original_rows.tolist() == [100, 101, 102]
-
-
-def test_partitions_beyond_16_bits_are_told_apart() -> None:
-    rows = sorted_slice([b"a", b"b", b"c"], [65_536, 0, 131_072])
-    assert rows.run_partitions == [0, 65_536, 131_072]
-    assert rows.original_rows.tolist() == [101, 100, 102]
-
-
-def test_timestamps_and_sizes_move_with_their_rows() -> None:
-    rows = sorted_slice([b"long value", b"x"], [1, 0], timestamps=[50, 60])
-    assert [rows.timestamp_at(0), rows.timestamp_at(1)] == [60, 50]
-    rows.measure(0, 2)
-    assert rows.sizes[0] < rows.sizes[1]
 
 
 # ---- CUTS
@@ -259,7 +230,7 @@ def test_a_place_that_somebody_else_took_meanwhile_is_measured_anew() -> None:
     stage.append(ROW)
     layout = layout_of(stage, sorted_slice([ROW] * 3, [0] * 3))
     guesses = layout._guess_all_runs()
-    assert guesses[0].count == 1
+    assert guesses[0].tail.record_count == 1
     stage.append(ROW)  # now the batch holds two
     layout._take_place(layout._queues[0], guesses[0])
     assert layout.reservations == []

@@ -294,9 +294,9 @@ def test_rows_are_settled_although_the_callback_of_another_ends_the_thread() -> 
     stage.append(b"e", owner=owner)
     same_batch, same_request = stage.append(b"f"), stage.append(b"g", partition=1)
     same_poll, queued = stage.append(b"h", partition=2), None
-    stage.accumulator._flushes_in_progress = 1  # nothing lingers
+    stage.accumulator.completing = True  # nothing lingers
     stage.run()
-    stage.accumulator._flushes_in_progress = 0
+    stage.accumulator.completing = False
     first, second = sorted(stage.in_flight, key=lambda request: request.node_id)
     queued, gathered = stage.append(b"i"), gather(stage, b"j", leave)
     stage.client.respond(produce_response(partition_answer(0), partition_answer(1)), request=first)
@@ -460,7 +460,7 @@ def test_a_batch_that_cannot_be_compressed_fails_alone() -> None:
     stage = Stage(enable_idempotence=True, leaders={TOPIC: (0, 0)}, compression_type="lz4")
     behaving(stage)
     deliveries = [stage.append(b"a", partition=0), stage.append(b"b", partition=1)]
-    let_fail(stage.accumulator, "finish", MemoryError("no more"))
+    let_fail(stage.accumulator._compressor, "finish", MemoryError("no more"))
     run_to_the_end(stage)
     assert [delivery.failed for delivery in deliveries] == [1, 0]
     assert str(deliveries[0].error).startswith(

@@ -1,0 +1,66 @@
+"""Compresses batches that are closed, and learns from each how well its topic compresses. Any thread."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.producer.accumulator.batch_records import Compression
+from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
+from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
+from spark_kafka_sink.records.compression import CompressionRatioEstimator
+from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE
+
+MAX_RAW_BATCH_BYTES = 4 * 1024 * 1024  # of a batch that compresses well: a consumer decompresses a batch as a whole
+ESTIMATION_MARGIN = 1.05  # Java's COMPRESSION_RATE_ESTIMATION_FACTOR: the next rows may compress worse than the last ones
+
+
+class BatchCompressor:
+    """Args:
+    config: batch.size, compression.type and its level are read from it.
+    pool: takes back the memory that compression saves.
+    """
+
+    def __init__(self, config: ProducerConfig, pool: BufferPool) -> None:
+        self.compression = Compression.of(config)
+        self._max_record_bytes = config.batch_size - BATCH_HEADER_SIZE  # of a batch as it is sent
+        self._pool = pool
+        self._ratios = CompressionRatioEstimator()
+
+    def raw_limit(self, topic: str) -> int:
+        """Bytes of uncompressed records that make a batch full, so that it has batch.size when compressed (as Java counts)."""
+        limit = self._max_record_bytes
+        if self.compression.enabled:
+            estimated = int(limit / (self._ratio(topic) * ESTIMATION_MARGIN))
+            limit = max(limit, min(estimated, MAX_RAW_BATCH_BYTES))
+        return max(1, min(limit, self._pool.total_memory))
+
+    def compressed_sizes(self, topic: str, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """What rows of these sizes will take when compressed, by estimation."""
+        if not self.compression.enabled:
+            return sizes
+        estimated: npt.NDArray[np.int64] = np.ceil(sizes * self._ratio(topic)).astype(np.int64)
+        return estimated
+
+    def finish(self, batch: ProducerBatch) -> None:
+        """Compress a closed batch and give back the memory that this saves."""
+        surplus = batch.finish(self.compression)
+        if self.compression.enabled:
+            self._ratios.update_estimation(batch.topic_partition.topic, self.compression.codec, batch.compression_ratio)
+        if surplus:
+            self._pool.deallocate(surplus)
+
+    def split(self, big: ProducerBatch) -> list[ProducerBatch]:
+        """Smaller batches with the rows of one that the broker rejects as too large.
+
+        They have batch.size, or half the size of `big` if that is less. So each split makes batches smaller, whatever limit the
+        broker has (a client that replaces a batch by an equal one goes on until delivery.timeout.ms, KAFKA-8350).
+        """
+        if self.compression.enabled:
+            pessimistic = max(1.0, big.compression_ratio)
+            self._ratios.set_estimation(big.topic_partition.topic, self.compression.codec, pessimistic)
+        return big.split(max(1, min(self._max_record_bytes, big.record_bytes // 2)))
+
+    def _ratio(self, topic: str) -> float:
+        return self._ratios.estimation(topic, self.compression.codec)

@@ -1,0 +1,190 @@
+"""Decides which batches are sent now, and takes them from their queues. Sender thread only; never waits and never sends."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Protocol
+
+from spark_kafka_sink.clock import NEVER_MS
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.network.cluster import Cluster
+from spark_kafka_sink.producer.accumulator.batch_compressor import BatchCompressor
+from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue, PartitionQueues
+from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ReadyCheckResult:
+    ready_nodes: set[int] = field(default_factory=set)
+    next_ready_check_delay_ms: int = NEVER_MS
+    unknown_leader_topics: set[str] = field(default_factory=set)
+    # By leader: which queues have batches, as ascending indexes into PartitionQueues.
+    occupied: dict[int, list[int]] = field(default_factory=dict)
+
+
+class Sequencer(Protocol):
+    """What draining needs of TransactionManager."""
+
+    @property
+    def has_producer_id(self) -> bool: ...
+
+    def must_stop_draining(self, first: ProducerBatch) -> bool: ...
+
+    def assign_sequence(self, batch: ProducerBatch) -> None: ...
+
+
+class Drainer:
+    """Args:
+    linger_ms: linger.ms.
+    queues: of all batches.
+    sequencer: the TransactionManager, or None without idempotence.
+    compressor: for batches that no caller has compressed.
+    """
+
+    def __init__(self, linger_ms: int, queues: PartitionQueues, sequencer: Sequencer | None, compressor: BatchCompressor) -> None:
+        self._linger_ms = linger_ms
+        self._queues = queues
+        self._sequencer = sequencer
+        self._compressor = compressor
+        self._drained_last: dict[int, int] = {}  # node -> index of the queue whose batch was taken last
+
+    # READY
+
+    def ready(self, cluster: Cluster, now_ms: int, all_at_once: bool) -> ReadyCheckResult:
+        """Which nodes have a batch to send: one that is full, has lingered, or is wanted at once.
+
+        Batches that back off, whose partition is muted, or that wait for the response to another batch do not count.
+        """
+        result = ReadyCheckResult()
+        for index, queue in enumerate(self._queues):
+            if queue.batches:
+                self._check_ready(index, queue, cluster, now_ms, all_at_once, result)
+        return result
+
+    def _check_ready(
+        self, index: int, queue: PartitionQueue, cluster: Cluster, now_ms: int, at_once: bool, result: ReadyCheckResult
+    ) -> None:
+        leader = cluster.leader_for(queue.topic_partition)
+        if leader is None:
+            result.unknown_leader_topics.add(queue.topic_partition.topic)
+            return
+        result.occupied.setdefault(leader, []).append(index)
+        if queue.muted or leader in result.ready_nodes:
+            return
+        with queue.lock:
+            if not queue.batches:
+                return
+            batch = queue.batches[0]
+            if batch.reservations:
+                batch.sender_waits = True
+                return
+            full = len(queue.batches) > 1 or batch.is_full()
+        if self._waits_for_a_response(batch):
+            return  # no delay is needed: the response wakes the Sender
+        batch.maybe_update_leader_epoch(cluster.leader_epoch(queue.topic_partition))
+        remaining_ms = batch.remaining_backoff_ms(now_ms)
+        if remaining_ms == 0 and not (full or at_once):
+            remaining_ms = self._linger_ms - batch.waited_ms(now_ms)
+        if remaining_ms <= 0:
+            result.ready_nodes.add(leader)
+        else:
+            result.next_ready_check_delay_ms = min(result.next_ready_check_delay_ms, remaining_ms)
+
+    def _waits_for_a_response(self, batch: ProducerBatch) -> bool:
+        """To another batch of its partition. Without a producer id all batches wait, but nodes are ready, to be connected to."""
+        return self._sequencer is not None and self._sequencer.has_producer_id and self._sequencer.must_stop_draining(batch)
+
+    # DRAIN
+
+    def drain(
+        self,
+        cluster: Cluster,
+        nodes: Iterable[int],
+        max_size: int,
+        now_ms: int,
+        occupied: Mapping[int, Sequence[int]] | None = None,
+    ) -> dict[int, list[ProducerBatch]]:
+        """Take one batch of each partition that a ready node leads, up to `max_size` bytes per node (one batch always fits).
+
+        `occupied` is what `ready` found in this round for the same cluster. Without it all queues are searched again.
+        """
+        if occupied is None:
+            occupied = self._occupied(cluster)
+        return {node: self._drain_node(cluster, node, occupied.get(node, ()), max_size, now_ms) for node in nodes}
+
+    def _occupied(self, cluster: Cluster) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for index, queue in enumerate(self._queues):
+            leader = cluster.leader_for(queue.topic_partition) if queue.batches else None
+            if leader is not None:
+                found.setdefault(leader, []).append(index)
+        return found
+
+    def _drain_node(
+        self, cluster: Cluster, node: int, occupied: Sequence[int], max_size: int, now_ms: int
+    ) -> list[ProducerBatch]:
+        drained: list[ProducerBatch] = []
+        size = 0
+        for index in self._in_turn(node, occupied):
+            queue = self._queues[index]
+            if not queue.batches or queue.muted:
+                continue
+            with queue.lock:
+                batch = self._head_to_drain_locked(queue, cluster, now_ms)
+                if batch is None:
+                    continue
+                if drained and size + batch.size_in_bytes > max_size:
+                    break
+                queue.batches.popleft()
+                batch.closed = True
+            self._queues.moves += 1
+            self._drained_last[node] = index
+            if not self._can_finish(queue, batch):
+                continue
+            if self._sequencer is not None:
+                self._sequencer.assign_sequence(batch)
+            size += batch.size_in_bytes
+            batch.drained_ms = now_ms
+            drained.append(batch)
+        return drained
+
+    def _in_turn(self, node: int, occupied: Sequence[int]) -> Iterator[int]:
+        """The queues of a node, starting after the one drained last: no queue starves if a request is too small for all."""
+        start = bisect_right(occupied, self._drained_last.get(node, -1))
+        return chain(occupied[start:], occupied[:start])
+
+    def _head_to_drain_locked(self, queue: PartitionQueue, cluster: Cluster, now_ms: int) -> ProducerBatch | None:
+        if not queue.batches:
+            return None
+        first = queue.batches[0]
+        if first.reservations:
+            first.sender_waits = True
+            return None
+        first.maybe_update_leader_epoch(cluster.leader_epoch(queue.topic_partition))
+        if first.poison is not None or first.remaining_backoff_ms(now_ms) > 0:
+            return None
+        if self._sequencer is not None and self._sequencer.must_stop_draining(first):
+            return None
+        return first
+
+    def _can_finish(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
+        """Compress a batch that was taken. If that fails, the batch goes back, poisoned, and `take_expired` removes it."""
+        try:
+            self._compressor.finish(batch)
+        except Exception as error:
+            logger.exception("! %s cannot be compressed", batch)
+            batch.poison = KafkaError(
+                f"{batch.topic_partition}: {batch.record_count} record(s) cannot be compressed with"
+                f" {self._compressor.compression.codec}: {error!r}",
+                condition="KAFKA_INTERNAL_ERROR",
+            )
+            queue.insert(batch)
+            self._queues.moves += 1
+            return False
+        return True

@@ -1,0 +1,158 @@
+"""Encodes the rows of a slice into the room that slice_layout.py has reserved for them. Callers' threads.
+
+Small pieces are encoded together and copied into pool blocks. A large piece stays in the memory it was encoded into, and is
+compressed while it is in the CPU's cache if the codec allows that. A batch that is full then is compressed here too.
+Law: every reservation ends, whatever raises. A batch with a reservation is neither drained nor expires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.producer.accumulator.batch_compressor import BatchCompressor
+from spark_kafka_sink.producer.accumulator.batch_records import PackedRecords
+from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
+from spark_kafka_sink.producer.accumulator.slice_layout import SEGMENT_BYTES, Reservation
+from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
+from spark_kafka_sink.records.compression import compress_blocks
+from spark_kafka_sink.records.interleave import InterleavedRows, data_buffer
+from spark_kafka_sink.records.record_batch import octets
+
+ENCODED_TOGETHER_BYTES = 512 * 1024  # before they are copied into blocks, or compressed: what a core's cache holds
+
+
+class SliceWriter:
+    """Args:
+    pool: of the batches' memory.
+    compressor: for batches that are full.
+    """
+
+    def __init__(self, pool: BufferPool, compressor: BatchCompressor) -> None:
+        self._pool = pool
+        self._compressor = compressor
+
+    def write(self, sorted_slice: SortedSlice, reservations: list[Reservation], wake_sender: Callable[[], None]) -> None:
+        """Encode the reserved rows and end their reservations. After an error some are open: see `give_up`."""
+        first = reservations[0].lo
+        wake = False
+        try:
+            rows = sorted_slice.interleave(first, reservations[-1].hi)
+            for group in _encoded_together(reservations):
+                if group[0].is_segment:
+                    self._write_segment(rows, first, group[0])
+                else:
+                    _write_to_blocks(rows, first, group)
+                for reservation in group:
+                    if self._compressor.compression.enabled:
+                        self._compress_if_full(reservation)
+                    wake |= self._release(reservation)
+        finally:
+            if wake:
+                wake_sender()
+
+    def give_up(self, reservations: list[Reservation], wake_sender: Callable[[], None]) -> None:
+        """End the reservations that are open after an error. Their batches are poisoned: all rows in them fail."""
+        for reservation in reservations:
+            if reservation.is_open:
+                self._poison(reservation)
+                self._release(reservation)
+        if reservations:
+            wake_sender()
+
+    # SEGMENTS
+
+    def _write_segment(self, rows: InterleavedRows, first: int, reservation: Reservation) -> None:
+        compression = self._compressor.compression
+        is_large = reservation.size_bytes >= SEGMENT_BYTES  # a small segment would compress badly by itself
+        packed = self._packed_segment(rows, first, reservation) if compression.is_blockwise and is_large else None
+        if packed is None:
+            data = _encoded(rows, reservation.lo - first, reservation.hi - first, reservation.size_bytes)
+            reservation.batch.attach(reservation.place, data)
+            return
+        reservation.batch.attach(reservation.place, packed)
+        surplus = reservation.charge - self._pool.blocks_for(packed.size_bytes)
+        if surplus > 0:
+            with reservation.queue.lock:
+                self._pool.reduce_charge(reservation.batch.memory, surplus)
+
+    def _packed_segment(self, rows: InterleavedRows, first: int, reservation: Reservation) -> PackedRecords | None:
+        """Encode and compress in steps that stay in the CPU's cache; None if the first step does not get smaller."""
+        codec, level = self._compressor.compression.codec, self._compressor.compression.level
+        count = reservation.hi - reservation.lo
+        step = max(1, count * ENCODED_TOGETHER_BYTES // reservation.size_bytes)
+        blocks: list[memoryview] = []
+        encoded_bytes = 0
+        for lo in range(reservation.lo - first, reservation.hi - first, step):
+            data = octets(data_buffer(rows.write(lo, min(lo + step, reservation.hi - first))))
+            blocks.append(compress_blocks(codec, data, level))
+            encoded_bytes += len(data)
+            if len(blocks) == 1 and len(blocks[0]) >= encoded_bytes:
+                return None
+        _check_size(encoded_bytes, reservation.size_bytes)
+        return PackedRecords(blocks)
+
+    # THE END OF A RESERVATION
+
+    def _compress_if_full(self, reservation: Reservation) -> None:
+        """Compress a full batch on the caller's thread. It is still reserved, so the Sender does not touch it."""
+        batch = reservation.batch
+        with reservation.queue.lock:
+            is_last_writer = batch.closed and batch.reservations == 1 and batch.poison is None
+        if is_last_writer:
+            self._compressor.finish(batch)
+
+    def _poison(self, reservation: Reservation) -> None:
+        batch = reservation.batch
+        with reservation.queue.lock:
+            batch.closed = True
+            batch.poison = batch.poison or KafkaError(
+                f"{batch.topic_partition}: the batch is not sent because one of its rows could not be encoded"
+            )
+
+    def _release(self, reservation: Reservation) -> bool:
+        """End a reservation; returns whether the Sender should look at the batch now."""
+        queue, batch = reservation.queue, reservation.batch
+        with queue.lock:
+            is_full = batch.is_full()
+            # No calls from here on: an interrupt cannot leave a reservation half ended.
+            reservation.is_open = False
+            batch.reservations -= 1
+            batch.sender_waits |= is_full or reservation.begins_batch  # kept until the last of its writers is done
+            wake = batch.sender_waits and batch.reservations == 0
+            batch.sender_waits &= not wake
+        return wake
+
+
+def _encoded_together(reservations: list[Reservation]) -> Iterator[list[Reservation]]:
+    """Groups of neighbours whose rows go into blocks, limited in bytes; each segment alone, as it keeps its memory."""
+    group: list[Reservation] = []
+    size = 0
+    for reservation in reservations:
+        if group and (reservation.is_segment or group[-1].is_segment or size + reservation.size_bytes > ENCODED_TOGETHER_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(reservation)
+        size += reservation.size_bytes
+    yield group
+
+
+def _write_to_blocks(rows: InterleavedRows, first: int, reservations: list[Reservation]) -> None:
+    size = sum(reservation.size_bytes for reservation in reservations)
+    data = _encoded(rows, reservations[0].lo - first, reservations[-1].hi - first, size)
+    begin = 0
+    for reservation in reservations:
+        end = begin + reservation.size_bytes
+        reservation.batch.write(reservation.place, data[begin:end])
+        begin = end
+
+
+def _encoded(rows: InterleavedRows, lo: int, hi: int, size_bytes: int) -> memoryview:
+    data = octets(data_buffer(rows.write(lo, hi)))
+    _check_size(len(data), size_bytes)
+    return data
+
+
+def _check_size(encoded_bytes: int, reserved_bytes: int) -> None:
+    if encoded_bytes != reserved_bytes:
+        raise RuntimeError(f"{encoded_bytes} bytes were encoded where {reserved_bytes} were reserved")
