@@ -38,7 +38,7 @@ from spark_kafka_sink.network.cluster import PartitionInfo
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import whole_number
-from spark_kafka_sink.producer.record_gatherer import RECORD_OVERHEAD
+from spark_kafka_sink.producer.record_checks import RECORD_OVERHEAD
 from spark_kafka_sink.producer.serializers import Serializer, find_serializer, serialize
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 

@@ -14,20 +14,16 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.delivery import Part
+from spark_kafka_sink.producer.gathered_records import GatheredRecords, RecordFuture, failed_record
 from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
-from spark_kafka_sink.producer.record_gatherer import (
-    MIN_CHUNK_BYTES,
-    NEVER_MS,
+from spark_kafka_sink.producer.record_checks import (
     RECORD_OVERHEAD,
-    GatheredRecords,
     RecordDetails,
-    RecordFuture,
-    RecordGatherer,
     checked_details,
     checked_headers,
-    failed_record,
     headers_bound,
 )
+from spark_kafka_sink.producer.record_gatherer import MIN_CHUNK_BYTES, NEVER_MS, RecordGatherer
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.records.columns import RecordColumns, record_columns
 from spark_kafka_sink.records.record_batch import size_upper_bounds

@@ -21,7 +21,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network.in_flight_requests import ClientRequest
 from spark_kafka_sink.producer.accumulator.delivery import OffsetRange
-from spark_kafka_sink.producer.record_gatherer import RecordFuture
+from spark_kafka_sink.producer.gathered_records import RecordFuture
 from spark_kafka_sink.producer.sender.sender import MAX_POLL_MS
 from spark_kafka_sink.producer.sender.transaction_manager import MAX_EPOCH, State
 from spark_kafka_sink.protocol.api_keys import ApiKey
