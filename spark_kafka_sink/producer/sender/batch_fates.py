@@ -81,7 +81,7 @@ class BatchFates:
             batch.in_doubt |= error.persisted is not Persisted.NO  # an answer says nothing of the attempts before
         try:
             if batch.is_done:
-                self._settle_late_answer(batch, decision, answer)
+                self._settle_late_answer(batch, decision)
             else:
                 self._apply(batch, decision, error, answer, now_ms)
         except Exception as raised:
@@ -112,10 +112,10 @@ class BatchFates:
             log_start_offset=answer.log_start_offset,
         )
 
-    def _settle_late_answer(self, batch: ProducerBatch, decision: Decision, answer: PartitionProduceResponse) -> None:
+    def _settle_late_answer(self, batch: ProducerBatch, decision: Decision) -> None:
         """The answer for a batch that expired in flight. Its rows have failed already; only the numbering learns from it."""
         if self._transactions is not None and decision is Decision.COMPLETE:
-            self._transactions.batch_completed(batch, answer.base_offset)
+            self._transactions.batch_completed(batch)
         self._accumulator.deallocate(batch)
 
     def _apply(
@@ -152,7 +152,7 @@ class BatchFates:
 
     def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
         if self._transactions is not None:
-            self._transactions.batch_completed(batch, answer.base_offset)
+            self._transactions.batch_completed(batch)
         # A duplicate that the broker no longer remembers is a success with an unknown offset.
         base_offset = -1 if answer.error_code else answer.base_offset
         try:

@@ -163,10 +163,10 @@ class TransactionManager:
 
     # OUTCOMES
 
-    def batch_completed(self, batch: ProducerBatch, base_offset: int) -> None:
+    def batch_completed(self, batch: ProducerBatch) -> None:
         entry = self.sequences[batch.topic_partition]
-        if entry.producer == (batch.producer_id, batch.producer_epoch):  # else a late answer to a number of an epoch gone by
-            entry.acknowledge(batch.last_sequence, base_offset + batch.record_count - 1 if base_offset >= 0 else base_offset)
+        if entry.producer == (batch.producer_id, batch.producer_epoch):  # else it is a late answer from an earlier epoch
+            entry.acknowledge(batch.last_sequence)
         entry.remove_in_flight(batch)
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:  # noqa: ARG002
