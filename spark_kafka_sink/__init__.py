@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from spark_kafka_sink.errors import SchemaError as SchemaError
     from spark_kafka_sink.errors import UnsupportedVersionError as UnsupportedVersionError
     from spark_kafka_sink.producer.accumulator.delivery import Delivery as Delivery
+    from spark_kafka_sink.producer.gathered_records import RecordFuture as RecordFuture
     from spark_kafka_sink.producer.producer import KafkaProducer as KafkaProducer
     from spark_kafka_sink.producer.producer_record import ProducerRecord as ProducerRecord
     from spark_kafka_sink.producer.producer_record import RecordMetadata as RecordMetadata
-    from spark_kafka_sink.producer.record_gatherer import RecordFuture as RecordFuture
     from spark_kafka_sink.producer.serializers import SerializationError as SerializationError
     from spark_kafka_sink.sink.datasource import KafkaDataSource as KafkaDataSource
 

@@ -29,6 +29,7 @@ from spark_kafka_sink.metrics import (
     total,
     total_ms,
 )
+from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_metrics import NETWORK_METRICS, NODE_METRICS, NetworkMetrics
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
@@ -108,8 +109,8 @@ class ProducerMetrics:
         self._clock = clock
         self.samples = Samples(config.metrics_sample_window_ms, config.metrics_num_samples, clock.now_ms())
         self.network = NetworkMetrics(self.samples)
-        self.gauges: dict[str, Callable[[], float]] = {}  # filled by KafkaProducer, who knows what they look at
-        self.pool_waits, self.pool_exhausted = Stat(), Stat()  # the pool's own, once it is watched
+        self._gauges: dict[str, Callable[[], float]] = {}  # set by `watch`, as are the two below
+        self.pool_waits, self.pool_exhausted = Stat(), Stat()
 
         # Sender only.
         self.records_per_request = self.samples.stat()
@@ -127,9 +128,18 @@ class ProducerMetrics:
         self.flush_times = self.samples.stat()  # ns
         self.metadata_waits = self.samples.stat()  # ns
 
-    def watch_pool(self, pool: BufferPool) -> None:
+    def watch(self, pool: BufferPool, metadata: Metadata, requests_in_flight: Callable[[], float]) -> None:
+        """Read the pool's own statistics, and the gauges."""
+        made_ms = self._clock.now_ms()
         self.pool_waits = self.samples.watch(pool.waits)
         self.pool_exhausted = self.samples.watch(pool.exhausted)
+        self._gauges = {
+            "requests-in-flight": requests_in_flight,
+            "metadata-age": lambda: (self._clock.now_ms() - (metadata.last_successful_refresh_ms() or made_ms)) / 1000,
+            "waiting-threads": pool.queued,
+            "buffer-total-bytes": lambda: pool.total_memory,
+            "buffer-available-bytes": lambda: pool.available_memory,
+        }
 
     # RECORDING: Sender
 
@@ -205,7 +215,7 @@ class ProducerMetrics:
         own = (*SENDER_METRICS, *CALLER_METRICS, *OWN_METRICS)
         values = snapshot(self.samples, own, self, now_ms, since_start=since_start)
         values |= self.network.snapshot(now_ms, since_start=since_start)
-        return values | {name: read() for name, read in self.gauges.items()}
+        return values | {name: read() for name, read in self._gauges.items()}
 
     def topic_snapshots(self, *, since_start: bool = False) -> dict[str, dict[str, float]]:
         now_ms = self._clock.now_ms()

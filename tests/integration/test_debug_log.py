@@ -42,7 +42,7 @@ def test_spark_workers_show_the_debug_log_when_their_daemon_is_replaced(tmp_path
         done = subprocess.run([sys.executable, program], env=os.environ, capture_output=True, text=True, timeout=180, check=False)
         assert done.returncode == 0, done.stderr[-4000:]
         assert len(broker.values("orders")) == 10
-    assert "DEBUG spark_kafka_sink.producer.sender.sender > node 0: ProducerBatch(orders-0, records=10" in done.stderr
+    assert "DEBUG spark_kafka_sink.producer.sender.produce_requests > node 0: ProducerBatch(orders-0, records=10" in done.stderr
     assert re.search(r"> node 0: ProduceRequest v13, correlation id \d+, \d+ bytes: orders-0", done.stderr)
 
 

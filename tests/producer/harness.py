@@ -27,14 +27,10 @@ from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
+from spark_kafka_sink.producer.gathered_records import GatheredRecords, RecordFuture
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.record_gatherer import (
-    RECORD_OVERHEAD,
-    GatheredRecords,
-    RecordDetails,
-    RecordFuture,
-    RecordGatherer,
-)
+from spark_kafka_sink.producer.record_checks import RECORD_OVERHEAD, RecordDetails
+from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -242,6 +238,34 @@ class Accumulation:
         )
         return delivery
 
+    def make_gatherer(self) -> RecordGatherer:
+        """For single records, which go into this accumulator."""
+        return RecordGatherer(
+            self.config.batch_size,
+            self.config.linger_ms,
+            self.config.max_block_ms,
+            self._append_gathered,
+            self.wake,
+            self.clock,
+            self.accumulator,
+        )
+
+    def _append_gathered(self, chunk: GatheredRecords) -> None:
+        count = len(chunk)
+        columns = record_columns(*chunk.payload_columns())
+        chunk.become(columns)
+        self.accumulator.append(
+            chunk.topic,
+            columns,
+            chunk.explicit_partitions(0),
+            np.arange(count, dtype=np.int32),
+            chunk,
+            self.wake,
+            max_block_ms=0,
+            created_ms=chunk.created_ms,
+            prepaid=chunk.memory,
+        )
+
     def wake(self) -> None:
         self.wakeups += 1
         self.on_wake()
@@ -311,15 +335,7 @@ class Stage(Accumulation):
             self.metadata.add_topic(topic, self.now_ms)
         self.client.update_metadata(metadata_response(self.leaders))
         self.metrics = ProducerMetrics(self.config, self.clock)
-        self.gatherer = RecordGatherer(
-            self.config.batch_size,
-            self.config.linger_ms,
-            self.config.max_block_ms,
-            self._append_gathered,
-            self.wake,
-            self.clock,
-            self.accumulator,
-        )
+        self.gatherer = self.make_gatherer()
         self.sender = Sender(
             self.config,
             self.client,
@@ -350,22 +366,6 @@ class Stage(Accumulation):
         """A single record."""
         details = RecordDetails(partition=partition, timestamp=0)
         return self.gatherer.begin(topic, self.metadata.cluster(), None, value, None, RECORD_OVERHEAD + len(value), details)
-
-    def _append_gathered(self, chunk: GatheredRecords) -> None:
-        count = len(chunk)
-        columns = record_columns(*chunk.payload_columns())
-        chunk.become(columns)
-        self.accumulator.append(
-            chunk.topic,
-            columns,
-            chunk.explicit_partitions(0),
-            np.arange(count, dtype=np.int32),
-            chunk,
-            self.wake,
-            max_block_ms=0,
-            created_ms=chunk.created_ms,
-            prepaid=chunk.memory,
-        )
 
     def introduce(self) -> None:
         """Have a row acknowledged in every partition: before that each has one batch in flight at most. Sequences go on at 1."""

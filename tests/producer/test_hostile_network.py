@@ -67,8 +67,16 @@ class Network(Accumulation):
             random=Random(0),
             worker=self.worker,
         )
-        metrics = ProducerMetrics(self.config, self.clock)
-        self.sender = Sender(self.config, self.client, self.metadata, self.accumulator, self.transactions, metrics, self.clock)
+        self.sender = Sender(
+            self.config,
+            self.client,
+            self.metadata,
+            self.accumulator,
+            self.transactions,
+            ProducerMetrics(self.config, self.clock),
+            self.clock,
+            self.make_gatherer(),
+        )
 
     @property
     def has_ended(self) -> bool:

@@ -14,19 +14,16 @@ from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.delivery import Part
+from spark_kafka_sink.producer.gathered_records import GatheredRecords, RecordFuture, failed_record
 from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
-from spark_kafka_sink.producer.record_gatherer import (
-    MIN_CHUNK_BYTES,
+from spark_kafka_sink.producer.record_checks import (
     RECORD_OVERHEAD,
-    GatheredRecords,
     RecordDetails,
-    RecordFuture,
-    RecordGatherer,
     checked_details,
     checked_headers,
-    failed_record,
     headers_bound,
 )
+from spark_kafka_sink.producer.record_gatherer import MIN_CHUNK_BYTES, RecordGatherer
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.records.columns import RecordColumns, record_columns
 from spark_kafka_sink.records.record_batch import size_upper_bounds

@@ -15,6 +15,7 @@ from __future__ import annotations
 import enum
 import logging
 
+from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender.sequence_numbers import (
@@ -46,6 +47,10 @@ NEXT = {  # an absent entry is the error; FATAL_ERROR is reachable from every st
 
 
 class TransactionManager:
+    # Of Produce requests. A transactional producer has values of its own.
+    transactional_id: str | None = None
+    produce_version_cap: int | None = None  # the newest version to use; None: the newest that the node knows
+
     def __init__(self) -> None:
         self.state = State.UNINITIALIZED
         self.producer = NO_PRODUCER
@@ -65,6 +70,18 @@ class TransactionManager:
         if self.fatal_error is None:
             self.fatal_error = error
             self.transition_to(State.FATAL_ERROR)
+
+    # EACH ROUND
+
+    def step(self, now_ms: int, all_settled: bool) -> int:  # noqa: ARG002
+        """Send what is due to coordinators, after batches were drained and sent; returns in how many ms to call again.
+
+        Called in every round while there is no fatal error. Never waits; the answer to a request ends the poll that follows.
+
+        Args:
+            all_settled: every batch is acknowledged or has failed, and no answer to a Produce request is due.
+        """
+        return NEVER_MS
 
     # PRODUCER ID
 
@@ -146,13 +163,13 @@ class TransactionManager:
 
     # OUTCOMES
 
-    def batch_completed(self, batch: ProducerBatch, base_offset: int) -> None:
+    def batch_completed(self, batch: ProducerBatch) -> None:
         entry = self.sequences[batch.topic_partition]
-        if entry.producer == (batch.producer_id, batch.producer_epoch):  # else a late answer to a number of an epoch gone by
-            entry.acknowledge(batch.last_sequence, base_offset + batch.record_count - 1 if base_offset >= 0 else base_offset)
+        if entry.producer == (batch.producer_id, batch.producer_epoch):  # else it is a late answer from an earlier epoch
+            entry.acknowledge(batch.last_sequence)
         entry.remove_in_flight(batch)
 
-    def batch_failed(self, batch: ProducerBatch) -> None:
+    def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:  # noqa: ARG002
         """Forget a batch that will not be sent again. Its numbers were used if it was written, and are a gap if not."""
         if not batch.has_sequence:
             return

@@ -21,7 +21,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network.in_flight_requests import ClientRequest
 from spark_kafka_sink.producer.accumulator.delivery import OffsetRange
-from spark_kafka_sink.producer.record_gatherer import RecordFuture
+from spark_kafka_sink.producer.gathered_records import RecordFuture
 from spark_kafka_sink.producer.sender.sender import MAX_POLL_MS
 from spark_kafka_sink.producer.sender.transaction_manager import MAX_EPOCH, State
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -127,7 +127,7 @@ def test_a_partition_that_the_answer_does_not_mention_fails() -> None:
     delivery = stage.send(b"a", b"b", partition=[0, 1])
     stage.respond(partition_answer(0))
     assert (delivery.acknowledged, delivery.failed) == (1, 1)
-    assert "the response says nothing of this partition" in str(delivery.error)
+    assert "the response does not mention this partition" in str(delivery.error)
 
 
 def test_an_answer_by_topic_id_is_matched_to_its_topic() -> None:
@@ -957,7 +957,6 @@ def test_several_batches_of_a_partition_are_in_flight_at_a_time() -> None:
         stage.succeed(offset)
         assert entry.last_acked_sequence == 1 + offset
         assert deliveries[offset].acknowledged == 1
-    assert entry.last_acked_offset == 2
     assert entry.in_flight == []
     assert stage.is_whole
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any
 
 import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
 from spark_kafka_sink.producer.accumulator.delivery import Delivery, Part
-from spark_kafka_sink.producer.record_gatherer import RecordDetails, RecordFuture
+from spark_kafka_sink.producer.gathered_records import RecordFuture
+from spark_kafka_sink.producer.record_checks import RecordDetails
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.produce import ProduceResponse
 from tests.producer.harness import TOPIC, Stage, partition_answer, produce_response, tp
@@ -410,7 +412,7 @@ def run_to_the_end(stage: Stage) -> None:
         ("metadata", "cluster"),
         ("metrics", "request_sent"),
         ("txn", "maybe_resolve"),
-        ("sender", "_produce_request"),
+        ("sender._produce", "_request"),
     ],
 )
 def test_a_round_that_fails_is_followed_by_one_that_works(
@@ -420,7 +422,7 @@ def test_a_round_that_fails_is_followed_by_one_that_works(
     stage = Stage(enable_idempotence=True)
     brokers = behaving(stage)
     deliveries = [stage.append(b"%d" % number) for number in range(3)]
-    trouble = let_fail(getattr(stage, part), method, error)
+    trouble = let_fail(attrgetter(part)(stage), method, error)
     run_to_the_end(stage)
     assert trouble.left == 0
     assert stage.sender.failure is None
@@ -435,9 +437,9 @@ def test_a_round_that_fails_is_followed_by_one_that_works(
 @pytest.mark.parametrize(
     ("part", "method"),
     [
-        ("sender", "_learn_leaders"),
-        ("sender", "_attempt"),
-        ("sender", "_succeed"),
+        ("sender._produce", "_learn_leaders"),
+        ("sender._fates", "_attempt"),
+        ("sender._fates", "_succeed"),
         ("txn", "batch_completed"),
         ("metrics", "request_answered"),
     ],
@@ -447,7 +449,7 @@ def test_an_answer_that_cannot_be_handled_fails_its_batch_alone(part: str, metho
     stage.introduce()
     behaving(stage)
     deliveries = [stage.append(b"a", partition=0), stage.append(b"b", partition=1)]
-    let_fail(getattr(stage, part), method, BUG)
+    let_fail(attrgetter(part)(stage), method, BUG)
     stage.sender._running = False  # as initiate_close, but rows may be appended
     stage.sender.run()
     assert sorted(delivery.failed for delivery in deliveries) == [0, 1]

@@ -15,6 +15,8 @@ from spark_kafka_sink.producer.sender.transaction_manager import MAX_EPOCH, NEXT
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.producer.harness import tp
 
+LOST = KafkaError("lost")
+
 
 def manager(epoch: int = 0) -> TransactionManager:
     """One that has its id, 7."""
@@ -40,7 +42,7 @@ def drained(txn: TransactionManager, where: TopicPartition | None = None, record
 def settled(txn: TransactionManager, where: TopicPartition | None = None, records: int = 1) -> ProducerBatch:
     """Drained and acknowledged: the brokers know this producer."""
     batch = drained(txn, where, records)
-    txn.batch_completed(batch, 0)
+    txn.batch_completed(batch)
     return batch
 
 
@@ -118,7 +120,7 @@ def test_a_retried_batch_waits_unless_it_is_the_lowest_in_flight() -> None:
     first, second = drained(txn), drained(txn)
     assert not txn.must_stop_draining(first)
     assert txn.must_stop_draining(second)
-    txn.batch_completed(first, 1)
+    txn.batch_completed(first)
     assert not txn.must_stop_draining(second)
 
 
@@ -137,7 +139,7 @@ def test_new_batches_wait_while_older_ones_are_in_flight_under_another_epoch() -
     txn.maybe_bump_epoch()
     assert txn.must_stop_draining(batch_of())
     assert not txn.must_stop_draining(old)  # it is retried under its own epoch
-    txn.batch_completed(old, 1)
+    txn.batch_completed(old)
     assert identity(drained(txn)) == (7, 1, 0)
     assert identity(other) == (7, 1, 0)
 
@@ -148,23 +150,17 @@ def test_new_batches_wait_while_older_ones_are_in_flight_under_another_epoch() -
 def test_acknowledgements_are_remembered() -> None:
     txn = manager()
     batch = drained(txn, records=5)
-    txn.batch_completed(batch, 500)
+    txn.batch_completed(batch)
     entry = txn.sequences[tp()]
-    assert (entry.last_acked_sequence, entry.last_acked_offset, entry.in_flight) == (4, 504, [])
-
-
-def test_an_unknown_offset_is_not_remembered() -> None:
-    txn = manager()
-    txn.batch_completed(drained(txn, records=5), -1)
-    assert txn.sequences[tp()].last_acked_offset == -1
+    assert (entry.last_acked_sequence, entry.in_flight) == (4, [])
 
 
 def test_an_acknowledgement_of_an_epoch_gone_by_says_nothing_of_this_one() -> None:
     txn = manager()
     batch = drained(txn)
-    txn.batch_failed(batch)
+    txn.batch_failed(batch, LOST)
     next_round(txn)
-    txn.batch_completed(batch, 500)
+    txn.batch_completed(batch)
     assert txn.sequences[tp()].last_acked_sequence == -1
 
 
@@ -181,7 +177,7 @@ def test_a_batch_that_was_given_up_starts_a_new_epoch_for_those_that_are_not_in_
     txn = manager()
     settled(txn)
     failed, behind = drained(txn), drained(txn, records=2)
-    txn.batch_failed(failed)
+    txn.batch_failed(failed, LOST)
     assert txn.producer.epoch == 0  # at the Sender's next round, not in the middle of an answer
     next_round(txn)
     assert txn.producer == (7, 1)
@@ -196,7 +192,7 @@ def test_a_batch_that_may_have_been_written_keeps_its_number(fact: str) -> None:
     settled(txn)
     failed, behind, last = drained(txn), drained(txn), drained(txn)
     setattr(behind, fact, True)
-    txn.batch_failed(failed)
+    txn.batch_failed(failed, LOST)
     next_round(txn)
     assert txn.producer == (7, 0)
     assert (behind.base_sequence, last.base_sequence) == (2, 3)
@@ -209,7 +205,7 @@ def test_a_batch_that_may_have_been_written_keeps_its_number(fact: str) -> None:
 
 def test_a_batch_that_never_had_a_number_changes_nothing() -> None:
     txn = manager()
-    txn.batch_failed(batch_of())
+    txn.batch_failed(batch_of(), LOST)
     next_round(txn)
     assert txn.producer == (7, 0)
 
@@ -218,7 +214,7 @@ def test_in_the_fatal_state_no_epoch_is_bumped() -> None:
     txn = manager()
     batch = drained(txn)
     txn.become_fatal(KafkaError("fatal"))
-    txn.batch_failed(batch)
+    txn.batch_failed(batch, LOST)
     next_round(txn)
     assert txn.producer == (7, 0)
     assert txn.sequences[tp()].in_flight == []
@@ -227,7 +223,7 @@ def test_in_the_fatal_state_no_epoch_is_bumped() -> None:
 def test_several_failures_before_the_next_round_are_one_bump() -> None:
     txn = manager()
     for partition in (0, 1):
-        txn.batch_failed(drained(txn, tp(partition)))
+        txn.batch_failed(drained(txn, tp(partition)), LOST)
     next_round(txn)
     next_round(txn)
     assert txn.producer == (7, 1)
@@ -299,7 +295,7 @@ def test_after_a_batch_that_was_given_up_no_new_batch_is_drained() -> None:
     settled(txn)
     first, second = drained(txn), drained(txn)
     second.in_flight = True
-    txn.batch_failed(first)
+    txn.batch_failed(first, LOST)
     next_round(txn)
     assert txn.must_stop_draining(batch_of())
     assert not txn.must_stop_draining(batch_of(tp(1)))
@@ -310,7 +306,7 @@ def test_the_first_batch_in_flight_is_known() -> None:
     settled(txn)
     first, second, third = drained(txn, records=3), drained(txn), drained(txn)
     assert txn.is_first_in_flight(first)
-    txn.batch_failed(first)
+    txn.batch_failed(first, LOST)
     assert not txn.is_first_in_flight(first)
     assert txn.is_first_in_flight(second)
     assert not txn.is_first_in_flight(third)
@@ -321,10 +317,10 @@ def test_a_gap_is_resolved_when_a_later_batch_was_accepted() -> None:
     settled(txn)
     first, second = drained(txn), drained(txn)
     second.in_flight = True
-    txn.batch_failed(first)
+    txn.batch_failed(first, LOST)
     next_round(txn)
     assert txn.has_unresolved(tp())  # the second one is still out
-    txn.batch_completed(second, 2)
+    txn.batch_completed(second)
     next_round(txn)
     assert not txn.has_unresolved(tp())
     assert txn.producer == (7, 0)
@@ -334,7 +330,7 @@ def test_a_gap_is_resolved_when_a_later_batch_was_accepted() -> None:
 def test_a_gap_that_nothing_resolves_starts_a_new_epoch() -> None:
     txn = manager()
     settled(txn)
-    txn.batch_failed(drained(txn))
+    txn.batch_failed(drained(txn), LOST)
     next_round(txn)
     assert not txn.has_unresolved(tp())
     assert identity(drained(txn)) == (7, 1, 0)
@@ -345,9 +341,9 @@ def test_when_the_last_batch_in_flight_fails_too_a_new_epoch_begins() -> None:
     settled(txn)
     first, second = drained(txn), drained(txn)
     second.in_doubt = True
-    txn.batch_failed(first)
+    txn.batch_failed(first, LOST)
     next_round(txn)
-    txn.batch_failed(second)
+    txn.batch_failed(second, LOST)
     next_round(txn)
     assert identity(drained(txn)) == (7, 1, 0)
 
@@ -356,7 +352,7 @@ def test_renumbering_a_partition_resolves_its_gap() -> None:
     txn = manager()
     settled(txn)
     first, second = drained(txn), drained(txn)
-    txn.batch_failed(first)
+    txn.batch_failed(first, LOST)
     txn.request_epoch_bump(tp())
     txn.maybe_bump_epoch()
     assert not txn.has_unresolved(tp())
@@ -374,5 +370,5 @@ def test_a_healthy_partition_goes_on_while_another_waits_for_its_new_epoch() -> 
     assert identity(broken) == (7, 1, 0)
     assert identity(healthy) == (7, 0, 1)
     assert not txn.must_stop_draining(healthy)
-    txn.batch_completed(healthy, 1)
+    txn.batch_completed(healthy)
     assert txn.sequences[tp(1)].last_acked_sequence == 1

@@ -1,0 +1,81 @@
+"""delivery.timeout.ms: which batches it has caught up with, in queues and in flight, and what their errors say.
+
+Sender thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from spark_kafka_sink.clock import NEVER_MS
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
+from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
+from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
+from spark_kafka_sink.producer.sender.batch_fates import BatchFates
+from spark_kafka_sink.producer.sender.failures import SenderFailures
+from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
+
+logger = logging.getLogger(__name__)
+
+
+class Expiry:
+    def __init__(
+        self,
+        config: ProducerConfig,
+        metadata: Metadata,
+        accumulator: RecordAccumulator,
+        transactions: TransactionManager | None,
+        fates: BatchFates,
+        failures: SenderFailures,
+    ) -> None:
+        self._limit_ms = config.delivery_timeout_ms
+        self._metadata = metadata
+        self._accumulator = accumulator
+        self._transactions = transactions
+        self._fates = fates
+        self._failures = failures
+
+    def expire(self, now_ms: int) -> bool:
+        """Fail the batches whose time is over; returns whether there were any."""
+        in_flight = [batch for batch in self._fates.in_flight.not_done() if self._is_over(batch, now_ms)]
+        expired = self._accumulator.expired_batches(now_ms) + in_flight
+        for batch in expired:
+            logger.debug("- %s: delivery.timeout.ms has run out", batch)
+            with self._failures.contained(batch):
+                self._fates.fail(batch, batch.poison or self._error(batch, now_ms), final_state=FinalState.ABORTED)
+        return bool(expired)
+
+    def next_delay_ms(self, now_ms: int) -> int:
+        """How long it takes until the next batch expires."""
+        oldest_ms = min((batch.created_ms for batch in self._fates.in_flight.not_done()), default=NEVER_MS)
+        return min(self._accumulator.next_expiry_delay_ms(now_ms), oldest_ms + self._limit_ms - now_ms)
+
+    def _is_over(self, batch: ProducerBatch, now_ms: int) -> bool:
+        return batch.has_reached_delivery_timeout(self._limit_ms, now_ms)
+
+    def _error(self, batch: ProducerBatch, now_ms: int) -> KafkaError:
+        leader = self._metadata.last_known_leader(batch.topic_partition)
+        led_by = "" if leader is None else f", led by node {leader.id} at {leader.address}"
+        return KafkaTimeoutError(
+            f"Expiring {batch.record_count} record(s) for {batch.topic_partition}{led_by}: {now_ms - batch.created_ms} ms"
+            f" have passed since batch creation, delivery.timeout.ms={self._limit_ms};"
+            f" {batch.attempts} attempt(s) were answered; last trouble: {self._trouble(batch)}",
+            condition="KAFKA_DELIVERY_TIMEOUT",
+        )
+
+    def _trouble(self, batch: ProducerBatch) -> str:
+        """Why the last attempt failed, and why there is no connection for the next one."""
+        failed_round = self._failures.last_round
+        own = None if failed_round is None else f"the producer's sender thread fails: {failed_round!r}"
+        troubles = [each for each in (batch.last_error, self._metadata.last_connection_error(), own) if each]
+        return "; ".join(troubles) or self._waiting_for(batch)
+
+    def _waiting_for(self, batch: ProducerBatch) -> str:
+        leader = self._metadata.cluster().leader_for(batch.topic_partition)
+        if leader is None:
+            return "the partition has no leader"
+        if self._transactions is not None and not self._transactions.has_producer_id:
+            return "no broker has given this producer an id"
+        return f"no answer from node {leader}, the partition's leader"

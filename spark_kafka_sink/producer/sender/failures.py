@@ -1,0 +1,69 @@
+"""What happens when code raises on the Sender thread: in one step, in a whole round, or so that the thread ends.
+
+An Exception in a step is logged, and the next step follows (`contained`). An Exception in a round is followed by a back-off and
+another round, until no round has worked for delivery.timeout.ms. Anything that is no Exception (SystemExit of a callback that
+calls sys.exit(), KeyboardInterrupt) ends the thread. Sender thread only, except `fatal` and `error`, which callers read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.errors import KafkaError
+
+logger = logging.getLogger(__name__)
+
+MIN_BACKOFF_MS = 50  # however small retry.backoff.ms is: each round that fails logs a traceback
+
+
+class SenderFailures:
+    def __init__(self, config: ProducerConfig) -> None:
+        self._config = config
+        self.fatal: BaseException | None = None  # what ended the thread before close(), or is about to end it
+        self.last_round: Exception | None = None  # from the latest round; None if that round worked
+        self._failing_since_ms: int | None = None  # when the first of the latest failed rounds failed
+        self._failed_rounds = 0  # since then
+
+    @contextmanager
+    def contained(self, step: object) -> Iterator[None]:
+        """Run one of several steps that must all run, whatever one of them raises.
+
+        An Exception is logged. Anything else ends the thread after this round.
+        """
+        try:
+            yield
+        except Exception:
+            logger.exception("! %s: failed; the sender goes on", step)
+        except BaseException as error:
+            logger.exception("! %s: ends the sender", step)
+            self.end(error)
+
+    def end(self, error: BaseException) -> None:
+        self.fatal = self.fatal or error
+
+    def round_worked(self) -> None:
+        self._failing_since_ms, self._failed_rounds, self.last_round = None, 0, None
+
+    def round_failed(self, error: Exception, now_ms: int) -> int:
+        """Returns the back-off before the next round, unless `fatal` is set: then the Sender has tried for long enough."""
+        if self._failing_since_ms is None:
+            self._failing_since_ms = now_ms
+        if now_ms - self._failing_since_ms >= self._config.delivery_timeout_ms:
+            self.end(error)
+            return 0
+        first_ms = max(MIN_BACKOFF_MS, self._config.retry_backoff_ms)
+        backoff_ms = min(first_ms << min(self._failed_rounds, 30), max(first_ms, self._config.retry_backoff_max_ms))
+        self._failed_rounds += 1
+        self.last_round = error
+        return backoff_ms
+
+    def error(self) -> KafkaError | None:
+        """What callers get after the thread has ended by a failure, as a new exception each time. Any thread."""
+        if self.fatal is None:
+            return None
+        error = KafkaError(f"The producer's sender thread failed: {self.fatal!r}", condition="KAFKA_INTERNAL_ERROR")
+        error.__cause__ = self.fatal
+        return error

@@ -1,0 +1,182 @@
+"""Produce requests: from batches to a request for one node, and from its answer to one answer for each batch.
+
+BatchFates decides what an answer means. Sender thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from uuid import UUID
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.network.cluster import Cluster, Node
+from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
+from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
+from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
+from spark_kafka_sink.producer.sender.batch_fates import BatchFates
+from spark_kafka_sink.producer.sender.failures import SenderFailures
+from spark_kafka_sink.producer.sender.kafka_client import KafkaClient
+from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from spark_kafka_sink.protocol.primitives import ZERO_UUID
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+LAST_VERSION_BY_NAME = 12  # version 13 names topics by id; a topic whose id is unknown can only be named by its name
+_MOVED = (Errors.NOT_LEADER_OR_FOLLOWER.number, Errors.FENCED_LEADER_EPOCH.number)
+
+
+class ProduceRequests:
+    """Args: see KafkaProducer, which makes most of them. `transactions` is None without idempotence."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        client: KafkaClient,
+        metadata: Metadata,
+        transactions: TransactionManager | None,
+        fates: BatchFates,
+        metrics: ProducerMetrics,
+        failures: SenderFailures,
+        clock: Clock,
+    ) -> None:
+        self._acks = config.acks
+        self._timeout_ms = config.request_timeout_ms
+        self._client = client
+        self._metadata = metadata
+        self._transactions = transactions
+        self._fates = fates
+        self._metrics = metrics
+        self._failures = failures
+        self._clock = clock
+
+    # REQUESTS
+
+    def send(self, node: int, batches: list[ProducerBatch], cluster: Cluster, now_ms: int) -> None:
+        """Send drained batches to their leader. If that raises and no request was made, they are queued again."""
+        in_flight = self._client.in_flight_request_count(node)
+        try:
+            self._metrics.request_sent(batches)
+            request = self._request(node, batches, cluster, now_ms)
+            if logger.isEnabledFor(logging.DEBUG):
+                for batch in batches:
+                    logger.debug("> node %d: %r", node, batch)
+            self._client.send(request, now_ms)
+        except BaseException:
+            if self._client.in_flight_request_count(node) == in_flight:  # else the client has it, and will call back
+                self._fates.take_back(batches, now_ms)
+            raise
+
+    def _request(self, node: int, batches: list[ProducerBatch], cluster: Cluster, now_ms: int) -> ClientRequest:
+        by_topic: dict[str, list[PartitionProduceData]] = {}
+        for batch in batches:
+            data = PartitionProduceData(index=batch.topic_partition.partition, records=batch.wire_buffers())
+            by_topic.setdefault(batch.topic_partition.topic, []).append(data)
+        topics = tuple(
+            TopicProduceData(name=topic, topic_id=cluster.topic_id(topic) or ZERO_UUID, partition_data=tuple(partitions))
+            for topic, partitions in by_topic.items()
+        )
+        message = ProduceRequest(
+            transactional_id=None if self._transactions is None else self._transactions.transactional_id,
+            acks=self._acks,
+            timeout_ms=self._timeout_ms,
+            topic_data=topics,
+        )
+        names = {topic.topic_id: topic.name for topic in topics}
+        return ClientRequest(
+            node_id=node,
+            message=message,
+            created_ms=now_ms,
+            expect_response=self._acks != 0,
+            request_timeout_ms=self._timeout_ms,
+            callback=partial(self._handle_response, batches, names),
+            max_version=self._max_version(topics),
+        )
+
+    def _max_version(self, topics: tuple[TopicProduceData, ...]) -> int | None:
+        """None: the newest that the node knows."""
+        ids_known = all(topic.topic_id != ZERO_UUID for topic in topics)
+        caps = [
+            None if ids_known else LAST_VERSION_BY_NAME,
+            None if self._transactions is None else self._transactions.produce_version_cap,
+        ]
+        return min((cap for cap in caps if cap is not None), default=None)
+
+    # ANSWERS
+
+    def _handle_response(self, batches: list[ProducerBatch], names: dict[UUID, str], response: ClientResponse) -> None:
+        """Raises nothing: the client has other answers of the same poll to call back for."""
+        now_ms = self._clock.now_ms()
+        node = response.request.node_id
+        for batch in batches:
+            self._fates.in_flight.remove(batch)
+        answers: dict[TopicPartition, PartitionProduceResponse] = {}
+        with self._failures.contained(f"the answer of node {node}"):
+            answers = self._answers(response, batches, names)
+        for batch in batches:
+            answer = answers.get(batch.topic_partition) or _answer(
+                batch, Errors.UNKNOWN_SERVER_ERROR, "the response does not mention this partition"
+            )
+            with self._failures.contained(batch):
+                self._fates.answered(batch, answer, (node, response.correlation_id), now_ms)
+
+    def _answers(
+        self, response: ClientResponse, batches: list[ProducerBatch], names: dict[UUID, str]
+    ) -> dict[TopicPartition, PartitionProduceResponse]:
+        message: ProduceResponse | None = response.message
+        if message is None:
+            error, text = _error_without_message(response)
+            return {batch.topic_partition: _answer(batch, error, text) for batch in batches}
+        self._metrics.request_answered(response.request.node_id, response.received_ms - response.request.created_ms)
+        answers = {
+            TopicPartition(topic.name or names.get(topic.topic_id, ""), answer.index): answer
+            for topic in message.responses
+            for answer in topic.partition_responses
+        }
+        self._learn_leaders(message, answers)
+        return answers
+
+    def _learn_leaders(self, message: ProduceResponse, answers: dict[TopicPartition, PartitionProduceResponse]) -> None:
+        """A broker that rejects a batch may name the new leader, which saves a metadata request (KIP-951)."""
+        moved = {
+            topic_partition: LeaderAndEpoch(answer.current_leader.leader_id, answer.current_leader.leader_epoch)
+            for topic_partition, answer in answers.items()
+            if answer.error_code in _MOVED
+            and answer.current_leader.leader_id >= 0
+            and answer.current_leader.leader_epoch >= 0
+        }
+        if moved:
+            nodes = [Node(each.node_id, each.host, each.port, each.rack) for each in message.node_endpoints]
+            self._metadata.update_partition_leadership(moved, nodes)
+
+
+def _answer(batch: ProducerBatch, error: ErrorCode, text: str | None) -> PartitionProduceResponse:
+    """What stands for an answer that did not come."""
+    return PartitionProduceResponse(index=batch.topic_partition.partition, error_code=error.number, error_message=text)
+
+
+def _error_without_message(response: ClientResponse) -> tuple[ErrorCode, str | None]:
+    """What a missing answer means: with acks=0 success, else that the connection was lost, or that nothing was sent."""
+    node = response.request.node_id
+    if response.error is not None and not response.disconnected:
+        return Errors.UNSUPPORTED_VERSION, response.error.message
+    if response.timed_out:
+        limit_ms = response.request.request_timeout_ms
+        return (
+            Errors.REQUEST_TIMED_OUT,
+            f"disconnected from node {node}, which did not answer within request.timeout.ms={limit_ms}",
+        )
+    if response.disconnected:
+        return Errors.NETWORK_EXCEPTION, f"disconnected from node {node} before it answered"
+    return Errors.NONE, None
