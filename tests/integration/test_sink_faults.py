@@ -236,7 +236,7 @@ def test_a_cancelled_job_says_what_stays_and_leaves_nothing_open(
     program.succeed()
     assert "cancelled as planned" in program.log()
     assert "nothing is open" in program.log()
-    assert f"aborted: 1/2 tasks had completed. {ROWS} rows of theirs stay in Kafka" in program.log()
+    assert f"aborted: 1/2 tasks had completed. Their {ROWS} rows stay in Kafka" in program.log()
     counts = count_rows(read_topic(name))
     assert {row for row in counts if row not in DOOMED} == set(range(ROWS))
     assert max(counts.values()) == 1

@@ -267,7 +267,7 @@ def test_spark_writes_over_tls_with_files_that_are_sent_along(kafka: TlsKafka, s
 
 def test_spark_tells_which_file_is_missing(kafka: TlsKafka, spark: SparkSession) -> None:
     options = kafka.options("SSL", **{"ssl.truststore.certificates": None, "ssl.truststore.location": "not-sent.pem"})
-    with pytest.raises(Exception, match=r"ssl\.truststore\.location=not-sent\.pem: there is no such file here") as raised:
+    with pytest.raises(Exception, match=r"ssl\.truststore\.location=not-sent\.pem: there is no such file") as raised:
         save(spark, kafka.topic(), options)
     assert not isinstance(raised.value, KafkaError)
     assert "KAFKA_INVALID_CONFIG" in str(raised.value)

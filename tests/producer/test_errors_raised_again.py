@@ -218,10 +218,8 @@ def test_the_sinks_sender_raises_the_error_of_rows_without_changing_what_the_pro
 
     delivery = Delivery(1, ManualClock())
     delivery.abandon(ROWS, NetworkError("lost"))
-    sender = RowSender.__new__(RowSender)
-    sender._rules = RowRules()
-    sender._pending, sender._kept, sender._kept_bytes = [], [], 0  # type: ignore[assignment]
-    assert calls_keep_nothing(lambda: sender._keep(_Sent(delivery, None, 0))) == {"[KAFKA_NETWORK] lost"}
+    sender = RowSender(None, None, {}, RowRules(), None)  # type: ignore[arg-type]
+    assert calls_keep_nothing(lambda: sender._add_pending(_Sent(delivery, None, 0))) == {"[KAFKA_NETWORK] lost"}
     assert keep_no_frames(delivery.error)
 
 
