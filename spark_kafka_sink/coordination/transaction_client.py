@@ -209,7 +209,9 @@ class TransactionClient:
             By group id; a partition without a committed offset is not in it.
 
         Raises:
-            KafkaError: see above. Reading takes DESCRIBE on the group and on the topics, which READ includes.
+            KafkaError: see above. It takes DESCRIBE on the group and on the topics, which READ includes, and WRITE on a topic
+                too. Of topics that the user may not describe, brokers leave out the offsets without a word if partitions are
+                not named.
         """
         operation = FetchOffsets(require_stable)
         questions = [OffsetQuestion(group, None if named is None else tuple(named)) for group, named in groups.items()]
@@ -232,7 +234,7 @@ class TransactionClient:
         Raises:
             BrokerError: KAFKA_UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist, KAFKA_OFFSET_METADATA_TOO_LARGE,
                 KAFKA_UNKNOWN_MEMBER_ID for a group that consumers use. Offsets that were not refused are committed.
-            KafkaError: see above. Committing takes READ on the group and READ on the topics.
+            KafkaError: see above. It takes READ on the group and READ on the topics; WRITE on them does not suffice.
         """
         if not offsets:
             return
