@@ -49,7 +49,7 @@ class RequestClient:
         random: Random | None = None,
     ) -> None:
         self._access = ClusterAccess(config, clock=clock, metadata=metadata, network=network, random=random)
-        self._clock = self._access.clock
+        self.clock = self._access.clock
 
     def __enter__(self) -> RequestClient:
         return self
@@ -81,23 +81,26 @@ class RequestClient:
         outcomes = self.ask(asks, timeout_ms)
         return _results(asks, outcomes, timeout_ms)
 
-    def ask_every_broker(self, operation: Operation[ItemT, ResultT], item: ItemT, timeout_ms: int) -> list[ResultT]:
+    def ask_every_broker(self, operation: Operation[ItemT, ResultT], item: ItemT, timeout_ms: int) -> dict[int, ResultT]:
         """Ask each broker of the cluster, as metadata that is fetched anew lists them. Blocks at most `timeout_ms`.
 
         When the brokers become others meanwhile all are asked again: what one had was taken over by others, which may have
         answered before.
 
+        Returns:
+            By node id, what each answered.
+
         Raises:
             KafkaError: as `ask_all`.
         """
-        deadline_ms = self._clock.now_ms() + timeout_ms
+        deadline_ms = self.clock.now_ms() + timeout_ms
         while True:
             nodes = self._listed_brokers(deadline_ms, timeout_ms)
             asks = [Ask(Broker(node_id), operation, item) for node_id in nodes]
-            outcomes = self.ask(asks, max(deadline_ms - self._clock.now_ms(), 0))
+            outcomes = self.ask(asks, max(deadline_ms - self.clock.now_ms(), 0))
             is_same = not any(isinstance(outcome, BrokerGoneError) for outcome in outcomes) and nodes == self._known_brokers()
-            if is_same or self._clock.now_ms() >= deadline_ms:
-                return _results(asks, outcomes, timeout_ms)
+            if is_same or self.clock.now_ms() >= deadline_ms:
+                return dict(zip(nodes, _results(asks, outcomes, timeout_ms), strict=True))
             log.debug("= the brokers of the cluster have changed: all are asked again")
 
     def _known_brokers(self) -> list[int]:
@@ -108,7 +111,7 @@ class RequestClient:
         self._access.fatal_error()  # one of earlier attempts is of no interest
         version = self._access.metadata.request_update("every broker is to be asked", reset_backoff=True)
         while not self._access.has_news_since(version) or self._access.cluster().is_bootstrap:
-            now_ms = self._clock.now_ms()
+            now_ms = self.clock.now_ms()
             if now_ms >= deadline_ms:
                 raise self._access.timeout_error("the list of brokers", timeout_ms, "")
             self._access.network.poll(deadline_ms - now_ms, now_ms)

@@ -23,7 +23,7 @@ from types import TracebackType
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.coordination.brokers import DescribeBrokerConfig
+from spark_kafka_sink.coordination.brokers import DescribeBrokerConfig, FindCoordinator
 from spark_kafka_sink.coordination.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetQuestion, OffsetsToCommit
 from spark_kafka_sink.coordination.operation import ANY_BROKER, Ask, CoordinatorOf
 from spark_kafka_sink.coordination.request_client import RequestClient
@@ -39,12 +39,15 @@ from spark_kafka_sink.coordination.transactions import (
     ProducerIdentity,
     TransactionDescription,
 )
-from spark_kafka_sink.errors import AuthorizationError, KafkaError, UnsupportedVersionError
+from spark_kafka_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 FENCING_TRANSACTION_TIMEOUT_MS = 30_000  # below any sensible transaction.max.timeout.ms, see FenceProducer
 TRANSACTION_VERSION_2 = 2
+# Ids that need not exist, in as many partitions of __transaction_state as possible. That is Java's hashCode of the id modulo
+# transaction.state.log.num.partitions, by default 50: two digits at the end reach each of these, three digits most of 100.
+PROBES = range(10, 200)
 
 
 class TransactionClient:
@@ -153,10 +156,12 @@ class TransactionClient:
         Brokers since 4.1 send no others (KIP-1152); what older ones send is filtered here. An id is listed from its first
         InitProducerId until seven days after its last use (transactional.id.expiration.ms).
 
+        Each broker answers for the ids that it keeps at that moment. So that none is missed, all are asked again when the
+        brokers of the cluster, or the coordinators of ids with this prefix, are others afterwards than before; and a part of
+        the ids that has no coordinator is waited for. What that cannot see is a move that one broker has not heard of yet.
+
         Brokers leave out, without a word, ids that the user may not DESCRIBE: a result without an id proves nothing where that
-        permission is missing. And it is no snapshot: each broker answers for the ids it keeps at that moment, so one whose
-        coordinator moves meanwhile may be missing. All brokers are asked again when the cluster's brokers change; to be sure
-        of what no broker's going shows, list twice.
+        permission is missing. Without it on all ids with the prefix, coordinators are not compared either.
 
         Args:
             prefix: "" for all.
@@ -167,9 +172,32 @@ class TransactionClient:
             Each id once, in order.
         """
         operation = ListTransactions(tuple(sorted(set(map(str, states)))))
-        answers = self._requests.ask_every_broker(operation, prefix, self._within(timeout_ms))
-        found = {each.transactional_id: each for answer in answers for each in answer}
-        return [found[transactional_id] for transactional_id in sorted(found)]
+        within_ms = self._within(timeout_ms)
+        deadline_ms = self._requests.clock.now_ms() + within_ms
+        keepers = self._keepers(prefix, within_ms)
+        while True:
+            answers = self._requests.ask_every_broker(operation, prefix, self._until(deadline_ms))
+            keepers, before = self._keepers(prefix, self._until(deadline_ms)), keepers
+            if keepers == before and set(keepers or ()) <= answers.keys():
+                found = {each.transactional_id: each for answer in answers.values() for each in answer}
+                return [found[transactional_id] for transactional_id in sorted(found)]
+            if not self._until(deadline_ms):
+                raise KafkaTimeoutError(f"{operation.describe(prefix)}: coordinators kept moving for {within_ms} ms")
+
+    def _until(self, deadline_ms: int) -> int:
+        return max(deadline_ms - self._requests.clock.now_ms(), 0)
+
+    def _keepers(self, prefix: str, timeout_ms: int) -> list[int] | None:
+        """Which brokers keep the ids with this prefix, as far as PROBES show it; None when they may not be looked for.
+
+        A coordinator that is away is waited for: brokers that are asked to list say nothing of what nobody keeps.
+        """
+        operation = FindCoordinator(KeyType.TRANSACTION)
+        try:
+            found = self._requests.ask_all([Ask(ANY_BROKER, operation, f"{prefix}{each}") for each in PROBES], timeout_ms)
+        except AuthorizationError:
+            return None
+        return [node.id for node in found]
 
     def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None

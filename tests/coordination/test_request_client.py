@@ -401,7 +401,7 @@ def listing(node_id: int) -> ListTransactionsResponse:
 def test_every_broker_is_asked_once(net: ScriptedNetwork) -> None:
     net.script[ApiKey.LIST_TRANSACTIONS] = lambda request: listing(request.node_id)
     listed = net.client.ask_every_broker(ListTransactions(()), "", TIMEOUT_MS)
-    assert listed == [[ListedTransaction(f"of-{node_id}", 1, "Ongoing")] for node_id in range(3)]
+    assert listed == {node_id: [ListedTransaction(f"of-{node_id}", 1, "Ongoing")] for node_id in range(3)}
     assert sorted(request.node_id for request in net.sent(ApiKey.LIST_TRANSACTIONS)) == [0, 1, 2]
 
 
@@ -425,7 +425,7 @@ def test_when_a_broker_goes_all_others_are_asked_again(net: ScriptedNetwork) -> 
 
     net.script[ApiKey.LIST_TRANSACTIONS] = answer
     listed = net.client.ask_every_broker(ListTransactions(()), "", TIMEOUT_MS)
-    assert [each.transactional_id for answer in listed for each in answer] == ["of-0", "of-1"]
+    assert [each.transactional_id for answer in listed.values() for each in answer] == ["of-0", "of-1"]
     assert sorted(request.node_id for request in net.sent(ApiKey.LIST_TRANSACTIONS)) == [0, 0, 1, 1, 2]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.coordination.offsets import CommittedOffset
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.coordination.transaction_client import PROBES, TransactionClient
 from spark_kafka_sink.coordination.transactions import (
     End,
     ListedTransaction,
@@ -37,7 +38,7 @@ from spark_kafka_sink.protocol.messages.offset_fetch import OffsetFetchRequest
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.coordination.open_transactions import TOPIC, Writer, partition
 from tests.fakes.fake_broker import FakeBroker, Fault
-from tests.fakes.transaction_coordinator import State
+from tests.fakes.transaction_coordinator import State, internal_partition
 
 NODES = 3
 QUICK = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20, "reconnect.backoff.ms": 5, "reconnect.backoff.max.ms": 20}
@@ -458,6 +459,84 @@ def test_an_id_that_moves_between_two_answers_is_listed_once(cluster: Cluster) -
         when(broker, lambda: broker.coordinators.node_of(KeyType.TRANSACTION, "x") == 0, release.set),
     ):
         assert [each.transactional_id for each in client.list_transactions("x")] == ["x"]
+
+
+def test_a_prefix_of_any_kind_is_probed_in_all_partitions_of_the_transaction_log() -> None:
+    for prefix in ("", "P", "orders-2024-é-", "x" * 200, "polygenelubricants", *(f"stream-{number}-" for number in range(300))):
+        assert {internal_partition(f"{prefix}{each}") for each in PROBES} == set(range(50))
+
+
+def test_brokers_are_asked_again_when_coordinators_have_moved_meanwhile(cluster: Cluster) -> None:
+    """One broker answered before it took the id over, the other after it gave the id away: nobody listed it."""
+    broker = cluster()
+    Writer(broker, "P-x")
+    broker.move_coordinator(KeyType.TRANSACTION, "P-x", 2)
+    broker.move_coordinator(KeyType.TRANSACTION, "P-11", 2)  # in the same partition, let us say
+
+    def move(response: Any) -> Any:
+        broker.move_coordinator(KeyType.TRANSACTION, "P-x", 0)
+        broker.move_coordinator(KeyType.TRANSACTION, "P-11", 0)
+        return response
+
+    broker.inject(Fault(ApiKey.LIST_TRANSACTIONS, node_id=0, reply=move))
+    release = broker.hold_next(ApiKey.LIST_TRANSACTIONS, node_id=2)
+    with (
+        client_of(broker) as client,
+        when(broker, lambda: broker.coordinators.node_of(KeyType.TRANSACTION, "P-x") == 0, release.set),
+    ):
+        assert [each.transactional_id for each in client.list_transactions("P-")] == ["P-x"]
+    assert count(broker, ApiKey.LIST_TRANSACTIONS) == 6
+
+
+def test_ids_that_have_no_coordinator_are_not_taken_for_absent(cluster: Cluster) -> None:
+    """While a broker was down, and nobody had taken over what it keeps, the ids there were missing in the list."""
+    broker = cluster()
+    for number in range(30):
+        Writer(broker, f"P-{number}")
+    with client_of(broker) as client:
+        broker.stop_node(2)
+        with pytest.raises(KafkaTimeoutError, match=r"FindCoordinator of transactional id P-.*COORDINATOR_NOT_AVAILABLE"):
+            client.list_transactions("P-", timeout_ms=300)
+        broker.start_node(2)
+        assert len(client.list_transactions("P-")) == 30
+
+
+def test_a_coordinator_that_was_away_only_while_all_were_asked_is_asked_after_all(cluster: Cluster) -> None:
+    """Its broker was not among those of the cluster then, and kept the same ids before and afterwards."""
+    broker = cluster()
+    Writer(broker, "x")  # kept on broker 2
+    with client_of(broker) as client:
+        assert len(client.list_transactions("x")) == 1
+        answers = iter([{0, 1}, {0, 1, 2}, {0, 1, 2}])
+        ask_every_broker = client._requests.ask_every_broker
+
+        def without_broker_2(*arguments: Any) -> Any:
+            known = next(answers)
+            return {node_id: answer for node_id, answer in ask_every_broker(*arguments).items() if node_id in known}
+
+        client._requests.ask_every_broker = without_broker_2  # type: ignore[method-assign]
+        assert [each.transactional_id for each in client.list_transactions("x")] == ["x"]
+
+
+def test_coordinators_that_never_rest_end_a_listing_in_time(cluster: Cluster) -> None:
+    broker = cluster()
+    nodes = itertools.cycle(range(NODES))
+
+    def move(response: Any) -> Any:
+        broker.move_coordinator(KeyType.TRANSACTION, "P-11", next(nodes))
+        return response
+
+    broker.inject(Fault(ApiKey.LIST_TRANSACTIONS, node_id=0, reply=move), times=5_000)
+    with client_of(broker) as client, pytest.raises(KafkaTimeoutError):
+        client.list_transactions("P-", timeout_ms=300)
+
+
+def test_without_permission_to_look_for_coordinators_what_may_be_described_is_listed(cluster: Cluster) -> None:
+    broker = cluster()
+    Writer(broker, "P-x")
+    broker.fail_next(ApiKey.FIND_COORDINATOR, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, times=2)
+    with client_of(broker) as client:
+        assert len(client.list_transactions("")) == 1
 
 
 def test_transactions_are_described_by_their_coordinators(cluster: Cluster) -> None:
