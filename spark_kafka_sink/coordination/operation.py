@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from spark_kafka_sink.errors import AuthorizationError, KafkaError, ProtocolError, UnsupportedVersionError, printable
+from spark_kafka_sink.errors import (
+    AuthorizationError,
+    KafkaError,
+    NetworkError,
+    ProtocolError,
+    UnsupportedVersionError,
+    printable,
+)
 from spark_kafka_sink.network.handshake import NodeApiVersions
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -60,10 +67,8 @@ class Retry:
     error: ErrorCode
 
 
-class BrokerGoneError(KafkaError):
+class BrokerGoneError(NetworkError):
     """A broker that was asked for by its id is not part of the cluster any more."""
-
-    condition = "KAFKA_BROKER_GONE"
 
 
 class Operation(ABC, Generic[ItemT, ResultT]):
