@@ -10,7 +10,7 @@ requests; when a callback runs, nothing refers to the request's buffers any more
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from spark_kafka_sink.network.connection import Response
 from spark_kafka_sink.network.connection_failures import ConnectionFailures
 from spark_kafka_sink.network.connection_setup import ConnectionSetup
 from spark_kafka_sink.network.connection_states import ClusterConnectionStates
-from spark_kafka_sink.network.handshake import HandshakeRequest
+from spark_kafka_sink.network.handshake import HandshakeRequest, NodeApiVersions
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse, InFlightRequest, InFlightRequests
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.metadata_updater import MetadataUpdater
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 __all__ = ["ClientRequest", "ClientResponse", "NetworkClient"]
 
 log = logging.getLogger(__name__)
+
+MAX_LEARNT_NODES = 1000  # that metadata does not list; more than a cluster has
 
 
 class NetworkClient:
@@ -107,6 +109,8 @@ class NetworkClient:
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
         self._responses: list[ClientResponse] = []  # called back at the end of the present poll, or by the next one
         self._updater = MetadataUpdater(metadata, self, config)
+        self._features: tuple[int, Mapping[str, int]] = (-1, {})  # the newest that a broker told: epoch, levels
+        self._learnt: dict[int, Node] = {}  # from answers other than metadata's, latest last
         self._is_closed = False
         if config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only":
             timeout_ms = config.socket_connection_setup_timeout_ms
@@ -115,14 +119,27 @@ class NetworkClient:
     # ---- which nodes ---------------------------------------------------------------------------------------------------------
 
     def ready(self, node_id: int, now_ms: int) -> bool:
-        """Whether a request can be sent now. If not, start to connect when that is allowed."""
+        """Whether a request can be sent now. If not, start to connect when that is allowed.
+
+        A node that neither metadata nor `learn_node` has named is never ready.
+        """
         if self.is_ready(node_id, now_ms):
             return True
         self.renew_session(node_id, now_ms)
-        node = self._metadata.cluster().node(node_id)
+        node = self._metadata.cluster().node(node_id) or self._learnt.get(node_id)
         if node is not None and self._states.can_connect(node_id, now_ms):
             self.initiate_connect(node, now_ms)
         return False
+
+    def learn_node(self, node: Node) -> None:
+        """Make a broker connectable that another answer than metadata's named: a coordinator that FindCoordinator found.
+
+        Metadata takes precedence where it has the id. The last MAX_LEARNT_NODES are kept.
+        """
+        self._learnt.pop(node.id, None)
+        self._learnt[node.id] = node
+        if len(self._learnt) > MAX_LEARNT_NODES:
+            del self._learnt[next(iter(self._learnt))]
 
     def is_ready(self, node_id: int, now_ms: int) -> bool:
         """Whether a request can be sent now. While a metadata update is due, no node is ready for other requests."""
@@ -165,6 +182,22 @@ class NetworkClient:
     def refusal_by_all(self) -> AuthenticationError | None:
         """Why to give up what any broker could do: no broker accepts this client."""
         return self._failures.refusal_by_all()
+
+    def finalized_features(self) -> tuple[int, Mapping[str, int]]:
+        """The epoch and the levels of the cluster's finalized features (KIP-584), the newest that a broker told this client.
+
+        (-1, {}) before any connection is ready, and with brokers that do not tell.
+        """
+        for connection in self._connections.values():
+            versions = connection.api_versions
+            if versions is not None and versions.finalized_features_epoch > self._features[0]:
+                self._features = versions.finalized_features_epoch, versions.finalized_features
+        return self._features
+
+    def api_versions(self, node_id: int) -> NodeApiVersions | None:
+        """None before the connection is ready."""
+        connection = self._connections.get(node_id)
+        return None if connection is None else connection.api_versions
 
     def in_flight_request_count(self, node_id: int | None = None) -> int:
         """Of one node, or of all. The client's own requests count."""

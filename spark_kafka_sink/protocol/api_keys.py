@@ -55,9 +55,11 @@ API_TABLE: dict[ApiKey, Api] = {
         # 2: the oldest that Kafka 4 speaks. 10: topics are named by id.
         Api(ApiKey.OFFSET_COMMIT, 2, 9, flexible_from=8, throttles_from=4),
         # 2: topics may be null, which stands for all topics. 10: topics are named by id.
-        Api(ApiKey.OFFSET_FETCH, 2, 9, flexible_from=6, throttles_from=4),
+        # 32 MiB: some 8,000 offsets with metadata of 4 KiB each (offset.metadata.max.bytes).
+        Api(ApiKey.OFFSET_FETCH, 2, 9, flexible_from=6, throttles_from=4, max_response_bytes=32 * MIB),
         # 1: coordinators of transactions too. 5: TRANSACTION_ABORTABLE (KIP-890); 6 is for share groups.
-        Api(ApiKey.FIND_COORDINATOR, 1, 5, flexible_from=3, throttles_from=2),
+        # 4 MiB: a few thousand keys of some hundred bytes, each with its coordinator's address.
+        Api(ApiKey.FIND_COORDINATOR, 1, 5, flexible_from=3, throttles_from=2, max_response_bytes=4 * MIB),
         # 1: after it the exchange goes in SaslAuthenticate; after 0 in bare tokens. Never flexible, never throttled (KAFKA-9577).
         Api(ApiKey.SASL_HANDSHAKE, 1, 1, flexible_from=NEVER, throttles_from=NEVER, max_response_bytes=64 * KIB),
         # 0: the version in which any broker refuses a newer one. 4: features whose minimum is 0 (KAFKA-17011).
@@ -75,9 +77,10 @@ API_TABLE: dict[ApiKey, Api] = {
         # 1: the oldest that Kafka 4 speaks.
         Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, flexible_from=4, throttles_from=2),
         Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, flexible_from=0, throttles_from=NEVER),
-        Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, flexible_from=0, throttles_from=NEVER),
-        # 2: a pattern of transactional ids (KIP-1152).
-        Api(ApiKey.LIST_TRANSACTIONS, 0, 2, flexible_from=0, throttles_from=NEVER),
+        # 32 MiB: each transaction comes with its partitions.
+        Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, flexible_from=0, throttles_from=NEVER, max_response_bytes=32 * MIB),
+        # 2: a pattern of transactional ids (KIP-1152). 32 MiB: some 300,000 ids of 100 bytes; brokers keep an id for 7 days.
+        Api(ApiKey.LIST_TRANSACTIONS, 0, 2, flexible_from=0, throttles_from=NEVER, max_response_bytes=32 * MIB),
         # 1: the session's lifetime, for re-authentication (KIP-368).
         Api(ApiKey.SASL_AUTHENTICATE, 0, 2, flexible_from=2, throttles_from=NEVER),
     )

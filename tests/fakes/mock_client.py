@@ -14,6 +14,7 @@ from typing import Any
 
 from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, UnsupportedVersionError
+from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.handshake import NodeApiVersions
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
@@ -72,6 +73,8 @@ class MockClient:
         self._metadata_updates: deque[MetadataResponse] = deque()
         self._last_metadata: MetadataResponse | None = None
         self._nodes: dict[int, MockNode] = {}
+        self._learnt: dict[int, Node] = {}
+        self._features: tuple[int, dict[str, int]] = (-1, {})
 
     # ---- what a test says ------------------------------------------------------------------------------------------------
 
@@ -142,6 +145,10 @@ class MockClient:
     def set_api_versions(self, node_id: int, ranges: Mapping[ApiKey, tuple[int, int]]) -> None:
         self.node(node_id).api_versions = node_api_versions(ranges)
 
+    def set_features(self, epoch: int, **levels: int) -> None:
+        """transaction_version=2 and so on."""
+        self._features = epoch, {name.replace("_", "."): level for name, level in levels.items()}
+
     def node(self, node_id: int) -> MockNode:
         return self._nodes.setdefault(node_id, MockNode())
 
@@ -151,11 +158,23 @@ class MockClient:
     # ---- NetworkClient's interface -----------------------------------------------------------------------------------------
 
     def ready(self, node_id: int, now_ms: int) -> bool:
+        if self._is_unknown(node_id):
+            return False
         node = self.node(node_id)
         if now_ms < max(node.unreachable_until_ms, node.backing_off_until_ms, node.connects_at_ms):
             return False
         node.connected = True
         return self.is_ready(node_id, now_ms)
+
+    def learn_node(self, node: Node) -> None:
+        self._learnt[node.id] = node
+
+    def api_versions(self, node_id: int) -> NodeApiVersions | None:
+        node = self.node(node_id)
+        return (node.api_versions or node_api_versions()) if node.connected else None
+
+    def finalized_features(self) -> tuple[int, Mapping[str, int]]:
+        return self._features
 
     def is_ready(self, node_id: int, now_ms: int) -> bool:
         node = self.node(node_id)
@@ -238,6 +257,12 @@ class MockClient:
         self.is_closed = True
 
     # ---- inside ----------------------------------------------------------------------------------------------------------------
+
+    def _is_unknown(self, node_id: int) -> bool:
+        """Nobody has told its address; before the first metadata a test need not say any."""
+        cluster = None if self.metadata is None else self.metadata.cluster()
+        is_told = cluster is None or cluster.is_bootstrap or cluster.node(node_id) is not None
+        return not is_told and node_id not in self._learnt
 
     def _in_flight_of(self, node_id: int) -> int:
         return sum(request.node_id == node_id for request in self.requests)

@@ -15,8 +15,12 @@ from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
+from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, KeyType
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_sink.protocol.messages.offset_fetch import OffsetFetchRequest
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from spark_kafka_sink.protocol.primitives import Buffer
 from spark_kafka_sink.protocol.schema import Request
@@ -116,6 +120,10 @@ def test_one_flipped_bit_never_raises(position: int, bit: int) -> None:
         (ApiVersionsRequest(), 4, 256 << 10),
         (METADATA, 12, 32 << 20),
         (ProduceRequest(acks=-1, timeout_ms=1, topic_data=()), 9, 16 << 20),
+        (FindCoordinatorRequest.for_keys(KeyType.GROUP, ["g"]), 5, 4 << 20),
+        (OffsetFetchRequest.for_groups({"g": None}), 9, 32 << 20),
+        (ListTransactionsRequest(), 2, 32 << 20),
+        (DescribeTransactionsRequest(transactional_ids=("t",)), 0, 32 << 20),
     ],
     ids=lambda value: str(getattr(value, "API_KEY", "")),
 )

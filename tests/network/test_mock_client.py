@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, UnsupportedVersionError
+from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
@@ -57,6 +58,20 @@ def test_a_prepared_response_answers_the_next_request(client: MockClient) -> Non
     poll(client)
     assert answers[0].message is ANSWER
     assert client.in_flight_request_count() == 0
+
+
+def test_a_node_that_nobody_told_of_is_never_ready(client: MockClient) -> None:
+    client.update_metadata(metadata())
+    assert client.ready(1, client.clock.now_ms())
+    assert not client.ready(7, client.clock.now_ms())
+    client.learn_node(Node(7, "coordinator", 9))
+    assert client.ready(7, client.clock.now_ms())
+
+
+def test_features_are_those_that_the_test_says(client: MockClient) -> None:
+    assert client.finalized_features() == (-1, {})
+    client.set_features(3, transaction_version=2)
+    assert client.finalized_features() == (3, {"transaction.version": 2})
 
 
 def test_a_request_can_be_answered_later_and_out_of_order(client: MockClient) -> None:

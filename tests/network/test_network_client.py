@@ -20,7 +20,8 @@ from spark_kafka_sink.errors import (
     ProducerClosedError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.network import connection_setup, names
+from spark_kafka_sink.network import connection_setup, names, network_client
+from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
@@ -30,7 +31,7 @@ from spark_kafka_sink.network.selector import ChannelState
 from spark_kafka_sink.network.transport import Address
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
-from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse, FinalizedFeatureKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -139,6 +140,74 @@ def test_an_unknown_node_is_never_ready(net: Net) -> None:
     net.connect()
     assert not net.ready(99)
     assert all(node_id != 99 for node_id, _ in net.selector.attempts)
+
+
+def test_a_node_that_was_learnt_without_metadata_becomes_ready(net: Net) -> None:
+    """FindCoordinator may name a broker that metadata does not list yet. ready() did nothing about it, ever, and
+    connection_delay_ms said 0: a caller that waited for the node went round in circles.
+    """
+    net.connect()
+    net.client.learn_node(Node(99, "coordinator", 9099))
+    net.connect(99)
+    address = next(address for node_id, address in net.selector.attempts if node_id == 99)
+    assert address.socket_address == ("coordinator", 9099)
+    net.selector.respond(net.send(99), INIT_RESPONSE)
+    assert [response.message for response in net.poll()] == [INIT_RESPONSE]
+
+
+def test_a_node_that_was_learnt_can_be_lost_and_reached_again_at_another_address(net: Net) -> None:
+    net.connect()
+    net.client.learn_node(Node(99, "coordinator", 9099))
+    net.connect(99)
+    net.selector.lose(99)
+    net.poll()
+    assert net.client.connection_failed(99)
+    net.client.learn_node(Node(99, "moved", 9098))
+    net.connect(99)
+    assert net.selector.attempts[-1][1].socket_address == ("moved", 9098)
+
+
+def test_metadata_takes_precedence_over_what_was_learnt(net: Net) -> None:
+    net.connect(0)
+    net.client.learn_node(Node(1, "elsewhere", 1))
+    net.connect(1)
+    assert [address.socket_address for node_id, address in net.selector.attempts if node_id == 1] == [("broker1", 9011)]
+
+
+def test_no_more_nodes_are_remembered_than_a_cluster_has(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_client, "MAX_LEARNT_NODES", 2)
+    net.connect()
+    for node_id in (97, 98, 97, 99):
+        net.client.learn_node(Node(node_id, f"broker{node_id}", 9000))
+    for node_id in (97, 98, 99):
+        net.ready(node_id)
+    net.poll(2)
+    assert {node_id for node_id, _ in net.selector.attempts if node_id > 90} == {97, 99}
+
+
+def test_the_newest_features_that_a_broker_told_are_those_of_the_cluster(net: Net) -> None:
+    """Brokers learn of a change one after the other; one that is behind, or tells nothing, takes nothing back."""
+
+    def told(epoch: int, level: int) -> ApiVersionsResponse:
+        feature = FinalizedFeatureKey(name="transaction.version", max_version_level=level, min_version_level=level)
+        return dataclasses.replace(api_versions(), finalized_features_epoch=epoch, finalized_features=(feature,))
+
+    assert net.client.finalized_features() == (-1, {})
+    net.connect(0)
+    assert net.client.finalized_features() == (-1, {})
+    for answer, known in (
+        (told(7, 1), (7, {"transaction.version": 1})),
+        (told(8, 2), (8, {"transaction.version": 2})),
+        (told(7, 1), (8, {"transaction.version": 2})),
+        (api_versions(), (8, {"transaction.version": 2})),
+    ):
+        net.selector.lose(1)
+        net.poll()
+        net.selector.answer = lambda sent, answer=answer: (  # type: ignore[misc]
+            answer if isinstance(sent.message, ApiVersionsRequest) else net.answer(sent)
+        )
+        net.connect(1)
+        assert net.client.finalized_features() == known
 
 
 def test_responses_call_back_in_the_order_of_the_requests(net: Net) -> None:
