@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer as KafkaProducer
     from spark_kafka_sink.sink.datasource import KafkaDataSource as KafkaDataSource
 
-__all__ = ["KafkaDataSource", "KafkaError", "KafkaProducer"]
+__version__ = "0.1.0"  # pyproject.toml reads it from here
+
+__all__ = ["KafkaDataSource", "KafkaError", "KafkaProducer", "__version__"]
 
 _HOMES = {
     "KafkaDataSource": "spark_kafka_sink.sink.datasource",
