@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.serializers import SerializationError as SerializationError
     from spark_kafka_sink.sink.datasource import KafkaDataSource as KafkaDataSource
 
+__version__ = "0.1.0"  # pyproject.toml reads it from here
+
 __all__ = [
     "AuthenticationError",
     "AuthorizationError",
@@ -60,6 +62,7 @@ __all__ = [
     "SchemaError",
     "SerializationError",
     "UnsupportedVersionError",
+    "__version__",
 ]
 
 _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
@@ -67,7 +70,7 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "KafkaDataSource": "spark_kafka_sink.sink.datasource",
     "KafkaProducer": "spark_kafka_sink.producer.producer",
     "ProducerRecord": "spark_kafka_sink.producer.producer_record",
-    "RecordFuture": "spark_kafka_sink.producer.record_gatherer",
+    "RecordFuture": "spark_kafka_sink.producer.gathered_records",
     "RecordMetadata": "spark_kafka_sink.producer.producer_record",
     "SerializationError": "spark_kafka_sink.producer.serializers",
 }

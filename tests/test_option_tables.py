@@ -1,4 +1,4 @@
-"""option_tables.py: every option has its row, and the module prints what the README shows."""
+"""option_tables.py: every option has its row, and the module prints what docs/options.md shows."""
 
 from __future__ import annotations
 

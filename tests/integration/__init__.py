@@ -35,7 +35,7 @@ InternalKafkaProducerPoolSuite
     expire instances → test_it_is_closed_when_its_time_is_over_and_not_before, test_each_task_begins_its_time_anew
     reference counting with concurrent access → test_many_threads_never_share_a_producer_and_leave_none_open: here a producer
         has one task at a time, not a count of them
-KafkaDelegationTokenSuite  not applicable: tokens live in the JVM; the README says what to set instead
+KafkaDelegationTokenSuite  not applicable: tokens live in the JVM; docs/migrating.md says what to set instead
 KafkaRealTimeIntegrationSuite → test_sink_parity: test_real_time_mode_is_refused_by_spark
 KafkaRedactionUtilSuite → tests/config/test_producer_config.py, section secrets
     test_sink_errors: test_no_secret_shows_in_a_traceback_with_locals
