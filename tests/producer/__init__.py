@@ -35,13 +35,13 @@ RecordAccumulatorTest → test_record_accumulator.py, test_slice_layout.py
     testStickyBatches → not applicable: a slice is assigned before it is appended, there is no second try
     testAbortUnsentBatches, testRecordsDrainedWhenTransactionCompleting → not yet: transactions
 
-SenderTest → test_sender.py (sections in the order of the file)
+SenderTest → tests/producer/sender, by section or file
     testSimple, testNodeNotReady, testDoNotPollWhenNoRequestSent, testMetadataTopicExpiry → ONE REQUEST, WAITING AND POLLING
     testQuotaMetrics, testSenderMetricsTemplates → test_producer_metrics.py: test_throttle_times_are_of_every_response,
         test_the_tables_name_everything…; test_a_throttled_node_gets_nothing…
     testRetries, testCanRetryWithoutIdempotence, testSenderShouldRetryWithBackoff…, testDefault/CustomErrorMessage → RETRIES
     testRecordErrorPropagatedToApplication → test_the_row_that_the_broker_blames_is_named; test_delivery.py,
-        test_record_gatherer.py
+        test_gathered_records.py
     testProducerBatchRetriesWhenPartitionLeaderChanges, testWhenProduceResponse…LeaderShipChangeError… → KIP-951
     testSendInOrder, testWhenFirstBatchExpireNoSendSecondBatchIfGuaranteeOrder → ORDER WITH ONE REQUEST IN FLIGHT
     testInflightBatchesExpire…, testExpiredBatchDoesNot(Retry|Split…), testResetNextBatchExpiry,
@@ -69,14 +69,15 @@ TransactionManagerTest → test_transaction_manager.py, test_sequence_numbers.py
     testDuplicateSequenceAfterProducerReset, testHealthyPartitionRetriesDuringEpochBump, testFailedInflightBatchAfterEpochBump,
     testEpochBumpAfterLastInflightBatchFails, testNoProducerIdResetAfterLastInFlightBatchSucceeds,
     testBumpEpochAfterTimeoutWithoutPendingInflightRequests, testNoFailedBatchHandlingWhenTxnManagerIsInFatalError,
-    testFailIfNotReadyForSend…IdempotentProducer… → test_transaction_manager.py, test_sender.py, test_kafka_producer.py
+    testFailIfNotReadyForSend…IdempotentProducer… → test_transaction_manager.py,
+        test_sequences_in_flight.py, test_kafka_producer.py
     test(Background|Foreground)…StateTransition… → test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing
     the other 120 → not yet: transactions
 
 ProducerBatchTest → test_producer_batch.py        all; testBatchExpiration(AfterReenqueue) under TIME, testSplitPreserves…
         under SPLITTING
 BuiltInPartitionerTest → test_partitioner.py      all; rack and leaderless partitions in test_record_accumulator.py
-FutureRecordMetadataTest → test_record_gatherer.py, test_delivery.py
+FutureRecordMetadataTest → test_gathered_records.py, test_delivery.py
 KafkaProducerTest → test_kafka_producer.py
     metadata (missing topic, out of range, refresh, invalid topic, waiting while closing), flush, close, headers, null topics,
         negative

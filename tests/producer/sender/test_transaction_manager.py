@@ -1,6 +1,6 @@
 """TransactionManager: whose batches these are, when the epoch is bumped, and which batch must wait for which.
 
-The Sender's side of each story is in test_sender.py; here the decisions are made one by one.
+The Sender's side of each story is in test_sequences_in_flight.py; here the decisions are made one by one.
 """
 
 from __future__ import annotations
