@@ -162,12 +162,12 @@ def test_the_newest_common_version_is_used(theirs: tuple[int, int], max_version:
 )
 def test_no_common_version_is_an_error_that_names_both_ranges(theirs: tuple[int, int], max_version: int | None) -> None:
     versions = NodeApiVersions(api_versions({ApiKey.PRODUCE: theirs}))
-    with pytest.raises(UnsupportedVersionError, match=f"the broker speaks {theirs[0]} to {theirs[1]}, this client can use 3 to"):
+    with pytest.raises(UnsupportedVersionError, match=f"broker supports {theirs[0]} to {theirs[1]}, this client can use 3 to"):
         versions.latest_usable_version(ApiKey.PRODUCE, max_version)
 
 
 def test_an_api_that_the_broker_does_not_know_is_an_error() -> None:
-    with pytest.raises(UnsupportedVersionError, match="INIT_PRODUCER_ID in common: the broker does not know it"):
+    with pytest.raises(UnsupportedVersionError, match="INIT_PRODUCER_ID in common: the broker does not support it"):
         NodeApiVersions(ApiVersionsResponse()).latest_usable_version(ApiKey.INIT_PRODUCER_ID)
 
 

@@ -137,7 +137,7 @@ def test_a_good_token_serves_on_while_no_new_one_can_be_had(
     issuer.error = token_error("the server is down")
     clock.advance(int(HOUR * 0.9))
     assert value(cache) == "token-1"
-    assert "could not be renewed, the old one serves on" in caplog.text
+    assert "could not be renewed, the old one is used" in caplog.text
     clock.advance(int(HOUR * 0.1))
     with pytest.raises(AuthenticationError, match="the server is down"):
         cache.token()
@@ -285,7 +285,7 @@ def test_an_unsecured_token_has_the_claims_of_the_login_module(clock: ManualCloc
     ("options", "told"),
     [
         ('unsecuredLoginStringClaim_name="alice"', "sets no unsecuredLoginStringClaim_sub"),
-        ('unsecuredLoginStringClaim_sub="a" unsecuredLoginLifetimeSeconds="long"', "that must be a number is none"),
+        ('unsecuredLoginStringClaim_sub="a" unsecuredLoginLifetimeSeconds="long"', "must be a number, and is not"),
         ('unsecuredLoginStringClaim_sub="a" unsecuredLoginNumberClaim_exp="1"', "must not set the claim exp"),
     ],
 )
@@ -331,7 +331,7 @@ def test_a_token_is_read_from_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [(None, "No such file"), (b" \n", "it is empty"), (b"\xff", "it is no text"), (b"x" * (MAX_TOKEN_BYTES + 1), "is larger")],
+    [(None, "No such file"), (b" \n", "it is empty"), (b"\xff", "it is not text"), (b"x" * (MAX_TOKEN_BYTES + 1), "is larger")],
 )
 def test_a_token_file_that_cannot_be_used_is_told(tmp_path: Path, content: bytes | None, told: str) -> None:
     file = tmp_path / "token"
@@ -523,12 +523,12 @@ def test_what_is_no_answer_of_http_is_escaped_and_cut(server: TokenServer, clock
 )
 def test_an_answer_without_a_token_is_told(server: TokenServer, clock: ManualClock, body: bytes) -> None:
     server.answers = [(200, body, {})]
-    assert "the answer holds no access_token" in refusal(config_for(server), clock)
+    assert "the answer has no access_token" in refusal(config_for(server), clock)
 
 
 def test_the_answer_is_read_up_to_a_limit(server: TokenServer, clock: ManualClock) -> None:
     server.answers = [(200, b'{"access_token":"' + b"x" * (2 * MAX_TOKEN_BYTES) + b'"}', {})]
-    assert "the answer holds no access_token" in refusal(config_for(server), clock)
+    assert "the answer has no access_token" in refusal(config_for(server), clock)
 
 
 def test_redirects_are_not_followed(server: TokenServer, clock: ManualClock) -> None:

@@ -347,7 +347,7 @@ def test_certificates_that_are_none(tmp_path: Path) -> None:
     assert "is neither a PEM file nor a PKCS12 store" in problem(ssl_truststore_location=str(tmp_path / "ca.der"))
     (tmp_path / "ca.der").write_bytes(b"\x30\x03\x02\x01\x01")
     told = problem(ssl_truststore_location=str(tmp_path / "ca.der"), ssl_truststore_password="x")
-    assert "ssl.truststore.password may be wrong, or it is no PKCS12 store" in told
+    assert "ssl.truststore.password may be wrong, or it is not a PKCS12 store" in told
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(ssl_context.MAX_STORE_BYTES + 1)
     assert "is larger than" in problem(ssl_truststore_location=str(tmp_path / "huge"))

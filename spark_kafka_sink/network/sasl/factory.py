@@ -1,4 +1,4 @@
-"""The login that a configuration asks for. config/ has checked the options; what only shows here is what must be importable."""
+"""The login that a configuration names. config/ has checked the options; here it shows whether packages can be imported."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ class OAuthBearerLogin:
         refusal = yield (yield Background(lambda: first_message(self._tokens.token())))
         if not refusal:
             return
-        yield SecretBytes(b"\x01")  # the refusal is only complete when we have asked for its end; brokers then send an error
+        yield SecretBytes(b"\x01")  # required by RFC 7628 before the broker ends the exchange with an error
         text = printable(refusal.decode("ascii", errors="replace"))
-        raise AuthenticationError(f"the broker refused the token: '{text}'", condition="KAFKA_SASL_AUTHENTICATION_FAILED")
+        raise AuthenticationError(f"the broker rejected the token: '{text}'", condition="KAFKA_SASL_AUTHENTICATION_FAILED")
 
 
 def first_message(token: OAuthBearerToken) -> SecretBytes:
