@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_kafka_sink.config.producer_config import SinkOptions
+    from spark_kafka_sink.config.sink_options import SinkOptions
 
     Job = Callable[[SparkSession, argparse.Namespace], str]
 

@@ -1,9 +1,9 @@
-"""pykafka-sink: writes Spark DataFrames and streams, or plain Arrow columns, to Apache Kafka.
+"""pykafka-sink: writes Spark DataFrames and streams, or Arrow columns, to Apache Kafka.
 
     from spark_kafka_sink import KafkaDataSource     # with Spark: spark.dataSource.register(KafkaDataSource)
-    from spark_kafka_sink import KafkaProducer       # without; ProducerRecord, RecordMetadata and every error, too
+    from spark_kafka_sink import KafkaProducer       # without Spark; also ProducerRecord, RecordMetadata and every error
 
-Names are loaded when first asked for, so that the producer works where pyspark is not installed.
+A name is imported when it is first accessed, so that the producer works without pyspark.
 """
 
 from __future__ import annotations
@@ -12,31 +12,40 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.errors import AbortableTransactionError as AbortableTransactionError
     from spark_kafka_sink.errors import AuthenticationError as AuthenticationError
     from spark_kafka_sink.errors import AuthorizationError as AuthorizationError
     from spark_kafka_sink.errors import BrokerError as BrokerError
     from spark_kafka_sink.errors import ConfigError as ConfigError
     from spark_kafka_sink.errors import DeliveryError as DeliveryError
     from spark_kafka_sink.errors import FailedToSendMessageError as FailedToSendMessageError
+    from spark_kafka_sink.errors import FatalProducerError as FatalProducerError
+    from spark_kafka_sink.errors import IllegalStateError as IllegalStateError
     from spark_kafka_sink.errors import InvalidRecordError as InvalidRecordError
     from spark_kafka_sink.errors import KafkaError as KafkaError
     from spark_kafka_sink.errors import KafkaTimeoutError as KafkaTimeoutError
     from spark_kafka_sink.errors import NetworkError as NetworkError
     from spark_kafka_sink.errors import ProducerClosedError as ProducerClosedError
+    from spark_kafka_sink.errors import ProducerFencedError as ProducerFencedError
     from spark_kafka_sink.errors import ProtocolError as ProtocolError
     from spark_kafka_sink.errors import QueueFullError as QueueFullError
     from spark_kafka_sink.errors import RecordTooLargeError as RecordTooLargeError
     from spark_kafka_sink.errors import SchemaError as SchemaError
+    from spark_kafka_sink.errors import TransactionAbortedError as TransactionAbortedError
+    from spark_kafka_sink.errors import TransactionTimeoutError as TransactionTimeoutError
     from spark_kafka_sink.errors import UnsupportedVersionError as UnsupportedVersionError
     from spark_kafka_sink.producer.accumulator.delivery import Delivery as Delivery
+    from spark_kafka_sink.producer.gathered_records import RecordFuture as RecordFuture
     from spark_kafka_sink.producer.producer import KafkaProducer as KafkaProducer
     from spark_kafka_sink.producer.producer_record import ProducerRecord as ProducerRecord
     from spark_kafka_sink.producer.producer_record import RecordMetadata as RecordMetadata
-    from spark_kafka_sink.producer.record_gatherer import RecordFuture as RecordFuture
     from spark_kafka_sink.producer.serializers import SerializationError as SerializationError
     from spark_kafka_sink.sink.datasource import KafkaDataSource as KafkaDataSource
 
+__version__ = "0.1.0"  # pyproject.toml reads it from here
+
 __all__ = [
+    "AbortableTransactionError",
     "AuthenticationError",
     "AuthorizationError",
     "BrokerError",
@@ -44,6 +53,8 @@ __all__ = [
     "Delivery",
     "DeliveryError",
     "FailedToSendMessageError",
+    "FatalProducerError",
+    "IllegalStateError",
     "InvalidRecordError",
     "KafkaDataSource",
     "KafkaError",
@@ -51,6 +62,7 @@ __all__ = [
     "KafkaTimeoutError",
     "NetworkError",
     "ProducerClosedError",
+    "ProducerFencedError",
     "ProducerRecord",
     "ProtocolError",
     "QueueFullError",
@@ -59,7 +71,10 @@ __all__ = [
     "RecordTooLargeError",
     "SchemaError",
     "SerializationError",
+    "TransactionAbortedError",
+    "TransactionTimeoutError",
     "UnsupportedVersionError",
+    "__version__",
 ]
 
 _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
@@ -67,7 +82,7 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "KafkaDataSource": "spark_kafka_sink.sink.datasource",
     "KafkaProducer": "spark_kafka_sink.producer.producer",
     "ProducerRecord": "spark_kafka_sink.producer.producer_record",
-    "RecordFuture": "spark_kafka_sink.producer.record_gatherer",
+    "RecordFuture": "spark_kafka_sink.producer.gathered_records",
     "RecordMetadata": "spark_kafka_sink.producer.producer_record",
     "SerializationError": "spark_kafka_sink.producer.serializers",
 }

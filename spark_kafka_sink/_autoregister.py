@@ -1,9 +1,9 @@
-"""What makes `format("pykafka-sink")` known to Spark without `spark.dataSource.register`.
+"""Registers `format("pykafka-sink")` with Spark, so that users need not call `spark.dataSource.register`.
 
-The build places this file at the top level as `pyspark_kafka_sink.py`: Spark imports every top-level module whose name begins
-with `pyspark_` and registers its `DefaultSource`.
-Law: nothing here can fail, not even when the package beside it is broken. One such module that does not import makes Spark
-skip the data sources of all of them, with no more than a line in the log; so the sink itself is imported when it is used.
+The build installs this file as the top-level module `pyspark_kafka_sink.py`. Spark imports every top-level module whose name
+begins with `pyspark_` and registers its `DefaultSource`.
+Law: importing this module never fails, not even if the package itself is broken. If one such module fails, Spark skips the data
+sources of all of them and only logs a line. Therefore the sink itself is imported when it is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """Stands for KafkaDataSource until Spark asks for something: a writer, or what explains that there is no reader."""
+    """Forwards to KafkaDataSource, which it imports on the first call: for a writer, or for the error that there is no reader."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,21 +1,25 @@
-"""Time, handed in: whatever waits or expires asks a Clock, so that tests turn the hands themselves."""
+"""The clock that code which waits or expires receives as an argument, so that tests can use one that they move by hand.
+
+Times and delays are whole milliseconds. NEVER_MS stands for one that does not come, LONG_AGO_MS for one that is long past.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 
-NEVER_MS = 2**62  # a delay that does not end, or a time that does not come
-MAX_WAIT_MS = 2**31 - 1  # 24 days: locks, threads and sockets refuse what is much longer, and Long.MAX stands for "for ever"
+NEVER_MS = 2**62  # as a time: later than every deadline; as a delay: nothing to wait for but an event
+LONG_AGO_MS = -(2**64)  # as a time: every age and back-off since then has passed, Long.MAX milliseconds (2**63 - 1) included
+MAX_WAIT_MS = 2**31 - 1  # 24 days, the longest single wait: locks, threads and sockets reject values like Long.MAX
 
 
 def wait_seconds(timeout_ms: float) -> float:
-    """What to hand to a lock, a thread or a condition. A time that is over is 0."""
+    """The time-out in seconds for a lock, a thread or a condition: from 0 (also for negative values) to MAX_WAIT_MS."""
     return max(0, min(timeout_ms, MAX_WAIT_MS)) / 1000
 
 
 def milliseconds(seconds: float) -> int:
-    """For time-outs that callers give in seconds, of any size, `inf` included."""
+    """A caller's time-out in seconds, of any size, `inf` included, as milliseconds of at most NEVER_MS."""
     return int(min(seconds * 1000, NEVER_MS))
 
 
@@ -23,22 +27,22 @@ class Clock:
     """The system's clock. Tests use `tests.fakes.clock.ManualClock`, which has the same methods."""
 
     def now_ms(self) -> int:
-        """Milliseconds that never go backwards; for time-outs and ages."""
+        """Monotonic milliseconds, for time-outs and ages."""
         return time.monotonic_ns() // 1_000_000
 
     def now_ns(self) -> int:
-        """The same in nanoseconds; to measure how long something took."""
+        """Monotonic nanoseconds, to measure how long something took."""
         return time.monotonic_ns()
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC; for the timestamps of records."""
+        """Milliseconds since 1970-01-01 UTC, for the timestamps of records."""
         return time.time_ns() // 1_000_000
 
-    wall_s = staticmethod(time.time)  # the same in seconds; no Python call, for what is done with every record
+    wall_s = staticmethod(time.time)  # wall_ms in seconds, without a Python call, because `send` needs it for every record
 
     def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
-        """Wait on a held condition for at most `timeout_ms`, or MAX_WAIT_MS; false when time ran out without a notify.
+        """Wait on a condition whose lock the caller holds. False when the time ran out without a notify.
 
-        Callers wait in a loop that looks at their own deadline.
+        One call waits for at most MAX_WAIT_MS, so callers wait in a loop that checks their own deadline.
         """
         return condition.wait(wait_seconds(timeout_ms))

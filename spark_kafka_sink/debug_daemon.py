@@ -1,8 +1,7 @@
-"""Shows the debug log of the writers in Spark's Python workers: --conf spark.python.daemon.module=spark_kafka_sink.debug_daemon
+"""Debug log of the writers in Spark's Python workers: --conf spark.python.daemon.module=spark_kafka_sink.debug_daemon
 
-Spark starts this program in place of pyspark.daemon; it sets up logging and is pyspark.daemon then. The workers that it forks
-inherit the set-up, and write to their executor's stderr. The only place in this package that adds a handler, and nothing
-imports it.
+Spark starts this program instead of pyspark.daemon. It configures logging and then runs pyspark.daemon. The workers that this
+forks inherit the configuration and log to the stderr of their executor. Nothing in this package imports this module.
 """
 
 import logging
@@ -10,7 +9,7 @@ import sys
 
 
 def main() -> None:
-    """Log to stderr; stdout belongs to the daemon, which tells the JVM its port there."""
+    """Log to stderr, because the daemon reports its port to the JVM on stdout."""
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(process)d %(levelname)s %(name)s %(message)s")
     logging.getLogger("spark_kafka_sink").setLevel(logging.DEBUG)
     from pyspark.daemon import manager

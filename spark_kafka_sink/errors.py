@@ -1,25 +1,31 @@
 """Every error that reaches a user of the producer or the sink.
 
-Only an exception's text survives the way from a Spark executor to the driver, so the text carries all: it opens with a
-condition in brackets, `[KAFKA_RECORD_TOO_LARGE]`, then says what happened, where, which limit, and what to do. The class
-says how the caller may react; the condition is what tests and users match on.
+Spark passes only the text of an exception from an executor to the driver, so the text contains everything: it begins with a
+condition in brackets, `[KAFKA_RECORD_TOO_LARGE]`, and then names what happened, where, which limit applies, and what to do. The
+class tells callers how they can react. Tests and users match on the condition.
 
     KafkaError
     ├── ConfigError                an option is missing, malformed or contradicts another
     ├── SchemaError                a column is missing or has a type that cannot be written
     ├── InvalidRecordError         one row cannot be sent as it is (null topic, partition out of range)
     │   └── RecordTooLargeError    a row exceeds a size limit of the client or of the broker
-    ├── KafkaTimeoutError          a bounded wait ran out: metadata, memory, delivery, flush
-    ├── ProducerClosedError        used after close(), or closed while rows were waiting
+    ├── KafkaTimeoutError          a wait timed out: for metadata, memory, delivery or flush
+    │   └── TransactionTimeoutError    a transactional call goes on: make it again to wait for its end
+    ├── ProducerClosedError        the producer was used after close(), or closed while rows were waiting
+    ├── IllegalStateError          a call does not fit the state of the producer
+    ├── AbortableTransactionError  the transaction failed: abort it and go on
+    ├── TransactionAbortedError    rows were not sent, because their transaction was aborted
+    ├── FatalProducerError         the producer can do nothing more
+    │   └── ProducerFencedError    another producer with the same transactional.id has taken over
     ├── NetworkError               no broker answered, or a connection was lost
-    │   └── AuthenticationError    one side does not accept the other: credentials, certificates, TLS or not
-    ├── ProtocolError              a broker's bytes do not parse, or it speaks no version that we do
-    │   └── UnsupportedVersionError
+    │   └── AuthenticationError    client and broker do not accept each other: credentials, certificates, or only one uses TLS
+    ├── ProtocolError              the bytes of a response are malformed
+    │   └── UnsupportedVersionError    client and broker have no version of a request in common, or it lacks a field
     ├── BrokerError                a broker answered with an error code (protocol/error_codes.py)
-    │   └── AuthorizationError     the user lacks a permission: on a topic, the cluster, a transactional id; never retried
-    ├── DeliveryError              rows of a write were not acknowledged; names the first failure
-    │   └── FailedToSendMessageError   the old producer gave up on messages; names their partitions and why
-    └── QueueFullError             the old producer's queue had no room in time
+    │   └── AuthorizationError     the user lacks a permission on a topic, the cluster or a transactional id; never retried
+    ├── DeliveryError              rows of a write were not acknowledged; the text contains the first failure
+    │   └── FailedToSendMessageError   the old producer gave up on messages; the text contains their partitions and the causes
+    └── QueueFullError             the old producer's queue was full until the time-out
 """
 
 from __future__ import annotations
@@ -34,10 +40,10 @@ _MAX_PRINTED_ITEMS = 20
 
 
 def printable(text: object, limit: int = _MAX_PRINTED_CHARACTERS) -> str:
-    """What a broker or another server said, as it may stand in a log line or in an error: on one line and of bounded length.
+    """Text from a broker or another server in a form that is safe for a log line or an error: one line of limited length.
 
-    Control characters, line separators, those that change the direction of writing or show nothing, and lone surrogates are
-    escaped as in Python; what goes beyond `limit` characters is cut off and counted.
+    Control characters, line separators, characters that are invisible or change the writing direction, and lone surrogates are
+    escaped as in Python. Text beyond `limit` characters is replaced by the number of characters cut off.
     """
     text = str(text)
     shown = text[:limit]
@@ -47,7 +53,7 @@ def printable(text: object, limit: int = _MAX_PRINTED_CHARACTERS) -> str:
 
 
 def printable_list(items: Iterable[object], limit: int = _MAX_PRINTED_ITEMS) -> str:
-    """The same for names: "a, b and 3 more"; the first `limit` of them."""
+    """Names in the same form: the first `limit` of them and the number of the others, "a, b and 3 more"."""
     items = iter(items)
     shown = ", ".join(printable(item) for item in islice(items, limit))
     left = sum(1 for _ in items)
@@ -55,7 +61,7 @@ def printable_list(items: Iterable[object], limit: int = _MAX_PRINTED_ITEMS) -> 
 
 
 class KafkaError(Exception):
-    """Base of all errors here. `condition` is the stable code; `str()` is "[condition] message"."""
+    """Base class. `condition` is the stable code; `str()` is "[condition] message"."""
 
     condition = "KAFKA_ERROR"
 
@@ -83,10 +89,10 @@ _Error = TypeVar("_Error", bound=Exception)
 
 
 def fresh_copy(error: _Error) -> _Error:
-    """The same error without traceback and context: what is raised of an error that is kept.
+    """A copy without traceback and context. Code that keeps an error and raises it several times raises such copies.
 
-    Each raise of one instance adds frames to its traceback, and these keep the locals of every caller alive. The cause stays;
-    one that was raised here, by a caller's wait, is copied too. A cause from elsewhere keeps the traceback that explains it.
+    Each raise of one instance adds frames to its traceback, and these keep the locals of every caller alive. For the same reason
+    a cause that is a KafkaError is copied too. Any other cause is kept with its traceback, which explains the error.
     """
     found, cause = copy.copy(error), error.__cause__
     found.__cause__ = fresh_copy(cause) if isinstance(cause, KafkaError) else cause
@@ -95,7 +101,7 @@ def fresh_copy(error: _Error) -> _Error:
 
 
 def for_keeping(error: _Error) -> _Error:
-    """The error itself if nobody has raised it yet, else a fresh copy."""
+    """The error itself if it has never been raised, otherwise a fresh copy."""
     return error if error.__traceback__ is None else fresh_copy(error)
 
 
@@ -124,7 +130,7 @@ class ProducerClosedError(KafkaError):
 
 
 def closed_error(ended_by: KafkaError | None, message: str) -> KafkaError:
-    """For a use of a producer that has ended: what ended it, or `message` if it was closed. Made anew, to be raised once."""
+    """The error for using a producer that has ended: a copy of the error that ended it, or `message` if it was closed."""
     return ProducerClosedError(message) if ended_by is None else copy.copy(ended_by)
 
 
@@ -181,7 +187,7 @@ class UnsupportedVersionError(ProtocolError):
 
 
 class BrokerError(KafkaError):
-    """A broker's answer. `error_code` is Kafka's number; the condition is KAFKA_ + Kafka's name for it."""
+    """`error_code` is Kafka's number of the error; the condition is KAFKA_ and Kafka's name of it."""
 
     condition = "KAFKA_BROKER_ERROR"
 
@@ -191,7 +197,7 @@ class BrokerError(KafkaError):
 
 
 class AuthorizationError(BrokerError):
-    """The condition says what the permission is on: KAFKA_TOPIC_AUTHORIZATION_FAILED, KAFKA_CLUSTER_AUTHORIZATION_FAILED …"""
+    """The condition names the resource: KAFKA_TOPIC_AUTHORIZATION_FAILED, KAFKA_CLUSTER_AUTHORIZATION_FAILED and so on."""
 
 
 class DeliveryError(KafkaError):
@@ -199,8 +205,8 @@ class DeliveryError(KafkaError):
 
 
 class FailedToSendMessageError(DeliveryError):
-    """Messages that the old producer gave up on: `messages`, as they were sent, and `causes` by topic-partition (by topic
-    where no partition could be chosen)."""
+    """The old producer gave up on `messages`. `causes` has the error of each topic-partition, or of each topic for which no
+    partition could be chosen."""
 
     condition = "KAFKA_FAILED_TO_SEND_MESSAGE"
 
@@ -211,7 +217,7 @@ class FailedToSendMessageError(DeliveryError):
 
 
 class QueueFullError(KafkaError):
-    """No room in the old producer's queue. `queued` messages of the same call, the first ones, are in the queue and are sent."""
+    """The old producer's queue is full. The first `queued` messages of the call are in the queue and will be sent."""
 
     condition = "KAFKA_QUEUE_FULL"
 

@@ -1,11 +1,11 @@
-"""Numbers that are recorded as they come, and read as totals, averages, maxima and rates under Kafka's metric names.
+"""Records values as they occur, and computes totals, averages, maxima and rates from them under Kafka's metric names.
 
-A Stat adds up. Samples remembers where each Stat stood when the last windows began (metrics.num.samples of
-metrics.sample.window.ms), so that recording is a few additions and the arithmetic is the reader's. Which readings there are
-stands in tables of Metric, next to what they measure; the README's table is printed from them.
-Law: a Stat is written by one thread, or under one lock; `roll` is called by one thread, `restart` while nothing is recorded that
-its caller cares for. Anybody reads at any time, without a lock: every number is whole, but two numbers of one event may be that
-event apart while it is being recorded.
+A Stat adds values up. Samples keeps a Mark of each Stat for each of the last windows (metrics.num.samples windows of
+metrics.sample.window.ms). Recording a value is therefore a few additions, and the reader does the arithmetic. Tables of Metric,
+next to the code that they measure, list the metrics; the README's table is printed from them.
+Law: one thread writes a Stat, or several under one lock; one thread calls `roll`; `restart` is called while nothing is recorded
+that its caller needs. Any thread may read at any time without a lock: each number is consistent, but two numbers that one event
+changes may differ by that event while it is being recorded.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a Stat stood when a window began."""
+    """The count and total of a Stat when a window began."""
 
     started_ms: int
     count: int
     total: float
-    largest: float = 0  # of the window's own values, known when it is over
+    largest: float = 0  # of the values in this window; complete when the window is over
 
 
 class Stat:
-    """Values, none below zero: how many, their sum, the largest."""
+    """The number, sum and maximum of values; no value may be negative."""
 
     __slots__ = ("count", "largest", "marks", "origin", "total", "window_largest")
 
     def __init__(self) -> None:
         self.count = 0
-        self.total: float = 0  # stays an int when all values are
+        self.total: float = 0  # an int as long as all values are
         self.window_largest: float = 0  # since the last mark
-        self.largest: float = 0  # before it, since the origin
-        self.origin = Mark(0, 0, 0)  # where it stood at the last restart
-        self.marks: tuple[Mark, ...] = ()  # oldest first; replaced as a whole
+        self.largest: float = 0  # from the origin to the last mark
+        self.origin = Mark(0, 0, 0)  # taken at the last restart
+        self.marks: tuple[Mark, ...] = ()  # oldest first; always replaced as a whole
 
     def record(self, value: float) -> None:
         self.count += 1
@@ -48,7 +48,7 @@ class Stat:
             self.window_largest = value
 
     def add(self, count: int, total: float, largest: float = 0) -> None:
-        """Several values at once."""
+        """Record several values at once."""
         self.count += count
         self.total += total
         if largest > self.window_largest:
@@ -57,7 +57,10 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One Stat, over the windows or since the start or last restart; its sums in all, or since then, beside it."""
+    """What one Stat recorded over the windows, or since the start or last restart.
+
+    `count_in_all` and `total_in_all` are not limited to the windows.
+    """
 
     count: int
     total: float
@@ -68,13 +71,13 @@ class Reading:
 
 
 class Samples:
-    """The windows over which averages, maxima and rates are taken, for all Stats of one producer.
+    """The windows over which averages, maxima and rates are computed, for all Stats of one producer.
 
     Args:
-        window_ms: length of a window; one begins with the first event after the end of the one before.
-        count: windows that a reading looks back. As in Java one more is kept while it overlaps that time, and a rate counts at
-            least `count - 1` windows of time, so that a producer which has just begun does not seem fast.
-        started_ms: the clock's time now.
+        window_ms: length of a window. A window begins with the first event after the end of the previous one.
+        count: number of windows in a reading. As in Java, one more is kept while it overlaps that time, and a rate is computed
+            over at least `count - 1` windows of time, so that a producer that has just started does not seem fast.
+        started_ms: the current time.
     """
 
     def __init__(self, window_ms: int = 30_000, count: int = 2, started_ms: int = 0) -> None:
@@ -83,7 +86,7 @@ class Samples:
         self._count = count
         self._window_started_ms = started_ms
         self._stats: list[Stat] = []
-        self._moving = threading.Lock()  # guards marks and maxima while windows or the start are moved
+        self._moving = threading.Lock()  # held while roll and restart change marks and maxima
 
     def stat(self) -> Stat:
         return self.watch(Stat())
@@ -94,7 +97,7 @@ class Samples:
         return stat
 
     def roll(self, now_ms: int) -> None:
-        """Begin a new window if the last is over. To be called before anything is recorded."""
+        """Begin a new window if the last one is over. Must be called before a value is recorded."""
         if now_ms - self._window_started_ms < self._window_ms:
             return
         self._window_started_ms = now_ms
@@ -106,7 +109,7 @@ class Samples:
                 stat.window_largest = 0
 
     def restart(self, now_ms: int) -> None:
-        """Read `since_start` from here on; windows go on as they were. For one who takes over what another has used before."""
+        """Make `now_ms` the start for `since_start`; windows are unchanged. For a new user of a producer that was used before."""
         with self._moving:
             self.started_ms = now_ms
             for stat in self._stats.copy():
@@ -116,7 +119,7 @@ class Samples:
 
     @staticmethod
     def _largest_so_far(stat: Stat) -> Mark:
-        """The window that is open, knowing its maximum."""
+        """The mark of the open window, with the maximum so far."""
         return replace(stat.marks[-1], largest=max(stat.marks[-1].largest, stat.window_largest))
 
     def read(self, stat: Stat, now_ms: int, *, since_start: bool) -> Reading:
@@ -134,7 +137,7 @@ class Samples:
         return Reading(count - kept[0].count, total - kept[0].total, largest, max(1, elapsed_ms), count, total)
 
 
-# --- READINGS: 0 where there is nothing to take them of (Java says NaN, which JSON cannot) ------------------------------------
+# --- READINGS: 0 if there are no values (Java returns NaN, which JSON does not have) ------------------------------------------
 
 
 def _total(reading: Reading) -> float:
@@ -167,13 +170,13 @@ def _largest(reading: Reading) -> float:
 
 
 def _share(reading: Reading) -> float:
-    """Of a Stat of nanoseconds: how much of the time they are."""
+    """Of a Stat of nanoseconds: their share of the elapsed time."""
     return reading.total / (reading.elapsed_ms * NS_PER_MS)
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A name, what it says, and how it is read of which Stat. A gauge has no Stat: whoever takes the snapshot knows it."""
+    """A metric: its name, its Stat, how it is computed and what it means. A gauge has no Stat; the snapshot's caller adds it."""
 
     name: str
     stat: str | None
@@ -195,12 +198,12 @@ def count(name: str, stat: str, doc: str) -> list[Metric]:
 
 
 def meter(name: str, stat: str, doc: str) -> list[Metric]:
-    """The sum of the values, and that per second."""
+    """The sum of the values, and the sum per second."""
     return [Metric(f"{name}-total", stat, _total, doc), Metric(f"{name}-rate", stat, _rate, doc)]
 
 
 def count_meter(name: str, stat: str, doc: str) -> list[Metric]:
-    """How many values there were, and that per second."""
+    """The number of values, and the number per second."""
     return [Metric(f"{name}-total", stat, _count, doc), Metric(f"{name}-rate", stat, _count_rate, doc)]
 
 
@@ -222,7 +225,7 @@ def gauge(name: str, doc: str) -> list[Metric]:
 
 
 def snapshot(samples: Samples, metrics: Iterable[Metric], group: object, now_ms: int, *, since_start: bool) -> dict[str, float]:
-    """Name -> value of all metrics that are no gauges. `group` has their Stats as attributes."""
+    """Name -> value of all metrics that are not gauges. `group` has their Stats as attributes."""
     readings: dict[str, Reading] = {}
     values: dict[str, float] = {}
     for metric in metrics:
@@ -234,7 +237,7 @@ def snapshot(samples: Samples, metrics: Iterable[Metric], group: object, now_ms:
 
 
 def markdown_rows(metrics: Iterable[Metric]) -> list[str]:
-    """One row for neighbours that share a sentence."""
+    """Rows of a table. Consecutive metrics with the same `doc` share a row."""
     rows = []
     for doc, alike in groupby(metrics, key=lambda metric: metric.doc):
         names = ", ".join(f"`{metric.name}`" for metric in alike)

@@ -1,27 +1,22 @@
-"""Every option as a table: `python -m spark_kafka_sink.option_tables` prints them as markdown, and the README shows them.
+"""`python -m spark_kafka_sink.option_tables` prints all options as markdown tables, which the README contains.
 
-Reads the rows of config/ and legacy/config.py; declares nothing.
+The options are declared in config/ and legacy/config.py.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from spark_kafka_sink.config.producer_config import (
-    BOOLEAN,
-    BULK_DEFAULTS,
-    NO_EFFECT,
-    PRODUCER_PREFIX,
-    Option,
-    ProducerConfig,
-    SinkOptions,
-    rows_of,
-)
+from spark_kafka_sink.config.keys_without_effect import NO_EFFECT
+from spark_kafka_sink.config.option import BOOLEAN, Option, rows_of
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.security_config import SecurityConfig
+from spark_kafka_sink.config.sink_options import BULK_DEFAULTS, PRODUCER_PREFIX, SinkOptions
 from spark_kafka_sink.legacy.config import LegacyProducerConfig
 
 
 class TableRow(NamedTuple):
-    """One option as the README shows it. `section` is a key of HEADINGS."""
+    """One row of a printed table. `section` is a key of HEADINGS."""
 
     section: str
     key: str
@@ -33,21 +28,21 @@ class TableRow(NamedTuple):
 
 def option_table() -> list[TableRow]:
     """Every option that is accepted, in order of declaration."""
+    security = rows_of(SecurityConfig)
     rows = [_table_row("sink", row) for row in rows_of(SinkOptions).values()]
     for attribute, row in rows_of(ProducerConfig).items():
-        section = "security" if row.key.startswith(("security.", "ssl.", "sasl.")) else "producer"
-        rows.append(_table_row(section, row, BULK_DEFAULTS.get(attribute)))
+        rows.append(_table_row("security" if attribute in security else "producer", row, BULK_DEFAULTS.get(attribute)))
     rows += [TableRow("no effect", key, "", "", "", reason) for key, reason in NO_EFFECT.items()]
     rows += [_table_row("legacy", row) for row in rows_of(LegacyProducerConfig).values()]
     return rows
 
 
-def _table_row(section: str, row: Option, in_sink: object = None) -> TableRow:
+def _table_row(section: str, row: Option, sink_default: object = None) -> TableRow:
     key = row.key if section in ("sink", "legacy") else PRODUCER_PREFIX + row.key
     default = "" if row.default in (None, "") else str(row.default).lower() if row.kind is BOOLEAN else str(row.default)
-    return TableRow(
-        section, key, row.kind.name, default if in_sink is None else f"{in_sink} (Kafka: {default})", row.allowed(), row.doc
-    )
+    if sink_default is not None:
+        default = f"{sink_default} (Kafka: {default})"
+    return TableRow(section, key, row.kind.name, default, row.allowed(), row.doc)
 
 
 def markdown_table(section: str) -> str:

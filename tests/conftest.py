@@ -1,15 +1,20 @@
 """What every test may ask for: a real broker, a Spark session, topics, and a way to read them back.
 
-Nothing here starts unless a test names it. Tests that use the broker or Spark are marked so by their fixtures and run after
-all others. The broker and Spark live for the whole session: a test takes a topic of its own from `topic`.
+Nothing here starts unless a test names it. Tests that use the broker or Spark are marked by their fixtures. The broker and
+Spark live for the whole session: a test takes a topic of its own from `topic`.
+
+One process runs the fast tests first. With pytest-xdist (tests/run) each process runs whole modules: all modules that share
+Spark go to one process, all that share the broker to another, and they start first, as they take longest.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +23,7 @@ import pytest
 
 from jobs.kafka_jars import fetch_kafka, fetch_spark_kafka
 from jobs.local_kafka import QUICK_JVM, LocalKafka
-from spark_kafka_sink.config import producer_config as options
+from spark_kafka_sink.config import option
 from tests import left_behind
 from tests.integration.reading import READERS, ReadRecord
 
@@ -35,6 +40,18 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.g
 # Each JVM of a test works for seconds.
 os.environ["SPARK_SUBMIT_OPTS"] = os.environ["KAFKA_JVM_PERFORMANCE_OPTS"] = QUICK_JVM
 
+# What tests/run may leave out, by mark, and what runs it.
+REMEDIES = {
+    "matrix": "tests/run --all",
+    "soak": "tests/run --all",
+    "slow": "tests/run --ci",
+    "spark": "tests/run --ci",
+    "broker": "tests/run --ci",
+}
+OTHERS = ""
+LEFT_OUT = pytest.StashKey[Counter[str]]()
+ALONG_WITH_GROUP = re.compile(r"(?<=[\w\]])@[\w/.]+$")
+
 BROKER_FIXTURES = {"broker", "topic", "read_topic", "kafka_jars"}
 SPARK_FIXTURES = {"spark", "spark_kafka_jars"}
 
@@ -46,21 +63,82 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark by fixture, before -m selects; then the fast tests first, the broker's next, Spark's last."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark by fixture, before -m selects; then order the tests, and group them for pytest-xdist."""
+    groups: dict[Path, str] = {}
     for item in items:
         fixtures = _fixtures_from_here(item)
         if fixtures & BROKER_FIXTURES:
             item.add_marker("broker")
         if fixtures & SPARK_FIXTURES:
             item.add_marker("spark")
-    items.sort(key=lambda item: [item.get_closest_marker(kind) is not None for kind in ("spark", "broker")])
+        if "spark" in fixtures:
+            groups[item.path] = "spark"
+        elif "broker" in fixtures:
+            groups.setdefault(item.path, "broker")
+    if _is_worker(config):
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group(groups.get(item.path, item.path.relative_to(ROOT).as_posix())))
+        costly = {item.path for item in items if _waits(item) != (False, False)}
+        items.sort(key=lambda item: (item.path not in groups, item.path not in costly))
+    else:
+        items.sort(key=_waits)
+
+
+def _waits(item: pytest.Item) -> tuple[bool, bool]:
+    """Whether it needs Spark, and whether it needs a broker."""
+    return item.get_closest_marker("spark") is not None, item.get_closest_marker("broker") is not None
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    """Whether this is one of pytest-xdist's processes that run tests."""
+    return hasattr(config, "workerinput")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """pytest-xdist appends "@group" to the names of tests. Without it, a name from the report can be given to pytest again."""
+    report.nodeid = ALONG_WITH_GROUP.sub("", report.nodeid)
+
+
+# --- what was left out --------------------------------------------------------------------------------------------------
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    for item in items:
+        kind = next((kind for kind in REMEDIES if item.get_closest_marker(kind) is not None), OTHERS)
+        item.config.stash.setdefault(LEFT_OUT, Counter())[kind] += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _is_worker(session.config):
+        session.config.workeroutput["left_out"] = dict(session.config.stash.get(LEFT_OUT, Counter()))  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Each process of pytest-xdist has collected all tests, so one count is as good as another."""
+    node.config.stash[LEFT_OUT] = Counter(getattr(node, "workeroutput", {}).get("left_out", {})) or node.config.stash.get(
+        LEFT_OUT, Counter()
+    )
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Iterator[None]:
+    """The last line before pytest's own last line."""
+    yield
+    left_out = config.stash.get(LEFT_OUT, Counter())
+    terminalreporter.stats.setdefault("deselected", [None] * left_out.total())  # pytest-xdist does not count them
+    counts = [f"{left_out[kind]} {kind} ({remedy})" for kind, remedy in REMEDIES.items() if left_out[kind]]
+    counts += [f"{left_out[OTHERS]} by -k or -m"] if left_out[OTHERS] else []
+    selection = config.option.markexpr or "all tests"
+    terminalreporter.write_line(f"selection: {selection}; left out: {', '.join(counts) or 'nothing'}")
 
 
 @pytest.fixture(autouse=True)
-def warnings_of_options_are_told_anew() -> None:
-    """Each is told once per process, which is one for all tests."""
-    options._warned.clear()
+def warnings_of_options_are_logged_again() -> None:
+    """Each is logged once per process, and all tests share one process."""
+    option._logged.clear()
 
 
 def _fixtures_from_here(item: pytest.Item) -> set[str]:

@@ -1,4 +1,4 @@
-"""option_tables.py: every option has its row, and the module prints what the README shows."""
+"""option_tables.py: every option has its row, and the module prints what docs/options.md shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from spark_kafka_sink.config.producer_config import BULK_DEFAULTS
+from spark_kafka_sink.config.sink_options import BULK_DEFAULTS
 from spark_kafka_sink.option_tables import HEADINGS, markdown_table, option_table
 
 

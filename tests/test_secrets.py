@@ -19,7 +19,9 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.config.producer_config import ProducerConfig, Secret, SecretBytes, SinkOptions
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.secret import Secret, SecretBytes
+from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.sink.datasource import KafkaDataSource
 from tests.fakes.fake_broker import FakeBroker

@@ -1,1 +1,16 @@
-"""Every option, declared once: the producer's, the logins' (JAAS), the sink's, and the dotted names that options hold."""
+"""Every option, declared once, with its type, default, allowed values and documentation.
+
+    option.py                what an option is, and how a value is read and checked
+    secret.py                values that must never show
+    producer_config.py       ProducerConfig: the producer's options under Kafka's own keys
+    security_config.py       its part for TLS and SASL: security.protocol, ssl.*, sasl.*
+    producer_rules.py        what the producer's options require of each other
+    keys_without_effect.py   keys that are accepted with a warning
+    sasl.py                  what the SASL options mean together, and their rules
+    jaas.py                  the syntax of sasl.jaas.config
+    dotted_names.py          names of Python classes and functions in options
+    topic_names.py           which names a topic may have
+    sink_options.py          SinkOptions: what a Spark user writes with `.option(…)`
+
+The options of the old producer are in legacy/config.py. `python -m spark_kafka_sink.option_tables` prints all of them.
+"""

@@ -1,8 +1,8 @@
-"""From a dotted name in an option, package.module.Class, to what it names in Python.
+"""Names of Python classes and functions in options, package.module.Class: their form, and how they are loaded.
 
-Whatever takes one loads it here (serializers, partitioners, interceptors, token callbacks, onCommit), so that each tells a
-failure in the same words: option, name, cause, remedy.
-Law: a name is loaded where it is used, which for Spark is mostly in the tasks; elsewhere only its form may be judged.
+Serializers, partitioners, interceptors, token callbacks and onCommit are all loaded here, so that every failure is reported
+in the same way: option, name, cause, remedy.
+Law: a name is loaded where it is used, which in Spark is mostly in the tasks; elsewhere only its form may be checked.
 """
 
 from __future__ import annotations
@@ -16,6 +16,12 @@ from typing import Any
 
 from spark_kafka_sink.errors import ConfigError
 
+# Kafka's partitioners, by the Java names under which partitioner.class accepts them.
+ROUND_ROBIN = "org.apache.kafka.clients.producer.RoundRobinPartitioner"
+DEFAULT_PARTITIONER = "org.apache.kafka.clients.producer.internals.DefaultPartitioner"
+UNIFORM_STICKY = "org.apache.kafka.clients.producer.UniformStickyPartitioner"
+KAFKAS_PARTITIONERS = (ROUND_ROBIN, DEFAULT_PARTITIONER, UNIFORM_STICKY)
+
 _DOTTED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _JAVAS_ROOTS = ("com", "io", "java", "javax", "kafka", "net", "org", "scala")
 _REMEDY = (
@@ -25,33 +31,34 @@ _REMEDY = (
 
 
 def load(option: str, name: str, *, built_in: Iterable[str] = ()) -> object:
-    """What `name` names, its module imported.
+    """Import the module of `name` and return the attribute.
 
     Args:
-        option: for the error text.
+        option: the option that holds the name, for the error text.
         name: package.module.attribute.
-        built_in: what the option takes besides, for the error text.
+        built_in: other names that the option accepts, for the error text.
 
     Raises:
-        ConfigError: it is no dotted name or a Java class, the module is missing or fails when imported, or has no such attribute.
+        ConfigError: `name` is not a dotted name or is a Java class; the module is missing, cannot be imported or has no such
+            attribute.
     """
-    refused = partial(_config_error, option, name, built_in)
+    failure = partial(_config_error, option, name, built_in)
     if not is_dotted_name(name):
-        raise refused("it is no dotted name of something written in Python, like package.module.Class")
+        raise failure("it is not a dotted name of a Python object, like package.module.Class")
     if is_java_class(name):
-        raise refused("it is a Java class; write it in Python")
+        raise failure("it is a Java class; write it in Python")
     module_name, _, attribute = name.rpartition(".")
     try:
         module = import_module(module_name)
     except Exception as error:  # a module may raise anything
-        raise refused(_why_not_imported(module_name, error)) from error
+        raise failure(_why_not_imported(module_name, error)) from error
     if not hasattr(module, attribute):
-        raise refused(f"module {module_name} has no {attribute}")
+        raise failure(f"module {module_name} has no {attribute}")
     return getattr(module, attribute)
 
 
 def load_callable(option: str, name: str, *, built_in: Iterable[str] = ()) -> Callable[..., Any]:
-    """As `load`; what cannot be called is a ConfigError too."""
+    """As `load`. Also raises ConfigError if the attribute is not callable."""
     found = load(option, name, built_in=built_in)
     if not callable(found):
         raise _config_error(option, name, built_in, f"it is of type {type(found).__name__}, which cannot be called")
@@ -63,7 +70,7 @@ def is_dotted_name(name: str) -> bool:
 
 
 def is_java_class(name: str) -> bool:
-    """Whether a name looks like Java's and its first part is no Python package. Imports nothing."""
+    """Whether a name looks like a Java class and does not begin with the name of a Python package. Imports nothing."""
     root, last = name.partition(".")[0], name.rpartition(".")[2]
     if root not in _JAVAS_ROOTS or not last[:1].isupper():
         return False

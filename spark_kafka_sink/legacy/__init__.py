@@ -1,1 +1,11 @@
-"""The old Scala producer (Kafka 0.8 to 1.1), whole: options, partitioner, dispatch. Nothing else imports it."""
+"""The API of the old Scala producer (Kafka 0.8 to 1.1), for porting code that was written for it.
+
+    producer.py         Producer: send and close, in sync and async mode
+    event_handler.py    one dispatch of messages and its retries
+    messages.py         KeyedMessage
+    partitioner.py      the old partitioner
+    plugins.py          loads the serializers and the partitioner that the options name
+    config.py           the old options
+
+Built on KafkaProducer. No other part of the package imports it.
+"""

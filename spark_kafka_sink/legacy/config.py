@@ -1,6 +1,6 @@
-"""Options of the old Scala producer, declared once each, and what they become for the KafkaProducer inside.
+"""Options of the old Scala producer, and how they translate to options of the KafkaProducer that it uses.
 
-Stands on config/, whose rows, checks and laws hold here too. legacy/producer.py reads it.
+Declared and read as described in config/option.py.
 """
 
 from __future__ import annotations
@@ -12,30 +12,28 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from spark_kafka_sink.config.producer_config import (
+from spark_kafka_sink.config.option import (
     CLASS,
     INT,
     LIST,
     LONG_MAX,
-    PRODUCER_KEYS,
     STRING,
     InvalidValueError,
     Option,
-    ProducerConfig,
-    addresses,
     conceal,
     nearest_key,
     option,
     read_all,
     rows_of,
 )
+from spark_kafka_sink.config.producer_config import PRODUCER_KEYS, ProducerConfig, addresses
 
 logger = logging.getLogger(__name__)
 
-LEGACY_BATCH_BYTES = 1_048_576  # twice a portion of one partition, so that a portion is one batch whatever its codec
+LEGACY_BATCH_BYTES = 1_048_576  # twice a portion (see event_handler.py), so that a portion is one batch with any codec
 LEGACY_BUFFER_BYTES = 33_554_432
-_MIN_REFRESH_MS = 100  # metadata is not asked for more often, also where the old client would have
-_CODECS = ("none", "gzip", "snappy", "lz4")  # at the places of their numbers
+_MIN_REFRESH_MS = 100  # metadata is not requested more often, even where the old client would have done so
+_CODECS = ("none", "gzip", "snappy", "lz4")  # the index is the codec's number
 _CLIENT_ID = re.compile(r"[a-zA-Z0-9._-]*")
 
 
@@ -55,74 +53,75 @@ def _encoding(name: str) -> str:
     try:
         return codecs.lookup(name).name
     except LookupError:
-        raise InvalidValueError("it is no encoding that Python knows") from None
+        raise InvalidValueError("it is not an encoding that Python knows") from None
 
 
 @dataclass(frozen=True, slots=True)
 class LegacyProducerConfig:
-    """Options of the old Scala producer (Kafka 0.8 to 1.1) under their old keys, with its defaults, checked.
+    """Checked options of the old Scala producer (Kafka 0.8 to 1.1), with its keys and its defaults.
 
-    Times are milliseconds. `producer` is what becomes of them for the KafkaProducer inside.
+    Times are milliseconds. `producer` is the configuration of the KafkaProducer that it uses.
     """
 
     # fmt: off
     metadata_broker_list: tuple[str, ...] = option("metadata.broker.list", LIST, default=None, convert=_brokers,
-        doc="Brokers to ask first, as host:port[,host:port]; today's bootstrap.servers. Required.")
+        doc="Brokers to contact first, as host:port[,host:port]; today's bootstrap.servers. Required.")
     producer_type: str = option("producer.type", STRING, default="sync", choices=("sync", "async"),
-        doc="sync: send() returns when all is acknowledged; async: a queue and a thread that sends.")
+        doc="sync: send() returns when all messages are acknowledged; async: send() puts them into a queue, from which a thread "
+            "sends them.")
     request_required_acks: int = option("request.required.acks", INT, default=0, at_least=-1, at_most=1,
-        doc="Who must have a message before it counts as written: all in-sync replicas (-1), the leader (1), nobody (0); "
-            "today's acks.")
+        doc="Which replicas must acknowledge a message: all in-sync replicas (-1), the leader (1), none (0); today's acks.")
     request_timeout_ms: int = option("request.timeout.ms", INT, default=10_000, at_least=1,
-        doc="How long one try may take, and the wait for metadata or memory before it.")
+        doc="Time-out of one attempt, and of the wait for metadata or memory before it.")
     client_id: str = option("client.id", STRING, default="", convert=_client_id,
-        doc="Name that brokers see in logs and quotas.")
+        doc="Name of this client in the logs and quotas of brokers.")
     send_buffer_bytes: int = option("send.buffer.bytes", INT, default=102_400, at_least=-1,
-        doc="Size of the sockets' send buffers; -1: the system's.")
+        doc="Size of the send buffer of sockets; -1: the operating system's default.")
     serializer_class: object = option("serializer.class", CLASS, default="kafka.serializer.DefaultEncoder",
-        doc="How a message becomes bytes: kafka.serializer.DefaultEncoder (bytes), StringEncoder, IntegerEncoder, LongEncoder, "
+        doc="Serializer of messages: kafka.serializer.DefaultEncoder (bytes), StringEncoder, IntegerEncoder, LongEncoder, "
             "NullEncoder, or a Python callable or its dotted name.")
     key_serializer_class: object = option("key.serializer.class", CLASS, default=None,
-        doc="The same for keys; not set: as serializer.class.")
+        doc="Serializer of keys; not set: serializer.class.")
     serializer_encoding: str = option("serializer.encoding", STRING, default="UTF8", convert=_encoding,
         doc="Character set of StringEncoder.")
     partitioner_class: object = option("partitioner.class", CLASS, default="kafka.producer.DefaultPartitioner",
-        doc="Partition of a message with a key: kafka.producer.DefaultPartitioner or ByteArrayPartitioner (Java's hashCode), or "
-            "a Python callable (key, number of partitions) -> partition, a class with such a method partition, or a dotted name.")
+        doc="Chooses the partition of a message with a key: kafka.producer.DefaultPartitioner or ByteArrayPartitioner (Java's "
+            "hashCode), a Python callable (key, number of partitions) -> partition, a class with such a method `partition`, or "
+            "the dotted name of one.")
     compression_codec: str = option(
         "compression.codec", STRING, default="none", choices=(*_CODECS, *map(str, range(len(_CODECS)))),
         convert=lambda codec: _CODECS[int(codec)] if codec.isdigit() else codec,
-        doc="Codec of whole batches, by name or by its old number; today's compression.type.")
+        doc="Codec that compresses batches, by name or by its old number; today's compression.type.")
     message_send_max_retries: int = option("message.send.max.retries", INT, default=3, at_least=0,
-        doc="How often the partitions that failed are sent again.")
+        doc="How often the messages of failed partitions are retried.")
     retry_backoff_ms: int = option("retry.backoff.ms", INT, default=100, at_least=0,
-        doc="Wait before that, in which metadata is fetched anew if a lost connection or a broker's answer puts it in doubt.")
+        doc="Wait before a retry; meanwhile metadata is refreshed if a connection was lost or a broker's response requires it.")
     topic_metadata_refresh_interval_ms: int = option("topic.metadata.refresh.interval.ms", INT, default=600_000, at_least=-1,
-        doc="Age at which metadata is fetched anew and messages without a key move to another partition; 0: with every dispatch; "
+        doc="Age at which metadata is refreshed and messages without a key move to another partition; 0: with every dispatch; "
             "-1: only after a failure.")
     queue_buffering_max_ms: int = option("queue.buffering.max.ms", INT, default=5000, at_least=0,
-        doc="async: how long a message waits for batch.num.messages to come together.")
+        doc="async: how long a message waits until there are batch.num.messages.")
     queue_buffering_max_messages: int = option("queue.buffering.max.messages", INT, default=10_000, at_least=1,
-        doc="async: messages in the queue.")
+        doc="async: capacity of the queue.")
     queue_enqueue_timeout_ms: int = option("queue.enqueue.timeout.ms", INT, default=-1, at_least=-1,
-        doc="async: how long send() waits for room in the queue, for each message; 0: not at all; -1: as long as needed, at most "
-            "ten minutes. Then it raises KAFKA_QUEUE_FULL.")
+        doc="async: how long send() waits for room in the queue, for each message, before it raises KAFKA_QUEUE_FULL; 0: no "
+            "wait; -1: ten minutes.")
     batch_num_messages: int = option("batch.num.messages", INT, default=200, at_least=1,
-        doc="async: messages that are sent together; at most queue.buffering.max.messages.")
+        doc="async: number of messages that are sent together; at most queue.buffering.max.messages.")
     # fmt: on
     producer: ProducerConfig = field(default_factory=ProducerConfig)
 
     @classmethod
     def check(cls, mapping: Mapping[str, object], problems: list[str]) -> LegacyProducerConfig:
-        """Read a configuration by the old keys; add what is wrong to `problems`, after which the result is not to be used.
+        """Read a configuration by the old keys. Adds what is wrong to `problems`; if there is any, the result must not be used.
 
-        Values may be str, int or list, and None means not set. Today's security.*, ssl.* and sasl.* keys, which the old client
-        had not, are handed on. An unknown key is a warning in the log. Never blocks.
+        Values may be str, int or list; None means not set. security.*, ssl.* and sasl.* keys, which the old client did not have,
+        are passed to KafkaProducer. An unknown key is a warning in the log. Never blocks.
         """
         mapping = conceal_legacy(mapping)
         given = {key: value for key, value in mapping.items() if value is not None}
-        handed_on = {key: value for key, value in given.items() if key.startswith(_HANDED_ON)}
-        _warn_of_keys_without_effect(given.keys() - handed_on.keys())
+        passed_on = {key: value for key, value in given.items() if key.startswith(_PASSED_ON)}
+        _warn_of_keys_without_effect(given.keys() - passed_on.keys())
         values: dict[str, Any] = {each.name: each.default for each in fields(cls) if "option" in each.metadata}
         read = read_all(rows_of(cls), given, problems)
         values |= read
@@ -134,30 +133,30 @@ class LegacyProducerConfig:
                 f" queue.buffering.max.messages={values['queue_buffering_max_messages']}; lower the first or raise the second"
             )
         if "request.required.acks" not in given:
-            logger.warning(_NOBODY_CONFIRMS)
-        return cls(**values, producer=ProducerConfig.check(handed_on | _of_today(values), problems))
+            logger.warning(_NO_ACKNOWLEDGEMENT)
+        return cls(**values, producer=ProducerConfig.check(passed_on | _producer_options(values), problems))
 
 
 def conceal_legacy(mapping: Mapping[str, object]) -> dict[str, object]:
-    """As `conceal`, for the old producer's keys and those of today that it hands on."""
+    """As `conceal`, for the old producer's keys and those that it passes to KafkaProducer."""
     return conceal(mapping, _KEYS | PRODUCER_KEYS)
 
 
 _KEYS: dict[str, Option] = {row.key: row for row in rows_of(LegacyProducerConfig).values()}
-_HANDED_ON = ("security.", "ssl.", "sasl.")
-_NOBODY_CONFIRMS = (
-    "request.required.acks is not set: as with the old producer nobody confirms (0), and messages that a broker refuses are lost"
-    " unnoticed; set it to -1"
+_PASSED_ON = ("security.", "ssl.", "sasl.")
+_NO_ACKNOWLEDGEMENT = (
+    "request.required.acks is not set: as with the old producer, brokers acknowledge nothing (0), and messages that they reject"
+    " are lost without an error; set it to -1"
 )
-_NO_EFFECT = {"compressed.topics": "compression.codec holds for all topics"}
+_NO_EFFECT = {"compressed.topics": "compression.codec applies to all topics"}
 
 
-def _of_today(values: Mapping[str, Any]) -> dict[str, object]:
-    """The options of the KafkaProducer inside. It tries once: what is sent again, and when, the old rules decide."""
+def _producer_options(values: Mapping[str, Any]) -> dict[str, object]:
+    """The options of KafkaProducer. It does not retry: EventHandler does, by the old rules."""
     refresh_ms = values["topic_metadata_refresh_interval_ms"]
-    backoff_ms = min(max(values["retry_backoff_ms"], 10), _MIN_REFRESH_MS)  # so that metadata comes within the wait
+    backoff_ms = min(max(values["retry_backoff_ms"], 10), _MIN_REFRESH_MS)  # so that new metadata arrives during the wait
     return {
-        "bootstrap.servers": values["metadata_broker_list"] or "localhost:9092",  # none is a problem that has been told
+        "bootstrap.servers": values["metadata_broker_list"] or "localhost:9092",  # a missing one is reported already
         "acks": values["request_required_acks"],
         "compression.type": values["compression_codec"],
         "client.id": values["client_id"] or None,
@@ -173,7 +172,7 @@ def _of_today(values: Mapping[str, Any]) -> dict[str, object]:
         "linger.ms": 0,
         "batch.size": LEGACY_BATCH_BYTES,
         "buffer.memory": LEGACY_BUFFER_BYTES,
-        "max.request.size": LEGACY_BUFFER_BYTES,  # the old client left it to the brokers to find a message too large
+        "max.request.size": LEGACY_BUFFER_BYTES,  # the old client had no limit; brokers reject what is too large
     }
 
 

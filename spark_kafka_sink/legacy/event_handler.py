@@ -1,12 +1,12 @@
-"""What the old producer does with messages: bytes, partitions, one try, and again what failed. Scala: DefaultEventHandler.
+"""Serializes messages, chooses their partitions, sends them and retries what failed. In Scala: DefaultEventHandler.
 
-Sits on KafkaProducer, which is told to try once and to number nothing (retries=0, enable.idempotence=false): who is sent again is
-decided here, by partition. producer.py calls it, one thread at a time.
-Law: a partition's messages are sent in portions of one batch each, the next when the one before is acknowledged. So a portion is
-written or not as a whole, as one message set was, and a partition keeps its order through every retry.
-Not promised, as then: a portion whose answer was lost, or that was written and not confirmed in time, is sent again and is there
-twice; without a key perhaps in another partition. The same happens to part of a portion that a topic's smaller max.message.bytes
-made KafkaProducer split.
+A dispatch is one attempt to send a list of messages. It uses KafkaProducer without retries and without idempotence (retries=0,
+enable.idempotence=false): this file decides, for each partition, what is retried. producer.py calls it, one thread at a time.
+Law: the messages of a partition are sent in portions of one batch each, and a portion is sent when the previous one is
+acknowledged. So a portion is written as a whole or not at all, as a message set was, and retries keep the order of a partition.
+Duplicates are possible, as in the old producer: a portion is retried, and is then written twice, if its response is lost or
+arrives too late. Messages without a key may then also be in another partition. The same happens to parts of a portion that
+KafkaProducer had to split because the topic's max.message.bytes is smaller.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.producer_config import config_error
 from spark_kafka_sink.errors import (
-    ConfigError,
     FailedToSendMessageError,
     InvalidRecordError,
     KafkaError,
@@ -33,117 +31,23 @@ from spark_kafka_sink.errors import (
     fresh_copy,
 )
 from spark_kafka_sink.legacy.config import LEGACY_BATCH_BYTES, LEGACY_BUFFER_BYTES, LegacyProducerConfig
-from spark_kafka_sink.legacy.partitioner import LegacyPartitioner, StickyPartitions, find_legacy_partitioner
+from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
+from spark_kafka_sink.legacy.partitioner import StickyPartitions
+from spark_kafka_sink.legacy.plugins import Plugins
 from spark_kafka_sink.network.cluster import PartitionInfo
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import whole_number
-from spark_kafka_sink.producer.record_gatherer import RECORD_OVERHEAD
-from spark_kafka_sink.producer.serializers import Serializer, find_serializer, serialize
+from spark_kafka_sink.producer.serializers import serialize
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 PORTION_BYTES = LEGACY_BATCH_BYTES // 2
-ROUND_BYTES = LEGACY_BUFFER_BYTES * 3 // 4  # what is under way at a time: a portion never waits for memory half way
-_PORTION_OVERHEAD = 32 * 1024  # of the pool's memory: a portion's first and last block
+ROUND_BYTES = LEGACY_BUFFER_BYTES * 3 // 4  # sent at a time; less than buffer.memory, so that no portion waits for memory
+_PORTION_OVERHEAD = 32 * 1024  # memory that a portion takes besides its messages: its first and last block in the pool
 _SETTLE_MARGIN_MS = 5_000
 _CAUSES_NAMED = 5
-
-
-class _Missing:
-    def __repr__(self) -> str:
-        return "MISSING"
-
-
-MISSING = _Missing()
-
-
-@dataclass(frozen=True, slots=True)
-class KeyedMessage:
-    """A message for the old producer.
-
-    Args:
-        topic: where it goes.
-        key: decides the partition and is stored; None: neither.
-        message: what is stored; None is a tombstone. To be given, if need be by name: KeyedMessage("topic", message="text").
-        part_key: decides the partition instead of the key, and is not stored.
-
-    Raises:
-        ValueError: the topic is None.
-        TypeError: there is no message.
-    """
-
-    topic: str
-    key: Any = None
-    message: Any = MISSING
-    part_key: Any = None
-
-    def __post_init__(self) -> None:
-        if self.topic is None:
-            raise ValueError("Topic cannot be null.")
-        if self.message is MISSING:
-            raise TypeError('KeyedMessage has no message; write KeyedMessage("topic", message=…) where there is no key')
-
-    @property
-    def partition_key(self) -> Any:
-        return self.key if self.part_key is None else self.part_key
-
-
-@dataclass(frozen=True, slots=True)
-class SerializedMessage:
-    """A message and its bytes, with the time at which it was handed over."""
-
-    original: KeyedMessage
-    key: bytes | None
-    value: bytes | None
-    timestamp: int
-
-    @property
-    def size_bytes(self) -> int:
-        return RECORD_OVERHEAD + len(self.key or b"") + len(self.value or b"")
-
-
-class Plugins(NamedTuple):
-    """What the options name: loaded once, so that a name that cannot be loaded is told with all other problems."""
-
-    serialize_key: Serializer
-    serialize_message: Serializer
-    partition: LegacyPartitioner
-
-
-def read_config(mapping: Mapping[str, object]) -> tuple[LegacyProducerConfig, Plugins]:
-    """The configuration and what it names. Raises one ConfigError for all problems."""
-    problems: list[str] = []
-    config = LegacyProducerConfig.check(mapping, problems)
-    key_class = config.serializer_class if config.key_serializer_class is None else config.key_serializer_class
-    found = [
-        _found(problems, lambda: _find_encoder("key.serializer.class", key_class, config.serializer_encoding)),
-        _found(problems, lambda: _find_encoder("serializer.class", config.serializer_class, config.serializer_encoding)),
-        _found(problems, lambda: find_legacy_partitioner(config.partitioner_class)),
-    ]
-    if problems:
-        raise config_error(list(dict.fromkeys(problems)))
-    return config, Plugins(*found)
-
-
-def _found(problems: list[str], find: Callable[[], Any]) -> Any:
-    try:
-        return find()
-    except ConfigError as error:
-        problems.append(error.message)
-
-
-def _find_encoder(option: str, wanted: object, encoding: str) -> Serializer:
-    encoders: dict[str, object] = {
-        "DefaultEncoder": "bytes",
-        "StringEncoder": lambda text: str.encode(text, encoding),
-        "IntegerEncoder": "integer",
-        "LongEncoder": "long",
-        "NullEncoder": lambda _: None,
-    }
-    name = wanted.removeprefix("kafka.serializer.") if isinstance(wanted, str) else ""
-    return find_serializer(option, encoders.get(name, wanted))
 
 
 class _Failure(NamedTuple):
@@ -153,10 +57,13 @@ class _Failure(NamedTuple):
 
 
 class EventHandler:
-    """Args:
-    config, plugins: as read_config returns them.
-    producer: made of `config.producer`; not closed here.
-    clock, random: for waits and ages; for partitions of messages without a key.
+    """Serializes and sends.
+
+    Args:
+        config, plugins: as read_config returns them.
+        producer: created with `config.producer`; the caller closes it.
+        clock: for waits and ages.
+        random: for the partitions of messages without a key.
     """
 
     def __init__(
@@ -166,13 +73,18 @@ class EventHandler:
         self._plugins = plugins
         self._producer = producer
         self._clock = clock
-        self._sticky = StickyPartitions(random)  # handling thread only, as the next
-        self._refreshed_ms: int | None = None
+        self._sticky = StickyPartitions(random)  # used by the thread in `handle` only
+        self._refreshed_ms: int | None = None  # used by the thread in `handle` only
         self._abandoned = threading.Event()
         self._back_off = threading.Condition()  # notified by abandon
 
     def serialize(self, messages: Iterable[KeyedMessage]) -> list[SerializedMessage]:
-        """Any thread. Raises SerializationError for the first message that cannot be, TypeError for what is no KeyedMessage."""
+        """Any thread may call this.
+
+        Raises:
+            SerializationError: a message or key cannot be serialized.
+            TypeError: an item is not a KeyedMessage.
+        """
         return [self._serialize(message) for message in messages]
 
     def _serialize(self, message: KeyedMessage) -> SerializedMessage:
@@ -185,19 +97,19 @@ class EventHandler:
             self._clock.wall_ms(),
         )
 
-    # TRIES
+    # DISPATCHES AND RETRIES
 
     def handle(self, messages: Sequence[SerializedMessage]) -> None:
-        """Send, and send again what failed, up to message.send.max.retries times with retry.backoff.ms between.
+        """Send the messages. Retry those that failed up to message.send.max.retries times, after retry.backoff.ms each.
 
-        Whatever the failure was: the old client made no difference. KafkaProducer asks for new metadata by itself when a
-        connection was lost, a partition has no leader, or an answer says that the leader has moved.
+        Every failure is retried, as in the old client. KafkaProducer refreshes metadata by itself if a connection was lost, a
+        partition has no leader, or a response says that the leader has moved.
 
-        Blocks until all is acknowledged or given up: a try takes at most request.timeout.ms for metadata of each new topic, and
-        as much again for the answers to each portion of the partition that has most of them.
+        Blocks until every message is acknowledged or given up. One dispatch takes at most request.timeout.ms for the metadata of
+        each new topic, and request.timeout.ms for each portion of the partition with the most portions.
 
         Raises:
-            FailedToSendMessageError: with the messages that are left, and why.
+            FailedToSendMessageError: with the messages that are left and the causes.
         """
         outstanding: Sequence[SerializedMessage] = messages
         for retries_left in range(self._config.message_send_max_retries, -1, -1):
@@ -205,15 +117,15 @@ class EventHandler:
             failures = self._dispatch(outstanding)
             if not failures:
                 return
-            self._sticky.forget()  # a failure calls for new metadata, and that for another partition
+            self._sticky.forget()  # as in the old client, which refreshed metadata after a failure
             if not retries_left or self._is_closed(failures):
                 raise self._failed(failures)
             outstanding = [message for failure in failures for message in failure.messages]
-            logger.warning("! %s; sending it again, %d retries left", _in_words(failures), retries_left)
+            logger.warning("! %s; retrying, %d retries left", _in_words(failures), retries_left)
             self._wait_before_retry()
 
     def abandon(self) -> None:
-        """Any thread: try nothing again from now on."""
+        """Retry nothing from now on. Any thread may call this."""
         self._abandoned.set()
         with self._back_off:
             self._back_off.notify_all()
@@ -228,7 +140,10 @@ class EventHandler:
                 self._clock.wait(self._back_off, remaining_ms)
 
     def _refresh_if_due(self) -> None:
-        """KafkaProducer fetches metadata anew at that age (metadata.max.age.ms); here, partitions are drawn anew."""
+        """Choose new partitions for messages without a key when metadata reaches topic.metadata.refresh.interval.ms.
+
+        KafkaProducer refreshes the metadata itself at that age (metadata.max.age.ms).
+        """
         interval_ms, now_ms = self._config.topic_metadata_refresh_interval_ms, self._clock.now_ms()
         if self._refreshed_ms is None or 0 <= interval_ms <= now_ms - self._refreshed_ms:
             self._sticky.forget()
@@ -244,9 +159,8 @@ class EventHandler:
         error.__cause__ = failures[0].error
         return error
 
-    # ONE TRY
-
     def _dispatch(self, messages: Sequence[SerializedMessage]) -> list[_Failure]:
+        """Send the messages once, in rounds of one portion for each partition. A partition that fails drops out."""
         failures: list[_Failure] = []
         waiting = self._by_partition(messages, failures)
         while waiting:
@@ -279,7 +193,7 @@ class EventHandler:
         except KafkaError as error:
             if delivery.acknowledged:
                 logger.warning(
-                    "! %s: %d of %d messages were written and will be there twice", to, delivery.acknowledged, delivery.rows
+                    "! %s: %d of %d messages were written; a retry will duplicate them", to, delivery.acknowledged, delivery.rows
                 )
             return error
         return None
@@ -289,7 +203,7 @@ class EventHandler:
     def _by_partition(
         self, messages: Sequence[SerializedMessage], failures: list[_Failure]
     ) -> dict[TopicPartition, deque[SerializedMessage]]:
-        """Messages by where they go, in their order; those for which there is no partition go to `failures`."""
+        """Messages by partition, in their order. Messages for which no partition can be chosen are added to `failures`."""
         topics: dict[str, _TopicPartitions] = {}
         groups: dict[TopicPartition, deque[SerializedMessage]] = {}
         unplaced: dict[str, tuple[list[SerializedMessage], KafkaError]] = {}
@@ -342,7 +256,7 @@ class EventHandler:
 
 @dataclass(frozen=True)
 class _TopicPartitions:
-    """A topic in one try: metadata may change under way, what messages with one key are told may not."""
+    """The partitions of a topic, looked up once per dispatch: metadata may change, but messages with one key stay together."""
 
     partitions: Sequence[PartitionInfo]
     error: KafkaError | None
@@ -355,7 +269,7 @@ class _TopicPartitions:
 def _take_round(
     waiting: dict[TopicPartition, deque[SerializedMessage]],
 ) -> list[tuple[TopicPartition, list[SerializedMessage]]]:
-    """The next portion of each partition, as many as there is memory for; at least one."""
+    """The next portion of each partition, for as many partitions as there is memory for, and at least one."""
     taken: list[tuple[TopicPartition, list[SerializedMessage]]] = []
     room = ROUND_BYTES
     for to, messages in waiting.items():
@@ -368,7 +282,7 @@ def _take_round(
 
 
 def _take_portion(messages: deque[SerializedMessage]) -> tuple[list[SerializedMessage], int]:
-    """Messages that fit into one batch; a larger one alone."""
+    """The next messages that fit into one batch; a message that is larger forms a portion alone."""
     portion = [messages.popleft()]
     size_bytes = portion[0].size_bytes
     while messages and size_bytes + messages[0].size_bytes <= PORTION_BYTES:

@@ -1,6 +1,6 @@
-"""Where the old producer puts a message: Java's hashCode of the key itself, not of its bytes; one random partition without a key.
+"""The old producer's choice of partitions: Java's hashCode of the key object, or one random partition for messages without a key.
 
-Ported code finds its keys in the partitions where the Scala client (0.8.2 to 1.1) put them. Used by event_handler.py.
+Keys go to the same partitions as with the Scala client (0.8.2 to 1.1).
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ _INT_MIN = -(2**31)
 
 
 class StickyPartitions:
-    """The partition of each topic's messages without a key, until `forget`. One thread at a time."""
+    """For each topic the partition of messages without a key, until `forget`. Used by one thread at a time."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
         self._partitions: dict[str, int] = {}
 
     def partition(self, topic: str, available: Sequence[int]) -> int | None:
-        """Where the topic is at, whether or not that is available now; else one drawn from `available`; None if that is empty."""
+        """The topic's current partition, even if it is not available now; if there is none, a random one of `available`."""
         if topic not in self._partitions and available:
             self._partitions[topic] = self._random.choice(available)
         return self._partitions.get(topic)
 
     def forget(self) -> None:
-        """Draw anew for every topic."""
+        """Choose a new partition for every topic."""
         self._partitions.clear()
 
 
 def java_hash_code(key: object) -> int:
-    """What hashCode() returns in Java: of a Boolean, an Integer (a Long beyond 32 bits), a String, or of an array's bytes.
+    """The result of hashCode() in Java for a Boolean, an Integer (a Long beyond 32 bits), a String, or the bytes of an array.
 
     Raises:
-        InvalidRecordError: the key is none of these; give partitioner.class.
+        InvalidRecordError: the key is of another type.
     """
     if isinstance(key, bool):
         return 1231 if key else 1237
@@ -51,8 +51,8 @@ def java_hash_code(key: object) -> int:
     if isinstance(key, bytes | bytearray):
         return _polynomial(1, [byte - 256 if byte > 127 else byte for byte in key])
     raise InvalidRecordError(
-        f"kafka.producer.DefaultPartitioner knows str, bytes, bool and int up to 64 bits, not a key of type {type(key).__name__};"
-        " give a part_key of one of these, or set partitioner.class",
+        "kafka.producer.DefaultPartitioner supports keys of type str, bytes, bool and int up to 64 bits, not"
+        f" {type(key).__name__}; set a part_key of one of these types, or set partitioner.class",
         condition="KAFKA_INVALID_PARTITION",
     )
 
@@ -69,7 +69,7 @@ def _polynomial(start: int, values: Sequence[int]) -> int:
 
 
 def default_partition(key: object, partitions: int) -> int:
-    """kafka.producer.DefaultPartitioner, and for bytes kafka.producer.ByteArrayPartitioner."""
+    """As kafka.producer.DefaultPartitioner, and for bytes as kafka.producer.ByteArrayPartitioner."""
     code = java_hash_code(key)
     return 0 if code == _INT_MIN else abs(code) % partitions
 
@@ -81,8 +81,8 @@ def find_legacy_partitioner(wanted: object) -> LegacyPartitioner:
     """The function that `partitioner.class` names.
 
     Args:
-        wanted: one of Kafka's two old classes; a callable (key, partitions) -> partition; an object with a method `partition` of
-            that kind, or a class of such objects, made without arguments; or the dotted name of one of these.
+        wanted: the name of one of Kafka's two old classes; a callable (key, partitions) -> partition; an object with such a
+            method `partition`, or a class of such objects whose constructor takes no arguments; or the dotted name of one.
 
     Raises:
         ConfigError: it cannot be loaded, or is none of these.
@@ -94,7 +94,7 @@ def find_legacy_partitioner(wanted: object) -> LegacyPartitioner:
         try:
             found = found()
         except Exception as error:
-            raise ConfigError(f"partitioner.class={wanted} cannot be made without arguments: {error!r}") from error
+            raise ConfigError(f"partitioner.class={wanted} cannot be instantiated without arguments: {error!r}") from error
     method = getattr(found, "partition", found)
     if not callable(method) or isinstance(method, type):
         raise ConfigError(f"partitioner.class={wanted} is neither a callable (key, partitions) nor has a method partition")

@@ -6,11 +6,11 @@
     producer.send(KeyedMessage("orders", b"key", b"message"))
     producer.close()
 
-producer.type=sync dispatches in the caller, one caller at a time. producer.type=async puts messages into a bounded queue, from
-which one thread dispatches them. What a dispatch is (partitions, tries, failures) is event_handler.py's business.
-Laws: messages leave the queue in the order in which they came in; what close() finds in it is sent; what could not be sent is
-told, to the caller of send() in sync mode, in async mode to `on_error` and to the log. Where the old client waited for ever, the
-limit is LONGEST_WAIT_MS. New code uses KafkaProducer.
+With producer.type=sync, the caller's thread dispatches messages, one caller at a time. With producer.type=async, messages go into
+a bounded queue, from which one thread dispatches them. event_handler.py does the dispatch: partitions, retries, failures.
+Laws: messages leave the queue in the order in which they were put in; close() sends those that are still in it; messages that
+could not be sent are reported, in sync mode to the caller of send(), in async mode to `on_error` and the log. Where the old
+client waited without a limit, the limit is LONGEST_WAIT_MS. New code should use KafkaProducer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from typing import NamedTuple, Protocol
 from spark_kafka_sink.clock import Clock, wait_seconds
 from spark_kafka_sink.errors import FailedToSendMessageError, KafkaError, KafkaTimeoutError, ProducerClosedError, QueueFullError
 from spark_kafka_sink.legacy.config import conceal_legacy
-from spark_kafka_sink.legacy.event_handler import EventHandler, KeyedMessage, SerializedMessage, read_config
+from spark_kafka_sink.legacy.event_handler import EventHandler
+from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
+from spark_kafka_sink.legacy.plugins import read_config
 from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.producer import CLOSE_MARGIN_MS, KafkaProducer
 
@@ -34,23 +36,23 @@ __all__ = ["KeyedMessage", "Producer"]
 
 logger = logging.getLogger(__name__)
 
-LONGEST_WAIT_MS = 600_000  # longer than a dispatch takes that runs into every time-out
-_IDLE_WAIT_MS = 3_600_000  # a thread with nothing to do looks up so often
+LONGEST_WAIT_MS = 600_000  # longer than a dispatch in which everything times out
+_IDLE_WAIT_MS = 3_600_000  # an idle thread wakes up this often
 
 OnError = Callable[[KafkaError, Sequence[KeyedMessage]], None]
 
 
 class Producer:
-    """Any thread may use it.
+    """The old producer. Any thread may use it.
 
     Args:
-        config: by the old client's keys ("metadata.broker.list", "producer.type", …); values may be strings.
-        on_error: async only: called on the send thread, with the error and the messages that were given up. It may send again,
-            but finds a full queue full, since it would wait for its own thread. What it raises is logged.
+        config: values by the old client's keys ("metadata.broker.list", "producer.type", …); values may be strings.
+        on_error: in async mode, called on the send thread with the error and the messages that were given up. It may call send,
+            which never waits there: if the queue is full, it raises QueueFullError at once. Exceptions of on_error are logged.
         clock, random: for tests.
 
     Raises:
-        ConfigError: naming all problems at once. Nothing has been started then.
+        ConfigError: with all problems of the configuration. Nothing has been started.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Producer:
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
-        config = conceal_legacy(config)  # what a traceback shows of this frame, too
+        config = conceal_legacy(config)  # a traceback with locals shows this variable too
         self._config, plugins = read_config(config)
         clock = clock or Clock()
         self._generation = forks.generation()
@@ -87,28 +89,28 @@ class Producer:
     def send(self, *messages: KeyedMessage) -> None:
         """sync: send the messages and wait until all are acknowledged. async: put them into the queue.
 
-        Blocks in sync mode for other callers and as EventHandler.handle does; in async mode while the queue is full, for each
-        message as queue.enqueue.timeout.ms says.
+        Blocks in sync mode while other callers send, and as EventHandler.handle does. Blocks in async mode while the queue is
+        full, for at most queue.enqueue.timeout.ms for each message.
 
         Raises:
-            SerializationError: a message or key is not what the serializers take; none of the messages has been sent.
-            FailedToSendMessageError: sync: some messages are not acknowledged after the last retry; it holds them.
-            QueueFullError: async: no room in time; says how many of the messages are in the queue.
+            SerializationError: the serializers do not accept a message or key; none of the messages has been sent.
+            FailedToSendMessageError: sync: some messages are not acknowledged after the last retry; it contains them.
+            QueueFullError: async: the queue stayed full; contains how many of the messages are in the queue.
             KafkaTimeoutError: sync: another caller's dispatch takes longer than LONGEST_WAIT_MS.
-            ProducerClosedError: the producer is closed, or was while this waited.
+            ProducerClosedError: the producer is closed, or was closed while this call waited.
         """
         forks.check_not_forked(self._generation, f"the producer {self.client_id}")
         self._mode.send(self._handler.serialize(messages))
 
     def close(self, timeout_ms: int | None = None) -> None:
-        """Refuse further messages, send what is in the queue, end the thread and close all connections.
+        """Reject further messages, send those in the queue, end the thread and close all connections.
 
-        Blocks at most `timeout_ms` (LONGEST_WAIT_MS if not given) and a few seconds more; when the time is over, messages that
-        are left are given up and told as any others that could not be sent. Called from `on_error`, it returns at once, and the
-        thread ends when the queue is empty. Calling it again does nothing more.
+        Blocks for at most `timeout_ms` (default: LONGEST_WAIT_MS) and a few seconds more. Messages that are left then are given
+        up and reported as others that could not be sent. If `on_error` calls it, it returns at once, and the thread ends when the
+        queue is empty. A second call has no effect.
         """
         if forks.is_forked(self._generation):
-            return  # everything here is the parent's
+            return  # the thread and the connections belong to the parent process
         limit_ms = LONGEST_WAIT_MS if timeout_ms is None else timeout_ms
         if self._mode.close(limit_ms):
             return
@@ -124,14 +126,14 @@ class Producer:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Producer({getattr(self, 'client_id', 'not made')})"  # a traceback with locals may show a half-made one
+        return f"Producer({getattr(self, 'client_id', 'not made')})"  # in a traceback with locals, __init__ may be unfinished
 
 
 class _Mode(Protocol):
     def send(self, messages: Sequence[SerializedMessage]) -> None: ...
 
     def close(self, timeout_ms: int) -> bool:
-        """Refuse messages and finish. False if something is still under way after that time."""
+        """Reject further messages and finish. False if messages are still being sent after that time."""
         ...
 
 
@@ -139,13 +141,13 @@ class _Mode(Protocol):
 
 
 class SyncDispatch:
-    """producer.type=sync. `at_end` is called when the last dispatch is over; again when closed again."""
+    """producer.type=sync. Each `close` calls `at_end` when the last dispatch is over."""
 
     def __init__(self, handler: EventHandler, at_end: Callable[[], None]) -> None:
         self._handler = handler
         self._at_end = at_end
         self._closed = threading.Event()
-        self._dispatching = threading.Lock()  # held for a whole dispatch: a partition's messages keep the order of the calls
+        self._dispatching = threading.Lock()  # held for a whole dispatch, so that messages keep the order of the calls
 
     def send(self, messages: Sequence[SerializedMessage]) -> None:
         self._check_open()
@@ -185,10 +187,10 @@ class _Queued(NamedTuple):
 
 
 class SendQueue:
-    """Messages in order, at most `capacity`; taken `batch_messages` at a time, or fewer once the oldest has waited `max_ms`.
+    """At most `capacity` messages in order. `take` returns `batch_messages` of them, or fewer if the oldest has waited `max_ms`.
 
-    Closing it stands for the old client's shutdown message, which had to find room: what is in the queue is taken without
-    waiting for more, and nothing comes in any more.
+    Closing the queue replaces the old client's shutdown message, for which the queue had to have room. A closed queue accepts no
+    messages, and `take` returns those that are left without waiting.
     """
 
     def __init__(self, capacity: int, batch_messages: int, max_ms: int, clock: Clock) -> None:
@@ -201,7 +203,7 @@ class SendQueue:
         self._closed = False
 
     def put(self, message: SerializedMessage, timeout_ms: int) -> bool:
-        """Wait at most `timeout_ms` for room; false if there is none. Raises ProducerClosedError."""
+        """Wait for room for at most `timeout_ms`; False if the queue is still full. Raises ProducerClosedError."""
         until_ms = self._clock.now_ms() + timeout_ms
         with self._changed:
             while not self._closed and len(self._queued) >= self._capacity:
@@ -216,7 +218,7 @@ class SendQueue:
             return True
 
     def take(self) -> list[SerializedMessage]:
-        """The next messages, waiting until they are due; nothing only when the queue is closed and empty. The send thread."""
+        """Wait for the next messages. Empty only if the queue is closed and empty. Called by the send thread only."""
         with self._changed:
             while (delay_ms := self._delay_ms_locked()) > 0:
                 self._clock.wait(self._changed, delay_ms)
@@ -242,7 +244,7 @@ class SendQueue:
 
 
 class ProducerSendThread:
-    """producer.type=async. `at_end` is called once, on the thread, when it has sent everything."""
+    """producer.type=async. The thread calls `at_end` once, when it has sent everything."""
 
     def __init__(
         self,
@@ -258,7 +260,7 @@ class ProducerSendThread:
         self._enqueue_timeout_ms = LONGEST_WAIT_MS if enqueue_timeout_ms < 0 else enqueue_timeout_ms
         self._on_error = on_error
         self._at_end = at_end
-        # A daemon: an interpreter that ends without close() must not hang on a broker; what is in the queue is lost then.
+        # A daemon thread, so that an interpreter that ends without close() does not wait for a broker. The queue is lost then.
         self._thread = threading.Thread(target=self._run, name=f"ProducerSendThread-{client_id}", daemon=True)
 
     def start(self) -> None:
@@ -284,7 +286,7 @@ class ProducerSendThread:
     def close(self, timeout_ms: int) -> bool:
         self._queue.close()
         if self._is_this_thread():
-            return True  # it is about to
+            return True  # called from on_error; the thread ends after the queue is empty
         self._thread.join(wait_seconds(timeout_ms))
         return not self._thread.is_alive()
 
@@ -302,13 +304,13 @@ class ProducerSendThread:
         try:
             self._handler.handle(messages)
         except FailedToSendMessageError as error:
-            self._tell(error, error.messages)
+            self._report(error, error.messages)
         except Exception as error:
             logger.exception("! dispatching %d messages", len(messages))
-            told = KafkaError(f"dispatching failed: {error!r}; some of the messages may have been sent")
-            self._tell(told, [message.original for message in messages])
+            failure = KafkaError(f"dispatching failed: {error!r}; some of the messages may have been sent")
+            self._report(failure, [message.original for message in messages])
 
-    def _tell(self, error: KafkaError, messages: Sequence[KeyedMessage]) -> None:
+    def _report(self, error: KafkaError, messages: Sequence[KeyedMessage]) -> None:
         logger.error("! %d messages are given up: %s", len(messages), error)
         if self._on_error is None:
             return

@@ -1,9 +1,9 @@
-"""Work that may block (DNS, a token endpoint, a Kerberos server), done beside the Sender's thread, which must not wait for it.
+"""Work that may block (DNS, a token endpoint, a Kerberos server), done on threads of its own, so that the Sender need not wait.
 
-A handshake yields Background(work), a new connection needs a name resolved; NetworkClient starts it here and goes on with its
-other connections until the outcome is there. Each work has a daemon thread of its own: one that hangs in foreign code keeps
-nothing else from going on, and nobody waits for it longer than the time-out of the connection that needs it.
-Law: what `work` raises leaves this file as an AuthenticationError without the frames of the thread, whose locals may be secrets.
+A handshake yields Background(work), or a new connection needs a name looked up. ConnectionSetup starts the work here, and the
+client goes on with its other connections until the outcome arrives. Each work runs on its own daemon thread: one that hangs in
+foreign code blocks nothing else, and the connection that needs it gives up after its own time-out.
+Law: an exception of `work` leaves this file as a KafkaError without the thread's frames, whose locals may be secrets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import AuthenticationError, KafkaError, NetworkErro
 
 
 class Background(NamedTuple):
-    """What a handshake yields to have `work()` done; it is sent the result, or thrown a KafkaError."""
+    """A handshake yields this to have `work()` run; it receives the result, or the KafkaError is raised in it."""
 
     work: Callable[[], Any]
 
@@ -29,7 +29,7 @@ class Outcome(NamedTuple):
 
 
 class Worker(Protocol):
-    """What NetworkClient needs; tests hand in one without threads."""
+    """What ConnectionSetup needs; tests pass one without threads."""
 
     def start(self, node_id: int, work: Callable[[], Any], deadline_ms: int, *, key: object = None) -> None: ...
     def finished(self) -> list[tuple[int, Outcome]]: ...
@@ -37,24 +37,24 @@ class Worker(Protocol):
     def forget(self, node_id: int) -> None: ...
 
 
-# Work that others wait for is given up after this time. The resolver of glibc reads answers over TCP without any time-out.
+# After this time a work with the same key is started again. glibc's resolver reads answers over TCP without any time-out.
 HANGS_AFTER_MS = 300_000
 
 
 class BackgroundWorker:
-    """Sender thread only. `wakeup` is called when a work is done, by its thread."""
+    """Sender thread only. The work's thread calls `wakeup` when the work is done."""
 
     def __init__(self, wakeup: Callable[[], None], clock: Clock | None = None) -> None:
         self._wakeup = wakeup
         self._clock = clock or Clock()
         self._lock = threading.Lock()  # guards the two below
         self._outcomes: dict[object, Outcome] = {}  # by the token of its start
-        self._tokens: dict[object, tuple[object, int]] = {}  # key -> token of the work that is being done, when it is given up
+        self._tokens: dict[object, tuple[object, int]] = {}  # key -> token of the running work, time to start another
         self._running: dict[int, tuple[object, int]] = {}  # node id -> token, deadline
 
     def start(self, node_id: int, work: Callable[[], Any], deadline_ms: int, *, key: object = None) -> None:
-        """One at a time for each node. While work of the same key is being done, its outcome is waited for instead: what hangs
-        and is asked for again and again takes one thread, and another one each HANGS_AFTER_MS.
+        """One at a time for each node. If work with the same key is running, the node waits for its outcome, and no thread is
+        started: work that hangs and is requested repeatedly takes one thread, and one more each HANGS_AFTER_MS.
         """
         now_ms = self._clock.now_ms()
         with self._lock:
@@ -68,8 +68,8 @@ class BackgroundWorker:
         if is_new:
             try:
                 _in_a_thread(lambda: self._done(token, outcome_of(work), key))
-            except RuntimeError as error:  # too many threads or processes, or the interpreter ends
-                self._done(token, Outcome(None, NetworkError(f"no thread for what may block: {error}")), key)
+            except RuntimeError as error:  # too many threads or processes, or the interpreter is shutting down
+                self._done(token, Outcome(None, NetworkError(f"no background thread could be started: {error}")), key)
 
     def _done(self, token: object, outcome: Outcome, key: object) -> None:
         with self._lock:
@@ -79,7 +79,7 @@ class BackgroundWorker:
         self._wakeup()
 
     def finished(self) -> list[tuple[int, Outcome]]:
-        """Node ids whose work is done, and what came of it; each once. What nobody waits for any more is dropped."""
+        """The node ids whose work is done, with the outcome; each once. Outcomes that no node waits for are dropped."""
         if not self._running and not self._outcomes:
             return []
         with self._lock:
@@ -97,7 +97,7 @@ class BackgroundWorker:
 
 
 def outcome_of(work: Callable[[], Any]) -> Outcome:
-    """Do it, here and now."""
+    """Run `work` on this thread."""
     try:
         return Outcome(work(), None)
     except KafkaError as error:
@@ -109,7 +109,7 @@ def outcome_of(work: Callable[[], Any]) -> Outcome:
 
 
 def outcome_within(work: Callable[[], Any], timeout_ms: int) -> Outcome | None:
-    """Wait for it, but no longer than `timeout_ms`; then None."""
+    """Run `work` on a thread and wait at most `timeout_ms`; None if it has not finished by then."""
     outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
     _in_a_thread(lambda: outcomes.put(outcome_of(work)))
     try:

@@ -1,6 +1,6 @@
 """How long to wait before the next attempt: doubles with each failure, up to a limit, plus or minus a fifth.
 
-The jitter keeps many clients from coming back in the same instant (KIP-144, KIP-580).
+The jitter keeps many clients from retrying at the same moment (KIP-144, KIP-580).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class ExponentialBackoff:
         self._initial_ms = min(initial_ms, max_ms)
         self._max_ms = max_ms
         self._random = random
-        # Number of doublings until max_ms; a larger exponent would only overflow.
+        # The number of doublings until max_ms; a larger exponent could overflow.
         self._max_exponent = math.log2(max_ms / max(initial_ms, 1)) if max_ms > initial_ms else 0.0
 
     def backoff_ms(self, failures: int) -> int:
-        """The delay after `failures` earlier failures. Without room to grow it is constant and has no jitter."""
+        """The delay after `failures` earlier failures. If it cannot grow, it is constant and has no jitter."""
         if not self._max_exponent:
             return self._initial_ms
         delay = self._initial_ms * math.pow(2, min(failures, self._max_exponent))

@@ -1,4 +1,4 @@
-"""What is known of the brokers and topics at one moment. A Cluster never changes; Metadata replaces it.
+"""What is known about brokers and topics at one moment. A Cluster never changes; Metadata replaces it.
 
 Any thread may read any Cluster without a lock.
 """
@@ -16,7 +16,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 
 def address_text(host: str, port: int) -> str:
-    """host:port, for logs and errors: brokers may tell any text as a host."""
+    """host:port, for logs and errors. Escaped, since a broker may name any text as a host."""
     return f"{printable(host)}:{port}"
 
 
@@ -40,7 +40,7 @@ class Node(NamedTuple):
 class PartitionInfo(NamedTuple):
     topic: str
     partition: int
-    leader: int | None  # node id, which may be of a node whose address is unknown; None while there is no leader
+    leader: int | None  # a node id, perhaps of a node whose address is unknown; None while there is no leader
     leader_epoch: int | None
     replicas: tuple[int, ...] = ()
     in_sync_replicas: tuple[int, ...] = ()
@@ -74,9 +74,9 @@ class Cluster:
     ) -> None:
         self.nodes: tuple[Node, ...] = tuple(nodes)
         self.cluster_id = cluster_id
-        self.is_bootstrap = is_bootstrap  # nodes are bootstrap.servers; no broker has answered since
+        self.is_bootstrap = is_bootstrap  # the nodes are bootstrap.servers; no broker has answered yet
         self._nodes = {node.id: node for node in self.nodes}
-        self.topics = MappingProxyType(dict(topics))  # every topic that an answer told something about, be it an error
+        self.topics = MappingProxyType(dict(topics))  # every topic that an answer mentioned, even with an error
         self._available: dict[str, tuple[PartitionInfo, ...]] = {}  # filled on demand; filling twice gives the same
 
     def node(self, node_id: int) -> Node | None:
@@ -115,12 +115,12 @@ class Cluster:
         return None if info is None else info.leader_epoch
 
     def topic_id(self, topic: str) -> UUID | None:
-        """None when the topic is unknown or its brokers do not know ids."""
+        """None when the topic is unknown or the brokers do not support topic ids."""
         found = self.topics.get(topic)
         return None if found is None else found.id
 
     def topic_error(self, topic: str) -> ErrorCode | None:
-        """The error that the last answer about this topic carried."""
+        """The error in the last answer about this topic."""
         found = self.topics.get(topic)
         return None if found is None else found.error
 

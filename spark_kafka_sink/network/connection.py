@@ -1,9 +1,9 @@
 """One connection's protocol without a socket: requests in, bytes out; bytes in, responses out.
 
-`send` frames a request and remembers it; `receive_data` takes bytes in pieces of any size and returns the responses that are
+`send` frames a request and remembers it; `receive_data` takes bytes in pieces of any size and returns the responses that they
 complete. NetworkClient decides what is sent, Selector moves the bytes.
-Laws: a broker answers in the order of the requests, so every correlation id is known in advance; a frame's size is compared
-with what its API may take before anything is reserved for it; after a violation `error` is set, and nothing more is read.
+Laws: a broker answers in the order of the requests, so every correlation id is known in advance; the size of a frame is compared
+with the limit of its API before memory is reserved for it; a violation sets `error`, and nothing is read after it.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ class Connection:
         self._client_id = client_id
         self._peer = peer
         self._next_correlation_id = 0
-        self.last_correlation_id = -1  # of what was sent last; for logs
+        self.last_correlation_id = -1  # of the request that was sent last; for logs
         self._pending: deque[_Pending] = deque()  # oldest first
         self._received = bytearray()  # the start of a frame that is not complete
-        self._told_of: set[ApiKey] = set()  # APIs in whose responses bytes followed the last field
+        self._logged_surplus: set[ApiKey] = set()  # APIs with a response that had bytes after its last field
         self.error: ProtocolError | AuthenticationError | None = None  # why this connection cannot be used any more
 
     def send(self, message: Request[Any], version: int, *, expect_response: bool = True) -> list[Buffer]:
-        """The frame to write. Opaque buffers of the message are in it by reference.
+        """The frame to write. It refers to the opaque buffers of the message and does not copy them.
 
         Raises:
-            UnsupportedVersionError: the version cannot carry the message; nothing is to be written.
+            UnsupportedVersionError: the version cannot carry the message; nothing must be written.
             ProtocolError: a value does not fit its field.
         """
         body = message.encode(version)
@@ -84,7 +84,7 @@ class Connection:
         return bool(self._pending)
 
     def receive_data(self, data: Buffer) -> list[Response]:
-        """Responses that `data` completes, in order. Look at `error` afterwards: it may be set by what follows them."""
+        """Responses that `data` completes, in order. Check `error` afterwards: bytes behind the responses may have set it."""
         self._received += data
         responses: list[Response] = []
         try:
@@ -105,12 +105,12 @@ class Connection:
                 condition="KAFKA_SSL_AUTHENTICATION_FAILED",
             )
         if not self._pending:
-            raise ProtocolError(f"the broker announces a response of {size:,} bytes though no request waits for one")
+            raise ProtocolError(f"the broker announces a response of {size:,} bytes, but no request waits for one")
         api_key = self._pending[0].api_key
         limit = API_TABLE[api_key].max_response_bytes
         if not 0 <= size <= limit:
             raise ProtocolError(
-                f"the broker announces a response of {size:,} bytes to {api_key.name}, more than {limit:,} are never expected;"
+                f"the broker announces a response of {size:,} bytes to {api_key.name}, which is never larger than {limit:,};"
                 " is this a Kafka listener with the security protocol of this client?"
             )
         end = _SIZE.size + size
@@ -126,21 +126,21 @@ class Connection:
         correlation_id = read_response_header(reader, pending.api_key, pending.version)
         if correlation_id != pending.correlation_id:
             raise ProtocolError(
-                f"the broker answered request {correlation_id}, but the oldest that waits is {pending.correlation_id}"
+                f"the broker answered request {correlation_id}, but the oldest unanswered one is {pending.correlation_id}"
                 f" ({pending.api_key.name} v{pending.version})"
             )
         message = pending.response_type.read(pending.version, reader)
-        self._tell_of_surplus(pending, reader.remaining())
+        self._log_surplus(pending, reader.remaining())
         return Response(correlation_id, pending.version, message)
 
-    def _tell_of_surplus(self, pending: _Pending, surplus_bytes: int) -> None:
-        """Bytes after the last field are ignored, as the Java client and librdkafka do: some brokers that are not Apache Kafka
-        send them (librdkafka's mock cluster ends Metadata with one byte too many). Told once for each API.
+    def _log_surplus(self, pending: _Pending, surplus_bytes: int) -> None:
+        """Log bytes after the last field, once for each API. They are ignored, as the Java client and librdkafka do: some brokers
+        that are not Apache Kafka send them (librdkafka's mock cluster ends Metadata with one byte too many).
         """
-        if surplus_bytes and pending.api_key not in self._told_of:
-            self._told_of.add(pending.api_key)
+        if surplus_bytes and pending.api_key not in self._logged_surplus:
+            self._logged_surplus.add(pending.api_key)
             log.debug(
-                "! %s: ignoring %d bytes after the last field of %s v%d (told once per connection)",
+                "! %s: ignoring %d bytes after the last field of %s v%d (logged once per connection)",
                 self._peer,
                 surplus_bytes,
                 pending.response_type.__name__,

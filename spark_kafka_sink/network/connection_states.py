@@ -1,6 +1,6 @@
-"""The state of the connection to each node, and when the next thing may be tried.
+"""The state of the connection to each node, and when the next attempt is allowed.
 
-Sender thread only. Holds no sockets: NetworkClient tells it what happened, and asks what is allowed.
+Sender thread only. Holds no sockets: NetworkClient reports what happened, and asks what is allowed.
 
     (no entry) ──connecting──> CONNECTING ──checking_api_versions──> CHECKING_API_VERSIONS ──ready──> READY
                                    └───────────────┴───── disconnected ────────┴──> DISCONNECTED ──connecting──> …
@@ -15,24 +15,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from random import Random
-from typing import Any
 
+from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import address_text
+from spark_kafka_sink.network.transport import Address
 
 log = logging.getLogger(__name__)
-
-FOREVER_MS = 1 << 60
-
-Address = Any  # what a resolver returns and the transport connects to
 
 
 class ConnectionState(Enum):
     CONNECTING = auto()
     CHECKING_API_VERSIONS = auto()
     READY = auto()
-    REAUTHENTICATING = auto()  # logs in again, and takes no requests meanwhile
+    REAUTHENTICATING = auto()  # logging in again; takes no other requests
     DISCONNECTED = auto()
     AUTHENTICATION_FAILED = auto()
 
@@ -60,12 +57,12 @@ class _NodeState:
     state: ConnectionState = ConnectionState.DISCONNECTED
     last_attempt_ms: int = 0
     failed_attempts: int = 0  # disconnects since the last READY
-    failed_connects: int = 0  # of these, attempts that were never established
+    failed_connects: int = 0  # of these, attempts whose TCP connection was never established
     throttled_until_ms: int = 0
-    attempts_in_vain: int = 0  # since we were last accepted: attempts that ended before READY, for whatever reason
-    refusals: int = 0  # since we were last accepted: attempts in which one side did not accept the other
+    attempts_in_vain: int = 0  # since the node last accepted us: attempts that ended before READY, for any reason
+    refusals: int = 0  # since the node last accepted us: attempts in which authentication failed, on either side
     authentication_error: AuthenticationError | None = None
-    addresses: Sequence[Address] = ()  # not tried yet, or being tried; resolved again when exhausted
+    addresses: Sequence[Address] = ()  # of the host name; looked up again when all have been tried
     address_index: int = 0
     last_address: Address | None = field(default=None)
 
@@ -101,13 +98,13 @@ class ClusterConnectionStates:
         return node is None or (node.state in _DISCONNECTED and now_ms - node.last_attempt_ms >= node.reconnect_backoff_ms)
 
     def connection_delay_ms(self, node_id: int, now_ms: int) -> int:
-        """How long until trying makes sense. Once connected, events tell, so that is forever."""
+        """How long until an attempt is allowed or times out; NEVER_MS once connected."""
         node = self._nodes.get(node_id)
         if node is None:
             return 0
         if node.state in _DISCONNECTED:
             return max(node.last_attempt_ms + node.reconnect_backoff_ms - now_ms, 0)
-        return node.setup_timeout_ms if node.state is ConnectionState.CONNECTING else FOREVER_MS
+        return node.setup_timeout_ms if node.state is ConnectionState.CONNECTING else NEVER_MS
 
     def poll_delay_ms(self, node_id: int, now_ms: int) -> int:
         throttle_ms = self.throttle_delay_ms(node_id, now_ms)
@@ -133,20 +130,17 @@ class ClusterConnectionStates:
         node = self._nodes.get(node_id)
         return node is not None and node.state is ConnectionState.READY and node.throttled_until_ms <= now_ms
 
-    def has_ready_nodes(self, now_ms: int) -> bool:
-        return any(self.is_ready(node_id, now_ms) for node_id in self._nodes)
-
     def authentication_error(self, node_id: int) -> AuthenticationError | None:
         node = self._nodes.get(node_id)
         return None if node is None else node.authentication_error
 
     def refusals(self, node_id: int) -> int:
-        """How often in a row the node did not let us in, or was not to be trusted; 0 once it has accepted us."""
+        """In how many attempts in a row authentication failed; 0 once the node has accepted us."""
         node = self._nodes.get(node_id)
         return 0 if node is None else node.refusals
 
     def is_shut_out(self, node_id: int) -> bool:
-        """Whether the node refused us, or could not be reached, when it was last tried."""
+        """Whether the last attempt failed: authentication failed, or the node could not be reached."""
         node = self._nodes.get(node_id)
         return node is not None and node.state is not _C.READY and node.refusals + node.attempts_in_vain > 0
 
@@ -165,23 +159,23 @@ class ClusterConnectionStates:
         ]
 
     def next_setup_timeout_ms(self, now_ms: int) -> int:
-        """How long until nodes_with_setup_timeout() will have something."""
+        """How long until nodes_with_setup_timeout() will not be empty."""
         connecting = [node for node in self._nodes.values() if node.state is ConnectionState.CONNECTING]
         delays = (node.last_attempt_ms + node.setup_timeout_ms + 1 - now_ms for node in connecting)
-        return max(min(delays, default=FOREVER_MS), 0)
+        return max(min(delays, default=NEVER_MS), 0)
 
     def host(self, node_id: int) -> str:
         return self._nodes[node_id].host
 
     def address_text(self, node_id: int) -> str:
-        """host:port, as configured or as the brokers told, for logs and errors."""
+        """host:port, as configured or as metadata names it, for logs and errors."""
         node = self._nodes[node_id]
         return address_text(node.host, node.port)
 
     # ---- events --------------------------------------------------------------------------------------------------------------
 
     def connecting(self, node_id: int, now_ms: int, host: str, port: int) -> None:
-        """A connection is being tried. A node whose address changed starts afresh, without the failures of the old one."""
+        """An attempt begins. A node whose address changed starts without the failures of its old address."""
         node = self._nodes.get(node_id)
         if node is None or (node.host, node.port) != (host, port):
             if node is not None:
@@ -194,7 +188,7 @@ class ClusterConnectionStates:
         node.last_attempt_ms = now_ms
 
     def current_address(self, node_id: int) -> Address | None:
-        """The address to try now; None when there is none left, and the name is to be resolved."""
+        """The address to try now; None when no address is left and the name has to be looked up."""
         node = self._nodes[node_id]
         if not node.addresses:
             return None
@@ -202,10 +196,10 @@ class ClusterConnectionStates:
         return node.last_address
 
     def resolved(self, node_id: int, addresses: Sequence[Address], now_ms: int) -> None:
-        """The name has these addresses, at least one. The first to be tried gets the whole set-up time-out."""
+        """The name has these addresses, at least one. The attempt with the first address gets the whole set-up time-out."""
         node = self._nodes[node_id]
         node.addresses = addresses
-        # Do not return at once to the address that was just lost: its host may be what is broken.
+        # Do not retry the address that was just lost first: its host may be broken.
         node.address_index = 1 if len(addresses) > 1 and addresses[0] == node.last_address else 0
         node.last_attempt_ms = now_ms
 
@@ -220,7 +214,7 @@ class ClusterConnectionStates:
             node.setup_timeout_ms = self._setup_timeout.backoff_ms(node.failed_connects)
         else:
             self._reset_setup_timeout(node)
-            node.addresses = ()  # it was connected: the name may point elsewhere by now
+            node.addresses = ()  # the node was connected: its name may have other addresses now
         if node.state not in _DISCONNECTED:
             node.transition_to(ConnectionState.DISCONNECTED)
 
@@ -233,7 +227,7 @@ class ClusterConnectionStates:
         node.setup_timeout_ms = self._setup_timeout.backoff_ms(0)
 
     def authentication_failed(self, node_id: int, now_ms: int, error: AuthenticationError, *, attempts: int = 1) -> None:
-        """Args: attempts, that it took to find out."""
+        """Args: attempts, the number of attempts that ended with this result."""
         node = self._nodes[node_id]
         node.authentication_error = error
         node.refusals += attempts
@@ -257,19 +251,16 @@ class ClusterConnectionStates:
         self._reset_setup_timeout(node)
 
     def accepted(self, node_id: int) -> None:
-        """Beyond READY: the login was accepted, or a request has been answered without one."""
+        """After READY: the login was accepted, or the node has answered a request without a login."""
         node = self._nodes[node_id]
         node.authentication_error = None
         node.refusals = node.attempts_in_vain = 0
 
     def throttle(self, node_id: int, until_ms: int) -> None:
-        """The broker does not read before `until_ms`. A throttle that is longer already stays."""
+        """The broker does not read from the connection before `until_ms`. A longer throttle stays in force."""
         node = self._nodes.get(node_id)
         if node is not None:
             node.throttled_until_ms = max(node.throttled_until_ms, until_ms)
-
-    def remove(self, node_id: int) -> None:
-        self._nodes.pop(node_id, None)
 
 
 def _move_to_next_address(node: _NodeState) -> None:

@@ -1,8 +1,8 @@
-"""What a new connection says before it may be used, as a generator that reads like the protocol page.
+"""The requests that a new connection sends before it is ready, as a generator that reads like the protocol page.
 
-`handshake()` yields requests and receives their responses; what it returns is what the connection then knows of its broker.
-With SASL it logs in first, and `authenticate()` does so again before the session ends (KIP-368), on the open connection.
-It computes only: NetworkClient sends what it yields, has work done that may block, and keeps the time.
+`handshake()` yields requests and receives their responses; it returns a Session, what the connection then knows about its broker.
+With SASL it logs in first. `authenticate()` logs in again on the open connection before the session ends (KIP-368).
+The generators only compute: ConnectionSetup sends what they yield, starts work that may block, and watches the time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,8 @@ from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticat
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from spark_kafka_sink.protocol.schema import Request
 
-SOFTWARE_NAME = (
-    "pykafka-sink"  # brokers count clients by name and version (KIP-511); letters, digits, - and . only, or they refuse
-)
-
-
-_NO_MECHANISM = "NONE"
+SOFTWARE_NAME = "pykafka-sink"  # for brokers' metrics (KIP-511); they reject a name with other than letters, digits, - and .
+_NO_MECHANISM = "NONE"  # not the name of any mechanism
 
 
 class HandshakeRequest(NamedTuple):
@@ -39,31 +35,31 @@ Step = HandshakeRequest | Background
 
 
 class Session(NamedTuple):
-    """What a connection knows of its broker when it is ready."""
+    """What a connection knows about its broker when it is ready."""
 
     api_versions: NodeApiVersions
-    lifetime_ms: int = 0  # authenticate again before it is over; 0: never
-    mechanisms: tuple[str, ...] = ()  # with doubts: of logins that the broker may demand
+    lifetime_ms: int = 0  # authenticate again before it ends; 0: the session does not end
+    mechanisms: tuple[str, ...] = ()  # SASL mechanisms that the listener offers, if it was asked
 
 
-# It is sent the response to each request, and the result of each work.
+# Receives the response to each request, and the result of each work.
 Handshake = Generator[Step, Any, Session]
 
 
 class NodeApiVersions:
-    """The versions that one broker speaks."""
+    """The API versions that one broker supports."""
 
     def __init__(self, response: ApiVersionsResponse) -> None:
         self._ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
         self.finalized_features = {feature.name: feature.max_version_level for feature in response.finalized_features}
-        self.finalized_features_epoch = response.finalized_features_epoch  # grows with each change; -1: the broker does not tell
+        self.finalized_features_epoch = response.finalized_features_epoch  # grows with each change; -1: not reported
 
     def max_version(self, api_key: ApiKey) -> int:
         """The newest version that the broker speaks; -1 when it does not know the API."""
         return self._ranges.get(api_key, (0, -1))[1]
 
     def latest_usable_version(self, api_key: ApiKey, max_version: int | None = None) -> int:
-        """The newest version that the broker and we speak, and that is not above `max_version`.
+        """The newest version that the broker and this client support, and that is not above `max_version`.
 
         Raises:
             UnsupportedVersionError: there is none.
@@ -73,7 +69,7 @@ class NodeApiVersions:
         their_min, their_max = self._ranges.get(api_key, (0, -1))
         usable = min(newest, their_max)
         if usable < max(ours.min_version, their_min):
-            theirs = f"speaks {their_min} to {their_max}" if api_key in self._ranges else "does not know it"
+            theirs = f"supports {their_min} to {their_max}" if api_key in self._ranges else "does not support it"
             raise UnsupportedVersionError(
                 f"no version of {api_key.name} in common: the broker {theirs}, this client can use {ours.min_version} to {newest}"
             )
@@ -83,33 +79,34 @@ class NodeApiVersions:
         return f"NodeApiVersions({self._ranges}, {self.finalized_features})"
 
 
-def handshake(login: Login | None = None, host: str = "", *, doubts: bool = False) -> Handshake:
-    """Yield each request a new connection sends before it is ready; receive its response.
+def handshake(login: Login | None = None, host: str = "", *, asks_mechanisms: bool = False) -> Handshake:
+    """Yield each request that a new connection sends before it is ready; receive its response.
 
     Args:
         login: the credentials, with SASL.
         host: the broker's, as it was connected to.
-        doubts: without a login, find out whether the broker may demand one.
+        asks_mechanisms: without a login, ask which SASL mechanisms the listener offers.
 
     Raises:
-        AuthenticationError: the broker refuses the credentials, or is not the broker they are for.
-        KafkaError: the broker refuses; the connection is of no use.
+        AuthenticationError: the broker rejects the credentials, or is not the broker they are for.
+        KafkaError: the broker rejects a request; the connection cannot be used.
     """
     lifetime_ms = 0
     if login is not None:
-        # Version 0, as Java does: before the login, brokers take what they cannot read for a token of Kerberos.
+        # Version 0 as in Java: before the login, brokers take a request that they cannot read for a Kerberos token.
         answer = yield HandshakeRequest(ApiVersionsRequest(), 0)
         _raise_error(answer)
         lifetime_ms = (yield from authenticate(login, host, NodeApiVersions(answer))).lifetime_ms
     api_versions = yield from _ask_versions()
-    mechanisms = (yield from _ask_mechanisms(api_versions)) if login is None and doubts else ()
+    mechanisms = (yield from _ask_mechanisms(api_versions)) if login is None and asks_mechanisms else ()
     return Session(api_versions, lifetime_ms, mechanisms)
 
 
 def _ask_mechanisms(api_versions: NodeApiVersions) -> Generator[Step, Any, tuple[str, ...]]:
-    """A listener with SASL tells its versions to anybody, and hangs up without a word at the next request. Asked for a mechanism
-    that nobody has, it tells those it has; a listener without SASL answers that this is not the time for it. That is no proof:
-    Redpanda tells them on any listener, and goes on.
+    """The SASL mechanisms that the listener offers; empty if it has none.
+
+    A listener with SASL answers a mechanism that does not exist with those it offers; a listener without SASL answers with
+    ILLEGAL_SASL_STATE. Mechanisms do not prove that a login is needed: Redpanda names them on any listener.
     """
     try:
         version = api_versions.latest_usable_version(ApiKey.SASL_HANDSHAKE)
@@ -122,16 +119,8 @@ def _ask_mechanisms(api_versions: NodeApiVersions) -> Generator[Step, Any, tuple
     return ()
 
 
-def login_demanded(mechanisms: tuple[str, ...]) -> AuthenticationError:
-    """For a broker that told its mechanisms, and hung up at the first request without a login."""
-    return AuthenticationError(
-        "this listener demands a login, and security.protocol has none: set it to SASL_PLAINTEXT, or SASL_SSL with TLS, and"
-        f" sasl.mechanism to one of those it offers: {_in_words(mechanisms)}"
-    )
-
-
 def authenticate(login: Login, host: str, api_versions: NodeApiVersions) -> Handshake:
-    """Log in, on a new connection or again on one that is in use. Every AuthenticationError names who was to be logged in."""
+    """Log in, on a new connection or again on one that is in use. Every AuthenticationError names the user or principal."""
     try:
         answer = yield HandshakeRequest(
             SaslHandshakeRequest(mechanism=login.mechanism), api_versions.latest_usable_version(ApiKey.SASL_HANDSHAKE)
@@ -146,7 +135,7 @@ def authenticate(login: Login, host: str, api_versions: NodeApiVersions) -> Hand
 
 
 def _exchange(exchange: Exchange, version: int) -> Generator[Step, Any, int]:
-    """Carry messages between a mechanism and the broker until both have said all. Returns the session's lifetime."""
+    """Carry messages between a mechanism and the broker until the mechanism ends. Returns the session's lifetime."""
     lifetime_ms = 0
     try:
         step = next(exchange)
@@ -183,8 +172,8 @@ def _in_words(mechanisms: tuple[str, ...]) -> str:
 
 
 def _ask_versions() -> Generator[Step, Any, NodeApiVersions]:
-    """In the newest version that both speak. A broker that refuses ours names its own; one that does not, or refuses that too,
-    is asked in version 0, which all speak.
+    """In the newest version that both sides support. A broker that rejects our version names its own; if it does not, or rejects
+    that version too, it is asked in version 0, which every broker supports.
     """
     request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=_software_version())
     version = API_TABLE[ApiKey.API_VERSIONS].max_version
@@ -208,5 +197,5 @@ def _raise_error(answer: ApiVersionsResponse) -> None:
 def _software_version() -> str:
     try:
         return version(SOFTWARE_NAME).replace("+", "-")
-    except PackageNotFoundError:  # used from a source tree
+    except PackageNotFoundError:  # run from a source tree
         return "0"

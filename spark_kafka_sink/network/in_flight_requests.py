@@ -1,6 +1,6 @@
-"""Requests, responses, and what has been sent to each node and not been answered.
+"""Requests, responses, and the requests to each node that have been sent and not been answered.
 
-Sender thread only. A broker answers in the order of the requests, so each node has a queue: answers take from its old end.
+Sender thread only. A broker answers in the order of the requests, so each node has a queue: an answer belongs to the oldest.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class ClientRequest:
 
     Args:
         node_id: of the broker, or of a bootstrap server (below zero).
-        message: sent in the newest version that the node speaks too.
-        created_ms: when it was made; for metrics and logs.
+        message: sent in the newest version that the node supports too.
+        created_ms: when it was created; for metrics and logs.
         expect_response: false for Produce with acks=0; the request is then complete when its last byte is written.
-        request_timeout_ms: unanswered for longer than this since it was sent, the connection is closed.
+        request_timeout_ms: the connection is closed when this time has passed since sending without an answer.
         callback: called with the ClientResponse, on the Sender thread, inside poll().
         max_version: never use a newer version than this.
     """
@@ -40,16 +40,16 @@ class ClientRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClientResponse:
-    """What came of a request: exactly one of a message, a completed write without answer, a lost connection, an error."""
+    """The outcome of a request: a message, a completed write (no answer expected), a lost connection, or an error."""
 
     request: ClientRequest
-    message: Any  # of the type request.message.RESPONSE; None when nothing was expected or nothing came
+    message: Any  # of the type request.message.RESPONSE; None without an answer
     version: int
     received_ms: int
     disconnected: bool = False
-    timed_out: bool = False  # with disconnected: we closed the connection because a request on it took too long
-    correlation_id: int = -1  # for logs; -1: it was never sent
-    error: KafkaError | None = None  # no version in common, or authentication failed: it was never sent
+    timed_out: bool = False  # with disconnected: the client closed the connection because a request on it timed out
+    correlation_id: int = -1  # for logs; -1: the request was not sent
+    error: KafkaError | None = None  # the request was not sent: no version in common
 
 
 @dataclass(slots=True)
@@ -59,13 +59,26 @@ class InFlightRequest:
     is_internal: bool  # made by NetworkClient itself: handshakes and metadata
     sent_ms: int
     correlation_id: int = -1
-    throttled_ms: int = 0  # time in which the broker does not read: it does not count for the time-out
+    throttled_ms: int = 0  # time in which the broker does not read; it is added to the time-out
     is_written: bool = False
 
     def __str__(self) -> str:
         """For the log."""
         name = type(self.request.message).__name__
         return f"node {self.request.node_id}: {name} v{self.version}, correlation id {self.correlation_id}"
+
+    def response(
+        self, now_ms: int, message: Any = None, *, disconnected: bool = False, timed_out: bool = False
+    ) -> ClientResponse:
+        return ClientResponse(
+            self.request,
+            message,
+            self.version,
+            now_ms,
+            disconnected=disconnected,
+            timed_out=timed_out,
+            correlation_id=self.correlation_id,
+        )
 
     def has_timed_out(self, now_ms: int) -> bool:
         return now_ms >= self.times_out_at_ms
@@ -92,7 +105,7 @@ class InFlightRequests:
         return self._queues[node_id][-1]
 
     def oldest(self, node_id: int) -> InFlightRequest | None:
-        """The one that the next answer belongs to."""
+        """The request that the next answer belongs to."""
         queue = self._queues.get(node_id)
         return queue[0] if queue else None
 
@@ -110,12 +123,12 @@ class InFlightRequests:
         return request
 
     def clear(self, node_id: int) -> list[InFlightRequest]:
-        """Everything in flight to the node, oldest first, which is forgotten."""
+        """Remove and return everything in flight to the node, oldest first."""
         return list(self._queues.pop(node_id, ()))
 
     def count(self, node_id: int | None = None) -> int:
         if node_id is None:
-            return sum(map(len, self._queues.copy().values()))  # a copy: whoever reads metrics asks from another thread
+            return sum(map(len, self._queues.copy().values()))  # a copy: metrics are read by other threads
         return len(self._queues.get(node_id, ()))
 
     def add_throttle_time(self, node_id: int, throttle_ms: int) -> None:
@@ -126,6 +139,6 @@ class InFlightRequests:
         return [node_id for node_id, queue in self._queues.items() if any(request.has_timed_out(now_ms) for request in queue)]
 
     def next_timeout_ms(self, now_ms: int) -> int:
-        """How long until nodes_with_timed_out_requests() will have something."""
+        """How long until nodes_with_timed_out_requests() will not be empty."""
         delays = (request.times_out_at_ms - now_ms for queue in self._queues.values() for request in queue)
         return max(min(delays, default=NEVER_MS), 0)

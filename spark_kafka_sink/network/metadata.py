@@ -1,9 +1,9 @@
-"""What the producer knows about the cluster, how fresh it is, and who waits for news.
+"""What the producer knows about the cluster, how old that is, and which callers wait for an update.
 
-Callers add topics and wait; NetworkClient, on the Sender thread, asks `time_to_next_update_ms`, fetches, and hands each answer
-to `update`. Knows no connection and sends nothing. A reader takes `cluster()`, an immutable picture, without a lock.
-Laws: a partition's leader epoch never goes back unless its topic was re-created; a topic that nobody used for
-metadata.max.idle.ms is forgotten; an error is raised to one waiting caller, once, unless it is permanent.
+Callers add topics and wait. NetworkClient, on the Sender thread, asks `time_to_next_update_ms`, fetches, and passes each answer
+to `update`. Metadata knows no connection and sends nothing. `cluster()` is an immutable snapshot that is read without a lock.
+Laws: a partition's leader epoch never decreases unless its topic was re-created; a topic that was not used for
+metadata.max.idle.ms is removed; an error is raised to one waiting caller, once, unless it is permanent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import LONG_AGO_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, NetworkError, closed_error, fresh_copy, printable
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Cluster, Node, PartitionInfo, Topic
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MAX_TOLD = 10  # brokers that could not be reached, the latest ones
-_LONG_AGO = -(1 << 64)  # a time so early that every back-off and age since then has passed
+_MAX_QUOTED = 10  # brokers that could not be reached, in one message
 
 
 class LeaderAndEpoch(NamedTuple):
@@ -45,8 +44,8 @@ class LeaderAndEpoch(NamedTuple):
 
 class MetadataRequestAndVersion(NamedTuple):
     request: MetadataRequest
-    request_version: int  # to be handed back to update(): topics added meanwhile are still to be fetched
-    is_partial_update: bool  # only topics that are new
+    request_version: int  # for update(): it tells whether topics were added after the request
+    is_partial_update: bool  # only new topics are requested
 
 
 class Metadata:
@@ -54,7 +53,7 @@ class Metadata:
 
     Args:
         config: reads bootstrap_servers, metadata_max_age_ms, metadata_max_idle_ms, retry_backoff_ms, retry_backoff_max_ms.
-        clock: for waits; times are handed in.
+        clock: for waits; methods get the time as an argument.
         random: for the jitter of back-offs.
     """
 
@@ -66,24 +65,24 @@ class Metadata:
 
         self._changed = threading.Condition()  # guards all below; notified on every update, fatal error and close
         self._cluster = Cluster()  # replaced as a whole, so that reading it needs no lock
-        self._before_bootstrap = Cluster()  # what was known when bootstrap() forgot it
+        self._before_bootstrap = Cluster()  # what was known before the last bootstrap()
         self._update_version = 0  # counts answers
         self._request_version = 0  # counts additions of topics
         self._needs_full_update = False
         self._needs_partial_update = False
-        self._last_refresh_ms = _LONG_AGO
-        self._last_successful_refresh_ms = _LONG_AGO
-        self._last_answer_ms = _LONG_AGO  # to any request, for new topics only too
+        self._last_refresh_ms = LONG_AGO_MS
+        self._last_successful_refresh_ms = LONG_AGO_MS
+        self._last_answer_ms = LONG_AGO_MS  # to any request, partial ones included
         self._failures = 0  # failed updates since the last answer
-        self._equivalent_responses = 0  # answers since the last one that brought news
-        self._topics: dict[str, int] = {}  # topic -> when it is forgotten
+        self._equivalent_responses = 0  # answers since the last one with something new
+        self._topics: dict[str, int] = {}  # topic -> when it is removed
         self._new_topics: set[str] = set()  # no answer yet
-        self._epochs: dict[TopicPartition, int] = {}  # last seen leader epochs
-        self._cluster_id: str | None = None  # of the first answer; every later one has to come from the same cluster
+        self._epochs: dict[TopicPartition, int] = {}  # the last leader epochs seen
+        self._cluster_id: str | None = None  # of the first answer; later answers must come from the same cluster
         self._fatal_error: KafkaError | None = None
         self._permanent_error: KafkaError | None = None
-        self._topic_errors: dict[str, ErrorCode] = {}  # unauthorized and invalid topics that no caller was told about
-        self._connection_errors: dict[str, str] = {}  # host:port -> why it could not be reached, latest last
+        self._topic_errors: dict[str, ErrorCode] = {}  # unauthorized and invalid topics, until raised to a caller
+        self._connection_errors: dict[str, str] = {}  # host:port -> why it could not be reached; latest last
         self._is_closed = False
         self._ended_by: KafkaError | None = None
         self.bootstrap(config.bootstrap_servers)
@@ -94,12 +93,12 @@ class Metadata:
         return self._cluster
 
     def last_successful_refresh_ms(self) -> int | None:
-        """When brokers last answered; None if never."""
+        """When brokers last answered a full request; None if never."""
         refreshed_ms = self._last_successful_refresh_ms
-        return None if refreshed_ms == _LONG_AGO else refreshed_ms
+        return None if refreshed_ms == LONG_AGO_MS else refreshed_ms
 
     def last_answer_ms(self) -> int:
-        """When brokers last told something, be it of new topics only; long ago if never."""
+        """When brokers last answered any request, partial ones included; LONG_AGO_MS if never."""
         return self._last_answer_ms
 
     def leader_and_epoch(self, topic_partition: TopicPartition) -> LeaderAndEpoch:
@@ -112,7 +111,7 @@ class Metadata:
             return LeaderAndEpoch(self._cluster.leader_for(topic_partition), info.leader_epoch)
 
     def last_known_leader(self, topic_partition: TopicPartition) -> Node | None:
-        """For messages: the leader; while there are bootstrap servers only, the one from before."""
+        """The leader, for messages. While only the bootstrap servers are known, the leader before the last bootstrap()."""
         with self._changed:
             cluster = self._last_known_locked()
             leader = cluster.leader_for(topic_partition)
@@ -124,7 +123,7 @@ class Metadata:
     # ---- callers: topics, waiting, errors --------------------------------------------------------------------------------
 
     def add_topic(self, topic: str, now_ms: int) -> None:
-        """Keep the topic for another metadata.max.idle.ms; if it is new, have it fetched at once."""
+        """Keep the topic for another metadata.max.idle.ms; request a new topic at once."""
         with self._changed:
             is_new = topic not in self._topics
             self._topics[topic] = now_ms + self._max_idle_ms
@@ -133,20 +132,20 @@ class Metadata:
                 self._request_update_for_new_topics_locked()
 
     def forget_topic(self, topic: str) -> None:
-        """Ask for it no more, until it is added again."""
+        """Do not request the topic any more, until it is added again."""
         with self._changed:
             self._topics.pop(topic, None)
             self._new_topics.discard(topic)
 
     def request_update(self, reason: str, *, reset_backoff: bool = False) -> int:
-        """Have everything fetched again as soon as back-off allows.
+        """Request an update of all topics as soon as back-off allows.
 
         Args:
             reason: for the log.
-            reset_backoff: forget that earlier answers brought no news.
+            reset_backoff: do not back off because earlier answers had nothing new.
 
         Returns:
-            The present version, to wait for a newer one with await_update.
+            The current version, for await_update.
         """
         with self._changed:
             if not self._needs_full_update:
@@ -157,7 +156,7 @@ class Metadata:
             return self._update_version
 
     def request_update_for_topic(self, topic: str) -> int:
-        """As request_update, but a topic that is still new is asked for alone, without back-off."""
+        """As request_update, but a topic without an answer so far is requested alone, without back-off."""
         with self._changed:
             if topic in self._new_topics:
                 self._request_update_for_new_topics_locked()
@@ -165,7 +164,7 @@ class Metadata:
             return self.request_update(f"topic {topic}")
 
     def _request_update_for_new_topics_locked(self) -> None:
-        self._last_refresh_ms = _LONG_AGO
+        self._last_refresh_ms = LONG_AGO_MS
         self._needs_partial_update = True
         self._equivalent_responses = 0
         self._request_version += 1
@@ -174,9 +173,9 @@ class Metadata:
         """Block until there is a version newer than `last_version`.
 
         Raises:
-            KafkaTimeoutError: none came within `timeout_ms`; quotes why brokers could not be reached.
+            KafkaTimeoutError: no update within `timeout_ms`; quotes why brokers could not be reached.
             ProducerClosedError: closed while waiting.
-            KafkaError: a fatal error, such as a refused authentication; raised to one waiting caller.
+            KafkaError: a fatal error, such as a failed authentication; raised to one waiting caller.
         """
         deadline_ms = self._clock.now_ms() + timeout_ms
         with self._changed:
@@ -198,7 +197,7 @@ class Metadata:
         return f"; {error}" if error else ""
 
     def raise_error_for_topic(self, topic: str) -> None:
-        """Raise a fatal error, or that this topic is unauthorized or invalid; each once. All other topic errors are dropped."""
+        """Raise the fatal error, or that this topic is unauthorized or invalid; each once. Drops the errors of other topics."""
         with self._changed:
             error = self._topic_errors.get(topic)
             self._topic_errors = {}
@@ -214,14 +213,14 @@ class Metadata:
             raise fresh_copy(error)
 
     def last_connection_error(self) -> str | None:
-        """Why brokers could not be reached, like "127.0.0.1:9092: [Errno 111] Connection refused"; None when all could."""
+        """Why brokers could not be reached, like "127.0.0.1:9092: [Errno 111] Connection refused"; None if all could."""
         with self._changed:
-            troubles = [f"{address}: {reason}" for address, reason in self._connection_errors.items()]
-            left = f"; and {len(troubles) - _MAX_TOLD:,} more" if len(troubles) > _MAX_TOLD else ""
-            return "; ".join(troubles[-_MAX_TOLD:]) + left or None
+            problems = [f"{address}: {reason}" for address, reason in self._connection_errors.items()]
+            left = f"; and {len(problems) - _MAX_QUOTED:,} more" if len(problems) > _MAX_QUOTED else ""
+            return "; ".join(problems[-_MAX_QUOTED:]) + left or None
 
     def close(self, ended_by: KafkaError | None = None) -> None:
-        """Callers that wait now or later get ProducerClosedError, or what ended the producer before anybody closed it."""
+        """Callers that wait now or later get ProducerClosedError, or `ended_by` if an error ended the producer."""
         with self._changed:
             self._is_closed = True
             self._ended_by = ended_by
@@ -230,7 +229,7 @@ class Metadata:
     # ---- Sender thread: when to fetch what, and what came of it ----------------------------------------------------------
 
     def bootstrap(self, servers: Sequence[tuple[str, int]]) -> None:
-        """Start from bootstrap.servers, which get the node ids -1, -2, …"""
+        """Start from `servers`, which get the node ids -1, -2, …"""
         with self._changed:
             self._bootstrap_servers = tuple(servers)
             self._needs_full_update = True
@@ -247,7 +246,7 @@ class Metadata:
             self.bootstrap(self._bootstrap_servers)
 
     def time_to_next_update_ms(self, now_ms: int) -> int:
-        """0 when an update is due: requested or too old, and not held back by back-off."""
+        """0 when an update is due: it was requested or the metadata is too old, and back-off has passed."""
         with self._changed:
             age_ms = max(self._last_successful_refresh_ms + self._max_age_ms - now_ms, 0)
             if self._needs_full_update or self._needs_partial_update:
@@ -256,14 +255,14 @@ class Metadata:
 
     def _time_to_allow_update_locked(self, now_ms: int) -> int:
         if self._last_successful_refresh_ms + self._max_age_ms <= now_ms:
-            self._equivalent_responses = 0  # a refresh by age is no sign of an answer that is being waited for in vain
+            self._equivalent_responses = 0  # a refresh by age does not wait for anything new
         backoff_ms = self._backoff.backoff_ms(max(self._failures - 1, 0))
         if self._equivalent_responses > 0:
             backoff_ms = max(backoff_ms, self._backoff.backoff_ms(self._equivalent_responses - 1))
         return max(self._last_refresh_ms + backoff_ms - now_ms, 0)
 
     def new_request(self, now_ms: int) -> MetadataRequestAndVersion:
-        """The request that is due. It asks for new topics only, unless everything is to be refreshed."""
+        """The request that is due: for new topics only, unless everything has to be refreshed."""
         with self._changed:
             is_fresh = self._last_successful_refresh_ms + self._max_age_ms > now_ms
             is_partial = not self._needs_full_update and is_fresh
@@ -272,44 +271,44 @@ class Metadata:
             return MetadataRequestAndVersion(request, self._request_version, is_partial)
 
     def failed_update(self, now_ms: int) -> None:
-        """A request got no usable answer: back off."""
+        """A request has failed: back off."""
         with self._changed:
             self._last_refresh_ms = now_ms
             self._failures += 1
             self._equivalent_responses = 0
 
     def fatal_error(self, error: KafkaError) -> None:
-        """Raise `error` to a caller that waits now, or to the next one."""
+        """Raise `error` to one caller that waits now, or to the next one that waits."""
         with self._changed:
             self._fatal_error = error
             self._changed.notify_all()
 
     def is_other_cluster(self, cluster_id: str | None) -> bool:
-        """Whether an answer comes from another cluster than all answers before. Brokers before 0.10.1 have no id."""
+        """Whether an answer comes from another cluster than the answers before it. Brokers before 0.10.1 have no cluster id."""
         with self._changed:
             return None not in (cluster_id, self._cluster_id) and cluster_id != self._cluster_id
 
     def cluster_changed(self, cluster_id: str | None) -> None:
-        """bootstrap.servers lead to another cluster now: from here on every caller gets the error, and nothing is written.
+        """bootstrap.servers lead to another cluster now: from now on every caller gets the error, and nothing is written.
 
-        What the other cluster would make of this producer's id and sequences is open: it may take a batch for a duplicate of
-        another producer's, and drop it. And rows acknowledged so far would lie in one cluster, all others in the other.
+        The other cluster does not know this producer's id and sequences: it may take a batch for a duplicate from another
+        producer and drop it. And the rows would be spread over two clusters.
         """
         with self._changed:
             if self._permanent_error is not None:
                 return
             now, before = printable(cluster_id), printable(self._cluster_id)
             self._permanent_error = NetworkError(
-                f"the brokers behind bootstrap.servers are of cluster {now} now, and this producer has written to cluster"
-                f" {before}, where the rows acknowledged so far are; it writes none to the other. Check"
-                " bootstrap.servers; if the change is meant, write all rows again with a new producer (a retried task does)",
+                f"the brokers behind bootstrap.servers belong to cluster {now} now, but this producer has written to cluster"
+                f" {before}: the rows acknowledged so far are there, and it writes no rows to another cluster. Check"
+                " bootstrap.servers; if the change is intended, write all rows again with a new producer (a retried task does)",
                 condition="KAFKA_CLUSTER_CHANGED",
             )
             log.error("! metadata: %s", self._permanent_error)
             self._changed.notify_all()
 
     def permanent_error(self) -> KafkaError | None:
-        """Why this producer cannot be used any more, if so."""
+        """Why this producer cannot be used any more; None if it can."""
         return self._permanent_error
 
     def connection_failed(self, address: str, reason: str) -> None:
@@ -331,14 +330,14 @@ class Metadata:
         is_partial_update: bool = False,
         has_reliable_leader_epochs: bool = True,
     ) -> None:
-        """Take over an answer and wake whoever waits.
+        """Apply an answer and wake the callers that wait.
 
         Args:
             response: the answer; it must name brokers.
             now_ms: the time of the answer.
             request_version: of the request; None when the answer covers all topics there are now.
             is_partial_update: topics that the answer does not mention stay as they are.
-            has_reliable_leader_epochs: false before Metadata v9, where a broker may tell an old epoch (KAFKA-7738).
+            has_reliable_leader_epochs: false before Metadata v9, where a broker may report an old epoch (KAFKA-7738).
         """
         with self._changed:
             if self._is_closed:
@@ -347,8 +346,8 @@ class Metadata:
             self._last_refresh_ms = self._last_answer_ms = now_ms
             self._failures = 0
             self._update_version += 1
-            self._fatal_error = None  # whoever waits gets this answer instead, and nobody an error that is over
-            self._equivalent_responses += 1  # until a partition shows that it brought news
+            self._fatal_error = None  # the callers that wait get this answer instead of an error that is out of date
+            self._equivalent_responses += 1  # reset if a partition has something new
             if not is_partial_update:
                 self._needs_full_update = False
                 self._last_successful_refresh_ms = now_ms
@@ -394,7 +393,7 @@ class Metadata:
             return False
         if topic in self._new_topics or expires_ms > now_ms:
             return True
-        log.debug("- metadata: topic %s has not been used for %d ms and is forgotten", topic, self._max_idle_ms)
+        log.debug("- metadata: topic %s has not been used for %d ms and is removed", topic, self._max_idle_ms)
         del self._topics[topic]
         return False
 
@@ -405,7 +404,7 @@ class Metadata:
             if error.refresh_metadata:
                 self.request_update(f"topic {name}: {error}")
             return Topic(topic_id, {}, error, answer.is_internal)
-        # Also when no id is known: then epochs are taken as they come, as after starting again from bootstrap.servers.
+        # Also when no id was known, as after bootstrap(): then any epoch is accepted.
         is_recreated = topic_id is not None and topic_id != self._cluster.topic_id(name)
         if is_recreated and self._last_known_locked().topic_id(name) not in (None, topic_id):
             log.info("= metadata: topic %s was re-created with id %s", name, topic_id)
@@ -425,7 +424,7 @@ class Metadata:
         is_recreated: bool,
         has_reliable_leader_epochs: bool,
     ) -> PartitionInfo:
-        """The partition as answered, or as known before when the answer is older than that."""
+        """The partition as answered, or as known if that is newer than the answer."""
         key = TopicPartition(topic, answer.partition_index)
         if not has_reliable_leader_epochs or answer.leader_epoch < 0:
             self._epochs.pop(key, None)
@@ -445,11 +444,11 @@ class Metadata:
     def update_partition_leadership(
         self, leaders: Mapping[TopicPartition, LeaderAndEpoch], nodes: Iterable[Node]
     ) -> set[TopicPartition]:
-        """Take over newer leaders that a broker named when it refused a batch; older or incomplete hints are ignored.
+        """Apply newer leaders that a broker named when it rejected a batch; older or incomplete hints are ignored.
 
         Args:
-            leaders: who leads now, as far as the broker knows.
-            nodes: the addresses that came with it; nodes known before stay known.
+            leaders: the leaders that the broker knows.
+            nodes: their addresses; nodes known before stay known.
 
         Returns:
             The partitions whose leader changed.

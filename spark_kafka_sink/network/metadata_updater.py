@@ -1,7 +1,7 @@
-"""When the client itself asks for metadata, whom it asks, and what a lost connection means for that.
+"""Sends Metadata requests when an update is due, chooses the node to ask, and handles the answers.
 
-Part of NetworkClient, on the Sender thread; Metadata decides whether an update is due, this decides what to do about it.
-Law: at most one Metadata request is under way.
+Part of NetworkClient, on the Sender thread. Metadata decides whether an update is due, MetadataUpdater what to do about it.
+Law: at most one Metadata request is in flight.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from spark_kafka_sink.clock import LONG_AGO_MS, NEVER_MS
 from spark_kafka_sink.errors import KafkaError, printable, printable_list
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.network.connection_states import FOREVER_MS
 from spark_kafka_sink.network.metadata import Metadata, MetadataRequestAndVersion
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -23,16 +23,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FIRST_VERSION_WITH_RELIABLE_EPOCHS = 9  # KAFKA-7738: older brokers may answer with an epoch that is out of date
-_LONG_AGO = -(1 << 64)
 _WHILE_A_TOPIC_IS_CREATED = (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.LEADER_NOT_AVAILABLE)
-_CREATION_MS = 1000  # how long brokers may take for it without a warning
+_CREATION_MS = 1000  # how long brokers may take to create a topic without a warning
 
 
 class MetadataSender(Protocol):
     """What the updater needs of NetworkClient."""
 
     def find_least_loaded_node(self, now_ms: int) -> tuple[Node | None, bool]:
-        """The node to ask, and whether any node at all is connected."""
+        """The node to ask, and whether any node is connected."""
         ...
 
     def can_send(self, node_id: int, now_ms: int) -> bool: ...
@@ -52,14 +51,14 @@ class MetadataUpdater:
         self._may_rebootstrap = config.metadata_recovery_strategy == "rebootstrap"
         self._rebootstrap_trigger_ms = config.metadata_recovery_rebootstrap_trigger_ms
         self._in_progress: MetadataRequestAndVersion | None = None
-        self._attempts_since_ms: int | None = None  # since when an update is due and none has succeeded
+        self._attempts_since_ms: int | None = None  # since when an update has been due without success
         self._coming_since_ms: dict[str | None, int] = {}  # topic -> since when answers say that it is unknown or has no leader
 
     def is_update_due(self, now_ms: int) -> bool:
         return self._in_progress is None and self._metadata.time_to_next_update_ms(now_ms) == 0
 
     def maybe_update(self, now_ms: int) -> int:
-        """Ask a node, or connect to one, if an update is due. Returns how long to wait before calling again."""
+        """If an update is due, ask a node or connect to one. Returns how long to wait before calling again."""
         delay_ms = self._metadata.time_to_next_update_ms(now_ms)
         if self._in_progress is not None:
             delay_ms = max(delay_ms, self._request_timeout_ms)
@@ -82,21 +81,21 @@ class MetadataUpdater:
             return self._request_timeout_ms
         self._sender.renew_session(node.id, now_ms)
         if self._sender.is_any_node_connecting():
-            return self._reconnect_backoff_ms  # one attempt at a time, lest a slow one makes us connect to every broker
+            return self._reconnect_backoff_ms  # one attempt at a time, so that a slow one does not lead to connecting to all
         if self._sender.can_connect(node.id, now_ms):
             self._sender.initiate_connect(node, now_ms)
             return self._reconnect_backoff_ms
-        return FOREVER_MS  # connected and busy, or shaking hands: an event will tell
+        return NEVER_MS  # connected and busy, or in its handshake: an event ends the wait
 
     def handle_disconnect(self, node: str, now_ms: int, *, fatal_error: KafkaError | None = None) -> None:
         """A connection was lost or could not be made. `node` is for the log."""
         if self._metadata.cluster().is_bootstrap:
-            log.debug("! bootstrap server %s disconnected before it told of the cluster", node)
+            log.debug("! bootstrap server %s disconnected before it answered with metadata", node)
         if self.is_update_due(now_ms):
             self.handle_failed_request(now_ms)
         if fatal_error is not None:
             self._metadata.fatal_error(fatal_error)
-        self._metadata.request_update(f"lost the connection to {node}")  # perhaps because what we know is out of date
+        self._metadata.request_update(f"lost the connection to {node}")  # the metadata may be out of date
 
     def handle_failed_request(self, now_ms: int, *, fatal_error: KafkaError | None = None) -> None:
         if fatal_error is not None:
@@ -110,7 +109,7 @@ class MetadataUpdater:
         self._warn_of_topics(response, now_ms, is_partial=in_progress.is_partial_update)
         _warn_of_lost_listeners(response)
         if response.error_code == Errors.REBOOTSTRAP_REQUIRED.number:
-            self._attempts_since_ms = _LONG_AGO  # the next poll starts again from bootstrap.servers
+            self._attempts_since_ms = LONG_AGO_MS  # needs_rebootstrap() in this poll
             self._metadata.failed_update(now_ms)
         elif not response.brokers:
             log.debug("! ignoring metadata without brokers: the broker is starting")
@@ -128,7 +127,7 @@ class MetadataUpdater:
             )
 
     def _warn_of_topics(self, response: MetadataResponse, now_ms: int, *, is_partial: bool) -> None:
-        """A topic that brokers create for us is unknown at first, then without a leader: a warning only if that lasts."""
+        """A topic that brokers are creating is unknown at first, then has no leader: log a warning only if that lasts."""
         errors = {topic.name: Errors.for_code(topic.error_code) for topic in response.topics if topic.error_code}
         answered = {topic.name for topic in response.topics}
         coming = {name for name, error in errors.items() if error in _WHILE_A_TOPIC_IS_CREATED}
@@ -137,22 +136,20 @@ class MetadataUpdater:
         new = {name for name in coming if now_ms - self._coming_since_ms[name] < _CREATION_MS}
         for level, names in ((logging.DEBUG, new), (logging.WARNING, errors.keys() - new)):
             if names:
-                told = printable_list(f"{name}: {errors[name]}" for name in sorted(names, key=str))
-                log.log(level, "! metadata reports problems with topics: %s", told)
+                listed = printable_list(f"{name}: {errors[name]}" for name in sorted(names, key=str))
+                log.log(level, "! metadata reports problems with topics: %s", listed)
 
     def _refuse_other_cluster(self, cluster_id: str | None, now_ms: int) -> None:
-        """The address of a broker may have been given to one of another cluster; bootstrap.servers decide which is meant."""
+        """A broker of another cluster may have got the address of one of ours: only an answer of bootstrap.servers counts."""
         self._metadata.failed_update(now_ms)
         if self._metadata.cluster().is_bootstrap or not self._may_rebootstrap:
             self._metadata.cluster_changed(cluster_id)
             return
-        log.warning(
-            "! metadata from a broker of another cluster, %s, is ignored; asking bootstrap.servers", printable(cluster_id)
-        )
-        self._attempts_since_ms = _LONG_AGO  # as above
+        log.warning("! ignoring metadata from a broker of another cluster, %s; asking bootstrap.servers", printable(cluster_id))
+        self._attempts_since_ms = LONG_AGO_MS  # as above
 
     def needs_rebootstrap(self, now_ms: int) -> bool:
-        """No update has succeeded for metadata.recovery.rebootstrap.trigger.ms, or a broker asks for it (KIP-1102)."""
+        """Whether no update has succeeded for metadata.recovery.rebootstrap.trigger.ms, or a broker demands it (KIP-1102)."""
         since_ms = self._attempts_since_ms
         return self._may_rebootstrap and since_ms is not None and now_ms - since_ms > self._rebootstrap_trigger_ms
 
@@ -169,4 +166,4 @@ def _warn_of_lost_listeners(response: MetadataResponse) -> None:
         if partition.error_code == Errors.LISTENER_NOT_FOUND.number
     ]
     if unlisted:
-        log.warning("! the leaders of %d partitions lack this listener: %s", len(unlisted), printable_list(unlisted))
+        log.warning("! the leaders of %d partitions do not have this listener: %s", len(unlisted), printable_list(unlisted))

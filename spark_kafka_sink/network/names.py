@@ -1,8 +1,7 @@
-"""Host names to addresses. What asks DNS blocks as long as the system's resolver does, which can be long.
+"""Host names to addresses. A look-up blocks as long as the system's resolver does, which can be long.
 
-NetworkClient therefore has it done beside the Sender's thread (background.py), except for addresses in digits, which need no
-resolver. Nothing is kept: the system has a cache where its administrator wants one.
-Law: no name and no port that a broker may tell makes the system look up, or connect to, something else than it says.
+So a thread of background.py looks names up. IP addresses need no look-up. Nothing is cached here: that is left to the system.
+Law: whatever host and port a broker names, the system looks up and connects to exactly these or rejects them.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ Resolver = Callable[[str, int], Sequence[Address]]  # blocks; raises OSError
 
 
 def resolve(host: str, port: int) -> list[Address]:
-    """Every address of a host, in the order of the system's preference. Blocks for DNS; raises OSError."""
+    """Every address of a host, in the system's order of preference. Blocks for DNS; raises OSError."""
     return _look_up(host, port)
 
 
 def literal_addresses(host: str, port: int) -> list[Address]:
-    """The address that `host` is in digits; nothing when it is a name. Asks nobody. OSError when it is neither."""
+    """The address if `host` is an IP address, empty if it is a name. Does not use DNS. Raises OSError if it is neither."""
     try:
         return _look_up(host, port, socket.AI_NUMERICHOST)
     except socket.gaierror:
@@ -36,12 +35,12 @@ def literal_addresses(host: str, port: int) -> list[Address]:
 
 def _look_up(host: str, port: int, flags: int = 0) -> list[Address]:
     if not 0 < port < 1 << 16:
-        raise OSError(f"{port} is not a port")  # the system would take the lower 16 bits of it
+        raise OSError(f"{port} is not a port")  # the system would use its lower 16 bits
     if "\0" in host:
-        raise OSError(f"'{printable(host)}' is not a host name")  # the system would take what stands before it
+        raise OSError(f"'{printable(host)}' is not a host name")  # the system would use the part before it
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    except UnicodeError as error:  # raised for names that DNS cannot hold, like one with a label of 64 characters
+    except UnicodeError as error:  # raised for names that are not valid in DNS, like one with a label of 64 characters
         raise OSError(f"'{printable(host)}' is not a host name: {printable(error)}") from error
     return list(dict.fromkeys(Address(family, socket_address, host) for family, _, _, _, socket_address in found))
 
@@ -53,7 +52,7 @@ def canonical_servers(host: str, port: int) -> list[tuple[str, int]]:
 
 
 def look_up(resolve_host: Resolver, host: str, port: int) -> Sequence[Address]:
-    """As `resolve_host`; raises NetworkError when there is no address. For the background."""
+    """Call `resolve_host`; raises NetworkError if it fails or there is no address. For a background thread."""
     try:
         addresses = resolve_host(host, port)
     except OSError as error:
@@ -64,7 +63,7 @@ def look_up(resolve_host: Resolver, host: str, port: int) -> Sequence[Address]:
 
 
 def canonical_bootstrap_servers(servers: Iterable[tuple[str, int]], timeout_ms: int) -> list[tuple[str, int]]:
-    """The canonical names of all servers. Waits for DNS, for each at most `timeout_ms`; one it does not know stays as it is."""
+    """The canonical names of all servers. Waits for DNS at most `timeout_ms` each; a server without an answer keeps its name."""
     return [found for host, port in servers for found in _canonical_within(host, port, timeout_ms)]
 
 

@@ -1,7 +1,7 @@
-"""What the network has done so far: bytes, requests, connections, waiting, of all nodes and of each.
+"""Metrics of the network: bytes, requests, connections and waiting, for all nodes together and for each.
 
-Recorded by Selector and NetworkClient, on the Sender thread only, per system call or response. Named as Java's Selector and
-NetworkClient name them; read by ProducerMetrics, from any thread.
+Selector and NetworkClient record them, on the Sender thread only, per system call or response. The names are those of Java's
+Selector and NetworkClient. ProducerMetrics reads them, from any thread.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ NODE_METRICS = [
 NETWORK_METRICS = [
     *[metric for metric in NODE_METRICS if not metric.name.startswith("request-latency")],
     *count_meter("network-io", "transfers", "Reads and writes of sockets."),
-    *average_and_max("produce-throttle-time", "throttle", "Milliseconds of quiet that a response asks for (quotas)."),
+    *average_and_max("produce-throttle-time", "throttle", "Milliseconds for which a response throttles the client (quotas)."),
     *gauge("connection-count", "Connections now."),
     *meter("connection-creation", "created", "Connections established."),
     *meter("connection-close", "closed", "Connections closed, also those that were never established."),
-    *count_meter("select", "waits", "Looks for something to read or write."),
-    *average("io-wait-time-ns-avg", "waits", "Nanoseconds of a look, waiting included."),
-    *time_and_share("io-wait", "waits", "Nanoseconds of all these looks; and as a part of time."),
-    *average("io-time-ns-avg", "io", "Nanoseconds of reading and writing after a look."),
+    *count_meter("select", "waits", "Calls of select."),
+    *average("io-wait-time-ns-avg", "waits", "Nanoseconds of a call of select, waiting included."),
+    *time_and_share("io-wait", "waits", "Nanoseconds of all calls of select; and as a part of time."),
+    *average("io-time-ns-avg", "io", "Nanoseconds of reading and writing after a call of select."),
     *time_and_share("io", "io", "Nanoseconds of all this reading and writing; and as a part of time."),
 ]
 
@@ -50,7 +50,7 @@ class NodeMetrics:
 
 
 class NetworkMetrics:
-    """Args: samples, shared with whoever reads; without it the numbers go nowhere."""
+    """Args: samples, shared with the reader; without it the numbers go nowhere."""
 
     def __init__(self, samples: Samples | None = None) -> None:
         self.samples = samples or Samples()
@@ -65,7 +65,7 @@ class NetworkMetrics:
         self.created = self.samples.stat()
         self.closed = self.samples.stat()
         self.waits = self.samples.stat()  # ns of each select
-        self.io = self.samples.stat()  # ns between two
+        self.io = self.samples.stat()  # ns of reading and writing between two
 
     def node(self, node_id: int) -> NodeMetrics:
         found = self.nodes.get(node_id)

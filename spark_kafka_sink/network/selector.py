@@ -1,9 +1,10 @@
 """Many connections at once: the only place in the package that waits for the network.
 
-NetworkClient connects and sends; `poll` moves bytes and leaves what happened in `connected`, `completed_sends`,
-`completed_receives` and `disconnected`, valid until the next poll. Bytes that arrive go through the node's Connection.
+NetworkClient connects and sends. `poll` moves bytes, and lists what happened in `connected`, `completed_sends`,
+`completed_receives` and `disconnected`, from which NetworkClient takes it; the next poll clears what is left there. Bytes that
+arrive go through the node's Connection.
 Threads: the Sender only, except `wakeup`, which any thread may call.
-Law: buffers that were handed to `send` are let go of when they are written or their connection is closed, never later.
+Law: the Selector releases buffers that were passed to `send` when they are written or their connection is closed, never later.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ from spark_kafka_sink.protocol.primitives import Buffer
 
 log = logging.getLogger(__name__)
 
-MAX_POLL_MS = 600_000  # no wait is longer, whatever the caller says
+MAX_POLL_MS = 600_000  # the longest wait
 _READ_BUFFER_BYTES = 64 * 1024  # one for all connections; a Produce response to 300 partitions takes about 10 KiB
-_MAX_READS_PER_POLL = 16  # so that one busy broker cannot starve the others
+_MAX_READS_PER_POLL = 16  # of one connection, so that a busy broker cannot starve the others
 
 
 class ChannelState(Enum):
-    """Where a connection was when it ended."""
+    """The state of a connection when it ended."""
 
     NOT_CONNECTED = auto()  # it was never established
-    READY = auto()  # established; the broker closed it, or it was lost
+    READY = auto()  # established: the broker closed it, or it was lost
     AUTHENTICATION_FAILED = auto()  # one side does not accept the other: see the error
-    EXPIRED = auto()  # we closed it: idle for connections.max.idle.ms
-    LOCAL_CLOSE = auto()  # we closed it for another reason
+    EXPIRED = auto()  # the client closed it: idle for connections.max.idle.ms
+    LOCAL_CLOSE = auto()  # the client closed it for another reason
 
 
 class Disconnect(NamedTuple):
     state: ChannelState
     reason: str
-    error: AuthenticationError | None = None  # for whoever waits: trying again will not help
+    error: AuthenticationError | None = None  # with AUTHENTICATION_FAILED
 
 
 class Selectable(Protocol):
@@ -65,13 +66,13 @@ class Selectable(Protocol):
 
 
 class _Send:
-    """A frame on its way out, piece by piece."""
+    """A frame that is being written."""
 
     __slots__ = ("_buffers", "_index", "written_bytes")
 
     def __init__(self, buffers: list[Buffer]) -> None:
         self._buffers = buffers
-        self._index = 0  # first buffer that is not completely written
+        self._index = 0  # of the first buffer that is not completely written
         self.written_bytes = 0
 
     def next_buffers(self) -> list[Buffer]:
@@ -96,12 +97,12 @@ class _Channel:
     transport: Transport
     connection: Connection
     is_connected: bool = False
-    interest: int = 0  # what it is registered for
+    interest: int = 0  # the events it is registered for
     outgoing: _Send | None = None
 
 
 class Selector:
-    """Args: connections_max_idle_ms, below zero for never; open_transport makes a transport for an address; metrics count it."""
+    """Args: connections_max_idle_ms, negative for no limit; open_transport, which makes a transport for an address."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class Selector:
         self._channels: dict[int, _Channel] = {}
         self._last_active_ms: dict[int, int] = {}  # node id -> time, least recently active first
         self._connected_at_once: list[_Channel] = []
-        self._unwritten: list[_Channel] = []  # given something to send since the last poll
+        self._unwritten: list[_Channel] = []  # with a send since the last poll
         self._buffer = memoryview(bytearray(_READ_BUFFER_BYTES))
         self._selector = selectors.DefaultSelector()
         self._wakeup_reader, self._wakeup_writer = socket.socketpair()
@@ -136,7 +137,7 @@ class Selector:
     # ---- connections -------------------------------------------------------------------------------------------------------
 
     def connect(self, node_id: int, address: Address, connection: Connection) -> None:
-        """Start to connect; a later poll tells the outcome. OSError when it fails at once; then there is no connection."""
+        """Start to connect; a later poll reports the outcome. Raises OSError if it fails at once; then there is no connection."""
         if node_id in self._channels:
             raise RuntimeError(f"node {node_id} has a connection already")
         transport = self._open_transport(address)
@@ -158,15 +159,15 @@ class Selector:
         return channel is not None and channel.is_connected
 
     def send(self, node_id: int, buffers: list[Buffer]) -> None:
-        """Write a frame during the next polls. One at a time: the one before must be complete."""
+        """Write a frame during the next polls. The frame before it must be complete."""
         channel = self._channels[node_id]
         if channel.outgoing is not None:
-            raise RuntimeError(f"node {node_id} is still being sent another request")
+            raise RuntimeError(f"another request to node {node_id} is still being written")
         channel.outgoing = _Send(buffers)
         self._unwritten.append(channel)
 
     def close(self, node_id: int | None = None) -> None:
-        """Close one connection without reporting it in `disconnected`; or, without a node, everything."""
+        """Close one connection without reporting it in `disconnected`; without a node, close everything."""
         if node_id is not None:
             channel = self._channels.get(node_id)
             if channel is not None:
@@ -179,14 +180,14 @@ class Selector:
         self._wakeup_writer.close()
 
     def wakeup(self) -> None:
-        """End a poll that is waiting, or keep the next one from waiting. Any thread."""
-        # Full: a wake-up is pending already. Closed meanwhile: nobody waits.
+        """End a poll that waits, or keep the next one from waiting. Any thread."""
+        # The socket is full: a wake-up is pending already. It is closed: no poll waits.
         with contextlib.suppress(OSError):
             self._wakeup_writer.send(b"\0")
 
     def _forget(self, channel: _Channel) -> None:
         self._selector.unregister(channel.transport)
-        with contextlib.suppress(OSError):  # as good as closed; the others must not suffer
+        with contextlib.suppress(OSError):  # it is useless now; the other connections must not suffer
             channel.transport.close()
         channel.is_connected = False
         channel.outgoing = None
@@ -214,7 +215,7 @@ class Selector:
     # ---- poll ----------------------------------------------------------------------------------------------------------------
 
     def poll(self, timeout_ms: int) -> None:
-        """Move what can be moved; wait up to `timeout_ms` when that is nothing. Never raises for a connection's failure."""
+        """Read and write what is possible; wait up to `timeout_ms` for it. Never raises for the failure of a connection."""
         self._clear()
         self._finish_immediate_connects()
         self._write_new_sends()
@@ -241,7 +242,7 @@ class Selector:
                 self._finish_connect(channel)
 
     def _write_new_sends(self) -> None:
-        """Most requests fit the socket's buffer, and are written without asking the kernel first."""
+        """Most requests fit into the socket's buffer: they are written without a select before."""
         channels, self._unwritten = self._unwritten, []
         for channel in channels:
             if self._is_open(channel) and channel.outgoing is not None:
@@ -333,8 +334,8 @@ class Selector:
                 return
 
     def _close_oldest_idle_connection(self) -> None:
-        """One per poll, as many polls come before the next is due. One that waits for an answer, or is being written to, is not
-        idle, however long that takes: request.timeout.ms is its limit.
+        """At most one per poll. A connection that waits for an answer, or is being written to, is not idle, however long that
+        takes: request.timeout.ms is its limit.
         """
         if self._max_idle_ms < 0:
             return

@@ -1,9 +1,9 @@
-"""From Kafka's ssl.* options to Python's ssl.SSLContext: which versions and ciphers, whom to trust, who we are.
+"""From Kafka's ssl.* options to Python's ssl.SSLContext: TLS versions, cipher suites, truststore, keystore.
 
-TlsConnector (tls.py) asks once per client. PEM files and PEM texts need nothing else; PKCS12 stores need the `cryptography`
-package (`pip install "pykafka-sink[pkcs12]"`); JKS stores only Java can read, and the error tells how to convert them.
-Laws: what a file is, its first bytes tell, so that a path is enough; every error names the option and never quotes what is in a
-store or its password; no key is left on a disk, not even for the moment in which OpenSSL reads it, where the system allows.
+Used by TlsConnector (tls.py). PEM files and PEM texts need no package; PKCS12 stores need `cryptography`
+(`pip install "pykafka-sink[pkcs12]"`); only Java can read JKS stores, and the error explains how to convert them.
+Laws: the first bytes of a file decide what it is, so that a path is enough; every error names the option and never quotes the
+content of a store or its password; where the system allows, no key is written to a disk, not even for OpenSSL to read it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from spark_kafka_sink.config.producer_config import Secret, SecretBytes
+from spark_kafka_sink.config.secret import Secret, SecretBytes
 from spark_kafka_sink.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from spark_kafka_sink.config.producer_config import ProducerConfig
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-MAX_STORE_BYTES = 16 * 1024 * 1024  # a truststore of all the world's authorities has 250 KB
+MAX_STORE_BYTES = 16 * 1024 * 1024  # a truststore of all public certificate authorities has 250 KB
 
 
 def client_context(config: ProducerConfig) -> ssl.SSLContext:
-    """What every TLS connection of a client is made of. Reads the files of ssl.keystore.location and ssl.truststore.location.
+    """The context of all TLS connections of a client. Reads the files of ssl.keystore.location and ssl.truststore.location.
 
     Raises:
-        ConfigError: a file cannot be read or is no such store, a password is missing or wrong, key and certificate do not
+        ConfigError: a file cannot be read or is not a store, a password is missing or wrong, key and certificate do not
             match, or no cipher suite is left.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = config.ssl_endpoint_identification_algorithm != ""
     context.options |= ssl.OP_NO_RENEGOTIATION
-    # As in Java: whoever is in the truststore is trusted, be it no root.
+    # As in Java: every certificate in the truststore is trusted, even if it is not a root.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     _set_versions(context, config)
     _trust(context, config)
@@ -71,7 +71,7 @@ def _set_versions(context: ssl.SSLContext, config: ProducerConfig) -> None:
 
 
 def _set_ciphers(context: ssl.SSLContext, config: ProducerConfig, versions: list[ssl.TLSVersion]) -> list[ssl.TLSVersion]:
-    """Offer the named suites only; of the versions, those that have any of them are left."""
+    """Offer the named suites only. Returns the versions that have any of them."""
     suites = allowed_ciphers(config)
     older = ":".join(name for name in suites if not name.startswith("TLS_"))
     has_older = bool(older)
@@ -102,14 +102,14 @@ _TLS_1_3_SUITES = frozenset(
 
 
 def allowed_ciphers(config: ProducerConfig) -> frozenset[str]:
-    """OpenSSL's names of the suites in ssl.cipher.suites; empty when all will do."""
+    """OpenSSL's names of the suites in ssl.cipher.suites; empty when all are allowed."""
     return frozenset(map(openssl_cipher_name, filter(None, config.ssl_cipher_suites)))
 
 
 def openssl_cipher_name(name: str) -> str:
-    """Java's name (IANA's) of a suite as OpenSSL has it: TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 is ECDHE-RSA-AES128-GCM-SHA256.
+    """OpenSSL's name for Java's (IANA's): TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 is ECDHE-RSA-AES128-GCM-SHA256.
 
-    Suites of TLS 1.3 have one name only, and names of OpenSSL stay as they are.
+    Suites of TLS 1.3 have one name only; a name that is OpenSSL's already is returned unchanged.
     """
     match = re.fullmatch(r"(?:TLS|SSL)_(\w+)_WITH_(\w+)", name)
     if match is None:
@@ -202,7 +202,7 @@ def _load_chain(context: ssl.SSLContext, key: Secret, chain: list[str], password
 
 
 class _KeyPassword:
-    """Asked by OpenSSL when the key is encrypted; otherwise OpenSSL would ask on the terminal."""
+    """OpenSSL calls it when the key is encrypted; without it OpenSSL would prompt on the terminal."""
 
     def __init__(self, password: Secret | None, option: str) -> None:
         self._password = password
@@ -220,14 +220,14 @@ def _why_refused(error: ssl.SSLError, has_password: bool) -> str:
     reason = error.reason or str(error)
     if "KEY_VALUES_MISMATCH" in reason or "KEY_TYPE_MISMATCH" in reason:
         return "the private key does not belong to the first certificate of the chain"
-    if has_password:  # OpenSSL's words for a wrong one differ by the kind of encryption
+    if has_password:  # OpenSSL's error for a wrong one depends on the kind of encryption
         return f"the private key cannot be decrypted, ssl.key.password may be wrong; or it is malformed ({_text(error)})"
     return f"key or certificates are malformed, or too weak for OpenSSL: {_text(error)}"
 
 
 @contextlib.contextmanager
 def _as_file(text: Secret) -> Iterator[str]:
-    """A path to the text for as long as the block lasts: in memory where the system can (Linux), else a file of ours alone."""
+    """A path to the text while the block runs: in memory where possible (Linux), else a file that only this user can read."""
     descriptor, path, is_on_disk = _nameless_file()
     try:
         with open(descriptor, "w", encoding="latin-1") as file:
@@ -243,7 +243,7 @@ def _nameless_file() -> tuple[int, str, bool]:
     if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         descriptor = os.memfd_create("pykafka-sink", os.MFD_CLOEXEC)
         return descriptor, f"/proc/self/fd/{descriptor}", False
-    descriptor, path = tempfile.mkstemp(prefix="pykafka-sink-")  # readable and writable by this user only
+    descriptor, path = tempfile.mkstemp(prefix="pykafka-sink-")  # only this user can read and write it
     return descriptor, path, True
 
 
@@ -262,7 +262,7 @@ class _Store(NamedTuple):
 
 
 def _given_type(config: ProducerConfig, key: str, value: str) -> str | None:
-    """What the user says the file is. Kafka's default, JKS, is no more than that: Java reads PKCS12 under that name too."""
+    """The type that the user gave. Kafka's default, JKS, does not count: Java reads PKCS12 under that name too."""
     return value if key in config.given else None
 
 
@@ -289,7 +289,7 @@ def _read(option: str, location: str) -> Secret:
     except OSError as error:
         raise ConfigError(f"{option} cannot be read: {error.strerror or error}") from error
     if len(content.reveal()) > MAX_STORE_BYTES:
-        raise ConfigError(f"{option} is larger than {MAX_STORE_BYTES:,} bytes, which no key or truststore is")
+        raise ConfigError(f"{option} is larger than {MAX_STORE_BYTES:,} bytes: it is not a keystore or truststore")
     return content
 
 
@@ -302,7 +302,7 @@ def _format_of(content: Secret) -> _Format | None:
 
 
 def _conversion(which: str, location: str) -> str:
-    """How to make PEM of a Java store, with the tools that come with Java and OpenSSL."""
+    """How to convert a Java store to PEM, with the tools that come with Java and OpenSSL."""
     file, stem = shlex.quote(location), os.path.splitext(location)[0]
     pem, pkcs12 = shlex.quote(stem + ".pem"), shlex.quote(stem + ".p12")
     if which == "ssl.truststore":
@@ -313,8 +313,8 @@ def _conversion(which: str, location: str) -> str:
     )
 
 
-# PEM. Lenient as Java: text around the blocks, and blocks written on a single line. Neither function raises, since what a frame
-# holds may be printed with its traceback.
+# PEM. As lenient as Java: text around the blocks, and blocks on a single line. These functions do not raise, since a traceback
+# may print the locals of their frames.
 
 _BLOCK = re.compile(r"-+\s*BEGIN\s+([A-Z0-9 ]+?)\s*-+(.*?)-+\s*END\s+\1\s*-{1,5}", re.DOTALL)  # the next may follow at once
 
@@ -359,15 +359,15 @@ def _open_pkcs12(which: str, location: str, content: Secret, password: Secret | 
         try:
             store = pkcs12.load_pkcs12(data, None if password is None else SecretBytes(password.reveal().encode("utf-8")))
         except ValueError:
-            store = pkcs12.load_pkcs12(data, None)  # as Java, which needs no password for what has none, and minds none
-    except (ValueError, TypeError) as error:  # no words of the library's tell one from the other
-        trouble = f"{which}.password may be wrong" if password is not None else f"{which}.password is not set"
-        raise ConfigError(f"{option} cannot be opened: {trouble}, or it is no PKCS12 store") from error
+            store = pkcs12.load_pkcs12(data, None)  # as Java, which ignores the password of a store that has none
+    except (ValueError, TypeError) as error:  # the library's error does not tell a wrong password from a wrong format
+        cause = f"{which}.password may be wrong" if password is not None else f"{which}.password is not set"
+        raise ConfigError(f"{option} cannot be opened: {cause}, or it is not a PKCS12 store") from error
     others = [each.certificate for each in store.additional_certs]
     if store.cert is None or store.key is None:
         return _Pkcs12(None, [_pem_of(certificate) for certificate in others])
     own = store.cert.certificate
-    if which == "ssl.truststore":  # as in Java, an entry with a key counts by its own certificate
+    if which == "ssl.truststore":  # as in Java, an entry with a key is trusted by its own certificate
         return _Pkcs12(None, [_pem_of(certificate) for certificate in [own, *others]])
     return _Pkcs12(_pem_of_key(store.key), [_pem_of(certificate) for certificate in _chain(own, others)])
 
@@ -380,7 +380,7 @@ def _conversion_of_pkcs12(which: str, location: str) -> str:
 
 
 def _chain(own: x509.Certificate, others: list[x509.Certificate]) -> list[x509.Certificate]:
-    """A certificate, its issuer, the issuer's, …, as far as they are there."""
+    """A certificate, its issuer, the issuer's issuer, …, as far as `others` has them."""
     by_subject = {certificate.subject: certificate for certificate in others}
     chain = [own]
     while (issuer := by_subject.pop(chain[-1].issuer, None)) is not None:
@@ -401,6 +401,6 @@ def _pem_of_key(key: PrivateKeyTypes) -> Secret:
 
 
 def _text(error: Exception) -> str:
-    """OpenSSL's words without where in its sources it said them."""
+    """OpenSSL's message without the position in its sources."""
     reason = getattr(error, "reason", None) or re.sub(r"\s*\(_ssl\.c:\d+\)", "", str(error))
     return str(reason).lower().replace("_", " ")

@@ -1,12 +1,12 @@
-"""TLS over the same non-blocking socket: a Transport that encrypts, and says in words why a peer is not to be trusted.
+"""TLS over a non-blocking socket: a Transport that encrypts, and explains why a handshake failed.
 
-A TlsConnector opens the connections of one client; the certificates and keys behind it are ssl_context's business. Selector is
-the only user and knows no difference: a handshake is an unfinished connect.
-Laws: nothing but the handshake is sent before the broker's certificate is checked; what is trusted once stays so, since there is
-no renegotiation; what a caller hands over is copied or let go of when it is written or the connection is closed.
+A TlsConnector opens the connections of one client; ssl_context.py reads its certificates and keys. Selector is the only user, and
+sees no difference to plain TCP: a TLS handshake is an unfinished connect.
+Laws: nothing but the handshake is sent before the broker's certificate is checked; a peer that was accepted stays accepted, since
+there is no renegotiation; a caller's buffers are released when they are written or the connection is closed.
 
 Why an SSLSocket and not an SSLObject between two memory buffers: it is as fast (both encrypt one record of 16 KiB per call), and
-what has arrived stays in the kernel until it is asked for, so that select() tells the whole truth about what can be read.
+bytes that have arrived stay in the kernel until they are read, so that select() sees all that can be read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from spark_kafka_sink.config.producer_config import file_stamp
+from spark_kafka_sink.config.security_config import file_stamp
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, fresh_copy, printable
 from spark_kafka_sink.network.ssl_context import allowed_ciphers, client_context, describe_trust
 from spark_kafka_sink.network.transport import Address, PlaintextTransport
@@ -34,11 +34,11 @@ __all__ = ["TlsConnector", "TlsTransport"]
 log = logging.getLogger(__name__)
 
 RECORD_BYTES = 16 * 1024  # the most that one TLS record carries
-PIECE_BYTES = 8 * RECORD_BYTES  # scattered buffers are joined to so much before they are encrypted: full records, little scratch
+PIECE_BYTES = 8 * RECORD_BYTES  # small buffers are joined up to this size for encryption: full records, little memory
 CONDITION = "KAFKA_SSL_AUTHENTICATION_FAILED"
 
-# Sent unencrypted to find out whether a listener is no TLS listener: ApiVersions v0 without a client id, and what begins its
-# answer. It tells nothing but that a Kafka client is here.
+# Sent unencrypted to find out whether a listener uses TLS: ApiVersions v0 without a client id, and the beginning of its answer.
+# It reveals only that a Kafka client sends it.
 _PROBE = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 _PROBE_ANSWER = struct.Struct(">ii")  # size, correlation id
 _MAX_PROBE_ANSWER_BYTES = 64 * 1024
@@ -47,8 +47,8 @@ _MAX_PROBE_ANSWER_BYTES = 64 * 1024
 class TlsConnector:
     """Opens TLS transports for a client. Sender thread only.
 
-    Certificates live for months at most, some producers longer: files that are renewed in place are read again when the next
-    connection is opened. One that cannot be read then, since it is being written, changes nothing.
+    A producer may outlive its certificates: files that were renewed in place are read again when the next connection is opened.
+    If they cannot be read then, perhaps because they are being written, the certificates read before stay in use.
 
     Raises:
         ConfigError: a file cannot be read, a password is wrong, a key is missing; names the option, never a secret.
@@ -56,11 +56,11 @@ class TlsConnector:
 
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
-        self._read_at = _stamps(config)  # before they are read: what changes meanwhile is read again
-        self._unusable: tuple[object, ...] = ()  # a state of the files that has been told of
+        self._read_at = _stamps(config)  # taken before reading: a change during it leads to reading again
+        self._unusable: tuple[object, ...] = ()  # a state of the files that was logged as unreadable
         self.context = client_context(config)
         self.allowed_ciphers = allowed_ciphers(config)
-        self.silent: set[Address] = set()  # closed the connection at our first words; to be probed next time
+        self.silent: set[Address] = set()  # closed the connection at our first message; to be probed next time
         self._send_buffer_bytes = config.send_buffer_bytes
         self._receive_buffer_bytes = config.receive_buffer_bytes
         self._trust = describe_trust(config)
@@ -81,14 +81,14 @@ class TlsConnector:
         try:
             self.context = client_context(self._config)
         except ConfigError as error:
-            log.warning("! certificates were to be renewed, but %s; those read before stay in use", error.message)
+            log.warning("! certificate files have changed, but %s; the certificates read before stay in use", error.message)
             self._unusable = stamps
         else:
-            log.info("= certificates have been renewed: new connections use them")
+            log.info("= certificate files have changed: new connections use them")
             self._read_at = stamps
 
     def explain(self, error: ssl.SSLError, host: str) -> str:
-        """What went wrong, and what to do about it."""
+        """What failed, and what to do about it."""
         if isinstance(error, ssl.SSLCertVerificationError):
             problem = printable(error.verify_message)
             return f"the broker's certificate was not accepted: {problem}{self._verification_remedy(error, host)}"
@@ -104,11 +104,11 @@ class TlsConnector:
     def _verification_remedy(self, error: ssl.SSLCertVerificationError, host: str) -> str:
         if error.verify_code in _WRONG_HOST:
             return (
-                f"; connect to a name that it carries instead of {printable(host)} (bootstrap.servers, or the brokers'"
-                " advertised.listeners). An empty ssl.endpoint.identification.algorithm switches this check off"
+                f"; connect to a name in the certificate instead of {printable(host)} (bootstrap.servers, or the brokers'"
+                " advertised.listeners). An empty ssl.endpoint.identification.algorithm disables this check"
             )
         if error.verify_code in _UNKNOWN_ISSUER:
-            return f"; it is not issued by anyone in {self._trust}: add its certificate authority"
+            return f"; its issuer is not in {self._trust}: add its certificate authority"
         return ""
 
 
@@ -129,9 +129,9 @@ class TlsTransport(PlaintextTransport):
         self._events = selectors.EVENT_WRITE
         self._is_established = False
         self._has_received = False  # anything beyond the handshake
-        self._rounds = 0  # of the handshake, in which the broker had something to say
-        self._piece: memoryview | None = None  # of the caller's bytes: begun, and to be offered again as it is
-        self._failure: OSError | AuthenticationError | None = None  # found behind bytes that were delivered first
+        self._rounds = 0  # of the handshake in which the client waited for the broker
+        self._piece: memoryview | None = None  # of the caller's bytes: OpenSSL has begun with it, and must get it again
+        self._failure: OSError | AuthenticationError | None = None  # for the next call: bytes before it were delivered first
         self._probe = _Probe(self._socket) if address in connector.silent else None
         connector.silent.discard(address)
 
@@ -165,11 +165,11 @@ class TlsTransport(PlaintextTransport):
 
     def _wrapped(self) -> ssl.SSLSocket:
         host = self._address.host or str(self._address.socket_address[0])
-        name = host.partition("%")[0].rstrip(".")  # neither a scope nor the root's dot is in a certificate
+        name = host.partition("%")[0].rstrip(".")  # certificates contain neither a scope nor the root's dot
         try:
             return self._connector.context.wrap_socket(self._socket, server_hostname=name, do_handshake_on_connect=False)
         except ValueError as error:
-            raise OSError(f"'{printable(host)}' cannot be the name in a certificate: {printable(error)}") from error
+            raise OSError(f"'{printable(host)}' cannot be a name in a certificate: {printable(error)}") from error
 
     def _handshake_failure(self, error: OSError) -> OSError | AuthenticationError:
         if isinstance(error, ssl.SSLError) and not _is_the_end(error):
@@ -183,12 +183,12 @@ class TlsTransport(PlaintextTransport):
         return AuthenticationError(self._connector.explain(error, host), condition=CONDITION)
 
     def _check_cipher(self, tls: ssl.SSLSocket) -> None:
-        """Python cannot leave out single suites of TLS 1.3: what may not be used is refused when it was chosen."""
+        """Python cannot disable single suites of TLS 1.3: one that is not allowed is rejected after the broker has chosen it."""
         chosen, allowed = tls.cipher(), self._connector.allowed_ciphers
         if allowed and chosen is not None and chosen[0] not in allowed:
             raise AuthenticationError(
                 f"the broker chose the cipher suite {chosen[0]}, which ssl.cipher.suites does not name; add it, or allow"
-                " TLSv1.2 only (ssl.enabled.protocols), of which every suite can be left out",
+                " TLSv1.2 only (ssl.enabled.protocols), where every suite can be disabled",
                 condition=CONDITION,
             )
 
@@ -205,7 +205,7 @@ class TlsTransport(PlaintextTransport):
                 written += size
                 piece = piece[size:]
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
-            self._piece = piece  # OpenSSL has begun with it, and must be given the same bytes again
+            self._piece = piece
             return written
         except ssl.SSLError as error:
             raise self._broken(error) from error
@@ -213,7 +213,7 @@ class TlsTransport(PlaintextTransport):
         return written
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """As PlaintextTransport's. `buffer` has room for a record, so that nothing is left where select() does not see it."""
+        """As in PlaintextTransport. `buffer` has room for a record: no decrypted bytes stay where select() cannot see them."""
         assert self._tls is not None
         self._raise_failure()
         filled = 0
@@ -238,7 +238,7 @@ class TlsTransport(PlaintextTransport):
             raise fresh_copy(self._failure)
 
     def _broken(self, error: ssl.SSLError) -> OSError | AuthenticationError:
-        """With TLS 1.3 a broker looks at our certificate when the handshake is over for us; its verdict comes as an answer."""
+        """With TLS 1.3 the broker may reject the client's certificate after the client has completed the handshake."""
         if not self._has_received and "ALERT" in _reason(error) and not _is_the_end(error):
             return self._refused(error)
         return OSError(f"the TLS connection broke: {_reason(error).lower().replace('_', ' ')}")
@@ -246,17 +246,17 @@ class TlsTransport(PlaintextTransport):
     def close(self) -> None:
         self._piece = None
         if self._tls is not None and self._is_established:
-            # Says that no more is to come; the broker's consent is not waited for, and it may be gone already.
+            # Announce the end; do not wait for the broker's reply: it may have closed the connection already.
             with contextlib.suppress(OSError, ValueError):
                 self._tls.unwrap()
         super().close()
 
 
 class _Probe:
-    """Asks a listener, which closed at once when it was spoken to in TLS, whether it understands what is not encrypted.
+    """Asks a listener that closed the connection at the first TLS message whether it understands an unencrypted request.
 
-    A Kafka listener without TLS takes our first words for a request of 369 MB and closes without a word. So does a proxy whose
-    broker is away: this tells one from the other.
+    A Kafka listener without TLS takes the first message for a request of 369 MB and closes the connection without an answer. A
+    proxy whose broker is down does the same: the probe tells them apart.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -265,7 +265,7 @@ class _Probe:
         self._answer = b""
 
     def advance(self) -> None:
-        """Raises AuthenticationError when it did understand, OSError when that is not the trouble; returns to be called again."""
+        """Raises AuthenticationError if the listener understood, OSError if it did not; otherwise call it again."""
         if not self._is_sent:
             self._socket.send(_PROBE)
             self._is_sent = True
@@ -279,11 +279,11 @@ class _Probe:
             return
         if self._is_kafka():
             raise AuthenticationError(
-                "this listener does not speak TLS: it closes when it is spoken to in TLS, and answers what is not encrypted;"
+                "this listener does not speak TLS: it closes TLS connections, and answers an unencrypted request;"
                 " set security.protocol to PLAINTEXT or SASL_PLAINTEXT, or connect to the brokers' TLS port",
                 condition=CONDITION,
             )
-        raise OSError("the broker closed the connection during the TLS handshake (it said nothing)")
+        raise OSError("the broker closed the connection during the TLS handshake (without an answer)")
 
     def _is_kafka(self) -> bool:
         if len(self._answer) < _PROBE_ANSWER.size:
@@ -293,7 +293,7 @@ class _Probe:
 
 
 def _first_piece(buffers: Sequence[Buffer]) -> memoryview:
-    """The first PIECE_BYTES of `buffers`, or all: joined, unless they are in one buffer already."""
+    """The first PIECE_BYTES of `buffers`, or all; joined, unless they are in one buffer."""
     if len(buffers[0]) >= PIECE_BYTES or len(buffers) == 1:
         return memoryview(buffers[0])[:PIECE_BYTES]
     parts: list[Buffer] = []
@@ -311,7 +311,7 @@ def _first_piece(buffers: Sequence[Buffer]) -> memoryview:
 _WRONG_HOST = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 _UNKNOWN_ISSUER = (2, 18, 19, 20, 21)  # X509_V_ERR_: unable to get (local) issuer, self-signed, cannot verify the leaf
 _MISSING_CERTIFICATE = ("ALERT_CERTIFICATE_REQUIRED", "ALERT_BAD_CERTIFICATE", "ALERT_HANDSHAKE_FAILURE")
-_NOT_TLS = "; does this listener speak TLS? It answers with something else"
+_NOT_TLS = "; does this listener speak TLS? Its answer is not TLS"
 _REJECTED = "; the broker rejects this client's certificate (ssl.keystore.…)"
 _VERSIONS = "; no TLS version in common: see ssl.enabled.protocols and ssl.protocol"
 _REMEDIES = (
@@ -335,7 +335,7 @@ def _reason(error: ssl.SSLError) -> str:
 
 
 def _is_the_end(error: ssl.SSLError) -> bool:
-    """The connection ended, or the broker says that it has troubles of its own: another attempt may succeed."""
+    """Whether the connection ended, or the broker reports an internal error: another attempt may succeed."""
     ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
     return ended or "ALERT_INTERNAL_ERROR" in _reason(error)
 

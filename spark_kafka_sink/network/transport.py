@@ -1,6 +1,6 @@
-"""Bytes over one non-blocking socket. Selector is the only user; TlsTransport (tls.py) can take this one's place.
+"""Bytes over one non-blocking socket. Selector is the only user; TlsTransport (tls.py) is the other kind of Transport.
 
-No method waits. An Address comes from names.py.
+No method waits. names.py makes Addresses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from spark_kafka_sink.protocol.primitives import Buffer
 
-# More buffers than this in one call are refused by the kernel (IOV_MAX).
+# The kernel rejects more buffers in one call (IOV_MAX).
 MAX_BUFFERS = 1024
 _CONNECT_IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
@@ -23,7 +23,7 @@ _CONNECT_IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 class Address(NamedTuple):
     family: int
     socket_address: tuple[Any, ...]
-    host: str = ""  # the name that it was found under: what a broker's certificate must carry
+    host: str = ""  # the name that was looked up, which the broker's certificate must contain
 
     def __str__(self) -> str:
         host, port, *_ = self.socket_address
@@ -31,16 +31,16 @@ class Address(NamedTuple):
 
 
 class Transport(Protocol):
-    """Errors of the network are raised as OSError; a peer that is not to be talked to, as AuthenticationError."""
+    """Raises OSError for errors of the network, AuthenticationError if one side does not accept the other."""
 
     def fileno(self) -> int: ...
 
     def connect(self, address: Address) -> bool:
-        """Start to connect; true when that is done already. Otherwise call finish_connect when the socket is writable."""
+        """Start to connect. True if it is connected already; otherwise call finish_connect when the socket is writable."""
         ...
 
     def finish_connect(self) -> bool:
-        """True when bytes can be sent. Otherwise call again when the socket is as `connect_events` says."""
+        """True when bytes can be sent. Otherwise call again when one of `connect_events` has happened."""
         ...
 
     def connect_events(self) -> int:
@@ -48,18 +48,18 @@ class Transport(Protocol):
         ...
 
     def send(self, buffers: Sequence[Buffer]) -> int:
-        """Write what fits from the start of `buffers`, at most MAX_BUFFERS of them; 0 when nothing fits now."""
+        """Write as much of `buffers` (at most MAX_BUFFERS) as possible. Returns the number of bytes, 0 if none can be written."""
         ...
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """Bytes read; 0 at the end of the stream; None when there is nothing now."""
+        """The number of bytes read; 0 at the end of the stream; None if there is nothing to read now."""
         ...
 
     def close(self) -> None: ...
 
 
 class PlaintextTransport:
-    """A TCP socket. Buffer sizes of -1 leave the system's own."""
+    """A TCP socket. A buffer size of -1 keeps the system's default."""
 
     def __init__(self, address: Address, *, send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1) -> None:
         self._socket = socket.socket(address.family, socket.SOCK_STREAM)
@@ -102,6 +102,6 @@ class PlaintextTransport:
             return None
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # the peer may be gone already; either way it is closed
+        with contextlib.suppress(OSError):  # the peer may have closed it already
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -1,35 +1,38 @@
 """The producer: Arrow columns in, acknowledged Kafka records out. Usable without Spark.
 
 Threads
-    caller    whoever calls KafkaProducer: maps rows to partitions, encodes, fills batches, waits for memory, metadata, flush
-    Sender    one daemon thread per producer: drains batches, talks to brokers, completes, retries and expires batches
-    ProducerSendThread    legacy/producer.py with producer.type=async only: a caller like any other, fed by a queue
+    caller      any thread that calls KafkaProducer: chooses partitions, encodes, fills batches; waits for memory, metadata, flush
+    Sender      one daemon thread per producer: drains batches, talks to brokers, completes, retries and expires batches
+    ProducerSendThread  only with producer.type=async of legacy/producer.py: a caller like any other, fed by a queue
     background  a short-lived daemon thread per host name to look up, token or ticket to fetch (network/background.py)
 
-Where each class lives
-    KafkaProducer       any caller thread
-    RecordGatherer      add: callers; a chunk is encoded by the caller who fills it, or by the Sender when it has lingered
+Which thread uses which class
+    KafkaProducer       callers, with ColumnSender and MetadataWait
+    RecordGatherer      callers add records; a chunk is encoded (GatheredEncoder) by the caller who fills it, or by the Sender
+                        after linger.ms
     RecordAccumulator   append: callers; ready, drain, expire, reenqueue: Sender
     BufferPool          allocate: callers; deallocate: both
-    ProducerBatch       filled by callers under its queue's lock and its reservations, afterwards Sender only
-    Delivery            completed by the Sender (or by a closing caller), awaited by callers
-    TransactionManager  Sender only, except for `fatal_error`, which callers read
-    NetworkClient       Sender only, except for `wakeup`
-    ProducerMetrics     recorded by the Sender, failures and waits by both; read by anybody without a lock
-    Interceptors        sending: callers, and the Sender for single records that have lingered; outcomes: whoever settles rows
-    UserPartitioner     callers, and the Sender for single records that have lingered; both are closed by the Sender as it ends
+    ProducerBatch       callers fill it, under its queue's lock and their reservations; after that Sender only
+    Delivery            completed by the Sender (or by a caller that closes the producer), awaited by callers
+    sender/             Sender only, except that callers start and stop it, and read `Sender.failure` and
+                        `TransactionManager.fatal_error`
+    NetworkClient       Sender only, except `wakeup`
+    ProducerMetrics     the Sender records, callers record their failures and waits; any thread reads without a lock
+    Interceptors        before sending: callers, and the Sender for gathered records after linger.ms; outcomes: the thread that
+                        settles the rows
+    UserPartitioner     callers, and the Sender for gathered records after linger.ms. The Sender closes both when it ends
 
-Lock order: a thread that holds one of these takes only locks further down.
+Lock order: a thread that holds one of these locks takes only locks further down.
     1. PartitionQueue.lock        one per topic-partition: its deque, and the counters of the batch at its tail
     2. RecordAccumulator._lock    the set of incomplete batches, flushes in progress
     3. BufferPool._lock           free blocks, charges, waiters
-    4. Delivery._condition        acknowledged rows, first error (GatheredRecords._settled for single records)
+    4. Delivery._condition        acknowledged rows, first error (GatheredRecords._settled for gathered records)
     5. ProducerMetrics._lock      what both threads record: failures, time in flush and waiting for metadata
-Before them all, in legacy/producer.py: SyncDispatch._dispatching, held for a whole dispatch. SendQueue._changed,
-EventHandler._back_off and Sender._closing are held while nothing else is taken.
-Before the five above: a topic's `encoding` in record_gatherer.py, held while a chunk is encoded (the Sender only tries it), and
-its `chunk` lock, which guards which chunk takes records. A chunk's own lock is held for appends to its lists. No memory is waited
-for under any of them.
-Metadata's lock is never taken while one of these is held. Nothing waits while holding a PartitionQueue's lock, and nobody
-waits for memory while holding a reservation: a batch with a reservation is not drained, so its memory would never come back.
+Two locks per topic in record_gatherer.py come before these five. `encoding` is held while a chunk is encoded; the Sender takes it
+only if it is free. `chunk` is held while a chunk is begun, charged or taken. No thread waits for memory while it holds `chunk`,
+and encoding a chunk needs no more memory. GatheredRecords._lock, held while a record is appended to a chunk's lists, comes last.
+SyncDispatch._dispatching in legacy/producer.py comes before all of them; it is held for a whole dispatch.
+While a thread holds the lock of a partitioner, SendQueue._changed, EventHandler._back_off or Sender._closing, it takes no other.
+No thread takes Metadata's lock while it holds one of the five. No thread waits while it holds a PartitionQueue's lock, or waits
+for memory while it has a reservation: a batch with a reservation is not drained, so its memory would never come back.
 """

@@ -1,8 +1,8 @@
-"""Whether this process was forked off after a producer was made: then that producer is of no use here.
+"""Detects that this process was forked after a producer was made: the child cannot use that producer.
 
-A fork has the parent's memory and its sockets, but none of its threads. There is no Sender that would settle rows, a lock that
-another thread held stays locked for ever, and whatever is done with the sockets is done to the parent's connections.
-KafkaProducer, and what it hands out, remember `generation` from when they were made, and ask here before they wait or lock.
+A forked child has the parent's memory and sockets, but none of its threads. It has no Sender to settle rows; a lock that another
+thread held stays locked for ever; and using the sockets would disturb the parent's connections.
+KafkaProducer and its futures store `generation()` when they are made, and check it here before they wait or lock.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from weakref import WeakSet
 
 from spark_kafka_sink.errors import KafkaError
 
-_generation = 0  # how many forks lie between the first process of this interpreter and this one
+_generation = 0  # how many times this process and its ancestors were forked
 
 
 class LeftBehind(Protocol):
-    """Whose fast path does not ask whether this is a fork."""
+    """An object with a fast path that does not check for a fork."""
 
     def leave_behind(self) -> None:
-        """Called in the child, before anything else there, so that the next call takes the path that asks."""
+        """Called in the child right after the fork: the next call must take the path that checks."""
         ...
 
 
@@ -44,8 +44,8 @@ def check_not_forked(since: int, who: str) -> None:
     """Raises KafkaError in a child of that process. Takes no lock."""
     if since != _generation:
         raise KafkaError(
-            f"{who} was made before this process was forked off, and its thread lives in the parent process only: nothing that"
-            " is sent here would ever be written; make a KafkaProducer in the child process",
+            f"{who} was made before this process was forked, and its thread runs in the parent process only: nothing that is"
+            " sent here would be written; make a KafkaProducer in the child process",
             condition="KAFKA_ILLEGAL_STATE",
         )
 

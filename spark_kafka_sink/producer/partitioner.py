@@ -1,9 +1,9 @@
 """Which partition each row goes to: whole columns in, an int32 column out.
 
-Explicit partitions first, then a user's partitioner if there is one, else murmur2 of the key over all partitions (leaderless
-ones too, so that a key never moves), then the sticky partitioner for rows that are still undecided (KIP-794). The built-in ones
-know the sizes of rows, not their bytes.
-Law: what a user's partitioner answers is checked, and nothing of a chunk is queued before all of it has its answer.
+A partition that the row names comes first. Then a user's partitioner decides, if there is one; otherwise murmur2 of the key over
+all partitions, also those without a leader, so that a key always has the same partition. Rows that are still undecided go to the
+sticky partitioner (KIP-794). The built-in partitioners use the sizes of rows, not their bytes.
+Law: the answers of a user's partitioner are checked, and no row of a chunk is queued before all rows have an answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.config.producer_config import KAFKAS_PARTITIONERS, ProducerConfig
+from spark_kafka_sink.config.dotted_names import KAFKAS_PARTITIONERS
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.plugins import Plugin, make_plugin
@@ -31,15 +32,15 @@ UNDECIDED = -1  # in an int32 column: the row has no partition yet
 
 
 class StickyPartitioner:
-    """Spreads rows without a key: stays with one partition for a batch's worth of bytes, then moves to a random one.
+    """Spreads rows without a key: sends them to one partition until that is a full batch, then switches to a random partition.
 
-    Moves where a batch ends: a partition whose open batch is partly filled keeps the row stream until the batch after it is full
-    too, at most twice the batch size (KIP-794 calls what it avoids fractional batches).
-    With queue lengths, a partition is drawn the more often the shorter its queue is.
+    It switches where a batch ends. If the partition's open batch is partly filled already, the partition gets rows until the
+    batch after it is full too, so at most twice the batch size; this avoids what KIP-794 calls fractional batches.
+    Once queue lengths are known, partitions with shorter queues are chosen more often.
 
     Args:
-        batch_size: bytes, the quota of a stay.
-        open_bytes: tells how many bytes of a partition's open batch are filled.
+        batch_size: bytes that a partition gets before the switch.
+        open_bytes: returns how many bytes of a partition's open batch are filled.
         random: seeded by tests.
     """
 
@@ -47,15 +48,16 @@ class StickyPartitioner:
         self._batch_size = batch_size
         self._open_bytes = open_bytes
         self._random = random
-        self.in_use = False  # whether any row came without a key: without one, nobody needs queue lengths
+        self.in_use = False  # set by the first row without a key: before that, queue lengths are not needed
         self._lock = threading.Lock()  # guards the three below; held while assigning, never while waiting
         self._partition = -1
         self._produced_bytes = 0
         self._quota_bytes = 0
-        self._load: tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]] | None = None  # replaced whole by the Sender
+        # Cumulative weights, and the partitions they belong to. The Sender replaces the tuple as a whole.
+        self._load: tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]] | None = None
 
     def assign(self, row_bytes: npt.NDArray[np.int64], available: Sequence[int]) -> npt.NDArray[np.int32]:
-        """Partitions for rows of the given sizes, in order. `available` are the partitions to draw from; not empty."""
+        """Partitions for rows of the given sizes, in order. `available` are the partitions to choose from; not empty."""
         self.in_use = True
         ends = np.cumsum(row_bytes)
         out = np.empty(len(row_bytes), np.int32)
@@ -88,9 +90,9 @@ class StickyPartitioner:
         return int(partitions[np.searchsorted(cumulative, drawn, side="right")])
 
     def update_load(self, queue_sizes: Sequence[int], partitions: Sequence[int], all_counted: bool) -> None:
-        """Take note of queue lengths: a partition's weight is the longest length + 1 - its own.
+        """Use these queue lengths from now on: a partition's weight is the longest length + 1 - its own.
 
-        `all_counted` is false when slow partitions were left out; then even equal lengths say where to go.
+        `all_counted` is false when slow partitions were left out. Then equal lengths are used too: they exclude the slow ones.
         """
         sizes = np.asarray(queue_sizes, np.int64)
         if len(sizes) == 0 or (all_counted and (len(sizes) < 2 or (sizes == sizes[0]).all())):
@@ -100,7 +102,7 @@ class StickyPartitioner:
 
 
 class RoundRobinPartitioner:
-    """Row after row to partition after partition, whatever its key. Kafka's class of this name; any thread may call."""
+    """Assigns rows to the partitions in turn, whatever their keys. Kafka's class of this name. Any thread may call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the counter
@@ -117,13 +119,16 @@ class RoundRobinPartitioner:
 
 
 class Partitioner(Protocol):
-    """What `partitioner.class` may name: a class with this method, or a function of the same arguments.
+    """What `partitioner.class` may name: a class with this method, or a function with the same arguments.
 
-    There is no need to inherit from it. `configure` and `close` may be left out. Several threads may call at a time.
+    The class need not inherit from this one. `configure` and `close` are optional. Several threads may call at the same time.
     """
 
     def partition_columns(self, topic: str, key: pa.Array, value: pa.Array, cluster: Cluster) -> npt.NDArray[Any] | pa.Array:
-        """A partition for each row of a slice of one topic, at most 32,768; rows that name one themselves are not shown.
+        """A partition for each row of a slice of one topic, at most 32,768 rows. Rows that name a partition are left out.
+
+        If this raises, no row of the send_columns call is queued, and the caller gets an error that names this class. Of records
+        that are sent one by one, those that were gathered together fail. This method must not wait for the producer.
 
         Args:
             topic: of all rows.
@@ -131,38 +136,35 @@ class Partitioner(Protocol):
             cluster: `partition_count(topic)`, `partitions_for(topic)`, `available_partitions(topic)` (with a leader), `nodes`.
 
         Returns:
-            Whole numbers, as numpy or Arrow array of that length: 0 to the number of partitions - 1; null or -1 where the
-            sticky partitioner shall choose.
-
-        Raises anything: no row of the send_columns call is queued then, and the error names this class; of records sent singly,
-        those that were gathered together fail. It must not wait for the producer.
+            Whole numbers, as a numpy or Arrow array of that length: 0 to the number of partitions - 1, or null or -1 to let the
+            sticky partitioner choose.
         """
         ...
 
 
 class RecordPartitioner(Protocol):
-    """Java's way: `partitioner.class` may also name a class with this method alone.
+    """As in Java, `partitioner.class` may also name a class that only has this method.
 
-    It costs a call and several Python objects per record, a microsecond or so, where columns cost nanoseconds.
+    It costs a call and several Python objects per record: about a microsecond, where columns cost nanoseconds.
     """
 
     def partition(
         self, topic: str, key: Any, key_bytes: bytes | None, value: Any, value_bytes: bytes | None, cluster: Cluster
     ) -> int | None:
-        """The record's partition; None or -1 where the sticky partitioner shall choose.
+        """The record's partition; None or -1 to let the sticky partitioner choose.
 
-        `key` and `value` are what `send` was given; of rows that came as columns they are the bytes.
+        `key` and `value` are the arguments of `send`. For rows that came as columns they are the bytes.
         """
         ...
 
 
 class UserPartitioner:
-    """A user's partitioner: asked for the rows that need it, its answers checked.
+    """Calls a user's partitioner for the rows that name no partition, and checks its answers.
 
     Args:
         config: `partitioner.class` is read from it; `configure` gets its `for_plugins()`.
 
-    Raises ConfigError when it cannot be loaded, made or configured.
+    Raises ConfigError if the partitioner cannot be loaded, created or configured.
     """
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -182,7 +184,7 @@ class UserPartitioner:
 
     @classmethod
     def of(cls, config: ProducerConfig) -> UserPartitioner | None:
-        """None when the partitioner is one of Kafka's."""
+        """None if `partitioner.class` is not set or names one of Kafka's."""
         return None if config.partitioner_class in (None, *KAFKAS_PARTITIONERS) else cls(config)
 
     @property
@@ -197,9 +199,9 @@ class UserPartitioner:
         rows: npt.NDArray[np.int32],
         cluster: Cluster,
     ) -> npt.NDArray[np.int32]:
-        """Partitions of all rows of a chunk: those given, and the user's where UNDECIDED stands; UNDECIDED may remain.
+        """The partitions of all rows of a chunk: those given, and the user's where they are UNDECIDED. UNDECIDED may remain.
 
-        `rows` tell where each row stood in the caller's chunk, for error texts. Raises KafkaError.
+        `rows` are the rows' positions in the caller's chunk, for error texts. Raises KafkaError.
         """
         undecided = partitions == UNDECIDED
         if not undecided.any():
@@ -230,7 +232,7 @@ class UserPartitioner:
     def decide_record(
         self, topic: str, key: object, key_bytes: bytes | None, value: object, value_bytes: bytes | None, cluster: Cluster
     ) -> int:
-        """The partition of a record that does not name one, or UNDECIDED. Raises KafkaError. Only if it `asks_per_record`."""
+        """The partition of a record that names none, or UNDECIDED. Raises KafkaError. Only if `asks_per_record`."""
         assert self._by_record is not None
         try:
             answer = self._by_record(topic, key, key_bytes, value, value_bytes, cluster)
@@ -251,7 +253,7 @@ class UserPartitioner:
             at = int(wrong.argmax())
             raise InvalidRecordError(
                 f"partitioner {self._plugin.name} chose partition {numbers[at]} for row {rows[at]} of this chunk, but topic"
-                f" {topic} has the partitions 0 to {partition_count - 1}; null or -1 leaves the choice to the sticky partitioner",
+                f" {topic} has partitions 0 to {partition_count - 1}; null or -1 lets the sticky partitioner choose",
                 condition="KAFKA_INVALID_PARTITION",
             )
         return numbers.astype(np.int32)
@@ -264,7 +266,7 @@ class UserPartitioner:
                 try:
                     answer = pc.fill_null(answer.cast(pa.int64()), UNDECIDED).to_numpy(zero_copy_only=False)
                 except pa.ArrowInvalid as error:  # uint64 beyond int64
-                    raise self._failed(f"returned numbers that are no partitions: {error}", topic) from error
+                    raise self._failed(f"returned numbers that are not partitions: {error}", topic) from error
         elif isinstance(answer, np.ndarray):
             kind = f"an array of {answer.dtype}"
         if not isinstance(answer, np.ndarray) or answer.dtype.kind not in "iu":

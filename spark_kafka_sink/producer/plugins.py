@@ -1,8 +1,8 @@
-"""From `partitioner.class` and `interceptor.classes` to objects that are ready to work.
+"""Loads, creates and configures the objects that `partitioner.class` and `interceptor.classes` name.
 
-A name is imported, a class is made, `configure` is called, whatever an option holds: a dotted name, a class, an instance or a
-function. partitioner.py and interceptors.py know what to do with the object.
-Law: a plug-in that cannot be had fails the producer's construction, with the cause in the error's text.
+An option holds a dotted name, a class, an instance or a function. A name is imported, a class is instantiated, and `configure` is
+called. partitioner.py and interceptors.py know what to do with the object.
+Law: if a plug-in cannot be loaded, the producer's constructor raises, with the cause in the error's text.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Method = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A user's object, and the name that errors and log lines call it by."""
+    """A user's object, and its name in errors and log lines."""
 
     instance: object
     name: str
 
     def method(self, name: str) -> Method | None:
-        """The method of that name, if there is one: every method of a plug-in may be left out but the one that does the work."""
+        """The method of that name, or None: all methods of a plug-in are optional except the one that does the work."""
         found = getattr(self.instance, name, None)
         return found if callable(found) else None
 
@@ -40,10 +40,10 @@ class Plugin:
         try:
             method(dict(config))
         except Exception as error:
-            raise ConfigError(f"{option}: {self.name}.configure failed: {_told(error)}") from error
+            raise ConfigError(f"{option}: {self.name}.configure failed: {_text_of(error)}") from error
 
     def close(self) -> None:
-        """Never raises: what `close` raises is logged."""
+        """Never raises: logs what `close` raises."""
         method = self.method("close")
         if method is None:
             return
@@ -54,15 +54,15 @@ class Plugin:
 
 
 def make_plugin(option: str, wanted: object) -> Plugin:
-    """Load and make what an option names; `configure` is the caller's to call.
+    """Load and create what an option names. The caller calls `configure`.
 
     Args:
-        option: for error texts.
+        option: its name, for error texts.
         wanted: package.module.Name of a class, a function or an instance; or one of these itself. A class is called without
             arguments.
 
     Raises:
-        ConfigError: it cannot be imported or made.
+        ConfigError: it cannot be imported or created.
     """
     found = load(option, wanted) if isinstance(wanted, str) else wanted
     name = wanted if isinstance(wanted, str) else name_of(found)
@@ -71,7 +71,7 @@ def make_plugin(option: str, wanted: object) -> Plugin:
     try:
         return Plugin(found(), name)
     except Exception as error:
-        raise ConfigError(f"{option}={name}: an instance cannot be made without arguments: {_told(error)}") from error
+        raise ConfigError(f"{option}={name}: an instance cannot be created without arguments: {_text_of(error)}") from error
 
 
 def name_of(found: object) -> str:
@@ -79,5 +79,5 @@ def name_of(found: object) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _told(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

@@ -1,9 +1,9 @@
 """What a producer has done so far, under Kafka's metric names.
 
-Recorded for each batch sent, request, answer, retry or failure, by the Sender; and by callers where they have waited anyway
-(memory, metadata, flush). Nothing is done per row. Read by any thread, see metrics.py: what becomes of a row is counted before
-its Delivery is told (but for a forced close), so that after flush() or result() the numbers hold these rows.
-The tables below are all there is: name, what is read, sentence. tests/readme_tables.py prints them into the README.
+The Sender records each batch sent, request, answer, retry and failure; callers record their waits (memory, metadata, flush).
+Nothing is done per row. Any thread may read, see metrics.py. An outcome is counted before the row's Delivery gets it (except at a
+forced close), so after flush() or result() the numbers include these rows.
+The tables below declare every metric: its name, what is read, a sentence. tests/readme_tables.py prints them into the README.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from spark_kafka_sink.metrics import (
     total,
     total_ms,
 )
+from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_metrics import NETWORK_METRICS, NODE_METRICS, NetworkMetrics
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
@@ -63,7 +64,7 @@ CALLER_METRICS = [
     *time_and_share("bufferpool-wait", "pool_waits", "Nanoseconds that callers have waited for memory; and as a part of time."),
     *meter("buffer-exhausted", "pool_exhausted", "Waits for memory that `max.block.ms` ended."),
 ]
-# What averages are made of, so that those of several producers can be put together; and two sums that Kafka has by topic only.
+# The sums and counts behind averages, to combine those of several producers; and two sums that Kafka has by topic only.
 OWN_METRICS = [
     *total("byte-total", "batch_sizes", "Bytes of batches sent."),
     *count("batch-send-total", "batch_sizes", "Batches sent."),
@@ -114,8 +115,8 @@ class ProducerMetrics:
         self._clock = clock
         self.samples = Samples(config.metrics_sample_window_ms, config.metrics_num_samples, clock.now_ms())
         self.network = NetworkMetrics(self.samples)
-        self.gauges: dict[str, Callable[[], float]] = {}  # filled by KafkaProducer, who knows what they look at
-        self.pool_waits, self.pool_exhausted = Stat(), Stat()  # the pool's own, once it is watched
+        self._gauges: dict[str, Callable[[], float]] = {}  # set by `watch`, as are the two below
+        self.pool_waits, self.pool_exhausted = Stat(), Stat()
 
         # Sender only.
         self.records_per_request = self.samples.stat()
@@ -126,7 +127,7 @@ class ProducerMetrics:
         self.latency = self.samples.stat()  # ms
         self.retries = self.samples.stat()
         self.splits = self.samples.stat()
-        self._topics: dict[str, _TopicStats] = {}  # added to by the Sender, never taken from
+        self._topics: dict[str, _TopicStats] = {}  # the Sender adds to it; nothing is removed
 
         self._lock = threading.Lock()  # guards what is below, and the topics' errors; taken by Sender and callers, rarely
         self.errors = self.samples.stat()
@@ -146,14 +147,23 @@ class ProducerMetrics:
             Kind.ABORT: self.txn_abort_times,
         }
 
-    def watch_pool(self, pool: BufferPool) -> None:
+    def watch(self, pool: BufferPool, metadata: Metadata, requests_in_flight: Callable[[], float]) -> None:
+        """Read the pool's own statistics, and the gauges."""
+        made_ms = self._clock.now_ms()
         self.pool_waits = self.samples.watch(pool.waits)
         self.pool_exhausted = self.samples.watch(pool.exhausted)
+        self._gauges = {
+            "requests-in-flight": requests_in_flight,
+            "metadata-age": lambda: (self._clock.now_ms() - (metadata.last_successful_refresh_ms() or made_ms)) / 1000,
+            "waiting-threads": pool.queued,
+            "buffer-total-bytes": lambda: pool.total_memory,
+            "buffer-available-bytes": lambda: pool.available_memory,
+        }
 
     # RECORDING: Sender
 
     def request_sent(self, batches: Sequence[ProducerBatch]) -> None:
-        """The batches of one Produce request, just drained. Summed up here, because attributes cost more than locals."""
+        """The batches of one Produce request, just drained. Adds up in locals, which cost less than attributes."""
         records = record_bytes = sent_bytes = largest_batch = queue_ms = longest_ms = 0
         ratios = 0.0
         row_sizes = []
@@ -181,7 +191,7 @@ class ProducerMetrics:
         self.batch_sizes.add(len(batches), sent_bytes, largest_batch)
         self.compression.add(len(batches), ratios)
         self.queue_times.add(len(batches), queue_ms, longest_ms)
-        # Once for all rows of the request: the largest of each batch would take longer than everything above.
+        # Once for all rows of the request: once per batch would take longer than everything above.
         self.record_sizes.add(records, record_bytes, int(np.concatenate(row_sizes).max()))
 
     def _make_topic(self, name: str) -> _TopicStats:
@@ -220,7 +230,7 @@ class ProducerMetrics:
     # READING: any thread
 
     def restart(self) -> None:
-        """Read `since_start` from here on; for a producer at rest."""
+        """`since_start` means from now on. For a producer at rest."""
         self.samples.restart(self._clock.now_ms())
 
     def snapshot(self, *, since_start: bool = False) -> dict[str, float]:
@@ -228,7 +238,7 @@ class ProducerMetrics:
         own = (*SENDER_METRICS, *CALLER_METRICS, *OWN_METRICS)
         values = snapshot(self.samples, own, self, now_ms, since_start=since_start)
         values |= self.network.snapshot(now_ms, since_start=since_start)
-        return values | {name: read() for name, read in self.gauges.items()}
+        return values | {name: read() for name, read in self._gauges.items()}
 
     def topic_snapshots(self, *, since_start: bool = False) -> dict[str, dict[str, float]]:
         now_ms = self._clock.now_ms()

@@ -1,4 +1,4 @@
-"""From what an application has to the bytes that Kafka stores: one function per type, found by name."""
+"""Serializers of keys and values: functions that return bytes, found by name."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def find_serializer(option: str, wanted: object) -> Serializer:
     Args:
         option: for the error text.
         wanted: a callable; "bytes", "string", "short", "integer", "long", "float", "double" (Kafka's formats, big-endian); the
-            Java class of one of these; or a dotted name of a callable. None: bytes as they are, str as UTF-8.
+            Java class of one of these; or the dotted name of a callable. None: bytes stay as they are, str becomes UTF-8.
 
     Raises:
-        ConfigError: it cannot be loaded, or not be called.
+        ConfigError: it cannot be loaded, or is not callable.
     """
     if wanted is None:
         return as_bytes
@@ -73,12 +73,12 @@ def find_serializer(option: str, wanted: object) -> Serializer:
 
 
 def as_bytes(value: Any) -> bytes:
-    """Without a serializer: bytes as they are, str as UTF-8."""
+    """The default serializer: bytes stay as they are, str becomes UTF-8."""
     return value.encode("utf-8") if isinstance(value, str) else _bytes(value)
 
 
 def serialize(serializer: Serializer, value: Any, what: str) -> bytes | None:
-    """`value` as bytes; None stays None and is not handed to the serializer. Raises SerializationError, naming `what`."""
+    """`value` as bytes. None stays None without a call of the serializer. Raises SerializationError, which names `what`."""
     if value is None:
         return None
     try:

@@ -1,7 +1,7 @@
-"""The rows of one call, split by topic and cut into slices: columns in, columns out, nothing decided.
+"""The rows of one call, split by topic and cut into slices: columns in, columns out.
 
-KafkaProducer checks each TopicChunk, then queues it slice by slice. Knows nothing of brokers, batches or memory.
-Law: within a topic rows keep their order, and `rows` says where each stood in the caller's columns.
+ColumnSender checks each TopicChunk, then queues it slice by slice. Knows nothing of brokers, batches or memory.
+Law: within a topic rows keep their order, and `rows` holds the position of each in the caller's columns.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ import pyarrow.compute as pc
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.partitioner import UserPartitioner
-from spark_kafka_sink.records.columns import RecordColumns, texts
+from spark_kafka_sink.producer.producer_record import ProducerColumns
+from spark_kafka_sink.producer.record_checks import SizeLimits
+from spark_kafka_sink.records.columns import RecordColumns, record_columns, texts
 from spark_kafka_sink.records.interleave import contiguous
+from spark_kafka_sink.records.record_batch import size_upper_bounds
 
-SLICE_ROWS = 32 * 1024  # what is laid out at a time: bounds the scratch memory, some 250 B a row
-NO_PARTITION = -1  # in an int32 column: the row does not say
+SLICE_ROWS = 32 * 1024  # rows that are encoded at a time: bounds the scratch memory, some 250 B per row
+NO_PARTITION = -1  # in an int32 column: the row names no partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +35,25 @@ class TopicChunk:
     topic: str
     columns: RecordColumns
     explicit: npt.NDArray[np.int32]  # partition, or NO_PARTITION
-    rows: npt.NDArray[np.int32]  # where each row stood in the caller's chunk
+    rows: npt.NDArray[np.int32]  # position of each row in the caller's columns
 
     def slices(self) -> Iterator[TopicChunk]:
-        """At most SLICE_ROWS each, and of about one size, over the same memory."""
+        """Parts of at most SLICE_ROWS rows and of about the same size. They share this chunk's memory."""
         count = -(-self.columns.rows // SLICE_ROWS)
         bounds = [self.columns.rows * part // count for part in range(count + 1)] if count else []
         for start, stop in itertools.pairwise(bounds):
             yield TopicChunk(self.topic, self.columns.slice(start, stop), self.explicit[start:stop], self.rows[start:stop])
 
     def decided_by(self, partitioner: UserPartitioner, cluster: Cluster) -> TopicChunk:
-        """With the partitions that a user's partitioner chooses for rows that name none, slice by slice. Raises KafkaError."""
+        """The chunk with the partitions that a user's partitioner chooses for rows that name none. Raises KafkaError."""
         decided = [partitioner.decide(part.topic, part.columns, part.explicit, part.rows, cluster) for part in self.slices()]
         return replace(self, explicit=np.concatenate(decided))
+
+    def check_sizes(self, limits: SizeLimits) -> None:
+        """Raises RecordTooLargeError, naming the largest row."""
+        bounds = size_upper_bounds(self.columns)
+        row = int(bounds.argmax())
+        limits.check(int(bounds[row]), f"row {self.rows[row]} of this chunk, topic {self.topic}")
 
 
 def row_count(topic: str | pa.Array, *columns: pa.Array | None) -> int:
@@ -52,6 +61,12 @@ def row_count(topic: str | pa.Array, *columns: pa.Array | None) -> int:
     if not lengths:
         raise InvalidRecordError("send_columns needs at least one column, to know how many rows there are")
     return lengths[0]
+
+
+def rows_of(given: ProducerColumns, rows: int, now_ms: int) -> RecordColumns:
+    """The columns as records. A row without a timestamp gets `now_ms`."""
+    timestamps: pa.Array | int = now_ms if given.timestamp is None else given.timestamp
+    return record_columns(given.value, given.key, given.headers, timestamps, now_ms, rows=rows)
 
 
 def explicit_partitions(partition: pa.Array | None, rows: int) -> npt.NDArray[np.int32]:
@@ -74,14 +89,14 @@ def explicit_partitions(partition: pa.Array | None, rows: int) -> npt.NDArray[np
         )
     if pc.max(partition).as_py() > 2**31 - 1:
         raise InvalidRecordError(
-            f"Invalid partition: {pc.max(partition).as_py()} is no int32", condition="KAFKA_INVALID_PARTITION"
+            f"Invalid partition: {pc.max(partition).as_py()} is not an int32", condition="KAFKA_INVALID_PARTITION"
         )
     explicit: npt.NDArray[np.int32] = partition.cast(pa.int32()).fill_null(NO_PARTITION).to_numpy(zero_copy_only=False)
     return explicit
 
 
 def chunks_by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt.NDArray[np.int32]) -> Iterator[TopicChunk]:
-    """Split the rows by topic; within a topic they keep their order."""
+    """Split the rows by topic. Within a topic they keep their order."""
     rows = np.arange(columns.rows, dtype=np.int32)
     if isinstance(topic, str):
         yield TopicChunk(topic, columns, explicit, rows)
@@ -100,7 +115,7 @@ def chunks_by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt
 
 
 def check_topic_type(topic: str | pa.Array) -> None:
-    """Raises SchemaError for a column that is not of strings; one of nulls is told of row by row."""
+    """Raises SchemaError for a column that is not of strings. A column of nulls passes: the error for it names a row."""
     if isinstance(topic, str):
         return
     kind = topic.type.value_type if pa.types.is_dictionary(topic.type) else topic.type
@@ -113,7 +128,7 @@ def _encodable(names: pa.Array) -> pa.Array:
 
 
 def _names_and_codes(topic: pa.Array) -> tuple[list[str], npt.NDArray[np.int32]]:
-    """Each name once, and the place among them of each row's topic. Raises InvalidRecordError for a null."""
+    """The distinct names, and for each row the index of its topic among them. Raises InvalidRecordError for a null."""
     column = contiguous(topic)
     if pa.types.is_dictionary(column.type):  # its entries may repeat each other, and one may be null
         encoded = _encodable(column.dictionary).dictionary_encode()

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import IllegalStateError, KafkaError, KafkaTimeoutError, TransactionTimeoutError, fresh_copy
 from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, Kind, OffsetAndMetadata, Operation
-from spark_kafka_sink.producer.sender.transactions import PreparedTransaction, Transactions
+from spark_kafka_sink.producer.sender.transactions import Transactions
+from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -176,4 +177,3 @@ class TransactionCalls:
             f"{kind.value}() has not ended within max.block.ms={self._max_block_ms}: {why}. Call {kind.value}() again to go on"
             " waiting"
         )
-

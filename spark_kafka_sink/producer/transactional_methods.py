@@ -1,15 +1,15 @@
 """The transactional half of KafkaProducer's interface, as a base class of it. transaction_calls.py does the work.
 
-    producer = KafkaProducer({"bootstrap.servers": "localhost:9092", "transactional.id": "orders-1"})
-    producer.init_transactions()
-    while rows := next_rows():
-        try:
-            with producer.transaction():
-                producer.send_columns("orders", value=rows)
-        except FatalProducerError:
-            raise  # another producer has taken over, or a permission is missing: close this one
-        except KafkaError:
-            ...  # the transaction has been aborted: none of its rows is seen, and the next one may begin
+producer = KafkaProducer({"bootstrap.servers": "localhost:9092", "transactional.id": "orders-1"})
+producer.init_transactions()
+while rows := next_rows():
+    try:
+        with producer.transaction():
+            producer.send_columns("orders", value=rows)
+    except FatalProducerError:
+        raise  # another producer has taken over, or a permission is missing: close this one
+    except KafkaError:
+        ...  # the transaction has been aborted: none of its rows is seen, and the next one may begin
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from spark_kafka_sink.errors import FatalProducerError, IllegalStateError, KafkaError
 from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, OffsetAndMetadata
-from spark_kafka_sink.producer.sender.transactions import PreparedTransaction
 from spark_kafka_sink.producer.transaction_calls import TransactionCalls
+from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 

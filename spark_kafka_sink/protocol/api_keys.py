@@ -1,6 +1,6 @@
-"""The APIs we speak: which versions, from where they are flexible, and why the range ends where it does.
+"""The APIs that this client supports: which versions, which of them are flexible, and why a range ends where it does.
 
-A row is all that is needed for an API besides its messages/ file; negotiation, headers and throttling read the row.
+An API needs a row here and a file in messages/; version negotiation, headers and throttling read the row.
 The version on a connection is the newest that this table and the broker's ApiVersions answer have in common.
 """
 
@@ -30,7 +30,7 @@ class ApiKey(IntEnum):
     LIST_TRANSACTIONS = 66
 
 
-NEVER = 0x7FFF
+NEVER = 0x7FFF  # in place of a version: above all versions
 KIB, MIB = 1024, 1024 * 1024
 
 
@@ -40,41 +40,41 @@ class Api(NamedTuple):
     max_version: int
     flexible_from: int  # first version with compact types, tagged fields and header v2 / v1
     throttles_from: int  # first version where the broker answers before it throttles, and expects us to pause (KIP-219)
-    max_response_bytes: int = MIB  # a response that claims more is refused by its size alone
+    max_response_bytes: int = MIB  # a larger response ends the connection
 
 
 API_TABLE: dict[ApiKey, Api] = {
     api.key: api
     for api in (
-        # 3: first with record batch v2. Brokers may advertise 0 and refuse it (KAFKA-18659), so the floor is ours to keep.
-        # 13: topics are named by id (KIP-516). 16 MiB: a broker may blame every record of a batch, with a message for each.
+        # 3: first with record batch v2. Brokers may advertise 0 and reject it (KAFKA-18659), so this client never uses it.
+        # 13: topics are named by id (KIP-516). 16 MiB: a broker may report an error message for every record of a batch.
         Api(ApiKey.PRODUCE, 3, 13, flexible_from=9, throttles_from=6, max_response_bytes=16 * MIB),
-        # 4: every broker that takes Produce 3 speaks it, and it can say allow_auto_topic_creation. 13: error 129 (KIP-1102).
+        # 4: every broker with Produce 3 supports it, and it has allow_auto_topic_creation. 13: error 129 (KIP-1102).
         # 32 MiB: some 800,000 partitions of 3 replicas.
         Api(ApiKey.METADATA, 4, 13, flexible_from=9, throttles_from=6, max_response_bytes=32 * MIB),
-        # 2: the oldest that Kafka 4 speaks. 10: topics are named by id.
+        # 2: the oldest that Kafka 4 supports. 10: topics are named by id.
         Api(ApiKey.OFFSET_COMMIT, 2, 9, flexible_from=8, throttles_from=4),
-        # 2: topics may be null, which stands for all topics. 10: topics are named by id.
+        # 2: topics may be null, which means all topics. 10: topics are named by id.
         # 32 MiB: some 8,000 offsets with metadata of 4 KiB each (offset.metadata.max.bytes).
         Api(ApiKey.OFFSET_FETCH, 2, 9, flexible_from=6, throttles_from=4, max_response_bytes=32 * MIB),
         # 1: coordinators of transactions too. 5: TRANSACTION_ABORTABLE (KIP-890); 6 is for share groups.
         # 4 MiB: a few thousand keys of some hundred bytes, each with its coordinator's address.
         Api(ApiKey.FIND_COORDINATOR, 1, 5, flexible_from=3, throttles_from=2, max_response_bytes=4 * MIB),
-        # 1: after it the exchange goes in SaslAuthenticate; after 0 in bare tokens. Never flexible, never throttled (KAFKA-9577).
+        # 1: SaslAuthenticate follows; after version 0, bare tokens. Never flexible, never throttled (KAFKA-9577).
         Api(ApiKey.SASL_HANDSHAKE, 1, 1, flexible_from=NEVER, throttles_from=NEVER, max_response_bytes=64 * KIB),
-        # 0: the version in which any broker refuses a newer one. 4: features whose minimum is 0 (KAFKA-17011).
-        # 256 KiB: it takes about 1 KiB, and comes from whatever listens there.
+        # 0: the version in which every broker rejects a newer one. 4: features whose minimum is 0 (KAFKA-17011).
+        # 256 KiB: an answer takes about 1 KiB, and the listener may not be a broker at all.
         Api(ApiKey.API_VERSIONS, 0, 4, flexible_from=3, throttles_from=2, max_response_bytes=256 * KIB),
-        # 0: idempotence (KIP-98). 5: TRANSACTION_ABORTABLE (KIP-890); 6 is for two-phase commit (KIP-939), which we do not offer.
+        # 0: idempotence (KIP-98). 5: TRANSACTION_ABORTABLE (KIP-890); 6 is for two-phase commit (KIP-939).
         Api(ApiKey.INIT_PRODUCER_ID, 0, 5, flexible_from=2, throttles_from=1, max_response_bytes=64 * KIB),
-        # 3: what comes after is for brokers only (KIP-890).
+        # 3: later versions are for brokers only (KIP-890).
         Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3, flexible_from=3, throttles_from=1),
         Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, flexible_from=3, throttles_from=1),
         # 5: only where transaction.version is 2 or higher, see messages/end_txn.py.
         Api(ApiKey.END_TXN, 0, 5, flexible_from=3, throttles_from=1),
         # 5: only where transaction.version is 2 or higher, see messages/txn_offset_commit.py. 6: topics are named by id.
         Api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, flexible_from=3, throttles_from=1),
-        # 1: the oldest that Kafka 4 speaks.
+        # 1: the oldest that Kafka 4 supports.
         Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, flexible_from=4, throttles_from=2),
         Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, flexible_from=0, throttles_from=NEVER),
         # 32 MiB: each transaction comes with its partitions.

@@ -1,12 +1,12 @@
-"""Every error code of the Kafka protocol, one row each. What to do about a code is producer/sender/retry.py's business.
+"""Every error code of the Kafka protocol, one row each. producer/sender/retry.py decides what to do about a code.
 
-RETRY: the same request may succeed later. REFRESH: so it may, but metadata must be fetched first. FIND: so it may, but the
-coordinator must be found again first. FAIL: it will not.
-The third column answers, for a Produce response with this code: can the request have written the batch to the log? Where a
-broker gives a code on Produce only before it touches the log, that is NO; codes that are not known as answers to it are MAYBE.
-With acks=all NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION and KAFKA_STORAGE_ERROR also come after the leader has written
-the batch, when it lost the partition while it waited for its followers (Kafka's DelayedProduce): the new leader may have it.
-A number without a row stands for an error that is newer than this client: it behaves as UNKNOWN_SERVER_ERROR.
+RETRY: the same request may succeed later. REFRESH: it may succeed after metadata has been fetched again. FIND: it may succeed
+after the coordinator has been found again. FAIL: it will not succeed.
+The third column tells, for a Produce response with this code, whether the request can have written the batch to the log. NO: the
+broker returns this code for Produce only before it writes to the log. MAYBE: also for codes not known as answers to Produce.
+With acks=all a broker returns NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION and KAFKA_STORAGE_ERROR also after it has
+written the batch, if it lost the partition while it waited for followers (Kafka's DelayedProduce): the new leader may have it.
+A number without a row is an error that is newer than this client: it behaves as UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ FAIL, RETRY, REFRESH, FIND = Reaction
 
 @dataclass(frozen=True)
 class ErrorCode:
-    """One row of the table. True in a condition when it is an error; equal when the numbers are."""
+    """One row of the table. True as a condition if it is an error; two rows are equal if their numbers are."""
 
     number: int
     name: str = field(compare=False)
     retriable: bool = field(compare=False)
     refresh_metadata: bool = field(compare=False)
-    find_coordinator: bool = field(compare=False)  # FindCoordinator first, then the same request to the broker it names
+    find_coordinator: bool = field(compare=False)  # send FindCoordinator, then the same request to the broker it names
     persisted: Persisted = field(compare=False)
     doc: str = field(compare=False)
 
@@ -56,10 +56,10 @@ class ErrorCode:
         object.__setattr__(self, "name", name)  # rows are named by the attribute they are assigned to
 
     def error(self, where: str, broker_message: str | None = None) -> KafkaError:
-        """An exception to raise or to hand on: "[KAFKA_<name>] <where>: <what it means> <the broker's own words>".
+        """An exception: "[KAFKA_<name>] <where>: <what it means> <the broker's own message>".
 
         Args:
-            where: what was asked of whom, like "orders-3 on node 2".
+            where: the request or the partition and node, like "orders-3 on node 2".
             broker_message: the error message in the response, if it had one.
 
         Returns:
@@ -82,16 +82,16 @@ def code(number: int, reaction: Reaction, persisted: Persisted, doc: str) -> Err
 class Errors:
     """The table. `Errors.for_code(number)` finds a row."""
 
-    UNKNOWN_SERVER_ERROR = code(-1, FAIL, MAYBE, "The broker failed in a way it has no code for; its log says more.")
+    UNKNOWN_SERVER_ERROR = code(-1, FAIL, MAYBE, "The broker failed with an error that has no code; see its log.")
     NONE = code(0, FAIL, YES, "No error.")
-    OFFSET_OUT_OF_RANGE = code(1, FAIL, MAYBE, "The offset asked for lies outside the partition's log.")
+    OFFSET_OUT_OF_RANGE = code(1, FAIL, MAYBE, "The requested offset is outside the partition's log.")
     CORRUPT_MESSAGE = code(2, RETRY, NO, "The batch failed its checksum, or has a null key on a compacted topic.")
     UNKNOWN_TOPIC_OR_PARTITION = code(3, REFRESH, MAYBE, "The broker does not host this partition.")
     INVALID_FETCH_SIZE = code(4, FAIL, MAYBE, "The fetch size is invalid.")
     LEADER_NOT_AVAILABLE = code(5, REFRESH, MAYBE, "The partition has no leader at the moment; one is being elected.")
     NOT_LEADER_OR_FOLLOWER = code(6, REFRESH, MAYBE, "The broker no longer leads this partition.")
-    REQUEST_TIMED_OUT = code(7, RETRY, MAYBE, "The request's time ran out, perhaps after the leader had appended the batch.")
-    BROKER_NOT_AVAILABLE = code(8, FAIL, MAYBE, "The broker asked about is not alive.")
+    REQUEST_TIMED_OUT = code(7, RETRY, MAYBE, "The request timed out, perhaps after the leader had appended the batch.")
+    BROKER_NOT_AVAILABLE = code(8, FAIL, MAYBE, "The requested broker is not alive.")
     REPLICA_NOT_AVAILABLE = code(9, REFRESH, MAYBE, "The replica is not available on this broker.")
     MESSAGE_TOO_LARGE = code(10, FAIL, NO, "The batch exceeds the topic's max.message.bytes.")
     STALE_CONTROLLER_EPOCH = code(11, FAIL, MAYBE, "The controller has moved to another broker.")
@@ -125,29 +125,29 @@ class Errors:
     INVALID_REPLICA_ASSIGNMENT = code(39, FAIL, MAYBE, "The replica assignment is invalid.")
     INVALID_CONFIG = code(40, FAIL, MAYBE, "The configuration is invalid.")
     NOT_CONTROLLER = code(41, RETRY, MAYBE, "This broker is not the controller.")
-    INVALID_REQUEST = code(42, FAIL, NO, "The broker could not make sense of the request.")
+    INVALID_REQUEST = code(42, FAIL, NO, "The broker could not read the request, or a value in it is not allowed.")
     UNSUPPORTED_FOR_MESSAGE_FORMAT = code(43, FAIL, NO, "The topic's message format cannot hold this batch.")
-    POLICY_VIOLATION = code(44, FAIL, NO, "A policy of the broker refuses the request.")
-    OUT_OF_ORDER_SEQUENCE_NUMBER = code(45, FAIL, NO, "The batch does not follow the producer's last one.")
+    POLICY_VIOLATION = code(44, FAIL, NO, "A policy of the broker rejects the request.")
+    OUT_OF_ORDER_SEQUENCE_NUMBER = code(45, FAIL, NO, "The batch does not follow the producer's last batch.")
     DUPLICATE_SEQUENCE_NUMBER = code(46, FAIL, YES, "The broker has this batch already.")
     INVALID_PRODUCER_EPOCH = code(47, FAIL, NO, "A newer producer has taken over, or a transaction timed out.")
     INVALID_TXN_STATE = code(48, FAIL, NO, "The operation does not fit the transaction's state.")
     INVALID_PRODUCER_ID_MAPPING = code(49, FAIL, NO, "The producer id does not belong to this transactional id any more.")
     INVALID_TRANSACTION_TIMEOUT = code(50, FAIL, MAYBE, "The time-out exceeds the broker's transaction.max.timeout.ms.")
-    CONCURRENT_TRANSACTIONS = code(51, RETRY, NO, "Another operation on the same transaction is still going on.")
+    CONCURRENT_TRANSACTIONS = code(51, RETRY, NO, "Another operation on the same transaction is still in progress.")
     TRANSACTION_COORDINATOR_FENCED = code(52, FAIL, MAYBE, "The coordinator that wrote the marker has been replaced.")
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = code(53, FAIL, NO, "This user needs the WRITE permission on the transactional id.")
-    SECURITY_DISABLED = code(54, FAIL, MAYBE, "Security features are switched off on this broker.")
+    SECURITY_DISABLED = code(54, FAIL, MAYBE, "Security features are disabled on this broker.")
     OPERATION_NOT_ATTEMPTED = code(55, FAIL, NO, "The broker did not try this part because another part of the request failed.")
     KAFKA_STORAGE_ERROR = code(56, REFRESH, MAYBE, "The broker's disk failed.")
     LOG_DIR_NOT_FOUND = code(57, FAIL, MAYBE, "The log directory does not exist on this broker.")
-    SASL_AUTHENTICATION_FAILED = code(58, FAIL, NO, "The broker refused the credentials.")
+    SASL_AUTHENTICATION_FAILED = code(58, FAIL, NO, "The broker rejected the credentials.")
     UNKNOWN_PRODUCER_ID = code(59, FAIL, NO, "The broker has forgotten the producer: its records were deleted.")
-    REASSIGNMENT_IN_PROGRESS = code(60, FAIL, MAYBE, "A reassignment of the partition is going on.")
-    DELEGATION_TOKEN_AUTH_DISABLED = code(61, FAIL, MAYBE, "Delegation tokens are switched off.")
+    REASSIGNMENT_IN_PROGRESS = code(60, FAIL, MAYBE, "A reassignment of the partition is in progress.")
+    DELEGATION_TOKEN_AUTH_DISABLED = code(61, FAIL, MAYBE, "Delegation tokens are disabled.")
     DELEGATION_TOKEN_NOT_FOUND = code(62, FAIL, MAYBE, "The delegation token does not exist.")
-    DELEGATION_TOKEN_OWNER_MISMATCH = code(63, FAIL, MAYBE, "The delegation token belongs to somebody else.")
-    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = code(64, FAIL, MAYBE, "No delegation tokens over this kind of connection.")
+    DELEGATION_TOKEN_OWNER_MISMATCH = code(63, FAIL, MAYBE, "The delegation token belongs to another user.")
+    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = code(64, FAIL, MAYBE, "This kind of connection does not allow delegation tokens.")
     DELEGATION_TOKEN_AUTHORIZATION_FAILED = code(65, FAIL, MAYBE, "This user may not use the delegation token.")
     DELEGATION_TOKEN_EXPIRED = code(66, FAIL, MAYBE, "The delegation token has expired.")
     INVALID_PRINCIPAL_TYPE = code(67, FAIL, MAYBE, "The type of principal is not supported.")
@@ -155,20 +155,20 @@ class Errors:
     GROUP_ID_NOT_FOUND = code(69, FAIL, MAYBE, "The group does not exist.")
     FETCH_SESSION_ID_NOT_FOUND = code(70, RETRY, MAYBE, "The fetch session does not exist.")
     INVALID_FETCH_SESSION_EPOCH = code(71, RETRY, MAYBE, "The epoch of the fetch session is invalid.")
-    LISTENER_NOT_FOUND = code(72, REFRESH, MAYBE, "The leader has no listener like the one that metadata was asked on.")
+    LISTENER_NOT_FOUND = code(72, REFRESH, MAYBE, "The leader lacks the listener that received the metadata request.")
     TOPIC_DELETION_DISABLED = code(73, FAIL, MAYBE, "Topics cannot be deleted on this cluster.")
     FENCED_LEADER_EPOCH = code(74, REFRESH, MAYBE, "The request carries an older leader epoch than the broker's.")
     UNKNOWN_LEADER_EPOCH = code(75, RETRY, MAYBE, "The request carries a newer leader epoch than the broker's.")
-    UNSUPPORTED_COMPRESSION_TYPE = code(76, FAIL, NO, "The codec needs a newer version of the request or broker.")
+    UNSUPPORTED_COMPRESSION_TYPE = code(76, FAIL, NO, "The codec needs a newer version of the request or of the broker.")
     STALE_BROKER_EPOCH = code(77, FAIL, MAYBE, "The broker has been restarted since.")
-    OFFSET_NOT_AVAILABLE = code(78, RETRY, MAYBE, "The new leader does not know yet up to where its log is committed.")
+    OFFSET_NOT_AVAILABLE = code(78, RETRY, MAYBE, "The new leader does not know its high watermark yet.")
     MEMBER_ID_REQUIRED = code(79, FAIL, MAYBE, "The member must join again with the id it was given.")
     PREFERRED_LEADER_NOT_AVAILABLE = code(80, REFRESH, MAYBE, "The preferred leader is not available.")
     GROUP_MAX_SIZE_REACHED = code(81, FAIL, MAYBE, "The group is full.")
     FENCED_INSTANCE_ID = code(82, FAIL, MAYBE, "Another member with the same group.instance.id has taken over.")
     ELIGIBLE_LEADERS_NOT_AVAILABLE = code(83, REFRESH, MAYBE, "No replica may become leader.")
-    ELECTION_NOT_NEEDED = code(84, REFRESH, MAYBE, "The leader need not change.")
-    NO_REASSIGNMENT_IN_PROGRESS = code(85, FAIL, MAYBE, "No reassignment is going on.")
+    ELECTION_NOT_NEEDED = code(84, REFRESH, MAYBE, "The leader does not have to change.")
+    NO_REASSIGNMENT_IN_PROGRESS = code(85, FAIL, MAYBE, "No reassignment is in progress.")
     GROUP_SUBSCRIBED_TO_TOPIC = code(86, FAIL, MAYBE, "The group is subscribed to the topic.")
     INVALID_RECORD = code(87, FAIL, NO, "A record failed the broker's validation.")
     UNSTABLE_OFFSET_COMMIT = code(88, RETRY, MAYBE, "Offsets are part of a transaction that is still open.")
@@ -184,7 +184,7 @@ class Errors:
     SNAPSHOT_NOT_FOUND = code(98, FAIL, MAYBE, "The snapshot does not exist.")
     POSITION_OUT_OF_RANGE = code(99, FAIL, MAYBE, "The position lies outside of the snapshot.")
     UNKNOWN_TOPIC_ID = code(100, REFRESH, NO, "The broker does not know the topic id: the topic is new, deleted or re-created.")
-    DUPLICATE_BROKER_REGISTRATION = code(101, FAIL, MAYBE, "The broker id is taken.")
+    DUPLICATE_BROKER_REGISTRATION = code(101, FAIL, MAYBE, "The broker id is in use already.")
     BROKER_ID_NOT_REGISTERED = code(102, FAIL, MAYBE, "The broker id is not registered.")
     INCONSISTENT_TOPIC_ID = code(103, REFRESH, MAYBE, "The topic id does not belong to the log: the topic has been re-created.")
     INCONSISTENT_CLUSTER_ID = code(104, FAIL, MAYBE, "The cluster id is not this cluster's.")
@@ -202,8 +202,8 @@ class Errors:
     UNKNOWN_CONTROLLER_ID = code(116, FAIL, MAYBE, "The controller id is unknown.")
     UNKNOWN_SUBSCRIPTION_ID = code(117, FAIL, MAYBE, "The telemetry subscription is unknown.")
     TELEMETRY_TOO_LARGE = code(118, FAIL, MAYBE, "The telemetry is too large.")
-    INVALID_REGISTRATION = code(119, FAIL, MAYBE, "The controller refused a registration.")
-    TRANSACTION_ABORTABLE = code(120, FAIL, NO, "The transaction has failed; after an abort the producer can go on.")
+    INVALID_REGISTRATION = code(119, FAIL, MAYBE, "The controller rejected a registration.")
+    TRANSACTION_ABORTABLE = code(120, FAIL, NO, "The transaction has failed; after aborting it, the producer can continue.")
     INVALID_RECORD_STATE = code(121, FAIL, MAYBE, "The state of the record is invalid.")
     SHARE_SESSION_NOT_FOUND = code(122, RETRY, MAYBE, "The share session does not exist.")
     INVALID_SHARE_SESSION_EPOCH = code(123, RETRY, MAYBE, "The epoch of the share session is invalid.")

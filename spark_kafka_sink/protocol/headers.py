@@ -1,4 +1,4 @@
-"""Request and response headers: what stands between a frame's length and its message.
+"""Request and response headers, which stand between the length of a frame and its message.
 
 Header versions follow from the API's version: flexible APIs use request header 2 and response header 1, others 1 and 0.
 The exception is ApiVersions, whose response header is always 0: a client must be able to read it before it knows the broker.
@@ -33,21 +33,8 @@ def write_request_header(writer: Writer, header: RequestHeader) -> None:
     writer.int16(header.api_key)
     writer.int16(header.api_version)
     writer.int32(header.correlation_id)
-    writer.nullable_string(header.client_id)  # never compact, so that any broker can read any header
+    writer.nullable_string(header.client_id)  # never compact, so that every broker can read every header
     if request_header_version(ApiKey(header.api_key), header.api_version) == 2:
-        writer.tagged_fields()
-
-
-def read_request_header(reader: Reader) -> RequestHeader:
-    header = RequestHeader(reader.int16(), reader.int16(), reader.int32(), reader.nullable_string())
-    if request_header_version(ApiKey(header.api_key), header.api_version) == 2:
-        reader.tagged_fields()
-    return header
-
-
-def write_response_header(writer: Writer, api_key: ApiKey, api_version: int, correlation_id: int) -> None:
-    writer.int32(correlation_id)
-    if response_header_version(api_key, api_version) == 1:
         writer.tagged_fields()
 
 

@@ -1,9 +1,9 @@
 """Kafka's primitive types, written and read: https://kafka.apache.org/protocol#protocol_types.
 
-`Writer` gathers small fields in one buffer and puts opaque record batches beside it by reference, so they are never copied.
-`Reader` walks one frame. schema.py combines both into messages; nothing here knows a message.
-Law of the Reader: a length is compared with the bytes that are left before anything is reserved for it, and whatever does
-not fit raises ProtocolError.
+`Writer` collects small fields in one buffer and keeps opaque record batches by reference, without a copy.
+`Reader` reads one frame. schema.py combines both into messages; nothing here knows a message.
+Law of the Reader: a length is compared with the bytes that are left before memory is reserved for it, and a length that is too
+large raises ProtocolError.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
-_UINT32 = struct.Struct(">I")
 _pack_int8, _pack_int16, _pack_int32, _pack_int64 = _INT8.pack, _INT16.pack, _INT32.pack, _INT64.pack
 
 _MAX_INT16_STRING = 0x7FFF
@@ -36,7 +35,7 @@ def _utf8(value: str) -> bytes:
     try:
         return value.encode()
     except UnicodeEncodeError as error:
-        raise ProtocolError("a string holds half of a surrogate pair, which UTF-8 cannot carry") from error
+        raise ProtocolError("a string contains half of a surrogate pair, which UTF-8 cannot encode") from error
 
 
 class Writer:
@@ -49,7 +48,7 @@ class Writer:
         self._small = bytearray()  # fields since the last opaque buffer
 
     def buffers(self) -> list[Buffer]:
-        """Everything written, in order; opaque buffers are the very objects that were handed in."""
+        """Everything that was written, in order; opaque buffers are the objects that were passed, not copies."""
         if self._small:
             self._buffers.append(self._small)
             self._small = bytearray()
@@ -69,9 +68,6 @@ class Writer:
 
     def int64(self, value: int) -> None:
         self._small += _pack_int64(value)
-
-    def uint32(self, value: int) -> None:
-        self._small += _UINT32.pack(value)
 
     def uuid(self, value: UUID) -> None:
         self._small += value.bytes
@@ -147,7 +143,7 @@ class Writer:
         self._buffers.extend(buffers)
 
     def array_length(self, length: int) -> None:
-        """-1 stands for null."""
+        """-1 means null."""
         self.int32(length)
 
     def compact_array_length(self, length: int) -> None:
@@ -182,7 +178,7 @@ class Reader:
         return self._data[self._position :]
 
     def expect_end(self) -> None:
-        """Raise ProtocolError when bytes are left: the frame and our idea of it differ."""
+        """Raise ProtocolError if bytes are left: the frame does not have the expected format."""
         if self._position != self._end:
             raise ProtocolError(f"{self.remaining()} bytes are left after the last field")
 
@@ -211,9 +207,6 @@ class Reader:
 
     def int64(self) -> int:
         return int(_INT64.unpack_from(self._data, self._advance(8))[0])
-
-    def uint32(self) -> int:
-        return int(_UINT32.unpack_from(self._data, self._advance(4))[0])
 
     def uuid(self) -> UUID:
         return UUID(bytes=bytes(self.take(16)))
@@ -270,7 +263,7 @@ class Reader:
         return (self.take(self.uvarint() - 1),)
 
     def array_length(self) -> int:
-        """-1 stands for null."""
+        """-1 means null."""
         return self._checked_count(self.int32())
 
     def compact_array_length(self) -> int:
@@ -289,14 +282,14 @@ class Reader:
             )
 
     def array(self, length: int, element: Callable[[Reader], T], least_bytes: int = 1) -> tuple[T, ...]:
-        """Nothing is built when the elements, each of which takes at least `least_bytes`, cannot be there."""
+        """Raises ProtocolError before reading if `length` elements of at least `least_bytes` do not fit into the frame."""
         if length < 0:
             raise ProtocolError(f"the array before offset {self._position} is null, which this field does not allow")
         self._expect_room(length, least_bytes)
         return tuple([element(self) for _ in range(length)])
 
     def tagged_fields(self, known: Container[int] = ()) -> dict[int, memoryview]:
-        """tag -> encoded value of the tags that are `known`; the others are skipped, and nothing of them is kept."""
+        """tag -> encoded value, for the tags that are `known`; other tags are skipped."""
         fields: dict[int, memoryview] = {}
         count = self.uvarint()
         self._expect_room(count, 2)  # tag and length

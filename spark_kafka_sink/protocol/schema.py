@@ -37,7 +37,7 @@ T = TypeVar("T")
 class Codec(NamedTuple):
     encode: Encode
     decode: Decode
-    least_bytes: int = 1  # that any value takes
+    least_bytes: int = 1  # the size of the smallest value
 
 
 class Kind(NamedTuple):
@@ -84,12 +84,12 @@ class _Versions:
 
 
 def since(version: int) -> _Versions:
-    """First version that carries the field."""
+    """The first version with the field."""
     return _Versions(first=version)
 
 
 def until(version: int) -> _Versions:
-    """Last version that carries the field."""
+    """The last version with the field."""
     return _Versions(last=version)
 
 
@@ -115,7 +115,7 @@ class Message:
         """The body of this message, without its header.
 
         Raises:
-            UnsupportedVersionError: we do not speak this version, or it cannot carry a field that is set.
+            UnsupportedVersionError: this client does not support the version, or it cannot carry a field that is set.
             ProtocolError: a value does not fit its field.
         """
         writer = Writer()
@@ -127,7 +127,7 @@ class Message:
 
     @classmethod
     def decode(cls: type[M], version: int, data: Buffer) -> M:
-        """The message in `data`, which must hold it and nothing else; anything else raises ProtocolError."""
+        """The message in `data`. Raises ProtocolError if `data` is anything else, or has bytes after the message."""
         reader = Reader(data)
         message = cls.read(version, reader)
         with _cannot_be_read(cls, version):
@@ -136,8 +136,9 @@ class Message:
 
     @classmethod
     def read(cls: type[M], version: int, reader: Reader) -> M:
-        """The message that begins where `reader` stands. What follows its last field is left unread, as Java leaves it: some
-        brokers send more than their version has. Raises ProtocolError.
+        """The message at the position of `reader`. Raises ProtocolError.
+
+        Bytes after its last field stay unread, as in Java: some brokers send more than the version has.
         """
         with _cannot_be_read(cls, version):
             message: M = codec(cls, version).decode(reader)
@@ -146,7 +147,7 @@ class Message:
 
 @contextmanager
 def _cannot_be_read(cls: type[Message], version: int) -> Iterator[None]:
-    """Name the message in a ProtocolError."""
+    """Add the message's name to a ProtocolError."""
     try:
         yield
     except UnsupportedVersionError:
@@ -181,7 +182,7 @@ def _compile(cls: type[Message], version: int) -> Codec:
     api = API_TABLE[cls.API_KEY]
     if not api.min_version <= version <= api.max_version:
         raise UnsupportedVersionError(
-            f"{cls.__name__} v{version}: this client speaks {api.min_version} to {api.max_version} of {api.key.name}"
+            f"{cls.__name__} v{version}: this client supports versions {api.min_version} to {api.max_version} of {api.key.name}"
         )
     return _structure(cls, version, flexible=version >= api.flexible_from)
 
@@ -294,7 +295,7 @@ def _type_codec(hint: Any, version: int, flexible: bool) -> Codec:
 
 
 def _nullable(structure: Codec) -> Codec:
-    """One byte says whether the structure follows (1) or is null (-1); the same in plain and in flexible versions."""
+    """One byte tells whether the structure follows (1) or is null (-1), in plain and in flexible versions."""
     encode_structure, decode_structure = structure.encode, structure.decode
 
     def encode(writer: Writer, value: Any) -> None:

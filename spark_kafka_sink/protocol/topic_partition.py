@@ -1,4 +1,4 @@
-"""The pair that names a log."""
+"""The pair that names a partition."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
 """Arrow columns → RecordBatch v2 bytes, whole columns at a time.
 
     columns.py         the columns of one slice, checked and prepared
-    record_batch.py    how many bytes each row takes; the bytes of all rows; the 61 bytes before them
+    record_batch.py    the size of each row in bytes; the bytes of all rows; the 61 bytes of the batch header
     interleave.py      columns joined row by row, without a loop over rows
     varint.py          the numbers inside a record
     compression.py     the codecs, and how well each topic compresses
     crc32c.py          the checksum of a batch
     murmur2.py         the partition of a key
 
-Pure functions of their arguments: no threads, no clock, no sockets. Brokers, requests and memory for batches are above.
+Pure functions of their arguments: no threads, no clock, no sockets. Brokers, requests and memory for batches are other packages'
+work.
 """

@@ -1,9 +1,9 @@
 """The columns of one slice, checked once and prepared for encoding.
 
-`record_columns` takes what Arrow hands over: slices, chunks, strings, nulls whose slots hold stray bytes. What leaves here is
-one binary column per payload, over the same buffers, with the length of each row beside it; that of values may be in pieces, as
-Spark's batches are that were gathered. record_batch.py writes the rows; murmur2.py hashes the keys.
-Law: a length of -1 is a null, and only such a row is one; nobody below looks at validity bitmaps again.
+`record_columns` takes columns as Arrow has them: slices, chunks, strings, nulls whose slots contain any bytes. It returns one
+binary column per payload, over the same buffers, and the length of each row; the value column may consist of chunks, as Spark's
+batches do after they were gathered. record_batch.py writes the rows; murmur2.py hashes the keys.
+Law: a row is null if and only if its length is -1; the modules below do not read validity bitmaps.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.records.interleave import INT32_MAX, Payload, binary_offsets, contiguous, join_rows, pieces_of
 from spark_kafka_sink.records.varint import Int64Column, varint_sizes
 
-NO_TIMESTAMP = -1  # what a batch carries when none of its records has a timestamp
-NULL_LENGTH = -1  # what a record writes in place of the length of a null key, value or header value
-ATTRIBUTES_SIZE = 1  # what a record begins with after its length
+NO_TIMESTAMP = -1  # in a batch whose records have no timestamps
+NULL_LENGTH = -1  # in a record, in place of the length of a null key, value or header value
+ATTRIBUTES_SIZE = 1  # of the first field after a record's length
 NO_HEADERS = b"\0"  # a count of 0
 _NO_LENGTHS = np.zeros(0, np.int64)
 
@@ -37,13 +37,13 @@ Column: TypeAlias = pa.Array | pa.ChunkedArray | None
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordColumns:
-    """`rows` records. A column that is None is null in every row. Built by `record_columns`."""
+    """`rows` records. A column that is None is null in every row. Created by `record_columns`."""
 
     rows: int
     key: pa.Array | None  # binary or large_binary, may be a slice
     value: pa.Array | pa.ChunkedArray | None
     headers: pa.Array | None  # binary: each row's header count and headers as a record writes them; None if no row has any
-    timestamps: Int64Column | int  # ms since 1970-01-01 UTC; an int counts for all rows
+    timestamps: Int64Column | int  # ms since 1970-01-01 UTC; an int is for all rows
     key_lengths: Int64Column | int  # bytes, or NULL_LENGTH; the int NULL_LENGTH for all rows when the column is None
     value_lengths: Int64Column | int
     base_sizes: Int64Column  # bytes of each record that do not depend on its batch: all but length, timestamp and offset delta
@@ -58,11 +58,11 @@ class RecordColumns:
         return self._map(rows, lambda column: column.slice(start, rows), lambda numbers: numbers[start : start + rows])
 
     def in_one_piece(self) -> RecordColumns:
-        """The same rows, for whoever takes from them more than once: Arrow joins pieces anew for each `take`."""
+        """The same rows in one chunk, for callers of several `take`: Arrow would join the chunks for each."""
         return self if self.value is None else replace(self, value=contiguous(self.value))
 
     def take(self, indices: NDArray[np.integer]) -> RecordColumns:
-        """The rows named by `indices`, in that order, copied."""
+        """A copy of the rows in `indices`, in that order."""
         chosen = pa.array(indices)
         return self._map(len(indices), lambda column: column.take(chosen), lambda numbers: numbers[indices])
 
@@ -83,12 +83,12 @@ def record_columns(
     default_timestamp: int = NO_TIMESTAMP,
     rows: int | None = None,
 ) -> RecordColumns:
-    """Check columns and prepare them for encoding; never blocks, and copies no payload in the usual case.
+    """Check columns and prepare them for encoding. Never blocks, and usually copies no payload.
 
     Args:
         value, key: binary or string in any of Arrow's layouts; a null-typed column, or None, is null in every row.
         headers: list<struct<key: string, value: binary>>, large_list of the same, or map<string, binary | string>. Order and
-            duplicates are kept; a null list is an empty one. Encoded here, all rows at once.
+            duplicates are kept; a null list counts as empty. Encoded here, all rows at once.
         timestamps: int64 milliseconds since 1970-01-01 UTC, or one int for all rows.
         default_timestamp: milliseconds, for rows whose timestamp is null.
         rows: needed only when key and value are both None.
@@ -100,7 +100,7 @@ def record_columns(
     if rows is None:
         rows = next((len(column) for column in (value, key, headers) if column is not None), None)
     if rows is None:
-        raise ValueError("rows is needed when there is no column to count")
+        raise ValueError("rows is needed when there is no column")
     for name, column in (("value", value), ("key", key), ("headers", headers)):
         if column is not None and len(column) != rows:
             raise SchemaError(f"column {name} has {len(column)} rows where {rows} are expected; pass columns of one length")
@@ -122,7 +122,7 @@ def record_columns(
 
 
 def _payload(name: str, column: Column) -> Column:
-    """As binary or large_binary over the same bytes; other layouts are converted to those."""
+    """As binary or large_binary over the same bytes; other layouts are converted."""
     if column is None or pa.types.is_null(column.type):
         return None
     if not _is_payload(column.type):
@@ -134,7 +134,7 @@ def _payload(name: str, column: Column) -> Column:
 
 
 def _decoded(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """A dictionary column as large_binary: a few bytes a row may stand for more than int32 offsets reach."""
+    """A dictionary column as large_binary: decoded, it may be larger than int32 offsets can address."""
     pieces = [piece.dictionary.cast(pa.large_binary()).take(piece.indices) for piece in pieces_of(column)]
     return pa.chunked_array(pieces, pa.large_binary()) if isinstance(column, pa.ChunkedArray) else pieces[0]
 
@@ -149,9 +149,9 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def texts(column: pa.Array) -> list[Any]:
-    """The cells of a string column as they can be shown, with bytes that are not UTF-8 escaped (`\\xff`); others as they are.
+    """The cells of a string column, with bytes that are not UTF-8 escaped (`\\xff`); the cells of other columns unchanged.
 
-    A string column may hold any bytes: Spark's cast(binary AS string) does not check. Arrow's own to_pylist raises then.
+    A string column may contain any bytes: Spark's cast(binary AS string) does not check. Arrow's own to_pylist would raise.
     """
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -209,7 +209,7 @@ def _refuse_negative(timestamps: Int64Column) -> Int64Column:
 
 
 def _encode_headers(column: Column, rows: int) -> pa.Array | None:
-    """Each row's header count and headers; None if no row has any. Nested columns are flattened, written and regrouped."""
+    """Each row's header count and headers; None if no row has any. Nested columns are flattened, encoded and grouped by row."""
     if column is None or pa.types.is_null(column.type):
         return None
     column = contiguous(column)
@@ -238,7 +238,7 @@ def _check_header_type(kind: pa.DataType) -> None:
     if pa.types.is_map(kind):
         types = {"key": kind.key_type, "value": kind.item_type}
     elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_struct(kind.value_type):
-        types = {field.name.lower(): field.type for field in kind.value_type}  # names in any case, as Spark compares them
+        types = {field.name.lower(): field.type for field in kind.value_type}  # case-insensitive, as in Spark
     if set(types) != {"key", "value"} or not all(_is_payload(type_) or pa.types.is_null(type_) for type_ in types.values()):
         raise SchemaError(f"column headers has type {kind}; it must be list<struct<key: string, value: binary>>")
 

@@ -1,8 +1,8 @@
-"""The codecs of a RecordBatch, and how well each topic compresses.
+"""The codecs of a RecordBatch, and an estimate of how well each topic compresses.
 
-A batch's records are compressed as one, or part by part where a codec's blocks stand alone. The accumulator asks the
-CompressionRatioEstimator how many bytes fit into a batch; whoever writes its records or closes it compresses them, outside
-every lock. Everything here is a function of its arguments but the estimator.
+The records of a batch are compressed as a whole, or in parts if the codec's blocks are independent. The accumulator asks the
+CompressionRatioEstimator how many bytes fit into a batch; it compresses outside of every lock. Except for the estimator,
+everything here is a function of its arguments.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """One value of compression.type. Levels are those of compression.<name>.level, whose range config/ knows."""
+    """One value of compression.type. Levels are those of compression.<name>.level; config/ checks their range."""
 
     name: str
     id: int  # bits 0-2 of the batch's attributes
-    default_level: int | None  # None: it has no level
+    default_level: int | None  # None: the codec has no levels
     function: Callable[[ByteBuffer, int | None], bytes]
-    # What stands before and behind the compressed blocks, if no block refers to another; None: a batch is compressed in one go.
+    # The bytes before and after the compressed blocks, if the blocks are independent; None: a batch is compressed as a whole.
     frame: tuple[bytes, bytes] | None = None
 
 
 def compress(codec: str, data: ByteBuffer | Sequence[ByteBuffer], level: int | None = None) -> bytes:
-    """Compress one batch's records, given whole or in pieces. Lets other threads run meanwhile.
+    """Compress one batch's records, given whole or in pieces. Releases the GIL.
 
-    `level` None is the codec's default. Levels are checked by config/, not here. Raises KeyError for an unknown codec.
+    `level` None is the codec's default. config/ checks levels, not this function. Raises KeyError for an unknown codec.
     """
     if isinstance(data, Sequence) and not isinstance(data, (bytes, bytearray, memoryview)):
         data = data[0] if len(data) == 1 else b"".join(data)
@@ -45,14 +45,14 @@ def compress(codec: str, data: ByteBuffer | Sequence[ByteBuffer], level: int | N
 
 
 def compress_blocks(codec: str, data: ByteBuffer | Sequence[ByteBuffer], level: int | None = None) -> memoryview:
-    """Compress some of a batch's records, while they are still in the cache, for `framed`; for codecs that have a frame."""
+    """Compress some of a batch's records, while they are in the CPU's cache, for `framed`. Only for codecs with a frame."""
     opening, closing = CODECS[codec].frame or (b"", b"")
     packed = memoryview(compress(codec, data, level))
     return packed[len(opening) : len(packed) - len(closing)]
 
 
 def framed(codec: str, blocks: Sequence[memoryview]) -> list[memoryview]:
-    """One batch's records, from what compress_blocks made of their parts."""
+    """One batch's compressed records, from the results of compress_blocks for their parts."""
     opening, closing = CODECS[codec].frame or (b"", b"")
     return [piece for piece in [memoryview(opening), *blocks, memoryview(closing)] if piece]
 
@@ -62,7 +62,7 @@ def _none(data: ByteBuffer, level: int | None) -> bytes:  # noqa: ARG001
 
 
 def _gzip(data: ByteBuffer, level: int | None) -> bytes:
-    """zlib is as fast as pyarrow's codec or faster (63 against 55 MB/s at level 6), and knows Java's -1."""
+    """zlib is at least as fast as pyarrow's codec (63 against 55 MB/s at level 6), and supports Java's level -1."""
     return zlib.compress(data, -1 if level is None else level, wbits=31)  # 31: a gzip header around 15 bits of window
 
 
@@ -78,11 +78,11 @@ def _arrow(codec: str, data: ByteBuffer, level: int | None = None) -> bytes:
 # ---- SNAPPY
 
 _SNAPPY_HEADER = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") * 2  # magic, version, lowest compatible version
-_SNAPPY_BLOCK_SIZE = 64 * 1024  # snappy's own window: the ratio of one large block (0.40, at Java's 32 KiB 0.41)
+_SNAPPY_BLOCK_SIZE = 64 * 1024  # snappy's window: the ratio is that of one large block (0.40; at Java's 32 KiB 0.41)
 
 
 def _snappy(data: ByteBuffer, level: int | None) -> bytes:  # noqa: ARG001
-    """Xerial's framing, as the Java client writes it: every consumer reads it, and none must hold a whole batch in one block."""
+    """Xerial's framing, as in the Java client: every consumer can read it, and none has to decompress a batch as one block."""
     framed = [_SNAPPY_HEADER]
     for block in _blocks(data, _SNAPPY_BLOCK_SIZE):
         compressed = _arrow("snappy", block)
@@ -96,13 +96,13 @@ def _blocks(data: ByteBuffer, size: int) -> list[memoryview]:
 
 
 # ---- LZ4
-# One frame of blocks of 64 KiB that do not refer to one another, without content size or checksum: what Java writes, and the
-# only kind it reads (Lz4BlockInputStream; of several frames it reads the first and drops the rest). Larger blocks are a third
-# faster to write, but each consumer would have to hold one.
+# One frame with independent blocks of 64 KiB, without content size or checksum: Java writes this kind, and can read no other
+# (Lz4BlockInputStream; of several frames it reads the first and ignores the rest). Larger blocks are a third faster to write, but
+# every consumer would need memory for one.
 
 _LZ4_BLOCK_SIZE = 64 * 1024
 _LZ4_FAST_LEVEL = 9  # Java's level 9 is the fast compressor; any other is LZ4HC of that level
-_LZ4HC_LEVELS = range(3, 13)  # what the lz4 library knows: below would be fast, above is the same as 12
+_LZ4HC_LEVELS = range(3, 13)  # of the lz4 library: lower levels are the fast compressor, higher ones are the same as 12
 _LZ4_FRAME_HEADER = bytes.fromhex("04224d18 60 40 82")  # magic; version 1, independent blocks; 64 KiB; checksum of the two
 _LZ4_END_MARK = bytes(4)
 _LZ4_STORED = 0x80000000  # this block is not compressed
@@ -162,7 +162,7 @@ CODECS = {
 
 
 def decompress(codec: str, data: bytes, raw_size: int) -> bytes:
-    """What `compress` was given, `raw_size` bytes, in one piece; for batches that have to be split. Blocks no other thread."""
+    """The reverse of `compress`, in one piece of `raw_size` bytes; for batches that have to be split. Releases the GIL."""
     if codec == "none":
         return data
     if codec == "snappy":
@@ -181,7 +181,7 @@ def _snappy_blocks(data: bytes, raw_size: int) -> Iterator[bytes]:
 
 
 def _snappy_raw_size(data: bytes, at: int) -> int:
-    """What a block begins with, as an unsigned varint."""
+    """The unsigned varint at the start of a block."""
     size = shift = 0
     while data[at] & 0x80:
         size |= (data[at] & 0x7F) << shift
@@ -192,9 +192,9 @@ def _snappy_raw_size(data: bytes, at: int) -> int:
 class CompressionRatioEstimator:
     """Expected compressed / raw size for each topic and codec; follows worse ratios at once, better ones in small steps.
 
-    Cautious upwards because an optimistic guess makes a batch that the broker refuses as too large and that must be split.
-    Any thread may call; two updates of one topic at the same moment may count as one, which the next batch makes up for.
-    Steps and start are those of Java's class of this name.
+    An estimate that is too good leads to a batch that the broker rejects as too large and that has to be split.
+    Any thread may call; two updates of one topic at the same moment may count as one, which the next batch corrects.
+    Steps and initial value are those of Java's class of this name.
     """
 
     IMPROVING_STEP = 0.005
@@ -207,7 +207,7 @@ class CompressionRatioEstimator:
         return self._ratios.get((topic, codec), 1.0)
 
     def update_estimation(self, topic: str, codec: str, observed_ratio: float) -> float:
-        """Take a batch's ratio into account; returns the new estimate."""
+        """Update the estimate with a batch's ratio; returns the new estimate."""
         current = self.estimation(topic, codec)
         if observed_ratio > current:
             current = max(current + self.DETERIORATE_STEP, observed_ratio)
@@ -217,5 +217,5 @@ class CompressionRatioEstimator:
         return current
 
     def set_estimation(self, topic: str, codec: str, ratio: float) -> None:
-        """Start again from `ratio`: after a batch was refused as too large, max(1.0, what it had)."""
+        """Set the estimate. After a broker rejected a batch as too large: max(1.0, the ratio of that batch)."""
         self._ratios[topic, codec] = ratio

@@ -1,7 +1,7 @@
 """CRC-32C (Castagnoli), the checksum of a RecordBatch.
 
-`crc32c(data, crc=0)` is the crc32c package's function, about 25 GB/s; without the package it is `numpy_crc32c`, which cuts the
-data into lanes, advances all of them word by word, and joins their checksums. Both continue a checksum over buffers.
+`crc32c(data, crc=0)` is the crc32c package's function, about 25 GB/s; without the package it is `numpy_crc32c`, which splits the
+data into lanes, processes all lanes word by word, and combines their checksums. Both can continue a checksum (`crc`).
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ Lanes = NDArray[np.uint32]
 
 
 def numpy_crc32c(data: ByteBuffer, crc: int = 0) -> int:
-    """The same without the package. Never blocks."""
+    """CRC-32C without the package. Never blocks."""
     octets = np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
     size = len(octets)
     lane_size = 1 << max(4, size.bit_length() // 2 - 1)  # bytes; about as many steps as there are lanes
     padded = np.zeros(-(-size // lane_size) * lane_size or lane_size, np.uint8)
-    start = len(padded) - size  # zeros in front do not change a checksum that starts at 0
+    start = len(padded) - size  # leading zeros do not change a checksum that starts at 0
     padded[start:] = octets
     state = crc ^ _ALL_ONES
-    head = min(4, size)  # to start at another state is to add it to the first four bytes
+    head = min(4, size)  # starting at another state is the same as adding that to the first four bytes
     padded[start : start + head] ^= np.frombuffer(state.to_bytes(4, "little"), np.uint8)[:head]
     lanes = padded.view("<u4").reshape(-1, lane_size // 4)
     return _join(_advance(lanes), lane_size) ^ (state >> 8 * size) ^ _ALL_ONES
 
 
 def _advance(lanes: Lanes) -> Lanes:
-    """Checksum of each row of little-endian words, all rows at once, without the usual inversions."""
+    """Checksum of each row of little-endian words, all rows at once, without the inversions at start and end."""
     low, high = _word_tables()
     crc = np.zeros(len(lanes), np.uint32)
     for column in np.ascontiguousarray(lanes.T):
@@ -60,7 +60,7 @@ def _join(crcs: Lanes, size: int) -> int:
 
 
 def _apply(matrix: Lanes, crcs: Lanes) -> Lanes:
-    """Matrix times vector over GF(2): row i is what bit i of a checksum becomes."""
+    """Matrix times vector over GF(2): row i is the image of bit i of a checksum."""
     bits = crcs[:, None] >> np.arange(32, dtype=np.uint32) & np.uint32(1)
     applied: Lanes = np.bitwise_xor.reduce(bits * matrix, axis=1)
     return applied
@@ -68,7 +68,7 @@ def _apply(matrix: Lanes, crcs: Lanes) -> Lanes:
 
 @functools.cache
 def _zeros_matrix(doublings: int) -> Lanes:
-    """What 2**doublings zero bytes do to each single bit."""
+    """The image of each single bit after 2**doublings zero bytes."""
     if doublings == 0:
         return _after_zero_bits(np.uint32(1) << np.arange(32, dtype=np.uint32), 8)
     half = _zeros_matrix(doublings - 1)
@@ -77,7 +77,7 @@ def _zeros_matrix(doublings: int) -> Lanes:
 
 @functools.cache
 def _word_tables() -> tuple[Lanes, Lanes]:
-    """What 32 zero bits make of each value of the low half of a checksum, and of the high half."""
+    """The images after 32 zero bits of each value of a checksum's low half, and of its high half."""
     halves = np.arange(1 << 16, dtype=np.uint32)
     return _after_zero_bits(halves, 32), _after_zero_bits(halves << np.uint32(16), 32)
 

@@ -1,8 +1,8 @@
-"""Columns of pieces, joined row by row into one run of bytes: the loop that is not there.
+"""Joins columns of pieces row by row into one run of bytes, without a loop over rows.
 
-record_batch.py describes a record as a sequence of pieces, and columns.py its headers. Each piece of each row becomes one of
-Arrow's binary views, 16 bytes that hold up to 12 bytes themselves or say where more of them lie; casting the views of any
-rows to plain binary then copies every payload once, straight to its place. Nothing here knows what a record is.
+record_batch.py describes a record as a sequence of pieces, columns.py its headers. Each piece of each row becomes one of Arrow's
+binary views: 16 bytes that contain up to 12 bytes, or refer to more bytes in a buffer. Casting the views of any rows to plain
+binary then copies every payload once, straight to its place. Nothing here knows what a record is.
 Law: the bytes of a row depend on that row alone, so rows may be written in any order.
 """
 
@@ -18,32 +18,32 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.records.varint import Int64Column, encode_varint, zigzag
 
-INT32_MAX = 2**31 - 1  # binary arrays and views have int32 offsets; what may grow beyond is written as large_binary
+INT32_MAX = 2**31 - 1  # binary arrays and views have int32 offsets; larger results are written as large_binary
 
-# What is written is let go by another thread, the Sender. Arrow's usual allocator keeps what comes back that way: a writer of
-# fifty million rows grew by 125 MiB with it, by 65 MiB with this one, which is as fast.
+# Another thread, the Sender, frees what is written here. Arrow's default allocator keeps memory that is freed that way: a writer
+# of fifty million rows grew by 125 MiB with it, and by 65 MiB with this pool, which is as fast.
 _POOL_OF_WRITTEN = pa.system_memory_pool()
 
 # Arrow's layout of a view. One of more than 12 bytes has their first four and the index of their buffer in place of `data`, and
 # the offset in that buffer in place of `rest`.
 _VIEW = np.dtype([("size", "<i4"), ("data", "<u8"), ("rest", "<u4")])
-_OPAQUE_VIEW = np.dtype("V16")  # the same, moved as a whole: ten times as fast as field by field
+_OPAQUE_VIEW = np.dtype("V16")  # the same, copied as a whole: ten times as fast as field by field
 _BUFFER_INDEX = 2  # of a view seen as four int32
 _INLINE_BYTES = 12
-_WORD_BYTES = 8  # of numbers that one view holds; its `rest` stays empty then
+_WORD_BYTES = 8  # of numbers in one view, in its `data`; `rest` stays empty
 _INT32_PER_VIEW = 4
 _NO_VIEWS = np.zeros(0, _OPAQUE_VIEW)
 
 
 @dataclass(frozen=True, slots=True)
 class InterleavedRows:
-    """Rows that are ready to be written: all of them, or any that stand together."""
+    """Rows that are ready to be written: all of them, or any consecutive ones."""
 
     views: NDArray[np.void]  # opaque views[rows, pieces of a row]
-    buffers: list[pa.Buffer]  # what views of more than 12 bytes refer to
+    buffers: list[pa.Buffer]  # that views of more than 12 bytes refer to
 
     def write(self, lo: int, hi: int, is_large: bool = False) -> pa.Array:
-        """Rows lo … hi-1 as binary: one element per piece, so a row's bytes stand together. `is_large` beyond 2 GiB."""
+        """Rows lo … hi-1 as binary: one element per piece, so that a row's bytes are consecutive. `is_large` beyond 2 GiB."""
         chosen = self.views[lo:hi]
         pieces = pa.Array.from_buffers(pa.binary_view(), chosen.size, [None, pa.py_buffer(chosen), *self.buffers], null_count=0)
         return pieces.cast(pa.large_binary() if is_large else pa.binary(), memory_pool=_POOL_OF_WRITTEN)
@@ -61,9 +61,9 @@ class Payload:
 
     @classmethod
     def of(cls, column: pa.Array | pa.ChunkedArray, selected: Int64Column | None = None) -> Payload:
-        """A binary or large_binary column, which may be a slice and hold nulls, which write nothing: over the same bytes.
+        """A binary or large_binary column, without a copy of its bytes. It may be a slice; nulls write nothing.
 
-        `selected` names the entry that each row takes; without it row i takes entry i.
+        `selected` names the entry of each row; without it row i has entry i.
         """
         views: list[NDArray[np.void]] = []
         buffers: list[pa.Buffer] = []
@@ -81,12 +81,12 @@ class Payload:
         return Payload(self.views[lo:hi], self.buffers)
 
 
-# What stands at one place of every row: the same bytes, the same number, a number of its own, or bytes of its own.
+# One place in every row: the same bytes for all rows, the same number for all, a number per row, or bytes per row.
 Piece: TypeAlias = bytes | int | Int64Column | Payload
 
 
 def interleave(pieces: Sequence[Piece], rows: int) -> InterleavedRows:
-    """Put the pieces of each row side by side; copies no payload of more than 12 bytes.
+    """Place the pieces of each row side by side; copies no payload of more than 12 bytes.
 
     Numbers are written as zigzag varints, one per row.
     """
@@ -116,7 +116,7 @@ def join_rows(pieces: Sequence[Piece], rows: int) -> tuple[Int64Column, pa.Buffe
 
 
 def row_offsets_and_data(written: pa.Array, rows: int) -> tuple[Int64Column, pa.Buffer]:
-    """Where each row begins and ends in what was written, and the bytes."""
+    """The offsets of the rows in the written bytes, and these bytes."""
     offsets = binary_offsets(written)
     return offsets[:: len(written) // rows if rows else 1].astype(np.int64), data_buffer(written)
 
@@ -130,7 +130,7 @@ def binary_offsets(array: pa.Array) -> NDArray[np.int32] | NDArray[np.int64]:
 
 
 def data_buffer(array: pa.Array) -> pa.Buffer:
-    """The bytes of a binary array that is no slice."""
+    """The bytes of a binary array that is not a slice."""
     return array.buffers()[2] if len(array) else pa.py_buffer(b"")
 
 
@@ -142,7 +142,7 @@ def pieces_of(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
 
 
 def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """In one piece, copied if it is in several."""
+    """In one chunk; copied if it has several."""
     if isinstance(column, pa.ChunkedArray):
         return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
     return column
@@ -155,7 +155,7 @@ def _moved(views: NDArray[np.void], by: int) -> NDArray[np.void]:
 
 
 def _addressable(payload: pa.Array) -> list[pa.Array]:
-    """The payload in parts whose bytes int32 offsets can address; in one part, without a copy, unless it lies beyond 2 GiB."""
+    """The payload in parts that int32 offsets can address: one part without a copy, unless its bytes exceed 2 GiB."""
     offsets = binary_offsets(payload)
     if offsets[-1] <= INT32_MAX:
         return [payload]
@@ -170,7 +170,7 @@ def _addressable(payload: pa.Array) -> list[pa.Array]:
 
 # ---- NUMBERS
 
-# Bytes of every row at one place, the first one lowest: up to eight in a uint64, and how many they are. An int counts for all.
+# The bytes of every row at one place: up to eight in a uint64, the first one lowest, and their number. An int is for all rows.
 _Word: TypeAlias = NDArray[np.uint64] | int
 _Size: TypeAlias = Int64Column | int
 
@@ -211,32 +211,32 @@ def _shifted(word: _Word, by_bytes: _Size) -> _Word:
 
 
 def _words(piece: bytes | int | Int64Column) -> list[tuple[_Word, _Size, int]]:
-    """A piece's bytes as words, how many each row has in each, and the most that any has."""
+    """A piece's bytes as words; for each word the number of bytes per row, and the largest such number."""
     if isinstance(piece, np.ndarray):
         if not len(piece):
             return []
         lowest, highest = int(piece.min()), int(piece.max())
         if lowest != highest:
             return _varint_words(zigzag(piece), max(-2 * lowest - 1, 2 * highest))
-        piece = lowest  # frequent (lengths of keys, timestamps), and looking costs a tenth of encoding them
+        piece = lowest  # frequent (lengths of keys, timestamps); the check costs a tenth of encoding
     octets = encode_varint(piece) if isinstance(piece, int) else piece
     chunks = [octets[start : start + _WORD_BYTES] for start in range(0, len(octets), _WORD_BYTES)]
     return [(int.from_bytes(chunk, "little"), len(chunk), len(chunk)) for chunk in chunks]
 
 
 def _varint_words(encoded: NDArray[np.uint64], highest: int) -> list[tuple[_Word, _Size, int]]:
-    """Seven bits go to each byte, its top bit says whether another follows. Ten bytes at most: eight, and two more."""
+    """Seven bits per byte; the top bit tells whether another byte follows. At most ten bytes: eight, and two more."""
     width = max(1, -(-highest.bit_length() // 7))
     word, size = encoded & np.uint64(0x7F), np.ones(len(encoded), np.int64)
     for byte in range(1, min(width, _WORD_BYTES)):
-        goes_on = encoded >= np.uint64(1 << 7 * byte)
-        size += goes_on
-        word |= goes_on.astype(np.uint64) << np.uint64(8 * byte - 1)
+        continues = encoded >= np.uint64(1 << 7 * byte)
+        size += continues
+        word |= continues.astype(np.uint64) << np.uint64(8 * byte - 1)
         word |= (encoded << np.uint64(byte)) & np.uint64(0x7F << 8 * byte)
     if width <= _WORD_BYTES:
         return [(word, size, width)]
-    goes_on = encoded >= np.uint64(1 << 7 * _WORD_BYTES)
-    word |= goes_on.astype(np.uint64) << np.uint64(8 * _WORD_BYTES - 1)
+    continues = encoded >= np.uint64(1 << 7 * _WORD_BYTES)
+    word |= continues.astype(np.uint64) << np.uint64(8 * _WORD_BYTES - 1)
     (rest, rest_size, rest_width), *_ = _varint_words(encoded >> np.uint64(7 * _WORD_BYTES), highest >> 7 * _WORD_BYTES)
-    rest_size = np.where(goes_on, rest_size, 0)
+    rest_size = np.where(continues, rest_size, 0)
     return [(word, size, _WORD_BYTES), (rest, rest_size, rest_width)]

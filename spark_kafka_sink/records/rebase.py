@@ -1,7 +1,7 @@
-"""Records that are encoded already, cut into batches anew: what a split needs when the columns are long gone.
+"""Splits encoded records into new batches, without the columns that they were encoded from.
 
-A record's place in its batch is written at its front: length, attributes, timestamp delta, offset delta. `read_records` takes
-the fronts off, all rows at once; `RebasedRecords.encode` puts new ones on. Keys, values and headers are not looked at.
+The first fields of a record depend on its batch: length, attributes, timestamp delta, offset delta. `read_records` removes these
+fields, for all rows at once; `RebasedRecords.encode` adds new ones. Keys, values and headers are not read.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _ATTRIBUTES = b"\0"
 
 @dataclass(frozen=True, slots=True)
 class RebasedRecords:
-    """Records without their fronts. `tails` begins at the key length; timestamp deltas count from the old batch's base."""
+    """Records without their first fields. `tails` begin at the key length; timestamp deltas count from the old batch's base."""
 
     timestamp_deltas: Int64Column
     tails: pa.Array  # binary
 
     def encode(self, start: int, stop: int) -> EncodedRecords:
-        """Records start … stop-1 as the first ones of a batch whose base timestamp is that of record `start`."""
+        """Records start … stop-1, as the first records of a batch whose base timestamp is that of record `start`."""
         tails = self.tails.slice(start, stop - start)
         offset_deltas = np.arange(stop - start, dtype=np.int64)
         timestamp_deltas = self.timestamp_deltas[start:stop] - self.timestamp_deltas[start]
@@ -39,7 +39,7 @@ class RebasedRecords:
 
 
 def read_records(raw: bytes | memoryview, sizes: NDArray[np.int32]) -> RebasedRecords:
-    """Take apart uncompressed records that stand back to back.
+    """Take apart uncompressed, consecutive records.
 
     Args:
         raw: the records section of one batch, below 2 GiB.
@@ -68,7 +68,7 @@ def read_records(raw: bytes | memoryview, sizes: NDArray[np.int32]) -> RebasedRe
 
 
 def _read_varints(data: NDArray[np.uint8], at: Int64Column) -> tuple[Int64Column, Int64Column]:
-    """The varint at each position, and the positions behind them. One step per byte of the longest."""
+    """The varint at each position, and the position after each. One step per byte of the longest varint."""
     encoded = np.zeros(len(at), np.uint64)
     behind = at.copy()
     unfinished = np.arange(len(at))

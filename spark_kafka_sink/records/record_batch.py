@@ -1,4 +1,4 @@
-"""RecordBatch v2: how many bytes a row takes, the bytes of all rows, and the header before them.
+"""RecordBatch v2: the size of each row, the bytes of all rows, and the header before them.
 
     Record =>                               RecordBatch =>
       length          varint                  the 61 bytes of HEADER below
@@ -11,9 +11,9 @@
       value           bytes
       headers         varint count, then keyLength key valueLength value each (columns.py writes them)
 
-The RecordAccumulator counts first, cuts rows into batches, then has all rows of a slice encoded at once; the Sender adds the
-header when the sequence number is known. Which rows share a batch, and where its bytes live, is theirs to know.
-Law: record_sizes says exactly what encode_records writes.
+The RecordAccumulator computes sizes first, divides rows into batches, then encodes all rows of a slice at once; the Sender adds
+the header when the sequence number is known. This module knows neither which rows share a batch nor where its bytes are stored.
+Law: record_sizes says exactly what RecordRows writes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import pyarrow as pa
 from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.records.columns import ATTRIBUTES_SIZE, NO_HEADERS, NULL_LENGTH, RecordColumns
 from spark_kafka_sink.records.crc32c import ByteBuffer, crc32c
-from spark_kafka_sink.records.interleave import INT32_MAX, InterleavedRows, Payload, Piece, interleave, row_offsets_and_data
+from spark_kafka_sink.records.interleave import INT32_MAX, InterleavedRows, Payload, Piece, interleave
 from spark_kafka_sink.records.varint import Int64Column, varint_sizes
 
 BATCH_HEADER_SIZE = 61
@@ -42,7 +42,7 @@ _RECORD_ATTRIBUTES = b"\0"  # no flag is defined
 
 
 def size_upper_bounds(columns: RecordColumns) -> Int64Column:
-    """Bytes of a batch that holds only this row, at most: what Kafka compares with max.request.size."""
+    """The most bytes that a batch with only this row takes; Kafka compares this with max.request.size."""
     return columns.base_sizes + (BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD - ATTRIBUTES_SIZE)
 
 
@@ -53,7 +53,7 @@ def record_sizes(base_sizes: Int64Column, offset_deltas: Int64Column, timestamp_
 
 
 def _body_sizes(base_sizes: Int64Column, offset_deltas: Int64Column, timestamp_deltas: Int64Column | int) -> Int64Column:
-    """What a record states as its length."""
+    """The value of a record's length field."""
     return base_sizes + varint_sizes(offset_deltas) + varint_sizes(timestamp_deltas)
 
 
@@ -61,42 +61,17 @@ def _body_sizes(base_sizes: Int64Column, offset_deltas: Int64Column, timestamp_d
 
 
 class EncodedRecords(NamedTuple):
-    """Row i is data[offsets[i]:offsets[i + 1]]; neighbouring rows are ready to be a batch's records."""
+    """Row i is data[offsets[i]:offsets[i + 1]]; consecutive rows can be a batch's records."""
 
     offsets: Int64Column
     data: memoryview
 
 
-def encode_records(columns: RecordColumns, offset_deltas: Int64Column, timestamp_deltas: Int64Column | int) -> EncodedRecords:
-    """Write all rows back to back."""
-    return encode_selected(columns, None, columns.base_sizes, offset_deltas, timestamp_deltas)
-
-
-def encode_selected(
-    columns: RecordColumns,
-    selected: Int64Column | None,
-    base_sizes: Int64Column,
-    offset_deltas: Int64Column,
-    timestamp_deltas: Int64Column | int,
-) -> EncodedRecords:
-    """Write the rows that `selected` names, in its order, or all in theirs; entry i of the other arguments belongs to row
-    selected[i].
-
-    For callers that have sorted their rows already: nothing is moved back into column order, and any part can be written.
-    Raises RecordTooLargeError for a row beyond 2 GiB, the format's limit.
-    """
-    rows = len(base_sizes)
-    interleaved = RecordRows(columns, selected, base_sizes).interleave(0, rows, offset_deltas, timestamp_deltas)
-    written = interleaved.write(0, rows, int(base_sizes.sum()) + MAX_RECORD_OVERHEAD * rows > INT32_MAX)
-    offsets, data = row_offsets_and_data(written, rows)
-    return EncodedRecords(offsets, octets(data))
-
-
 class RecordRows:
-    """Rows of columns in the order they are to be written, ready for all that still depends on their batch: their deltas.
+    """Rows in the order in which they are written, prepared but for the deltas, which depend on their batches.
 
     Args:
-        selected: which row of the columns each is; None for all in their order.
+        selected: for each row its index in the columns; None for all rows in their order.
         base_sizes: of each row, in the new order.
     """
 
@@ -113,7 +88,7 @@ class RecordRows:
         return lengths if self._selected is None else lengths[self._selected], Payload.of(payload, self._selected)
 
     def interleave(self, lo: int, hi: int, offset_deltas: Int64Column, timestamp_deltas: Int64Column | int) -> InterleavedRows:
-        """Rows lo … hi-1; the deltas are of these. Raises RecordTooLargeError for a row beyond 2 GiB, the format's limit."""
+        """Rows lo … hi-1, with their deltas. Raises RecordTooLargeError for a row above 2 GiB, the format's limit."""
         bodies = _body_sizes(self._base_sizes[lo:hi], offset_deltas, timestamp_deltas)
         if bodies.max(initial=0) > INT32_MAX:
             row = int(bodies.argmax())
@@ -131,14 +106,14 @@ class RecordRows:
 
 
 def octets(data: pa.Buffer) -> memoryview:
-    """Arrow's buffers are of signed bytes, which can be copied to no buffer of unsigned ones."""
+    """Arrow's buffers have signed bytes, which cannot be copied to a buffer of unsigned ones."""
     return memoryview(data).cast("B")
 
 
 # ---- HEADER
 
 _UNCHECKED = struct.Struct(
-    ">"  # what the checksum does not cover
+    ">"  # not covered by the checksum
     "q"  # base offset: 0, the broker assigns it
     "i"  # batch length: the bytes after this field
     "i"  # partition leader epoch: -1, the broker fills it in
@@ -176,8 +151,8 @@ def encode_batch_header(
 ) -> bytes:
     """The 61 bytes before `records`, which are one batch's records as sent (compressed if codec_id says so), in any pieces.
 
-    Timestamps are milliseconds; base_timestamp is what the timestamp deltas were counted from. Reads every byte of the
-    records once, for the checksum.
+    Timestamps are milliseconds; base_timestamp is the base of the timestamp deltas. Reads every byte of the records once, for the
+    checksum.
     """
     attributes = codec_id | (_TRANSACTIONAL if is_transactional else 0)
     checked = _CHECKED.pack(

@@ -1,8 +1,8 @@
 """Zigzag varints, the numbers inside a record: one column at a time, or a single one.
 
-RecordBatch v2 writes every length, delta and count of a record this way: zigzag (sign moved to the lowest bit), then seven bits
-a byte, lowest first, the top bit set on all but the last. 32-bit and 64-bit fields share the encoding. Counted here and for
-single values; columns of them are written by interleave.py, together with what stands beside them.
+RecordBatch v2 encodes every length, delta and count of a record this way: zigzag (the sign moves to the lowest bit), then seven
+bits per byte, lowest first; the top bit is set in all bytes but the last. 32-bit and 64-bit fields have the same encoding. This
+module computes sizes and encodes single values; interleave.py encodes columns, together with the fields around them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def varint_sizes(values: int) -> int: ...
 @overload
 def varint_sizes(values: Int64Column) -> Int64Column: ...
 def varint_sizes(values: Int64Column | int) -> Int64Column | int:
-    """Bytes each value takes: one, plus one for each of 2**7, 2**14 … that its zigzag form reaches. An int gives an int.
+    """Bytes of each value: one, plus one for each of 2**7, 2**14 … that its zigzag form reaches. Returns an int for an int.
 
-    One comparison per step that the largest value reaches, none where all values take one byte.
+    Takes one comparison per step that the largest value reaches, none if all values take one byte.
     """
     if isinstance(values, int):
         return len(encode_varint(values))
@@ -35,7 +35,7 @@ def varint_sizes(values: Int64Column | int) -> Int64Column | int:
     if len(values) == 0:
         return sizes
     if values.min() < 0:
-        values = values ^ values >> 63  # -1, -2 … become 0, 1 …, which take as many bytes
+        values = values ^ values >> 63  # -1, -2 … become 0, 1 …, which have the same sizes
     highest = int(values.max())
     for shift in range(6, highest.bit_length(), 7):
         sizes += values >= 1 << shift

@@ -1,27 +1,32 @@
-"""The Spark side, and the only package that imports pyspark: options and columns checked on the driver, tasks that write.
+"""The Spark data source: checks options and columns on the driver, writes in tasks. The only package that imports pyspark.
 
-Importing it says in one sentence when pyspark is missing or too old.
+On the driver   datasource.py checks options and columns, write_plan.py is the result
+In a task       writer.py takes the steps: producer_cache.py lends a producer, row_sender.py sends the rows
+                rows that cannot be written: refused_before_sending.py, refused_by_brokers.py, row_fates.py, dead_letters.py
+On the driver   commit_protocol.py adds up the tasks' messages and reports
+
+Importing the package fails with one sentence when pyspark is missing or too old.
 """
 
 from __future__ import annotations
 
-MINIMUM_PYSPARK = (4, 1)  # the first with DataSourceStreamArrowWriter
+MINIMUM_PYSPARK = (4, 1)  # the first version with DataSourceStreamArrowWriter
 
 
 def require_pyspark() -> None:
-    """Raises ImportError unless pyspark is here and new enough."""
+    """Raises ImportError unless pyspark is installed and new enough."""
     try:
         import pyspark
     except ImportError as error:
         raise ImportError(
-            "[KAFKA_PYSPARK_MISSING] the sink runs inside Spark, and pyspark is not installed: run it with spark-submit, or"
-            " pip install 'pykafka-sink[spark]'. KafkaProducer works without"
+            "[KAFKA_PYSPARK_MISSING] the sink runs inside Spark, but pyspark is not installed: use spark-submit, or run"
+            " pip install 'pykafka-sink[spark]'. KafkaProducer works without pyspark"
         ) from error
     major, minor = (int(part) for part in pyspark.__version__.split(".")[:2])
     if (major, minor) < MINIMUM_PYSPARK:
         raise ImportError(
             f"[KAFKA_PYSPARK_TOO_OLD] pyspark {pyspark.__version__} has no Arrow writers for streams:"
-            f" the sink needs {'.'.join(map(str, MINIMUM_PYSPARK))} or newer. KafkaProducer works with any"
+            f" the sink needs {'.'.join(map(str, MINIMUM_PYSPARK))} or newer. KafkaProducer works with any version"
         )
 
 

@@ -1,9 +1,9 @@
-"""A task that has found no broker leaves word for those of its stage that follow on the same executor: they wait a moment only.
+"""Shortens the wait for brokers after an earlier task of the same stage, on the same executor, has found none.
 
-Spark runs a failed task again, spark.task.maxFailures times in all. With a wrong address each attempt would wait max.block.ms
-for brokers that the one before has not found. A Python worker whose task has failed is ended, so the word is a file, in the
-executor's own directory. Another executor may reach the brokers: it waits for itself. So does the next write, a stage of its own.
-Law: what is said here shortens a wait and decides nothing else. Rows are sent as soon as a broker answers.
+Spark runs a failing task spark.task.maxFailures times. With a wrong address, each attempt would wait max.block.ms. Spark ends
+the Python worker of a failed task, so the task leaves a marker file in the executor's own directory. Another executor may reach
+the brokers, so its first task waits the full time. So does the next write, because it is another stage.
+Law: the marker shortens a wait and changes nothing else. Rows are sent as soon as a broker answers.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NOBODY_ANSWERED = "KAFKA_BROKER_UNREACHABLE"
-MOMENT_MS = 1_000  # and a twentieth of max.block.ms: enough for TLS, a login and metadata
+SHORT_WAIT_MS = 1_000  # plus a twentieth of max.block.ms: enough for TLS, a login and metadata
 
 
 class BrokerContact:
-    """Of one task. `file` tells that an earlier task of the stage has waited in vain here; None where nothing can be kept."""
+    """Of one task. `file` is the marker: it exists if an earlier task found no broker. None outside of a task."""
 
     def __init__(self, file: Path | None, options: Mapping[str, object]) -> None:
         self._file = file
@@ -46,7 +46,7 @@ class BrokerContact:
         return cls(Path(SparkFiles.getRootDirectory(), f".pykafka-sink-no-broker-{context.stageId()}-{servers}"), options)
 
     def when_answered(self, batches: Iterator[pa.RecordBatch], producer: KafkaProducer) -> Iterator[pa.RecordBatch]:
-        """The batches as they come. If an earlier task has waited in vain, a broker must answer within a moment.
+        """The batches, unchanged. If an earlier task found no broker, one must answer soon once there is a row to send.
 
         Raises KafkaTimeoutError if none does.
         """
@@ -60,16 +60,16 @@ class BrokerContact:
     def _await_brokers(self, producer: KafkaProducer) -> None:
         max_block_ms = ProducerConfig.from_mapping(self._options).max_block_ms
         try:
-            producer.await_brokers(min(max_block_ms, MOMENT_MS + max_block_ms // 20))
+            producer.await_brokers(min(max_block_ms, SHORT_WAIT_MS + max_block_ms // 20))
         except KafkaTimeoutError as error:
-            error.message += f"; a task before this one has waited max.block.ms={max_block_ms} on this executor, in vain"
+            error.message += f"; an earlier task on this executor has already waited max.block.ms={max_block_ms}"
             raise
 
     def failed(self, error: KafkaError) -> None:
-        """The task fails with this error: leave word if it is that no broker answered."""
+        """The task fails with this error: leave the marker if the reason is that no broker answered."""
         if self._file is None or error.condition != NOBODY_ANSWERED:
             return
         try:
             self._file.touch()
-        except OSError as reason:  # the next attempt waits longer, which is all that is lost
+        except OSError as reason:  # without the marker, the next attempt only waits longer
             logger.debug("! %s cannot be written: %s", self._file, reason)

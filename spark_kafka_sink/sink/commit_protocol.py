@@ -1,7 +1,7 @@
-"""What a task reports, what the driver makes of the reports, and what is in Kafka when something fails in between.
+"""What a task reports, what the driver does with the reports, and what is in Kafka when something fails in between.
 
 A task flushes before it returns its KafkaCommitMessage, so every row that a message counts has been acknowledged. The driver's
-commit() therefore writes nothing to Kafka: it checks that no report is missing, adds them up and says so.
+commit() therefore writes nothing to Kafka: it checks that no message is missing, adds the messages up, and reports the sums.
 
 What is in the topic, and what Spark does next (deliveryGuarantee=at-least-once)
 
@@ -9,19 +9,19 @@ What is in the topic, and what Spark does next (deliveryGuarantee=at-least-once)
     a row is refused, or not acknowledged in time   rows acknowledged before it     task retried: those rows again
     executor lost, worker killed, task cancelled    rows acknowledged before that   task retried: those rows again
     task done, its executor lost before commit      all its rows                    nothing: the driver has its report already
-    brokers die and come back while tasks write     rows acknowledged before that   nothing is there twice: brokers know the rest
+    brokers die and come back while tasks write     rows acknowledged before that   retries, no duplicates: brokers detect them
     two attempts of a task (speculation)            rows of both                    nothing: the loser's rows are duplicates
-    a task fails for good, or the job is cancelled  rows of all tasks so far        abort(); tasks still running may write on
+    a task fails for good, or the job is cancelled  rows of all tasks so far        abort(); running tasks may write more rows
     driver dies before commit()                     all rows                        a stream re-runs the batch: all rows again
     commit() raises: a report is missing            what the other tasks wrote      abort(), the query or write fails
     driver dies after commit(), before Spark's log  all rows                        a stream re-runs the batch: all rows again
     query.stop() within a batch                     rows of all tasks so far        a restart runs the whole batch again
 
-tests/integration does these things to real Spark, most of them in test_sink_faults.py. A batch that is run again has its report
-line and its call of onCommit again: (query_id, batch_id) tells. A task's report that is above spark.task.maxDirectResultSize
-(1 MiB: some 10,000 topic-partitions) waits on the executor, and is lost with it: the task is then re-run. So no row is lost, and
-rows may be there twice. With deliveryGuarantee=none rows may be lost too: what brokers had not replicated when they failed
-(acks=1), and whatever did not arrive (acks=0).
+tests/integration tests these failures with real Spark, most of them in test_sink_faults.py. A batch that runs again appends
+another report line and calls onCommit again, with the same (query_id, batch_id). A task's message larger than
+spark.task.maxDirectResultSize (1 MiB: some 10,000 topic-partitions) stays on the executor; if the executor is lost before the
+driver fetches it, Spark runs the task again. So no row is lost, and rows may be duplicated. With deliveryGuarantee=none rows may
+be lost too: those that a failed broker had not replicated (acks=1), and those that did not arrive (acks=0).
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ from spark_kafka_sink.producer.accumulator.delivery import OffsetRange
 
 logger = logging.getLogger(__name__)
 
-# Spark sets it in its Python workers when spark.sql.pyspark.worker.logging.enabled hands their log to the user.
+# Spark sets it in its Python workers when spark.sql.pyspark.worker.logging.enabled shows their log to the user.
 SPARK_CAPTURES_LOGS = "PYSPARK_SPARK_SESSION_UUID"
+
+_IF_RUN_AGAIN = "If the write is run again, it writes these rows again (at-least-once)"
 
 
 class WrittenRange(NamedTuple):
-    """What one write put into one partition of a topic. Offsets are -1 where the broker did not tell them."""
+    """What one write put into one partition of a topic. Offsets are -1 where the broker did not return them."""
 
     topic: str
     partition: int
@@ -60,7 +62,7 @@ class WrittenRange(NamedTuple):
         return WrittenRange(*self[:2], *OffsetRange(*self[2:]).merge(OffsetRange(*other[2:])))
 
 
-# Metrics of the producer, since its start, that a message carries, and how those of two tasks become one.
+# The producer's metrics that a message carries, for the whole task, and the function that merges those of several tasks.
 COUNTERS: dict[str, Callable[[Iterable[float]], float]] = {
     "record-send-total": sum,
     "batch-send-total": sum,
@@ -85,7 +87,7 @@ COUNTERS: dict[str, Callable[[Iterable[float]], float]] = {
     "record-queue-time-max": max,
     "produce-throttle-time-max": max,
 }
-# Averages over all tasks: a sum, and of how many. Averages of averages would be wrong where tasks differ in size.
+# Averages over all tasks: a sum and a count. Averages of averages would be wrong where tasks differ in size.
 AVERAGES: dict[str, tuple[str, str]] = {
     "records-per-request-avg": ("record-send-total", "produce-request-total"),
     "record-size-avg": ("uncompressed-byte-total", "record-send-total"),
@@ -98,7 +100,7 @@ ONLY_FOR_AVERAGES = ("produce-response-total", "compression-rate-total", "record
 
 
 def merge_counters(columns: Iterable[Iterable[float]]) -> dict[str, float]:
-    """One column of the tasks' values for each of COUNTERS, as one value each, and the averages that follow from them."""
+    """Merge the tasks' values, one column per name in COUNTERS, into one value each, and compute AVERAGES from them."""
     merged = {name: round(how(column), 3) for (name, how), column in zip(COUNTERS.items(), columns, strict=False)}
     for name, (total, count) in AVERAGES.items():
         if merged.get(count):
@@ -108,22 +110,22 @@ def merge_counters(columns: Iterable[Iterable[float]]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class KafkaCommitMessage(WriterCommitMessage):
-    """One task's report. Every row that it counts is acknowledged. `counters` are in the order of COUNTERS."""
+    """One task's report. Every row that it counts is acknowledged. `counters` have the order of COUNTERS."""
 
     spark_partition: int
     attempt: int
     query_id: str | None  # of a stream, foreachBatch included
     batch_id: int | None
-    rows: int  # acknowledged, in the topics that they were meant for
-    bytes: int  # keys, values and headers as records, before compression
+    rows: int  # acknowledged, dead letters not included
+    bytes: int  # of encoded records, before compression
     seconds: float
     counters: tuple[float, ...]
-    skipped: int  # rows left out, as onRecordTooLarge or onInvalidRecord say
+    skipped: int  # rows left out because of onRecordTooLarge or onInvalidRecord
     dead_lettered: int  # rows acknowledged in deadLetterTopic
     written: tuple[WrittenRange, ...]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By position and with plain tuples: a driver may receive thousands of these, with hundreds of ranges each."""
+        """Pickle values by position, as plain tuples: a driver may receive thousands of messages with hundreds of ranges."""
         values = [getattr(self, each.name) for each in fields(self)]
         return _rebuild, (values[:-1], [tuple(written) for written in self.written])
 
@@ -133,7 +135,7 @@ def _rebuild(values: list[Any], written: list[tuple[str, int, int, int, int, int
 
 
 def merge_ranges(ranges: Sequence[WrittenRange]) -> tuple[WrittenRange, ...]:
-    """One range for each topic and partition, in their order."""
+    """One range for each topic and partition, sorted by them."""
     merged: dict[tuple[str, int], WrittenRange] = {}
     for each in ranges:
         known = merged.get(each[:2])
@@ -196,23 +198,23 @@ class CommitSummary:
 
 
 def commit(messages: Sequence[KafkaCommitMessage | None], report_path: str | None, on_commit: str | None = None) -> CommitSummary:
-    """On the driver, when every task has ended well: add up, log one line, append one to the report file, call `on_commit`.
+    """Runs on the driver when every task has succeeded. Logs one line, appends one to the report file, and calls `on_commit`.
 
-    What goes wrong with these is an error in the log only: the rows are in Kafka, and to fail would write them again.
+    If one of these fails, the error is only logged: the rows are in Kafka, and Spark would write them again.
     Raises DeliveryError when a task's report is missing.
     """
     missing = sum(message is None for message in messages)
     if missing:
         error = DeliveryError(
-            f"{missing} of {len(messages)} tasks report nothing, so nobody knows whether their rows were written. Spark does this"
-            " with trigger(continuous=…), where rows never reach a sink written in Python: all of them are LOST while the query"
-            " looks healthy. Stop the query and use trigger(processingTime=…) or trigger(availableNow=True)",
+            f"{missing} of {len(messages)} tasks report nothing, so it is unknown whether their rows were written. This happens"
+            " with trigger(continuous=…): Spark then passes no rows to a sink written in Python, and all of them are LOST while"
+            " the query looks healthy. Stop the query and use trigger(processingTime=…) or trigger(availableNow=True)",
             condition="KAFKA_MISSING_COMMIT_MESSAGE",
         )
-        logger.error("! %s", error)  # Spark goes on with a continuous query for a while: this line is all that is seen of it
+        logger.error("! %s", error)  # a continuous query runs on for a while, and this line is the only sign of the error
         raise error
     if SPARK_CAPTURES_LOGS in os.environ and logger.level == logging.NOTSET:
-        logger.setLevel(logging.INFO)  # in Spark's process nobody else can, and the line is what the user wants to see there
+        logger.setLevel(logging.INFO)  # the user asked for the log of Spark's process, and cannot set its level
     summary = CommitSummary.of([message for message in messages if message is not None])
     logger.log(logging.WARNING if summary.skipped or summary.dead_lettered else logging.INFO, "%s", summary.line())
     if report_path is not None:
@@ -231,7 +233,7 @@ def _call(on_commit: str, summary: CommitSummary) -> None:
     try:
         find_function(on_commit)(summary)
     except (Exception, SystemExit):
-        logger.exception("! onCommit=%s failed; %d rows are written all the same", on_commit, summary.rows)
+        logger.exception("! onCommit=%s failed; the write succeeds all the same, with %d rows", on_commit, summary.rows)
 
 
 def _append_report(path: str, summary: CommitSummary) -> None:
@@ -239,20 +241,24 @@ def _append_report(path: str, summary: CommitSummary) -> None:
     try:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(file, line.encode())  # one call: lines of several writes do not mix
+            os.write(file, line.encode())  # one call, so that lines of concurrent writes do not mix
         finally:
             os.close(file)
     except OSError as error:
-        logger.error("! the report of %d rows was not written to reportPath=%s: %s", summary.rows, path, error)
+        logger.error("! the report of %d rows could not be written to reportPath=%s: %s", summary.rows, path, error)
 
 
 def abort(messages: Sequence[KafkaCommitMessage | None]) -> None:
-    """On the driver, when a task failed for good, or commit() did: say what remains. Touches nothing, and never raises."""
+    """Runs on the driver when a task has failed for good, or commit() has: logs what stays in Kafka. Never raises."""
     done = [message for message in messages if message is not None]
-    logger.warning(
-        "aborted: %d/%d tasks had completed. %d rows of theirs stay in Kafka, and what the others had sent does too; tasks that"
-        " still run may add to it. When the write is run again, those rows will be there twice (at-least-once)",
-        len(done),
-        len(messages),
-        sum(message.rows for message in done),
-    )
+    rows = sum(message.rows for message in done)
+    others_may_have_written = len(done) < len(messages) or not messages  # a task that has not completed sends no message
+    if rows and others_may_have_written:
+        left = f"Their {rows} rows stay in Kafka, and so do rows that other tasks have written or still write. {_IF_RUN_AGAIN}"
+    elif rows:
+        left = f"Their {rows} rows stay in Kafka. {_IF_RUN_AGAIN}"
+    elif others_may_have_written:
+        left = "No row is known to be in Kafka, but rows that a task wrote before it failed, or still writes, stay there"
+    else:
+        left = "They wrote no rows"
+    logger.warning("aborted: %d/%d tasks had completed. %s", len(done), len(messages), left)

@@ -1,8 +1,8 @@
-"""The format `pykafka-sink`: every option and every column is checked here, on the driver, before a task starts.
+"""The format `pykafka-sink`: checks every option and every column on the driver, before a task starts.
 
-Spark calls `writer` once per batch write, and `streamWriter` twice per micro-batch in two processes (to plan it and to commit
-it): both only check and hand out plain data, and open nothing.
-Law: what is wrong is told all at once, in one error.
+Spark calls `writer` once per batch write. It calls `streamWriter` twice per micro-batch, in two processes: to plan the batch and
+to commit it. Both check, return plain data, and open nothing.
+Law: one error reports all problems at once.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
-from spark_kafka_sink.config.producer_config import SinkOptions, join_problems
+from spark_kafka_sink.config.option import join_problems
+from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import ConfigError, SchemaError
 from spark_kafka_sink.sink.commit_protocol import find_function
 from spark_kafka_sink.sink.row_mapping import RowMapping
-from spark_kafka_sink.sink.row_rules import RowRules
-from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter, spare_collections
+from spark_kafka_sink.sink.write_plan import WritePlan
+from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter, freeze_loaded_modules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "pykafka-sink"
-ONLY_WRITES = f'{FORMAT} writes and does not read: read from Kafka with format("kafka"); for CREATE TABLE, name the columns'
+ONLY_WRITES = f'{FORMAT} writes and does not read: read from Kafka with format("kafka"); in CREATE TABLE, name the columns'
 NO_OPTIONS = (
-    "No option came with this write. Of a table, Spark hands over what the INSERT says, not what CREATE TABLE … OPTIONS said:"
+    "No option came with this write. For a table, Spark passes on the options of the INSERT, not those of CREATE TABLE … OPTIONS:"
     " INSERT INTO … WITH ('kafka.bootstrap.servers' = '…', 'topic' = '…') SELECT …, or df.writeTo(…).options(…).append()"
 )
 
@@ -44,49 +45,50 @@ class KafkaDataSource(DataSource):
         return FORMAT
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
-        """Spark's entry for a batch write. Raises ConfigError or SchemaError, naming all problems."""
+        """Spark calls this for a batch write. Raises ConfigError or SchemaError, naming all problems."""
         problems = []
         if overwrite:
             problems.append(
-                "Save mode Overwrite not allowed for Kafka: rows are added to a topic and never replace it."
-                ' Use .mode("append"), the only save mode of this sink. (Where no mode is given, or "ignore", Spark\'s message'
+                "Save mode Overwrite not allowed for Kafka: a write adds rows to a topic and never replaces it."
+                ' Use .mode("append"), the only save mode of this sink. (Without a mode, or with "ignore", Spark\'s message'
                 " recommends overwrite too; that message is the same for all data sources.)"
             )
-        spare_collections()
-        checked, environment_problems = self._check(schema, problems)
+        freeze_loaded_modules()
+        plan, environment_problems = self._plan(schema, problems)
         if environment_problems:
             raise ConfigError(join_problems(environment_problems))
-        return KafkaBatchWriter(*checked)
+        return KafkaBatchWriter(plan)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
-        """Spark's entry for a stream; `overwrite` is output mode complete, which adds all rows anew with every batch.
+        """Spark calls this for a stream. `overwrite` means output mode complete, where every batch writes all rows again.
 
-        Spark calls it to plan a batch, and again to commit it. What is wrong with the driver's environment is an error only of
-        the plan: KafkaStreamWriter raises it when Spark pickles it there.
+        Spark calls it to plan a batch and again to commit it. Problems of the driver's environment must fail only the planning:
+        KafkaStreamWriter raises them when Spark pickles it.
         """
         del overwrite
-        spare_collections()
-        checked, environment_problems = self._check(schema, [])
-        return KafkaStreamWriter(*checked, environment_problems=tuple(environment_problems))
+        freeze_loaded_modules()
+        plan, environment_problems = self._plan(schema, [])
+        return KafkaStreamWriter(plan, tuple(environment_problems))
 
     def schema(self) -> NoReturn:
-        """Spark's entry for reading, and for a table without columns."""
+        """Spark calls this for a read, and for a table without columns."""
         raise ConfigError(ONLY_WRITES)
 
     def reader(self, schema: StructType) -> NoReturn:
-        """The same, where the user or a table says the columns."""
+        """Spark calls this for a read whose columns are given by the user or a table."""
         del schema
         raise ConfigError(ONLY_WRITES)
 
     def streamReader(self, schema: StructType) -> NoReturn:
-        """The same for `readStream`."""
+        """Spark calls this for `readStream`."""
         del schema
         raise ConfigError(ONLY_WRITES)
 
-    def _check(
-        self, schema: StructType, problems: list[str]
-    ) -> tuple[tuple[RowMapping, dict[str, object], str | None, int, RowRules, str | None], list[str]]:
-        """What writers are made of, and what is wrong with the driver's environment. Raises what else is wrong, with that."""
+    def _plan(self, schema: StructType, problems: list[str]) -> tuple[WritePlan, list[str]]:
+        """The plan of the write, and the problems of the driver's environment. Raises if there are any other problems.
+
+        `problems`: those found already.
+        """
         if not self.options:
             problems.append(NO_OPTIONS)
         options = SinkOptions.check(self.options, problems)
@@ -100,13 +102,11 @@ class KafkaDataSource(DataSource):
             raise SchemaError(join_problems(schema_problems))
         if schema_problems:
             raise ConfigError(join_problems([*environment_problems, *schema_problems]))
-        cache_ms = options.producer_cache_timeout_ms
-        checked = mapping, options.producer.to_mapping(), options.report_path, cache_ms, RowRules.of(options), options.on_commit
-        return checked, environment_problems
+        return WritePlan.of(mapping, options), environment_problems
 
 
 def _environment_problems(options: SinkOptions) -> list[str]:
-    """What may change between the plan of a write and its commit."""
+    """Problems that may come and go between the planning of a write and its commit."""
     problems = _report_path_problems(options)
     if options.on_commit is not None:
         try:
@@ -123,7 +123,10 @@ def _report_path_problems(options: SinkOptions) -> list[str]:
 
 
 def check_options(options: Mapping[str, str]) -> SinkOptions:
-    """The options of a write, as far as they can be checked without its columns and without Spark. Raises ConfigError."""
+    """The options of a write, checked without its columns and without Spark, as jobs do before they start Spark.
+
+    Raises ConfigError.
+    """
     problems: list[str] = []
     checked = SinkOptions.check(options, problems)
     problems += _report_path_problems(checked)

@@ -1,9 +1,9 @@
-"""Rows that cannot be written where they belong go to the dead letter topic, with headers that tell from where and why.
+"""Sends rows that cannot be written to the dead letter topic, with headers that say where they belong and what was wrong.
 
-A dead letter keeps key, value, headers and, if it has a valid one, timestamp; HEADER_PREFIX begins the names of the headers
-that are added behind its own. It is sent by the task's producer; one too large for that, by a second one that takes up to
-LARGEST_REQUEST bytes, made when it is needed.
-Law: a row counts as dead-lettered when it is acknowledged there; if that fails, so does the task.
+A dead letter keeps its key, value, headers and, if valid, its timestamp. Headers whose names begin with HEADER_PREFIX are added
+after its own. The task's producer sends it. Rows that are too large for that producer go through a second one, which takes
+requests of up to LARGEST_REQUEST bytes and is made when it is first needed.
+Law: a row counts as dead-lettered when the dead letter topic has acknowledged it; if that fails, the task fails.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, RecordTooLargeError
-from spark_kafka_sink.sink.refused_rows import Rows, header_entries
+from spark_kafka_sink.sink.payloads import PerRow, header_entries
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.accumulator.delivery import Delivery
     from spark_kafka_sink.producer.producer import KafkaProducer
 
 HEADER_PREFIX = "__pykafka_sink.errors."
-LARGEST_REQUEST = 100_000_000  # bytes; brokers take 104,857,600 (socket.request.max.bytes) unless told otherwise
+LARGEST_REQUEST = 100_000_000  # bytes; the brokers' default limit is 104,857,600 (socket.request.max.bytes)
 
 
 class DeadLetters:
     """Args:
     topic: the dead letter topic.
-    producer: the task's own.
-    make_larger_producer: see `options_for_large_rows`; called at most once.
+    producer: the task's.
+    make_larger_producer: makes the second producer, see `options_for_large_rows`; called at most once.
     """
 
     def __init__(self, topic: str, producer: KafkaProducer, make_larger_producer: Callable[[], KafkaProducer]) -> None:
@@ -43,30 +43,30 @@ class DeadLetters:
         self.acknowledged = 0
 
     def send(self, columns: Mapping[str, Any], condition: str, text: str, partition: int | None = None) -> None:
-        """Queue rows that share a reason. Blocks and raises as send_columns does.
+        """Queue rows that cannot be written for the same reason. Blocks and raises as send_columns does.
 
         Args:
-            columns: arguments of send_columns for these rows alone.
-            partition: where a broker refused them; None: the partition column, if any, tells.
+            columns: the arguments of send_columns for these rows alone.
+            partition: the partition whose broker refused them; None: the partition column says which, if there is one.
         """
         letters = dead_letters(columns, condition, text, partition)
         try:
             self._deliveries.append(self._send(letters))
         except KafkaError as error:
-            raise self._told(error) from error
+            raise self._naming_topic(error) from error
         while self._deliveries and self._deliveries[0].done():
             self._settle(self._deliveries.pop(0))
 
     def _send(self, letters: dict[str, Any]) -> Delivery:
         try:
             return self._producer.send_columns(self._topic, **letters)
-        except RecordTooLargeError:  # of which none has been queued
+        except RecordTooLargeError:  # the producer has queued none of the rows
             if self._larger_producer is None:
                 self._larger_producer = self._make_larger_producer()
             return self._larger_producer.send_columns(self._topic, **letters)
 
     def finish(self) -> None:
-        """Wait until every row is acknowledged, as long as the producers' flush does. Raises the first error."""
+        """Wait until every row is acknowledged, at most as long as the producers' flush waits. Raises the first error."""
         if not self._deliveries:
             return
         self._producer.flush()
@@ -79,10 +79,10 @@ class DeadLetters:
         try:
             delivery.result()
         except KafkaError as error:
-            raise self._told(error) from error
+            raise self._naming_topic(error) from error
         self.acknowledged += delivery.acknowledged
 
-    def _told(self, error: KafkaError) -> KafkaError:
+    def _naming_topic(self, error: KafkaError) -> KafkaError:
         return KafkaError(
             f"rows cannot be written to deadLetterTopic={self._topic} either: {error.message}", condition=error.condition
         )
@@ -93,7 +93,7 @@ class DeadLetters:
 
 
 def options_for_large_rows(options: Mapping[str, object]) -> dict[str, object]:
-    """The producer's options with limits as high as brokers usually have them."""
+    """The producer's options, with the limits raised to what brokers accept by default."""
     config = ProducerConfig.from_mapping(options)
     return {
         **options,
@@ -103,7 +103,10 @@ def options_for_large_rows(options: Mapping[str, object]) -> dict[str, object]:
 
 
 def dead_letters(columns: Mapping[str, Any], condition: str, text: str, partition: int | None = None) -> dict[str, Any]:
-    """Columns of send_columns but the topic. A header of theirs without a key gets the empty one, as it must have one."""
+    """The arguments of send_columns, except the topic, for the dead letters of these rows.
+
+    A header without a key gets the empty key, because a header must have one.
+    """
     value = columns["value"]
     rows = len(value)
     topic = pa.repeat(columns["topic"], rows) if isinstance(columns["topic"], str) else columns["topic"]
@@ -121,9 +124,12 @@ def dead_letters(columns: Mapping[str, Any], condition: str, text: str, partitio
 
 
 def _with_headers(headers: pa.Array | None, added: Mapping[str, pa.Array]) -> pa.Array:
-    """Each row's headers, then one of each name in `added`. All entries are laid end to end and taken in the order of rows."""
+    """Each row's own headers, followed by one header for each name in `added`.
+
+    `keys` and `values` list all own headers first, then one whole column per added name; `order` sorts them by row.
+    """
     rows = len(next(iter(added.values())))
-    counts: Rows = np.zeros(rows, np.int64)
+    counts: PerRow = np.zeros(rows, np.int64)
     keys, values = [], []
     if headers is not None:
         counts, own_keys, own_values = header_entries(headers)

@@ -1,8 +1,9 @@
-"""A Python worker's producers between tasks: a task that follows another finds a connected one, and sends at once.
+"""Keeps a Python worker's producers between tasks, so that the next task finds a connected one and sends at once.
 
-Spark reuses its Python workers, one task at a time, but ends them without a word (no atexit, no finally). So a producer is kept
-only when it is at rest: all rows settled, its memory given back. Lent by writer.py; the counters it reports are the task's own.
-Laws: a producer belongs to one task at a time; one that has seen a failure is never lent again; a fork inherits none.
+Spark runs one task at a time in a Python worker and reuses the worker, but ends it without warning (no atexit, no finally). So
+the cache keeps a producer only when it is at rest: all rows settled, its memory freed. writer.py borrows producers; the counters
+of a borrowed producer start at zero.
+Laws: one task at a time uses a producer; a producer that has failed is never lent again; a fork inherits no producer.
 """
 
 from __future__ import annotations
@@ -15,44 +16,45 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.producer_config import FILE_KEYS, file_stamp
+from spark_kafka_sink.config.security_config import FILE_KEYS, file_stamp
 from spark_kafka_sink.producer.producer import KafkaProducer
 
 logger = logging.getLogger(__name__)
 
-KEPT_BYTES = 1024 * 1024  # of buffer.memory, for each producer at rest: enough for small tasks to allocate nothing
-CLOSE_MS = 1_000  # all rows of one at rest are settled; it may be asking for metadata
-MAX_IDLE = 8  # producers at rest: a thread and a few connections each; more only where many configurations take turns
+KEPT_BYTES = 1024 * 1024  # of buffer.memory that an idle producer keeps: small tasks then allocate nothing
+CLOSE_MS = 1_000  # an idle producer has no unsettled rows; it may be waiting for metadata
+MAX_IDLE = 8  # each has a thread and a few connections; more than one or two only when configurations alternate
 
 
 @dataclass(frozen=True, slots=True)
 class _Idle:
-    key: Hashable = field(repr=False)  # holds secrets, wrapped
+    key: Hashable = field(repr=False)  # contains wrapped secrets
     producer: KafkaProducer
     expires_ms: int
 
 
 class ProducerCache:
-    """Args: make, makes a producer of its options; clock, for tests. Any thread may use it."""
+    """Thread-safe. Args: `make` makes a producer from its options; a clock, for tests."""
 
     def __init__(self, make: Callable[[Mapping[str, object]], KafkaProducer] | None = None, clock: Clock | None = None) -> None:
         self._make = make or KafkaProducer
         self._clock = clock or Clock()
         self._changed = threading.Condition()  # guards the two below
-        self._idle: list[_Idle] = []  # longest at rest first
+        self._idle: list[_Idle] = []  # longest idle first
         self._reaper: threading.Thread | None = None
 
     @contextmanager
     def lend(self, options: Mapping[str, object], timeout_ms: int) -> Iterator[KafkaProducer]:
-        """A producer with these options, one at rest if there is one, for the length of a `with` block.
+        """Lend a producer with these options for the length of a `with` block; an idle one if there is one.
 
         Args:
-            options: all of the producer's, secrets wrapped. Another password, or another content of a file that is named, makes
-                another producer.
-            timeout_ms: how long it may then rest; 0: it is closed at the end.
+            options: all options of the producer, with secrets wrapped. A changed password, or a changed content of a file that
+                an option names, makes another producer.
+            timeout_ms: how long the producer may then be idle; 0: it is closed at the end of the block.
 
-        At the end of the block it is kept if everything is settled. It is closed at once if the block raises, which drops
-        what is not acknowledged. Blocks as the producer's constructor and close() do: not at all for rows that are settled.
+        At the end of the block the producer is kept if all rows are settled. If the block raises, the producer is closed at
+        once, and rows that are not acknowledged are dropped. Blocks as the producer's constructor and close() do; close() does
+        not block when all rows are settled.
         """
         if timeout_ms == 0 or not _may_be_kept(options):
             timeout_ms, key = 0, None
@@ -71,20 +73,20 @@ class ProducerCache:
             self._keep(_Idle(key, producer, self._clock.now_ms() + timeout_ms))
 
     def idle(self) -> int:
-        """How many producers are at rest now."""
+        """The number of idle producers."""
         return len(self._idle)
 
     def close_expired(self) -> None:
-        """Close what has rested for its time."""
+        """Close producers that have been idle for their timeout."""
         with self._changed:
             now_ms = self._clock.now_ms()
             expired = [each for each in self._idle if each.expires_ms <= now_ms]
             self._idle = [each for each in self._idle if each.expires_ms > now_ms]
         for each in expired:
-            _close(each, "its time was over")
+            _close(each, "it was idle for producerCacheTimeoutMs")
 
     def close(self) -> None:
-        """Close all that are at rest."""
+        """Close all idle producers."""
         with self._changed:
             closing, self._idle = self._idle, []
             self._changed.notify()
@@ -92,7 +94,7 @@ class ProducerCache:
             _close(each, "the cache was closed")
 
     def forget(self) -> None:
-        """Begin empty, closing nothing: in a fork, whose sockets are the parent's and whose locks nobody may ever release."""
+        """Empty the cache and close nothing. For a forked child: the sockets belong to its parent, and locks may stay locked."""
         self._changed = threading.Condition()
         self._idle = []
         self._reaper = None
@@ -107,7 +109,7 @@ class ProducerCache:
             if found.producer.is_at_rest():
                 found.producer.resume()
                 return found.producer
-            _close(found, "it has failed")
+            _close(found, "it failed while it was idle")
         return None
 
     def _keep(self, rested: _Idle) -> None:
@@ -115,12 +117,12 @@ class ProducerCache:
             self._idle.append(rested)
             surplus, self._idle = self._idle[:-MAX_IDLE], self._idle[-MAX_IDLE:]
             if self._reaper is None:
-                # A daemon that ends when nothing is at rest any more: no interpreter waits for it.
+                # A daemon thread, so that no interpreter waits for it. It ends when no producer is idle.
                 self._reaper = threading.Thread(target=self._reap, name="kafka-producer-cache", daemon=True)
                 self._reaper.start()
-            self._changed.notify()  # this one may be due before the others
+            self._changed.notify()  # this one may expire before the others
         for each in surplus:
-            _close(each, f"{MAX_IDLE} others have been at rest for less long")
+            _close(each, f"{MAX_IDLE} other producers were used more recently")
 
     def _reap(self) -> None:
         while True:
@@ -140,7 +142,7 @@ def _close(idle: _Idle, why: str) -> None:
 
 
 def _may_be_kept(options: Mapping[str, object]) -> bool:
-    """Interceptors may tell their results in close(), to which one at rest may never come; a transaction is its task's own."""
+    """Interceptors may report their results in close(), which an idle producer may never reach. Transactions are never shared."""
     return not options.get("interceptor.classes") and options.get("transactional.id") is None
 
 
@@ -149,13 +151,13 @@ def _key(options: Mapping[str, object]) -> Hashable:
 
 
 def _hashable(value: object) -> Hashable:
-    return tuple(value) if isinstance(value, list) else value  # Secrets compare by what they hide
+    return tuple(value) if isinstance(value, list) else value  # Secrets compare by value
 
 
 def _content(name: str, value: object) -> Hashable:
-    """What tells one content of a file from the next, for options that name one."""
+    """A stamp of the file's content, for options that name a file."""
     return file_stamp(value) if name in FILE_KEYS and isinstance(value, str) else None
 
 
-PRODUCERS = ProducerCache()  # the worker's
+PRODUCERS = ProducerCache()  # of this worker
 os.register_at_fork(after_in_child=PRODUCERS.forget)

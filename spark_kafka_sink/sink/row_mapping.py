@@ -1,14 +1,14 @@
-"""Which column is what of a record: Spark's rules for its own Kafka sink, with its names and its messages.
+"""Maps the columns of a DataFrame to the parts of a record, by the rules, names and messages of Spark's own Kafka sink.
 
     value      string or binary                          required; null is a tombstone
     key        string or binary                          null: no key
-    topic      string                                    required unless the option `topic` is set, which goes before it
+    topic      string                                    required unless the option `topic` is set, which overrides the column
     partition  int                                       null: the partitioner decides
     headers    array<struct<key:string,value:binary>>    order and duplicates are kept; or map<string,string or binary>
     timestamp  timestamp, or bigint in milliseconds      only with includeTimestamp=true; null: the time of sending
 
-Names are matched exactly, the first of two equal ones counts, and any other column is ignored, as Spark does.
-Checked once on the driver; what travels to the tasks is plain data: the positions of the columns.
+As in Spark's sink, names are matched exactly, the first of two equal names counts, and other columns are ignored.
+The schema is checked once on the driver. The tasks get plain data: the positions of the columns.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from spark_kafka_sink.config.producer_config import SinkOptions, nearest_key
+from spark_kafka_sink.config.option import nearest_key
+from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import InvalidRecordError
 from spark_kafka_sink.records.interleave import contiguous
 
@@ -45,9 +46,9 @@ LISTED_COLUMNS = 20
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """A column that the sink knows: its name and the types it may have, in words and as a check.
+    """A column that the sink knows: its name, and the types it may have, in words and as a check.
 
-    `remedy` is the SQL expression that makes such a column of another type, None where there is none.
+    `remedy` returns the SQL expression that converts another type to such a column, or None.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Attribute:
     remedy: Callable[[DataType], str | None]
 
     def problem(self, found: DataType) -> str:
-        """Spark's words, then the expression to write instead."""
+        """Spark's message, then the expression to use instead."""
         words = (
             f"{self.name} attribute unsupported type {found.simpleString()}. {self.name} must be a(n) {' or '.join(self.types)}"
         )
@@ -64,7 +65,7 @@ class Attribute:
         return words if remedy is None else f"{words}. Select {remedy} AS {self.name}"
 
     def missing(self, words: str, columns: list[str]) -> str:
-        """`words`, then the columns that there are, and the one that may be meant."""
+        """`words`, then the DataFrame's columns, and the one that is probably meant."""
         if not columns:
             return f"{words}. The DataFrame has no columns"
         listed = ", ".join(columns[:LISTED_COLUMNS])
@@ -88,12 +89,12 @@ def _is_headers(kind: DataType) -> bool:
         return _is_string(kind.keyType) and _is_payload(kind.valueType)
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
         return False
-    fields = [(field.name.lower(), field.dataType) for field in kind.elementType.fields]  # in any case, as Spark compares types
+    fields = [(field.name.lower(), field.dataType) for field in kind.elementType.fields]  # Spark ignores the case too
     return [name for name, _ in fields] == ["key", "value"] and _is_string(fields[0][1]) and isinstance(fields[1][1], BinaryType)
 
 
 def _cast(name: str, target: str, nested: str | None = None) -> Callable[[DataType], str | None]:
-    """A cast, or the expression `nested` for a type that has others inside."""
+    """A cast, or the expression `nested` for arrays, maps and structs."""
 
     def remedy(kind: DataType) -> str | None:
         return nested if isinstance(kind, ArrayType | MapType | StructType) else f"cast({name} AS {target})"
@@ -102,7 +103,7 @@ def _cast(name: str, target: str, nested: str | None = None) -> Callable[[DataTy
 
 
 def _binary_headers(kind: DataType) -> str | None:
-    """Headers that differ in nothing but the type of their values."""
+    """The expression for an array of structs whose values have another type."""
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
         return None
     if [field.name.lower() for field in kind.elementType.fields] != ["key", "value"]:
@@ -131,7 +132,7 @@ TIMESTAMP = Attribute(
 
 @dataclass(frozen=True, slots=True)
 class RowMapping:
-    """Where the parts of a record lie among the columns: their positions, None for what there is not."""
+    """The position of each part of a record among the columns; None for a part without a column."""
 
     topic: str | int | None  # a str: the topic of all rows
     value: int | None
@@ -144,9 +145,9 @@ class RowMapping:
     def check(
         cls, schema: StructType, options: SinkOptions, problems: list[str], *, topic_is_refused: bool = False
     ) -> RowMapping:
-        """Find the columns of a DataFrame; what is wrong is added to `problems`, after which the result is not to be used.
+        """Find the columns of a DataFrame. Adds to `problems`; the result must not be used if there are any.
 
-        `topic_is_refused`: the option `topic` is set to a name that no topic can have, so no column `topic` is needed.
+        `topic_is_refused`: the option `topic` is set, to a name that no topic can have, so a missing column is no problem.
         """
 
         def position(attribute: Attribute, missing: str | None = None) -> int | None:
@@ -171,9 +172,9 @@ class RowMapping:
         )
 
     def columns(self, table: pa.Table) -> dict[str, Any]:
-        """The arguments of `KafkaProducer.send_columns` for rows as they came. Values stay in pieces, other columns are joined.
+        """The arguments of `KafkaProducer.send_columns`. Values stay in pieces; the pieces of other columns are joined.
 
-        Raises InvalidRecordError for a null topic. What is wrong with other values, the producer tells.
+        Raises InvalidRecordError for a null topic. The producer checks everything else.
         """
         columns = self.unchecked_columns(table)
         if not isinstance(columns["topic"], str) and columns["topic"].null_count:
@@ -181,7 +182,7 @@ class RowMapping:
         return columns
 
     def unchecked_columns(self, table: pa.Table) -> dict[str, Any]:
-        """The same, null topics included."""
+        """As `columns`, but accepts null topics."""
 
         def column(position: int | None) -> pa.Array | None:
             return None if position is None else contiguous(table.column(position))
@@ -198,7 +199,7 @@ class RowMapping:
 
 
 def _milliseconds(timestamp: pa.Array) -> pa.Array:
-    """int64 milliseconds since 1970; microseconds below are cut off. A timestamp's instant does not depend on its time zone."""
+    """int64 milliseconds since 1970; microseconds are cut off. The instant does not depend on the timestamp's time zone."""
     if pa.types.is_int64(timestamp.type):
         return timestamp
     return timestamp.cast(pa.timestamp("ms", timestamp.type.tz), safe=False).cast(pa.int64())

@@ -1,21 +1,21 @@
-"""What a task does with rows that cannot be written, and how fast it may be: the user's choices, as they travel to the tasks.
+"""The user's choices for rows: what a task does with those that cannot be written, and how fast it may send.
 
-Plain data, made on the driver from SinkOptions. `row_sender.py` follows it.
+Plain data, made on the driver from SinkOptions. `row_fates.py` and `throttle.py` follow it in the tasks.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_kafka_sink.config.producer_config import FAIL, SinkOptions
+from spark_kafka_sink.config.sink_options import FAIL, SinkOptions
 
-# A row with one of these is too large, for the client or for the broker; with any other it is invalid.
+# Conditions of rows that are too large, for the client or for the broker. Rows with any other condition are invalid.
 TOO_LARGE = frozenset({"KAFKA_RECORD_TOO_LARGE", "KAFKA_MESSAGE_TOO_LARGE", "KAFKA_RECORD_LIST_TOO_LARGE"})
 
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """Fates are those of config.FATES; rates are per task and second, None: no limit."""
+    """Fates are FAIL, SKIP or DEAD_LETTER. Rates are per task and second; None: no limit."""
 
     on_record_too_large: str = FAIL
     on_invalid_record: str = FAIL
@@ -34,7 +34,7 @@ class RowRules:
         )
 
     def fate(self, condition: str) -> str:
-        """What becomes of a row that is refused with this condition."""
+        """The fate of a row that is refused with this condition."""
         return self.on_record_too_large if condition in TOO_LARGE else self.on_invalid_record
 
     @property

@@ -1,8 +1,8 @@
-"""Keeps a task's writing below the user's rates: a token bucket that hands out rows run by run.
+"""Keeps a task below the user's rates: a token bucket that releases rows run by run.
 
-The bucket holds a quarter of a second of tokens: a run is cut so that it takes no more (a larger row goes alone), is given out
-at once, and the next one waits until it is paid for. Each wait thus lasts a quarter of a second, or what one large row costs.
-It waits on the caller's thread, where nothing is held; Spark ends a killed task's worker there.
+A run is as many rows as the rates allow in a quarter of a second, or one row that needs longer. A run is released at once, and
+the next one only after the time that this one needs. So each wait lasts a quarter of a second, or the time of one large row.
+It waits on the caller's thread and holds no lock; Spark ends the worker of a killed task there.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ RUN_MS = 250
 
 
 class Throttle:
-    """Args: rates per second, None for no limit; a clock for tests."""
+    """Args: rates per second, None for no limit; a clock, for tests."""
 
     def __init__(self, records_per_second: int | None, bytes_per_second: int | None, clock: Clock | None = None) -> None:
         self._records_per_second = records_per_second
         self._bytes_per_second = bytes_per_second
         self._clock = clock or Clock()
-        self._paid_at_ms = 0.0  # when what was given out so far has been paid for
+        self._next_run_ms = 0.0  # when the runs released so far have had their time
 
     @property
     def is_off(self) -> bool:
         return self._records_per_second is None and self._bytes_per_second is None
 
     def seconds(self, rows: int, size: int) -> float:
-        """What so many rows, of so many bytes in all, take at least."""
+        """The least time for so many rows of so many bytes in all."""
         return max(rows / (self._records_per_second or np.inf), size / (self._bytes_per_second or np.inf))
 
     def runs(self, row_bytes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-        """First row and end of each run, when it may be sent. Blocks in between as the rates ask for."""
+        """First row and end of each run, as soon as it may be sent. Blocks between runs."""
         ends = np.cumsum(row_bytes)
         start = 0
         while start < len(ends):
             before = int(ends[start - 1]) if start else 0
             stop = self._end_of_run(ends, start, before)
-            self._await_payment()
-            self._pay(stop - start, int(ends[stop - 1]) - before)
+            self._await_next_run()
+            self._release(stop - start, int(ends[stop - 1]) - before)
             yield start, stop
             start = stop
 
@@ -56,11 +56,11 @@ class Throttle:
             stop = min(stop, int(np.searchsorted(ends, before + room, side="right")))
         return max(stop, start + 1)
 
-    def _pay(self, rows: int, size: int) -> None:
-        self._paid_at_ms = max(self._paid_at_ms, float(self._clock.now_ms())) + 1000 * self.seconds(rows, size)
+    def _release(self, rows: int, size: int) -> None:
+        self._next_run_ms = max(self._next_run_ms, float(self._clock.now_ms())) + 1000 * self.seconds(rows, size)
 
-    def _await_payment(self) -> None:
-        nobody_notifies = threading.Condition()
-        with nobody_notifies:
-            while (remaining_ms := self._paid_at_ms - self._clock.now_ms()) > 0:
-                self._clock.wait(nobody_notifies, max(1, min(1000, int(remaining_ms))))
+    def _await_next_run(self) -> None:
+        never_notified = threading.Condition()
+        with never_notified:
+            while (remaining_ms := self._next_run_ms - self._clock.now_ms()) > 0:
+                self._clock.wait(never_notified, max(1, min(1000, int(remaining_ms))))

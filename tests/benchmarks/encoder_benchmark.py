@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.records.columns import record_columns
 from spark_kafka_sink.records.murmur2 import partition_for_keys
-from spark_kafka_sink.records.record_batch import encode_batch_header, encode_selected
-from tests.records.batches import HEADERS
+from spark_kafka_sink.records.record_batch import encode_batch_header
+from tests.records.batches import HEADERS, encode_records
 
 PARTITIONS = 6
 TIMESTAMP = 1_700_000_000_000
@@ -83,7 +83,7 @@ def encode(case: Case, order: NDArray[np.int64], starts: NDArray[np.int64], offs
     """Bytes of the batches."""
     columns = record_columns(case.value, case.key, case.headers, case.timestamps)
     deltas = 0 if isinstance(columns.timestamps, int) else columns.timestamps[order] - TIMESTAMP
-    encoded = encode_selected(columns, order, columns.base_sizes[order], offset_deltas, deltas)
+    encoded = encode_records(columns, offset_deltas, deltas, order)
     size = 0
     for first, end in itertools.pairwise(starts):
         records = encoded.data[encoded.offsets[first] : encoded.offsets[end]]

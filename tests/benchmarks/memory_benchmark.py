@@ -1,4 +1,4 @@
-"""What a Python worker takes at most, beside what the README's formula allows: python -m tests.benchmarks.memory_benchmark
+"""What a Python worker takes at most, beside the formula of docs/tuning.md: python -m tests.benchmarks.memory_benchmark
 
 Each case is one task in a worker of its own, against a real broker on this machine. The peak is that of the worker's resident
 memory (VmHWM), watched while the task runs. Linux only.
@@ -21,7 +21,7 @@ from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaDataSource
 from tests.benchmarks.measuring import peak_resident_mb, python_workers
 
-# The formula of the README: MiB for each worker.
+# The formula of docs/tuning.md: MiB for each worker.
 PYTHON_AND_SCRATCH = 180  # Python with pyarrow and pyspark, the encoder's scratch, and what allocators keep
 BUFFER_MEMORY = 32  # kafka.buffer.memory
 LARGER_PRODUCER = 100  # of rows that are too large for the task's own producer
@@ -99,7 +99,7 @@ def session() -> SparkSession:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="What a Python worker takes at most, beside what the README's formula allows.")
+    parser = argparse.ArgumentParser(description="What a Python worker takes at most, beside the formula of docs/tuning.md.")
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of rows")
     arguments = parser.parse_args(argv)
     with TemporaryDirectory(prefix="memory-benchmark-") as directory, LocalKafka(Path(directory)) as broker:

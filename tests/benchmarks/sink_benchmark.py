@@ -1,16 +1,21 @@
 """Our sink beside Spark's own, on one broker in one run: rows/s, and CPU seconds per million rows of client and broker.
 
-    python -m tests.benchmarks.sink_benchmark [--rows 3000000] [--repeats 3] [--master local[2]] …
+    python -m tests.benchmarks.sink_benchmark [--rows 3000000] [--repeats 3] [--master local[2]] [--json FILE] …
+    python -m tests.benchmarks.sink_benchmark --chart docs/images     draws what docs/benchmarks/*.json hold; measures nothing
 
 Variants take turns, each first in some turn, so that a slow minute of the machine hits all of them; figures are medians, ratios
 are against Spark's sink with defaults. Values are half text, half hash; 1,000 B are ten times the same 100. `client` is Spark's
-JVM with its Python workers. Nothing is asserted: a time is not a test.
+JVM with its Python workers. Nothing is asserted: a time is not a test. CONTRIBUTING.md has the commands whose results
+docs/benchmarks/ holds.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
+import platform
+import shlex
 import statistics
 import sys
 import tempfile
@@ -21,14 +26,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyspark
 from kafka.admin import KafkaAdminClient  # type: ignore[import-untyped]
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from jobs.kafka_jars import fetch_spark_kafka
+from jobs.kafka_jars import fetch_spark_kafka, kafka_version
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaDataSource, KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
+from tests.benchmarks.comparison import DEFAULTS, DISCARD, NOOP, SINK, TUNED, Comparison, Measured, Run, draw, recorded_runs
 from tests.benchmarks.measuring import Usage, cpu_seconds, peak_resident_mb, python_workers, reset_peak
 
 if TYPE_CHECKING:
@@ -37,7 +44,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 INDEX_INTERVAL_BYTES = 4096  # a broker's index.interval.bytes: a log's first batch beyond it gets an entry in each index
-TUNED = {"kafka.linger.ms": "20", "kafka.batch.size": "262144"}
+KEY_BYTES = 8
+TUNED_OPTIONS = {"kafka.linger.ms": "20", "kafka.batch.size": "262144"}
+WORTH_QUOTING = (3_000_000, 3)  # rows of 100 B, repeats
 
 
 class DiscardingWriter(DataSourceArrowWriter):
@@ -74,13 +83,12 @@ class Variant:
 
 
 VARIANTS = [
-    Variant("pykafka-sink", "pykafka-sink"),
-    Variant("spark kafka, defaults", "kafka"),
-    Variant("spark kafka, tuned", "kafka", TUNED),
-    Variant("discarding writer", "discard"),
-    Variant("noop", "noop"),
+    Variant(SINK, "pykafka-sink"),
+    Variant(DEFAULTS, "kafka"),
+    Variant(TUNED, "kafka", TUNED_OPTIONS),
+    Variant(DISCARD, "discard"),
+    Variant(NOOP, "noop"),
 ]
-REFERENCE = "spark kafka, defaults"
 
 
 class Bench:
@@ -136,7 +144,7 @@ class Bench:
         for pid in python_workers(self._jvm_pid):
             reset_peak(pid)
 
-    def compare(self, rows: int, value_bytes: int, codec: str, repeats: int) -> None:
+    def compare(self, rows: int, value_bytes: int, codec: str, repeats: int) -> Comparison:
         frame = self.frame(rows, value_bytes)
         usages: dict[str, list[Usage]] = {variant.name: [] for variant in VARIANTS}
         peaks: dict[str, float] = {}
@@ -148,18 +156,31 @@ class Bench:
                 usages[variant.name].append(self.run(variant, frame, codec))
                 if variant.uses_python:  # otherwise idle workers of the variants before would be measured
                     peaks[variant.name] = max(peaks.get(variant.name, 0.0), self.worker_peak_mb())
-        print(f"\n{rows:,} rows, key 8 B, value {value_bytes} B, {codec}, {self._partitions} partitions, medians of {repeats}")
-        print(f"{'':24}{'rows/s':>12}{'ratio':>8}{'client CPU s/M':>16}{'broker CPU s/M':>16}{'worker peak MB':>16}")
-        reference = statistics.median(usage.wall_s for usage in usages[REFERENCE])
-        for name, measured in usages.items():
-            wall = statistics.median(usage.wall_s for usage in measured)
-            client = statistics.median(usage.client_cpu_s for usage in measured) / rows * 1e6
-            peak = f"{peaks[name]:.0f}" if name in peaks else "-"
-            server = statistics.median(usage.broker_cpu_s for usage in measured) / rows * 1e6
-            print(
-                f"{name:24}{rows / wall:>12,.0f}{reference / wall:>8.2f}{client:>16.2f}{server:>16.2f}{peak:>16}",
-                flush=True,
+        figures = {
+            name: Measured(
+                rows_per_second=round(rows / statistics.median(usage.wall_s for usage in measured)),
+                client_cpu_s_per_million=round(statistics.median(usage.client_cpu_s for usage in measured) / rows * 1e6, 3),
+                broker_cpu_s_per_million=round(statistics.median(usage.broker_cpu_s for usage in measured) / rows * 1e6, 3),
+                worker_peak_mb=round(peaks[name]) if name in peaks else None,
             )
+            for name, measured in usages.items()
+        }
+        comparison = Comparison(rows, KEY_BYTES, value_bytes, codec, self._partitions, repeats, figures)
+        show(comparison)
+        return comparison
+
+
+def show(comparison: Comparison) -> None:
+    what = f"{comparison.rows:,} rows, key {comparison.key_bytes} B, value {comparison.value_bytes} B, {comparison.codec}"
+    print(f"\n{what}, {comparison.partitions} partitions, medians of {comparison.repeats}")
+    print(f"{'':24}{'rows/s':>12}{'ratio':>8}{'client CPU s/M':>16}{'broker CPU s/M':>16}{'worker peak MB':>16}")
+    for name, each in comparison.variants.items():
+        peak = "-" if each.worker_peak_mb is None else f"{each.worker_peak_mb:.0f}"
+        print(
+            f"{name:24}{each.rows_per_second:>12,.0f}{comparison.ratio(name):>8.2f}{each.client_cpu_s_per_million:>16.2f}"
+            f"{each.broker_cpu_s_per_million:>16.2f}{peak:>16}",
+            flush=True,
+        )
 
 
 def session(master: str, extra: dict[str, str]) -> SparkSession:
@@ -180,26 +201,56 @@ def session(master: str, extra: dict[str, str]) -> SparkSession:
     return spark
 
 
+def recorded(arguments: argparse.Namespace, comparisons: list[Comparison]) -> Run:
+    """The run as --json keeps it: what was measured, on what, and by which command."""
+    given, words = sys.argv[1:], []
+    while given:
+        word = given.pop(0)
+        if word == "--json":
+            given.pop(0)
+        elif not word.startswith("--json="):
+            words.append(word)
+    return Run(
+        command=shlex.join(["python", "-m", "tests.benchmarks.sink_benchmark", *words]),
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        master=arguments.master,
+        machine=f"{os.cpu_count()} cores ({platform.machine()}, {platform.system()})",
+        versions={"Python": platform.python_version(), "pyspark": pyspark.__version__, "Apache Kafka": kafka_version()},
+        short=arguments.rows < WORTH_QUOTING[0] or arguments.repeats < WORTH_QUOTING[1],
+        comparisons=tuple(comparisons),
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=3_000_000, help="of 100 B; larger values get fewer rows of as many bytes")
     parser.add_argument("--values", default="100,1000", help="value sizes in bytes")
     parser.add_argument("--codecs", default="none,lz4")
-    parser.add_argument("--partitions", type=int, default=6)
+    parser.add_argument("--partitions", default="6", help="partitions of the topic; several with commas")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting, repeatable")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="record the result, as docs/benchmarks/*.json are")
+    parser.add_argument("--chart", type=Path, metavar="DIRECTORY", help="only draw the recorded results")
     arguments = parser.parse_args()
+    if arguments.chart is not None:
+        print(*draw(arguments.chart, recorded_runs()), sep="\n")
+        return
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    comparisons = []
     with tempfile.TemporaryDirectory() as folder, LocalKafka(Path(folder), heap="1g") as broker:
         spark = session(arguments.master, dict(pair.split("=", 1) for pair in arguments.conf))
-        bench = Bench(spark, broker, arguments.partitions)
-        for value_bytes in map(int, arguments.values.split(",")):
-            for codec in arguments.codecs.split(","):
-                bench.compare(arguments.rows * 108 // (8 + value_bytes), value_bytes, codec, arguments.repeats)
+        for partitions in map(int, arguments.partitions.split(",")):
+            bench = Bench(spark, broker, partitions)
+            for value_bytes in map(int, arguments.values.split(",")):
+                for codec in arguments.codecs.split(","):
+                    rows = arguments.rows * (KEY_BYTES + 100) // (KEY_BYTES + value_bytes)
+                    comparisons.append(bench.compare(rows, value_bytes, codec, arguments.repeats))
         spark.stop()
+    if arguments.json is not None:
+        recorded(arguments, comparisons).save(arguments.json)
 
 
 if __name__ == "__main__":

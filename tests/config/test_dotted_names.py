@@ -1,4 +1,4 @@
-"""config/dotted_names.py: what a name stands for is found, and a failure says option, name, cause and remedy."""
+"""config/dotted_names.py: names are loaded, and an error contains option, name, cause and remedy."""
 
 from __future__ import annotations
 
@@ -58,10 +58,7 @@ def test_what_a_name_stands_for_is_found_be_it_callable_or_not() -> None:
             "module dn_asks_itself fails when it is imported: AttributeError: 'list' object has no attribute 'no_such_method'",
         ),
         ("org.example.Mine", "it is a Java class; write it in Python"),
-        *(
-            (bad, "it is no dotted name of something written in Python, like package.module.Class")
-            for bad in ("Mine", ".Mine", "a..b")
-        ),
+        *((bad, "it is not a dotted name of a Python object, like package.module.Class") for bad in ("Mine", ".Mine", "a..b")),
     ],
 )
 def test_the_cause_is_told(name: str, cause: str) -> None:

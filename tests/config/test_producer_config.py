@@ -1,9 +1,8 @@
-"""config/: each option is read as Kafka reads it, every problem is told, and no secret shows."""
+"""config/producer_config.py and option.py: options are read as Kafka reads them, every problem is reported, no secret shows."""
 
 from __future__ import annotations
 
 import json
-import logging
 import pickle
 import traceback
 from pathlib import Path
@@ -11,31 +10,13 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.config import producer_config as config
-from spark_kafka_sink.config.producer_config import (
-    BULK_DEFAULTS,
-    NO_EFFECT,
-    ProducerConfig,
-    Secret,
-    SinkOptions,
-    rows_of,
-)
+from spark_kafka_sink.config.keys_without_effect import NO_EFFECT
+from spark_kafka_sink.config.option import PASSWORD, rows_of
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.secret import Secret
+from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import ConfigError
-
-SERVERS = {"bootstrap.servers": "localhost:9092"}
-
-
-def read(**options: object) -> ProducerConfig:
-    """Keys with underscores for dots."""
-    return ProducerConfig.from_mapping(SERVERS | {key.replace("_", "."): value for key, value in options.items()})
-
-
-def problem(mapping: dict[str, object]) -> str:
-    with pytest.raises(ConfigError) as raised:
-        ProducerConfig.from_mapping(SERVERS | mapping)
-    assert str(raised.value).startswith("[KAFKA_INVALID_CONFIG] ")
-    return raised.value.message
-
+from tests.config.configurations import SERVERS, problem, read
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
@@ -112,6 +93,7 @@ PROTOCOLS = "String must be one of (case insensitive): PLAINTEXT, SSL, SASL_PLAI
         ("compression.zstd.level", "23", "Value must be no more than 22 (allowed: -131072 to 22)"),
         ("compression.gzip.level", "0", "Value must be at least 1 (allowed: 1 to 9, or -1)"),
         ("metadata.max.idle.ms", "1", "Value must be at least 5000"),
+        ("transaction.timeout.ms", "0", "Value must be at least 1"),
         ("security.protocol", "TLS", PROTOCOLS),
         ("ssl.cipher.suites", 3, "Expected a comma separated list."),
         ("sasl.login.refresh.window.factor", "half", "Not a number of type DOUBLE; allowed: 0.5 to 1.0"),
@@ -123,7 +105,7 @@ def test_a_wrong_value_is_told_with_option_value_and_range(key: str, written: ob
 
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as raised:
-        ProducerConfig.from_mapping({"acks": "7", "linger.ms": "-1", "transactional.id": "t"})
+        ProducerConfig.from_mapping({"acks": "7", "linger.ms": "-1", "transactional.id": ""})
     lines = raised.value.message.splitlines()
     assert lines[0] == "4 things are wrong:"
     assert len(lines) == 5
@@ -169,107 +151,6 @@ def test_missing_bootstrap_servers_are_told_with_the_remedy(mapping: dict[str, o
     assert raised.value.message.startswith("Kafka option 'bootstrap.servers' is not set. Name at least one broker as host:port")
 
 
-# --- options together -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("weaker", [{"acks": "1"}, {"acks": "0"}, {"retries": "0"}])
-def test_idempotence_gives_way_to_acks_and_retries_unless_it_was_asked_for(weaker: dict[str, object]) -> None:
-    assert not ProducerConfig.from_mapping(SERVERS | weaker).enable_idempotence
-    assert "Must set " in problem({**weaker, "enable.idempotence": "true"})
-
-
-def test_idempotence_needs_at_most_five_requests_in_flight() -> None:
-    assert "must be set to at most 5. Current value is 6." in problem({"max.in.flight.requests.per.connection": 6})
-    assert read(max_in_flight_requests_per_connection=6, enable_idempotence=False).max_in_flight_requests_per_connection == 6
-
-
-def test_a_transactional_id_contradicts_idempotence_switched_off() -> None:
-    told = problem({"transactional.id": "t", "enable.idempotence": "false"})
-    assert "Cannot set a transactional.id without also enabling idempotence." in told
-
-
-def test_two_phase_commit_contradicts_a_transaction_timeout() -> None:
-    told = problem({"transaction.two.phase.commit.enable": "true", "transaction.timeout.ms": "1"})
-    assert "Cannot set transaction.timeout.ms when transaction.two.phase.commit.enable is set to true." in told
-
-
-def test_an_explicit_delivery_timeout_below_linger_and_request_timeout_is_refused() -> None:
-    told = problem({"delivery.timeout.ms": "30004"})
-    assert told.startswith("delivery.timeout.ms should be equal to or larger than linger.ms + request.timeout.ms")
-    assert read(delivery_timeout_ms=30_005).delivery_timeout_ms == 30_005
-
-
-def test_an_implicit_delivery_timeout_is_raised_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    assert read(request_timeout_ms=200_000).delivery_timeout_ms == 200_005
-    assert "delivery.timeout.ms is raised from 120000 to 200005" in caplog.text
-    assert read(linger_ms=2**31 - 1).delivery_timeout_ms == 2**31 - 1
-
-
-def test_a_malformed_option_is_told_once_and_not_again_by_the_rules() -> None:
-    assert problem({"delivery.timeout.ms": "5", "linger.ms": "x"}).count("\n") == 0
-
-
-def test_reconnect_backoff_alone_is_constant() -> None:
-    assert read(reconnect_backoff_ms=3000).reconnect_backoff_max_ms == 3000
-
-
-def test_a_backoff_above_its_maximum_stays_at_the_maximum(caplog: pytest.LogCaptureFixture) -> None:
-    cfg = read(retry_backoff_ms=5000)
-    assert (cfg.retry_backoff_ms, cfg.retry_backoff_max_ms) == (1000, 1000)
-    assert "retry.backoff.ms is greater than retry.backoff.max.ms" in caplog.text
-
-
-def test_a_client_without_a_name_gets_one_of_its_own() -> None:
-    first, second = read().client_id, read().client_id
-    assert first.startswith("producer-")
-    assert first != second
-    assert read(client_id="orders").client_id == "orders"
-
-
-@pytest.mark.parametrize("key", ["client.id", "transactional.id"])
-def test_a_name_that_the_protocol_cannot_carry_is_refused(key: str) -> None:
-    """It could not be put into a request: the Sender died of it, and callers were told that the producer was closed."""
-    told = problem({key: "x" * 40_000})
-    assert "40,000 bytes in UTF-8, but a string of Kafka's protocol has 32,767 at most" in told
-    assert len(told) < 1_000
-    assert "32,768 bytes" in problem({key: "é" * 16_384})
-    assert len(read(client_id="é" * 16_383 + "x").client_id) == 16_384
-
-
-def test_a_transactional_id_that_leaves_no_room_in_the_client_id_is_refused() -> None:
-    assert "transactional.id is too long to be part of a client.id" in problem({"transactional.id": "x" * 32_767})
-
-
-def test_text_that_utf_8_cannot_carry_is_refused() -> None:
-    assert "Invalid value a\\ud800 for configuration client.id: It holds half of a surrogate pair" in problem(
-        {"client.id": "a\ud800"}
-    )
-
-
-def test_a_secret_that_utf_8_cannot_carry_is_refused_and_not_shown() -> None:
-    """The error of the encoder, which shows the whole text, would have been the Sender's end."""
-    told = problem({"security.protocol": "SSL", "ssl.keystore.password": "canary\ud800"})
-    assert "Invalid value [hidden] for configuration ssl.keystore.password: It holds half of a surrogate pair" in told
-    assert "canary" not in told
-
-
-# --- what is not built, not known, or without effect -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "mapping",
-    [
-        {"transactional.id": "t"},
-        {"transaction.two.phase.commit.enable": "true"},
-    ],
-)
-def test_what_is_not_built_is_refused_by_name_in_one_sentence(mapping: dict[str, object]) -> None:
-    ((key, value),) = mapping.items()
-    told = problem(mapping)
-    assert told.lower().startswith(f"{key}={value} is not available in this version: ".lower())
-    assert "\n" not in told
-
-
 # --- plug-ins ---------------------------------------------------------------------------------------------------------
 
 
@@ -306,7 +187,7 @@ def test_a_python_package_may_be_called_like_a_part_of_a_java_name(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["", "Mine", "a..B", "a.B()", "a b.C", ".B", "a.1B"])
 def test_a_partitioner_without_a_dotted_name_is_refused(name: str) -> None:
-    assert "is no dotted name: name a Python class package.module.Class" in problem({"partitioner.class": name})
+    assert "is not a dotted name: name a Python class package.module.Class" in problem({"partitioner.class": name})
 
 
 @pytest.mark.parametrize("value", [5, True, ["a.B"]])
@@ -334,16 +215,7 @@ def test_plugins_see_a_generated_client_id_and_no_bare_secret() -> None:
 
 def test_a_key_for_plugins_that_looks_misspelt_is_named(caplog: pytest.LogCaptureFixture) -> None:
     read(partitioner_class="a.B", lingr_ms="3")
-    assert "Option 'lingr.ms' is left to the plug-ins; did you mean 'linger.ms'?" in caplog.text
-
-
-def test_the_sink_takes_plugins_and_hands_their_keys_on() -> None:
-    options, problems = check(kafka__partitioner__class="a.B", kafka__interceptor__classes="c.D", kafka__audit__file="f")
-    assert problems == []
-    task = ProducerConfig.from_mapping(options.producer.to_mapping())
-    assert (task.partitioner_class, task.interceptor_classes, task.for_plugins()["audit.file"]) == ("a.B", ("c.D",), "f")
-    _, problems = check(kafka__partitioner__class="org.a.B", kafka__interceptor__classes="org.c.D")
-    assert [each.split(" is ")[0] for each in problems] == ["partitioner.class=org.a.B", "interceptor.classes=org.c.D"]
+    assert "Option 'lingr.ms' is passed to the plug-ins; did you mean 'linger.ms'?" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -397,13 +269,6 @@ def test_a_reference_to_a_config_provider_is_a_problem(key: str, written: object
     assert "canary" not in told
 
 
-def test_a_reference_in_an_option_of_the_sink_is_a_problem() -> None:
-    problems: list[str] = []
-    options = {"topic": "t", "kafka.bootstrap.servers": "h:1", "kafka.ssl.key.password": "${a:b}", "reportPath": "${env:HOME}/r"}
-    SinkOptions.check(options, problems)
-    assert [each.partition(" holds")[0] for each in problems] == ["The value of reportPath", "The value of ssl.key.password"]
-
-
 @pytest.mark.parametrize("written", ["pa$$word", "${x}", "$(file:x)", "{file:/x:pw}", "${"])
 def test_a_password_that_only_resembles_a_reference_is_taken_as_it_stands(written: str) -> None:
     config = ProducerConfig.from_mapping(SERVERS | PROVIDERS | {"ssl.key.password": written})
@@ -429,7 +294,8 @@ def test_a_key_of_the_next_kafka_is_named_as_such(caplog: pytest.LogCaptureFixtu
 
 # --- secrets ----------------------------------------------------------------------------------------------------------
 
-PASSWORDS = [row.key for row in rows_of(ProducerConfig).values() if row.kind is config.PASSWORD]
+
+PASSWORDS = [row.key for row in rows_of(ProducerConfig).values() if row.kind is PASSWORD]
 
 
 def test_every_option_named_like_a_secret_is_one() -> None:
@@ -501,226 +367,13 @@ def vars_of(cfg: ProducerConfig) -> dict[str, object]:
     return {attribute: getattr(cfg, attribute) for attribute in rows_of(ProducerConfig)}
 
 
-# --- the sink's options -----------------------------------------------------------------------------------------------
-
-
-def check(**options: str) -> tuple[SinkOptions, list[str]]:
-    """Names with double underscores for dots; bootstrap servers unless given."""
-    problems: list[str] = []
-    given = {"kafka.bootstrap.servers": "localhost:9092"} | {name.replace("__", "."): value for name, value in options.items()}
-    return SinkOptions.check(given, problems), problems
-
-
-def test_options_are_found_in_any_case() -> None:
-    options, problems = check(TOPIC=" orders ", DeliveryGuarantee="At-Least-Once", KAFKA__Linger__ms="7")
-    assert problems == []
-    assert (options.topic, options.delivery_guarantee, options.producer.linger_ms) == ("orders", "at-least-once", 7)
-
-
-def test_bulk_defaults_stand_below_what_the_user_says() -> None:
-    options, _ = check()
-    assert (options.producer.batch_size, options.producer.linger_ms) == (BULK_DEFAULTS["batch_size"], BULK_DEFAULTS["linger_ms"])
-    options, _ = check(kafka__batch__size="16384")
-    assert (options.producer.batch_size, options.producer.linger_ms) == (16384, BULK_DEFAULTS["linger_ms"])
-    assert ProducerConfig.from_mapping(options.producer.to_mapping()).batch_size == 16384
-
-
-def test_bulk_defaults_shrink_before_they_contradict_what_the_user_says() -> None:
-    options, problems = check(kafka__delivery__timeout__ms="30010", kafka__max__request__size="100000")
-    assert problems == []
-    assert (options.producer.linger_ms, options.producer.batch_size) == (10, 100_000)
-    options, problems = check(kafka__delivery__timeout__ms="30005", kafka__max__request__size="1000")
-    assert problems == []
-    assert (options.producer.linger_ms, options.producer.batch_size) == (5, 16_384)
-    _, problems = check(kafka__delivery__timeout__ms="30004")
-    assert problems[0].endswith("it is 30004, they are 5 + 30000")
-
-
-@pytest.mark.parametrize(
-    ("name", "nearest"),
-    [
-        ("topik", "topic"),
-        ("deliveryGarantee", "deliveryGuarantee"),
-        ("acks", "kafka.acks"),
-        ("bootstrap.servers", "kafka.bootstrap.servers"),
-        ("kafk.bootstrap.servers", "kafka.bootstrap.servers"),
-    ],
-)
-def test_an_unknown_option_of_the_sink_is_a_problem_that_names_the_nearest(name: str, nearest: str) -> None:
-    _, problems = check(**{name: "x"})
-    assert len(problems) == 1
-    assert problems[0].startswith(f"Unknown option '{name.lower()}'. Did you mean '{nearest}'?")
-
-
-def test_an_unknown_option_near_to_nothing_lists_the_sinks_own() -> None:
-    _, problems = check(zzz="x")
-    assert "topic, deliveryGuarantee" in problems[0]
-
-
-def test_an_unknown_producer_option_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    _, problems = check(kafka__lingr__ms="3")
-    assert problems == []
-    assert (
-        "Option 'kafka.lingr.ms' is not known to the Kafka producer and has no effect; did you mean 'kafka.linger.ms'?"
-        in caplog.text
-    )
-
-
-def test_what_spark_adds_is_no_problem(caplog: pytest.LogCaptureFixture) -> None:
-    _, problems = check(checkpointLocation="/c", queryName="q")
-    assert problems == []
-    assert caplog.records == []
-
-
-def test_a_warning_is_told_once_in_a_process(caplog: pytest.LogCaptureFixture) -> None:
-    """Spark has a stream's options checked twice in every micro-batch."""
-    for _ in range(3):
-        check(kafka__lingr__ms="3", path="p", kafka__acks="1")
-    assert len(caplog.records) == 3
-
-
-@pytest.mark.parametrize("written", ["deadletter", "deadLetter", " DEADLETTER "])
-def test_fates_are_read_in_any_case(written: str) -> None:
-    options, problems = check(onRecordTooLarge=written, onInvalidRecord="Skip", deadLetterTopic="dead")
-    assert problems == []
-    assert (options.on_record_too_large, options.on_invalid_record) == ("deadLetter", "skip")
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"onRecordTooLarge": "deadLetter"}, "onRecordTooLarge=deadLetter needs deadLetterTopic, the topic that such rows go to"),
-        ({"onInvalidRecord": "deadletter"}, "onInvalidRecord=deadLetter needs deadLetterTopic, the topic that such rows go to"),
-        (
-            {"deadLetterTopic": "dead", "onInvalidRecord": "skip"},
-            "deadLetterTopic has no effect: set onRecordTooLarge=deadLetter, onInvalidRecord=deadLetter, or both",
-        ),
-        (
-            {"deadLetterTopic": "t", "onInvalidRecord": "deadLetter", "topic": "t"},
-            "deadLetterTopic=t is the topic that is written to; name another",
-        ),
-        (
-            {"onRecordTooLarge": "drop"},
-            "Invalid value drop for configuration onRecordTooLarge: String must be one of (case insensitive):"
-            " fail, skip, deadLetter",
-        ),
-        (
-            {"maxBytesPerSecond": "0"},
-            "Invalid value 0 for configuration maxBytesPerSecond: Value must be at least 1",
-        ),
-    ],
-)
-def test_a_fate_and_its_topic_belong_together(options: dict[str, str], problem: str) -> None:
-    assert check(**options)[1] == [problem]
-
-
-def test_options_of_sparks_kafka_source_are_warnings(caplog: pytest.LogCaptureFixture) -> None:
-    """format("kafka") ignores them on its way out, and jobs share one set of options between both sides."""
-    shared = {"subscribe": "t", "startingOffsets": "earliest", "failOnDataLoss": "false", "kafka.group.id": "g"}
-    _, problems = check(**shared)
-    assert problems == []
-    assert "Option 'startingoffsets' has no effect: it is for reading from Kafka" in caplog.messages
-    assert len(caplog.records) == 4
-
-
-@pytest.mark.parametrize("key", ["group.id", "key.deserializer", "value.deserializer", "session.timeout.ms"])
-def test_options_of_consumers_are_warnings_that_propose_nothing_else(key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """For key.deserializer, key.serializer was proposed, which this sink refuses."""
-    _, problems = check(**{f"kafka.{key}": "x"})
-    assert problems == []
-    assert caplog.messages == [f"Option 'kafka.{key}' has no effect: it is for reading from Kafka"]
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"topic": "  "}, "for configuration topic: a topic's name is 1 to 249 of the characters"),
-        ({"includeTimestamp": "yes"}, "Expected value to be either true or false"),
-        ({"maxBytesPerSecond": "10MB"}, "Invalid value 10MB for configuration maxBytesPerSecond: Not a number of type LONG"),
-    ],
-)
-def test_values_that_spark_or_a_user_may_spell_otherwise_are_told(given: dict[str, str], told: str) -> None:
-    (problem,) = check(**given)[1]
-    assert told in problem
-
-
-def test_a_path_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    _, problems = check(path="x")
-    assert problems == []
-    assert "Option 'path' has no effect" in caplog.text
-
-
-def test_serializers_are_refused_in_sparks_words() -> None:
-    _, problems = check(kafka__key__serializer="x", kafka__value__serializer="y")
-    assert problems == [
-        "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer.",
-        "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer.",
-    ]
-
-
-def test_acks_alone_lower_the_guarantee_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    options, problems = check(kafka__acks="1")
-    assert problems == []
-    assert options.delivery_guarantee == "none"
-    assert "kafka.acks=1 lowers the delivery guarantee from at-least-once to none" in caplog.text
-
-
-@pytest.mark.parametrize("acks", ["0", "1"])
-def test_acks_against_an_explicit_guarantee_are_a_problem(acks: str) -> None:
-    _, problems = check(deliveryGuarantee="at-least-once", kafka__acks=acks)
-    assert problems == [f"deliveryGuarantee=at-least-once needs kafka.acks=all, but kafka.acks={acks}; remove one of the two"]
-
-
-def test_no_guarantee_takes_any_acks_in_silence(caplog: pytest.LogCaptureFixture) -> None:
-    options, problems = check(deliveryGuarantee="none", kafka__acks="0")
-    assert problems == []
-    assert (options.delivery_guarantee, options.producer.acks) == ("none", 0)
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-
-
-def test_exactly_once_is_refused_as_not_available() -> None:
-    _, problems = check(deliveryGuarantee="exactly-once", transactionalIdPrefix="p")
-    assert len(problems) == 2
-    assert all("not available in this version" in each for each in problems)
-
-
-def test_a_transactional_id_prefix_without_exactly_once_is_a_problem() -> None:
-    _, problems = check(transactionalIdPrefix="p")
-    assert problems == [
-        "transactionalIdPrefix is for deliveryGuarantee=exactly-once, which is not available in this version; remove it"
-    ]
-
-
-@pytest.mark.parametrize("name", ["", "a b", "ä", ".", "..", "x" * 250])
-def test_an_impossible_topic_name_is_a_problem(name: str) -> None:
-    _, problems = check(topic=name)
-    assert "for configuration topic: a topic's name is 1 to 249 of the characters" in problems[0]
-
-
-def test_all_problems_of_sink_and_producer_come_together() -> None:
-    _, problems = check(topik="x", kafka__acks="7", includeHeaders="perhaps", kafka__security__protocol="SASL_SSL")
-    assert len(problems) == 4
-
-
-def test_sink_options_are_picklable_and_show_no_secret() -> None:
-    options, _ = check(kafka__sasl__jaas__config="hunter2", topic="t")
-    assert pickle.loads(pickle.dumps(options)) == options
-    assert "hunter2" not in repr(options)
-
-
-# --- defaults --------------------------------------------------------------------------------------------------------
-
-
-def test_bulk_defaults_name_options_and_fit_their_checks() -> None:
-    rows = rows_of(ProducerConfig)
-    for attribute, value in BULK_DEFAULTS.items():
-        assert rows[attribute].read(value) == value
+# --- defaults ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_default_is_one_that_may_be_written() -> None:
     cls: Any
     for cls in (ProducerConfig, SinkOptions):
         for row in rows_of(cls).values():
-            if row.default not in (None, "") and row.kind is not config.PASSWORD:
+            if row.default not in (None, "") and row.kind is not PASSWORD:
                 written = row.default if isinstance(row.default, str) else json.dumps(row.default)
                 assert row.read(written) == row.read(row.default)

@@ -33,7 +33,7 @@ from uuid import UUID, uuid4
 from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
-from spark_kafka_sink.protocol.headers import RequestHeader, write_response_header
+from spark_kafka_sink.protocol.headers import RequestHeader
 from spark_kafka_sink.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -76,6 +76,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
 from tests.fakes.coordinators import TRANSACTION_VERSION, Coordinators
 from tests.fakes.error_responses import error_response
+from tests.fakes.headers import write_response_header
 from tests.fakes.partition_transactions import Marker, PartitionTransactions
 from tests.fakes.record_decoder import Batch, InvalidBatch, Record, decode_batch
 from tests.fakes.requests import REQUESTS, read_request

@@ -18,10 +18,11 @@ from spark_kafka_sink.network.connection import Connection, Response
 from spark_kafka_sink.network.selector import ChannelState, Disconnect
 from spark_kafka_sink.network.transport import Address
 from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.protocol.headers import RequestHeader, write_response_header
+from spark_kafka_sink.protocol.headers import RequestHeader
 from spark_kafka_sink.protocol.primitives import Buffer, Writer
 from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.clock import ManualClock
+from tests.fakes.headers import write_response_header
 from tests.fakes.requests import read_request
 
 

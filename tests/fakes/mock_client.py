@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, UnsupportedVersionError
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.handshake import NodeApiVersions
@@ -22,8 +23,6 @@ from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersi
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.clock import ManualClock
-
-FOREVER_MS = 1 << 60
 
 
 @dataclass
@@ -116,6 +115,9 @@ class MockClient:
         self._last_metadata = response
         self.metadata.update(response, self.clock.now_ms())
 
+    def disconnect(self, node_id: int, now_ms: int) -> None:
+        self._lose(node_id, now_ms, timed_out=False)
+
     def set_unreachable(self, node_id: int, duration_ms: int) -> None:
         """Lose the connection and refuse new ones for a while."""
         self.disconnect(node_id, self.clock.now_ms())
@@ -136,7 +138,7 @@ class MockClient:
         self.disconnect(node_id, self.clock.now_ms())
         self.node(node_id).authentication_error = error
         self.refusals[node_id] = error
-        self.node(node_id).backing_off_until_ms = FOREVER_MS
+        self.node(node_id).backing_off_until_ms = NEVER_MS
         if self.metadata is not None:
             self.metadata.fatal_error(error)
 
@@ -167,6 +169,10 @@ class MockClient:
     def learn_node(self, node: Node) -> None:
         self._learnt[node.id] = node
 
+    def api_versions(self, node_id: int) -> NodeApiVersions | None:
+        node = self.node(node_id)
+        return (node.api_versions or node_api_versions()) if node.connected else None
+
     def finalized_features(self) -> tuple[int, Mapping[str, int]]:
         return self._features
 
@@ -174,40 +180,31 @@ class MockClient:
         node = self.node(node_id)
         return node.connected and now_ms >= node.throttled_until_ms and self._in_flight_of(node_id) < self.max_in_flight
 
-    def renew_session(self, node_id: int, now_ms: int) -> None:
-        """Sessions do not end here."""
-
-    def connection_delay_ms(self, node_id: int, now_ms: int) -> int:
+    def _connection_delay_ms(self, node_id: int, now_ms: int) -> int:
         node = self.node(node_id)
         if node.connected:
-            return FOREVER_MS
+            return NEVER_MS
         return max(node.unreachable_until_ms, node.backing_off_until_ms, node.connects_at_ms, now_ms) - now_ms
 
     def poll_delay_ms(self, node_id: int, now_ms: int) -> int:
-        return self.throttle_delay_ms(node_id, now_ms) or self.connection_delay_ms(node_id, now_ms)
+        return self._throttle_delay_ms(node_id, now_ms) or self._connection_delay_ms(node_id, now_ms)
 
-    def throttle_delay_ms(self, node_id: int, now_ms: int) -> int:
+    def _throttle_delay_ms(self, node_id: int, now_ms: int) -> int:
         return max(self.node(node_id).throttled_until_ms - now_ms, 0)
 
     def connection_failed(self, node_id: int) -> bool:
         node = self.node(node_id)
         return not node.connected and max(node.unreachable_until_ms, node.backing_off_until_ms) > self.clock.now_ms()
 
-    def authentication_error(self, node_id: int) -> AuthenticationError | None:
-        return self.node(node_id).authentication_error
-
     def refusal(self, node_id: int) -> AuthenticationError | None:
         if node_id in self.refusals:
             return self.refusals[node_id]
-        return self.authentication_error(node_id) if self.connection_failed(node_id) else None
+        return self.node(node_id).authentication_error if self.connection_failed(node_id) else None
 
     def refusal_by_all(self) -> AuthenticationError | None:
         assert self.metadata is not None
         refusals = [self.refusal(node.id) for node in self.metadata.cluster().nodes]
         return refusals[0] if all(refusals) else None
-
-    def api_versions(self, node_id: int) -> NodeApiVersions | None:
-        return self.node(node_id).api_versions or node_api_versions()
 
     def send(self, request: ClientRequest, now_ms: int) -> None:
         assert self.is_ready(request.node_id, now_ms), f"node {request.node_id} is not ready"
@@ -250,24 +247,14 @@ class MockClient:
     def least_loaded_node(self, now_ms: int) -> int | None:
         assert self.metadata is not None
         nodes = [node.id for node in self.metadata.cluster().nodes]
-        usable = [node_id for node_id in nodes if not self.connection_delay_ms(node_id, now_ms) or self.node(node_id).connected]
+        usable = [node_id for node_id in nodes if not self._connection_delay_ms(node_id, now_ms) or self.node(node_id).connected]
         return min(usable, key=self._in_flight_of, default=None)
 
     def in_flight_request_count(self, node_id: int | None = None) -> int:
         return len(self.requests) if node_id is None else self._in_flight_of(node_id)
 
-    def has_ready_nodes(self, now_ms: int) -> bool:
-        return any(self.is_ready(node_id, now_ms) for node_id in self._nodes)
-
-    def disconnect(self, node_id: int, now_ms: int) -> None:
-        self._lose(node_id, now_ms, timed_out=False)
-
-    def close(self, node_id: int | None = None) -> None:
-        if node_id is None:
-            self.is_closed = True
-            return
-        self.requests = deque(request for request in self.requests if request.node_id != node_id)
-        self.node(node_id).connected = False
+    def close(self) -> None:
+        self.is_closed = True
 
     # ---- inside ----------------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.protocol.headers import RequestHeader, read_request_header
+from spark_kafka_sink.protocol.headers import RequestHeader
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
@@ -23,6 +23,7 @@ from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeReque
 from spark_kafka_sink.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from spark_kafka_sink.protocol.primitives import Buffer, Reader
 from spark_kafka_sink.protocol.schema import Message
+from tests.fakes.headers import read_request_header
 
 REQUESTS: dict[int, type[Message]] = {
     ApiKey.PRODUCE: ProduceRequest,

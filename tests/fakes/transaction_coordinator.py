@@ -315,7 +315,7 @@ class TransactionCoordinator:
         self, request: ListTransactionsRequest, *, is_mine: Callable[[str], bool] = lambda _: True
     ) -> ListTransactionsResponse:
         """`is_mine` tells the transactional ids whose coordinator is the broker that was asked."""
-        pattern = re.compile(request.transactional_id_pattern or ".*")
+        pattern = re.compile(request.transactional_id_pattern or "(?s).*")
         now_ms = self.clock.wall_ms()
         listed = [
             transaction

@@ -35,7 +35,7 @@ InternalKafkaProducerPoolSuite
     expire instances → test_it_is_closed_when_its_time_is_over_and_not_before, test_each_task_begins_its_time_anew
     reference counting with concurrent access → test_many_threads_never_share_a_producer_and_leave_none_open: here a producer
         has one task at a time, not a count of them
-KafkaDelegationTokenSuite  not applicable: tokens live in the JVM; the README says what to set instead
+KafkaDelegationTokenSuite  not applicable: tokens live in the JVM; docs/migrating.md says what to set instead
 KafkaRealTimeIntegrationSuite → test_sink_parity: test_real_time_mode_is_refused_by_spark
 KafkaRedactionUtilSuite → tests/config/test_producer_config.py, section secrets
     test_sink_errors: test_no_secret_shows_in_a_traceback_with_locals
@@ -53,7 +53,7 @@ What Spark has no test for
     a commit that fails, and the restart → test_a_commit_that_failed_is_made_good_by_writing_the_batch_again
     complete mode, update mode → test_complete_mode_writes_the_whole_result_with_each_batch, test_update_mode_is_refused_by_spark
     a writer that does not read all rows → tests/sink/test_writer.py: test_every_batch_is_sent_flushed_and_counted
-    a topic that cannot be → tests/config/test_producer_config.py: test_an_impossible_topic_name_is_a_problem, test_sink_rows:
+    a topic that cannot be → tests/config/test_sink_options.py: test_an_impossible_topic_name_is_a_problem, test_sink_rows:
         test_rows_that_can_be_sent_nowhere_are_buried_before_anything_is_sent
     a topic that is not there → test_sink_errors: test_rows_for_topics_that_do_not_exist_are_buried_after_one_wait,
         test_the_option_topic_must_exist_whatever_becomes_of_invalid_rows

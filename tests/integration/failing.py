@@ -18,7 +18,7 @@ def file_that_fails_commits(report_path: str) -> Path:
 
 class _Writer(KafkaStreamWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        if file_that_fails_commits(self.report_path or "").exists():
+        if file_that_fails_commits(self.plan.report_path or "").exists():
             raise RuntimeError("no commit, as planned")
         super().commit(messages, batchId)
 

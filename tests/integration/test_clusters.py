@@ -1,7 +1,7 @@
-"""The README's ways to a cluster, each with its own words: standalone workers, a packed environment, Spark Connect, pipelines.
+"""The ways to a cluster of docs/cluster.md: standalone workers, a packed environment, Spark Connect, pipelines.
 
-What the README shows is what runs here, with this test's addresses in it. The package is in no environment used here unless the
-README put it there. Only with --all: half of it needs more packages from an index, and all of it takes minutes.
+What the page shows is what runs here, with this test's addresses in it. The package is in no environment used here unless the
+page put it there. Only with --all: half of it needs more packages from an index, and all of it takes minutes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from jobs.local_kafka import LocalKafka
+from tests.documents import code_block
 from tests.integration import clusters
 from tests.integration.clusters import ROOT, SPARK_HOME
 from tests.integration.reading import ReadRecord
-from tests.readme_tables import code_block
 
 pytestmark = [pytest.mark.spark, pytest.mark.matrix, pytest.mark.timeout(900)]
 

@@ -71,7 +71,7 @@ def test_warnings_of_spark_workers_have_a_time_and_a_level(tmp_path: Path) -> No
         assert done.returncode == 0, done.stderr[-4000:]
         assert broker.values("orders") == [b"a"]
     stamp = r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d WARNING spark_kafka_sink\."
-    assert re.search(stamp + r"sink\.row_sender: .*Further rows like it are only counted$", done.stderr, re.MULTILINE)
+    assert re.search(stamp + r"sink\.row_fates: .*Further rows like it are only counted$", done.stderr, re.MULTILINE)
     assert re.search(stamp + r"sink\.commit_protocol: wrote 1 rows", done.stderr, re.MULTILINE)
 
 

@@ -169,7 +169,7 @@ def refused_login(options: dict[str, Any]) -> str:
 def test_a_key_that_has_been_replaced_since_is_told(kafka: LocalKafka, realm: Realm) -> None:
     told = refused_login(options(kafka, **keytab(realm, "bob")))
     assert f"SASL GSSAPI for Kerberos principal 'bob@{REALM}': Kerberos: no ticket for kafka@127.0.0.1: " in told
-    assert "the key in the keytab is not, or no longer, the principal's: export it anew" in told
+    assert "the keytab holds a wrong or old key of the principal: export it again" in told
 
 
 def test_a_principal_that_is_not_known_is_told(kafka: LocalKafka, realm: Realm) -> None:
@@ -281,5 +281,5 @@ def test_spark_tells_at_once_what_kerberos_refuses(kafka: LocalKafka, realm: Rea
     told = error_of(writer.save)
     assert time.monotonic() - started < SPARK_SECONDS
     assert "KAFKA_LOGIN_FAILED" in conditions(told)
-    assert "export it anew" in told
+    assert "export it again" in told
     assert CANARY not in told

@@ -1,4 +1,4 @@
-"""The README's page for users of format("kafka"): what they may keep."""
+"""docs/migrating.md, for users of format("kafka"): what they may keep."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_stream_keeps_its_checkpoint_when_the_word_is_changed_and_changed_back
 
 @pytest.mark.parametrize("mode", ["error", "ignore"])
 def test_the_save_mode_that_has_to_be_said_is_named_by_spark(spark: SparkSession, mode: str) -> None:
-    """The first thing that a migrating user meets: the words that the README's table lists."""
+    """The first thing that a migrating user meets: the words that the page's table lists."""
     writer = spark.sql("SELECT 'a' AS value").write.format(FORMAT).mode(mode)
     with pytest.raises(Exception, match=r"UNSUPPORTED_DATA_SOURCE_SAVE_MODE.*mode") as raised:
         writer.option("kafka.bootstrap.servers", "127.0.0.1:1").option("topic", "t").save()

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_kafka_sink.config.producer_config import PASSWORD, PRODUCER_KEYS
+from spark_kafka_sink.config.option import PASSWORD
+from spark_kafka_sink.config.producer_config import PRODUCER_KEYS
 from spark_kafka_sink.sink.datasource import KafkaDataSource
 from tests.conftest import ROOT
 from tests.fakes.fake_broker import FakeBroker

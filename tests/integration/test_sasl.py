@@ -20,12 +20,14 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import AuthenticationError, AuthorizationError, KafkaError
+from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
-from spark_kafka_sink.network.network_client import ClientRequest, ClientResponse, NetworkClient
+from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer.sender.retry import Attempt, Decision, decide
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.schema import Request
+from tests.documents import code_block
 from tests.integration.reading import READERS
 from tests.integration.sasl_cluster import (
     AUTHORITY,
@@ -40,7 +42,6 @@ from tests.integration.sasl_cluster import (
     sasl_cluster,
 )
 from tests.integration.writing import FORMAT, conditions, error_of
-from tests.readme_tables import code_block
 
 SECONDS = 10  # "within seconds", on a busy machine
 SPARK_SECONDS = 45  # with all that Spark does; what is not told at once comes after max.block.ms, a minute
@@ -341,7 +342,7 @@ def test_the_options_of_sparks_own_sink_work_unchanged(
     assert written <= set(values(sasl_broker, "alice-spark"))
 
 
-def test_the_write_that_the_readme_shows_arrives(
+def test_the_write_that_the_security_page_shows_arrives(
     spark: SparkSession, sasl_broker: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the option for the truststore to save(): users put it together from two fragments before."""
@@ -349,9 +350,9 @@ def test_the_write_that_the_readme_shows_arrives(
     (tmp_path / "ca.pem").write_text(AUTHORITY.pem)
     code = code_block("# SASL over TLS").replace("broker1.example.com:9093", sasl_broker.bootstrap_servers_for("SASL_SSL"))
     code = code.replace("/etc/kafka/ca.pem", str(tmp_path / "ca.pem")).replace('"orders"', '"alice-spark"')
-    df = spark.sql("SELECT 'as the README shows' AS value")
-    exec(compile(code, "README.md", "exec"), {"df": df})
-    assert "as the README shows" in values(sasl_broker, "alice-spark")
+    df = spark.sql("SELECT 'as the page shows' AS value")
+    exec(compile(code, "docs/security.md", "exec"), {"df": df})
+    assert "as the page shows" in values(sasl_broker, "alice-spark")
 
 
 @pytest.mark.usefixtures("verbose_tracebacks")

@@ -321,7 +321,7 @@ def test_a_table_takes_its_options_from_the_insert(
 def test_a_thread_of_the_users_finds_the_format_when_the_session_is_active_there(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
-    """As the README says. format("kafka") needs no such thing."""
+    """As docs/migrating.md says. format("kafka") needs no such thing."""
     name = topic()
     df = spark.range(1).selectExpr("'v' value")
 
@@ -368,7 +368,7 @@ def test_columns_that_differ_in_case_alone_and_strings_of_every_kind_are_written
 
 
 def test_what_sparks_own_sink_takes_and_spark_refuses_here_is_told_by_spark(spark: SparkSession) -> None:
-    """The README has the remedies."""
+    """docs/migrating.md has the remedies."""
     df = spark.range(1).selectExpr("'k' key", "'v' value")
     writer = df.write.format("pykafka-sink").mode("append").option("topic", "t").option("kafka.bootstrap.servers", "127.0.0.1:9")
     assert "The provided partitioning" in error_of(writer.partitionBy("key").save)

@@ -21,6 +21,7 @@ import pytest
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.records.murmur2 import partition_for_keys
+from tests.documents import code_block
 from tests.integration.reading import ReadRecord
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -131,20 +132,13 @@ def test_executors_without_lz4_and_crc32c_write_the_same_and_say_so_once(
         assert done.stderr.count(missing) == 1, done.stderr[-4000:]
 
 
-def readme_block(first_line: str) -> str:
-    """The Python block of the README that begins with this line."""
-    blocks = (ROOT / "README.md").read_text(encoding="utf-8").split("```python\n")[1:]
-    (block,) = [text.split("```")[0] for text in blocks if text.startswith(first_line)]
-    return block
-
-
 def test_plugins_sent_along_as_py_files_decide_change_and_hear(
     broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
 ) -> None:
-    """The README's own partitioner and interceptor, in executors that get them from addPyFile alone."""
+    """The partitioner and the interceptor of docs/plug-ins.md, in executors that get them from addPyFile alone."""
     name, audit, shipped = topic(5), tmp_path / "audit", tmp_path / "shipped"
     shipped.mkdir()
-    (shipped / "my_plugins.py").write_text(readme_block("# my_plugins.py"))
+    (shipped / "my_plugins.py").write_text(code_block("# my_plugins.py"))
     settings = {**SETTINGS, "spark.executorEnv.PYTHONPATH": str(ROOT), "spark.executor.memory": "512m"}
     printed = run(
         f"""

@@ -2,7 +2,7 @@
 
 Rows are numbered; a Spark partition has ROWS of them, in order. A partitioner of the tests does the harm, when it sees a certain
 row (plugins.Fault), so that the rows before it have been sent: buffer.memory holds 1 MiB of the 12 MiB of a partition. The table
-in the README and in commit_protocol.py says what these tests see.
+in docs/guarantees.md and in commit_protocol.py says what these tests see.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def test_a_cancelled_job_says_what_stays_and_leaves_nothing_open(
     program.succeed()
     assert "cancelled as planned" in program.log()
     assert "nothing is open" in program.log()
-    assert f"aborted: 1/2 tasks had completed. {ROWS} rows of theirs stay in Kafka" in program.log()
+    assert f"aborted: 1/2 tasks had completed. Their {ROWS} rows stay in Kafka" in program.log()
     counts = count_rows(read_topic(name))
     assert {row for row in counts if row not in DOOMED} == set(range(ROWS))
     assert max(counts.values()) == 1

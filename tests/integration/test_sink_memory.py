@@ -1,4 +1,4 @@
-"""What a Python worker takes at most is what the README's formula allows it, with large rows, large batches and dead letters."""
+"""A Python worker takes what the formula of docs/tuning.md allows, with large rows, large batches and dead letters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.usefixtures("kafka_jars")
 def test_a_workers_peak_is_what_the_formula_allows() -> None:
-    """With rows of 6.5 KB a worker took 341 MB where the README allowed 296: three Arrow batches of 64 MB were alive at a time.
+    """With rows of 6.5 KB a worker took 341 MB where the formula allowed 296: three Arrow batches of 64 MB were alive at a time.
 
     Each case is measured in a worker of its own, so in a session of its own.
     """

@@ -86,7 +86,7 @@ def test_a_hundred_thousand_random_rows_are_the_same_in_both_topics(
 def test_both_sinks_write_headers_whatever_include_headers_says(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, said: str
 ) -> None:
-    """The README had it that Spark's own sink leaves them out."""
+    """The documents had it that Spark's own sink leaves them out."""
     df = spark.sql("SELECT 'v' AS value, array(named_struct('key', 'h', 'value', cast('x' AS binary))) AS headers")
     options = {"includeHeaders": said} if said else {}
     for write in (save_with_spark, save):

@@ -315,7 +315,8 @@ def test_a_rate_too_low_for_sparks_idle_time_out_is_refused_before_a_row_is_writ
     name = topic()
     df = spark.range(100, numPartitions=1).selectExpr("cast(id as string) value")
     told = error_of(lambda: save(df, broker, name, maxRecordsPerSecond="3"))
-    assert "[KAFKA_INVALID_CONFIG] maxRecordsPerSecond or maxBytesPerSecond is too low for Spark's idle time-out: 80 rows" in told
+    assert "[KAFKA_INVALID_CONFIG] maxRecordsPerSecond or maxBytesPerSecond is too low for Spark's idle timeout" in told
+    assert " s for 80 rows that Spark may deliver at once" in told
     assert read_topic(name) == []
     save(df, broker, name, maxRecordsPerSecond="100")
     assert len(read_topic(name)) == 100

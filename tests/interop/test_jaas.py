@@ -6,7 +6,7 @@ import base64
 from pathlib import Path
 from random import Random
 
-from spark_kafka_sink.config.sasl import JaasEntry, parse_jaas
+from spark_kafka_sink.config.jaas import JaasEntry, parse_jaas
 from tests.interop.java import run_java
 
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"

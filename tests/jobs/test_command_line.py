@@ -203,7 +203,7 @@ def test_of_a_spark_exception_the_line_that_matters_is_shown(text: str, line: st
 
 @pytest.mark.parametrize("name", ["producer.properties", "sink.properties", "tls.properties"])
 def test_the_sample_files_are_accepted_by_the_sink(name: str) -> None:
-    from spark_kafka_sink.config.producer_config import SinkOptions
+    from spark_kafka_sink.config.sink_options import SinkOptions
 
     options = sink_options(_batch("--config", str(CONF / name), "--topic", "t", "--bootstrap-servers", "b:1"))
     problems: list[str] = []

@@ -175,7 +175,7 @@ def test_a_broker_that_is_not_there_is_told_on_the_way_and_spark_has_ended_with_
     told = re.findall(r"^task 0 failed \(attempt (\d) of 4\): \[KAFKA_BROKER_UNREACHABLE\] (.*)$", done.stderr, re.MULTILINE)
     assert [attempt for attempt, _ in told][:3] == ["1", "2", "3"]
     assert "Topic t not present in metadata after 9000 ms." in told[0][1]
-    assert all("(within 1450 ms); a task before this one has waited" in text for _, text in told[1:])
+    assert all("(within 1450 ms); an earlier task on this executor has already waited" in text for _, text in told[1:])
     assert "batch_to_kafka: error: [KAFKA_BROKER_UNREACHABLE] no broker answered" in done.stderr
     assert "children that run on: 0" in done.stdout
 

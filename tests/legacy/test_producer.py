@@ -17,7 +17,7 @@ import pytest
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.producer_config import INT_MAX, LONG_MAX
+from spark_kafka_sink.config.option import INT_MAX, LONG_MAX
 from spark_kafka_sink.errors import (
     ConfigError,
     FailedToSendMessageError,
@@ -27,9 +27,11 @@ from spark_kafka_sink.errors import (
     QueueFullError,
 )
 from spark_kafka_sink.legacy.config import LegacyProducerConfig
-from spark_kafka_sink.legacy.event_handler import PORTION_BYTES, EventHandler, SerializedMessage, read_config
+from spark_kafka_sink.legacy.event_handler import PORTION_BYTES, EventHandler
+from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
 from spark_kafka_sink.legacy.partitioner import default_partition, find_legacy_partitioner, java_hash_code
-from spark_kafka_sink.legacy.producer import LONGEST_WAIT_MS, KeyedMessage, Producer, ProducerSendThread, SendQueue
+from spark_kafka_sink.legacy.plugins import read_config
+from spark_kafka_sink.legacy.producer import LONGEST_WAIT_MS, Producer, ProducerSendThread, SendQueue
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -182,7 +184,7 @@ def test_an_unknown_key_is_a_warning_that_names_the_nearest(caplog: pytest.LogCa
     read(queue_bufering_max_ms=1, broker_list="x:1", compressed_topics="a", request_required_acks=1)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
         "Option 'broker.list' is not known to the old producer and has no effect; did you mean 'metadata.broker.list'?",
-        "Option 'compressed.topics' has no effect: compression.codec holds for all topics",
+        "Option 'compressed.topics' has no effect: compression.codec applies to all topics",
         "Option 'queue.bufering.max.ms' is not known to the old producer and has no effect; did you mean"
         " 'queue.buffering.max.ms'?",
     ]
@@ -563,7 +565,7 @@ def test_a_forced_close_fails_a_send_that_waits(fake: FakeBroker, caplog: pytest
     sending.join(WAIT_S)
     release.set()
     assert [str(error) for error in errors if "KAFKA_PRODUCER_CLOSED" in str(error)] != []
-    assert "sending it again" not in caplog.text
+    assert "retrying" not in caplog.text
     assert len(fake.requests_of(ApiKey.PRODUCE)) == 1
 
 

@@ -10,7 +10,7 @@ NetworkClientTest → test_network_client.py
         asked for
     testSendToUnreadyNode → test_sending_to_a_node_that_is_not_ready_is_a_mistake
     testDnsLookupFailure → test_a_name_that_does_not_resolve_is_an_unreachable_broker
-    testClose, testCloseConnectingNode → test_closing_a_node_throws_its_requests_away, …_that_is_connecting
+    testClose, testCloseConnectingNode → not applicable: only the whole client is closed
     testUnsupportedVersionDuringInternalMetadataRequest → test_a_broker_too_old_for_our_metadata_is_a_fatal_error
     testApiVersionsRequest, testInvalidApiVersionsRequest → test_handshake.py,
         test_a_broker_that_refuses_the_handshake_is_disconnected
@@ -28,8 +28,8 @@ NetworkClientTest → test_network_client.py
     testDisconnectWithMultipleInFlights → test_a_lost_connection_cancels_everything_in_flight_in_order
     testDisconnectDuringUserMetadataRequest → not applicable: only the client asks for metadata
     testServerDisconnectAfterInternalApiVersionRequest → test_a_connection_that_ends_during_its_handshake_is_tried_again
-    testClientDisconnectAfterInternalApiVersionRequest → test_a_connection_that_we_end_during_its_handshake_is_made_again
-    testCallDisconnect → test_disconnect_cancels_what_is_in_flight_with_the_next_poll
+    testClientDisconnectAfterInternalApiVersionRequest → test_a_handshake_that_is_never_answered_times_out
+    testCallDisconnect → not applicable: the client itself decides when to disconnect
     testCorrelationId → test_connection: test_correlation_ids_count_up
     testReconnectAfterAddressChange, testFailedConnectionToFirstAddress(AfterReconnect) → test_every_address_of_a_broker_is_tried,
         test_connection_states.py

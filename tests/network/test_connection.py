@@ -139,9 +139,7 @@ def test_a_response_that_is_too_large_for_its_api_is_refused_by_its_size_alone(
     connection.send(request_, version)
     assert connection.receive_data(struct.pack(">i", limit + 1)) == []
     assert connection.error is not None
-    assert (
-        f"a response of {limit + 1:,} bytes to {request_.API_KEY.name}, more than {limit:,} are never" in connection.error.message
-    )
+    assert f" {limit + 1:,} bytes to {request_.API_KEY.name}, which is never larger than {limit:,}" in connection.error.message
 
 
 def test_every_api_has_a_limit() -> None:
@@ -180,7 +178,7 @@ def test_an_answer_to_another_request_is_refused() -> None:
     connection = Connection("me")
     connection.send(INIT, 5)
     assert connection.receive_data(init_response(1)) == []
-    assert "answered request 1, but the oldest that waits is 0" in str(connection.error)
+    assert "answered request 1, but the oldest unanswered one is 0" in str(connection.error)
 
 
 def test_an_answer_that_nobody_waits_for_is_refused() -> None:
@@ -215,8 +213,8 @@ def test_bytes_after_the_last_field_are_ignored_and_told_once_for_each_api(caplo
     ]
     assert responses[2].message == answer
     assert [record.getMessage() for record in caplog.records] == [
-        "! node 3: ignoring 1 bytes after the last field of InitProducerIdResponse v5 (told once per connection)",
-        "! node 3: ignoring 1 bytes after the last field of MetadataResponse v12 (told once per connection)",
+        "! node 3: ignoring 1 bytes after the last field of InitProducerIdResponse v5 (logged once per connection)",
+        "! node 3: ignoring 1 bytes after the last field of MetadataResponse v12 (logged once per connection)",
     ]
 
 

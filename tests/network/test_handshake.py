@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.config.producer_config import Secret, SecretBytes
+from spark_kafka_sink.config.secret import Secret, SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, BrokerError, KafkaError, UnsupportedVersionError
 from spark_kafka_sink.network.background import Background
-from spark_kafka_sink.network.handshake import NodeApiVersions, Session, Step, authenticate, handshake, login_demanded
+from spark_kafka_sink.network.handshake import NodeApiVersions, Session, Step, authenticate, handshake
 from spark_kafka_sink.network.sasl.login import Exchange, Login, PlainLogin
 from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin
 from spark_kafka_sink.network.sasl.scram import ScramLogin
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, RefreshWindow, TokenCache
+from spark_kafka_sink.network.sasl_detection import login_demanded
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import (
     ApiVersion,
@@ -104,7 +105,7 @@ def test_any_other_error_ends_the_handshake() -> None:
 
 def doubted(answer: SaslHandshakeResponse) -> tuple[str, ...]:
     """The mechanisms that a broker may demand, which is known to hang up."""
-    steps = handshake(doubts=True)
+    steps = handshake(asks_mechanisms=True)
     next(steps)
     assert steps.send(api_versions()) == (SaslHandshakeRequest(mechanism="NONE"), 1)
     with pytest.raises(StopIteration) as finished:
@@ -129,7 +130,7 @@ def test_a_listener_without_logins_has_none_to_tell(error_code: int) -> None:
 
 
 def test_a_broker_that_knows_no_logins_is_not_asked() -> None:
-    steps = handshake(doubts=True)
+    steps = handshake(asks_mechanisms=True)
     next(steps)
     finish(steps, ApiVersionsResponse())
 
@@ -161,12 +162,12 @@ def test_the_newest_common_version_is_used(theirs: tuple[int, int], max_version:
 )
 def test_no_common_version_is_an_error_that_names_both_ranges(theirs: tuple[int, int], max_version: int | None) -> None:
     versions = NodeApiVersions(api_versions({ApiKey.PRODUCE: theirs}))
-    with pytest.raises(UnsupportedVersionError, match=f"the broker speaks {theirs[0]} to {theirs[1]}, this client can use 3 to"):
+    with pytest.raises(UnsupportedVersionError, match=f"broker supports {theirs[0]} to {theirs[1]}, this client can use 3 to"):
         versions.latest_usable_version(ApiKey.PRODUCE, max_version)
 
 
 def test_an_api_that_the_broker_does_not_know_is_an_error() -> None:
-    with pytest.raises(UnsupportedVersionError, match="INIT_PRODUCER_ID in common: the broker does not know it"):
+    with pytest.raises(UnsupportedVersionError, match="INIT_PRODUCER_ID in common: the broker does not support it"):
         NodeApiVersions(ApiVersionsResponse()).latest_usable_version(ApiKey.INIT_PRODUCER_ID)
 
 

@@ -43,8 +43,9 @@ def poll(client: MockClient) -> list[ClientResponse]:
 
 
 def test_it_has_every_public_method_of_network_client() -> None:
-    internal = {
-        "can_send", "can_connect", "find_least_loaded_node", "is_any_node_connecting", "initiate_connect", "send_metadata_request"
+    internal = {  # for MetadataUpdater and ConnectionSetup
+        "can_send", "can_connect", "find_least_loaded_node", "is_any_node_connecting", "initiate_connect",
+        "send_metadata_request", "renew_session", "can_send_handshake_request", "send_handshake_request", "close_connection",
     }  # fmt: skip
     methods = {name for name in vars(NetworkClient) if not name.startswith("_")}
     assert methods - internal <= set(vars(MockClient))
@@ -122,7 +123,7 @@ def test_nodes_can_be_unreachable_slow_or_throttled(client: MockClient, clock: M
     client.set_unreachable(0, 100)
     assert not client.ready(0, clock.now_ms())
     assert client.connection_failed(0)
-    assert client.connection_delay_ms(0, clock.now_ms()) == 100
+    assert client.poll_delay_ms(0, clock.now_ms()) == 100
     clock.advance(100)
     assert client.ready(0, clock.now_ms())
     client.throttle(0, 50)
@@ -176,7 +177,7 @@ def test_metadata_is_updated_in_poll_when_it_is_asked_for(client: MockClient, cl
 
 def test_authentication_can_fail(client: MockClient, clock: ManualClock) -> None:
     client.fail_authentication(0, AuthenticationError("no"))
-    assert isinstance(client.authentication_error(0), AuthenticationError)
+    assert isinstance(client.refusal(0), AuthenticationError)
     assert not client.ready(0, clock.now_ms())
     assert client.metadata is not None
     with pytest.raises(AuthenticationError):

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.config.producer_config import ProducerConfig, Secret
-from spark_kafka_sink.config.sasl import JaasEntry, parse_jaas
+from spark_kafka_sink.config.jaas import JaasEntry, parse_jaas
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import AuthenticationError, ConfigError
 from spark_kafka_sink.network.background import Background, outcome_of
 from spark_kafka_sink.network.sasl.factory import login_of
@@ -97,6 +98,15 @@ def test_oauthbearer_sends_the_token_and_is_done() -> None:
     assert dialog.message == b"n,,\x01auth=Bearer abc.def\x01\x01"
     assert dialog.send(b"") is None
     assert login.who == "token principal 'alice'"
+
+
+def test_a_principal_that_a_token_names_is_escaped_and_cut_in_errors() -> None:
+    """It is a claim of the token, which its issuer may fill with anything."""
+    name = "al\x1b[2Kice\n" + "x" * 100_000
+    login = bearer(OAuthBearerToken(Secret("abc.def"), principal_name=name))
+    next(login.start("broker")).work()  # type: ignore[union-attr]
+    assert login.who.startswith(r"token principal 'al\x1b[2Kice\nxx")
+    assert len(login.who) < 1000
 
 
 def test_extensions_follow_the_token() -> None:
@@ -411,7 +421,7 @@ class FakeSigner:
 
     def generate_auth_token_from_role_arn(self, region: str, role_arn: str, sts_session_name: str) -> tuple[str, int]:
         if role_arn == "bad":
-            raise RuntimeError("AccessDenied")
+            raise RuntimeError("AccessDenied\n\x1b[2K")
         return self._give("role", region, role_arn, sts_session_name)
 
     def _give(self, *call: Any) -> tuple[str, int]:
@@ -443,7 +453,7 @@ def test_what_aws_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", SimpleNamespace(__path__=[]))  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer.MSKAuthTokenProvider", signer)  # type: ignore[arg-type]
     found = login(sasl__mechanism="AWS_MSK_IAM", sasl__jaas__config='IAMLoginModule required awsRoleArn="bad";')
-    with pytest.raises(AuthenticationError, match="AWS gave no token for region eu-west-1: RuntimeError: AccessDenied"):
+    with pytest.raises(AuthenticationError, match=r"AWS gave no token for region eu-west-1: RuntimeError: AccessDenied\\n\\x1b"):
         Dialog(found.start(""))
 
 

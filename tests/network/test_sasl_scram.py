@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.config.producer_config import Secret, SecretBytes
+from spark_kafka_sink.config.secret import Secret, SecretBytes
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.sasl.login import Exchange
 from spark_kafka_sink.network.sasl.scram import MAX_ITERATIONS, ScramLogin
@@ -145,7 +145,7 @@ def test_a_first_message_that_is_not_right_ends_the_exchange(challenge: bytes, t
         (b"v=A", "KAFKA_ILLEGAL_SASL_CHALLENGE", "malformed base64"),
         (b"", "KAFKA_ILLEGAL_SASL_CHALLENGE", "the last message of SCRAM cannot be read"),
         (b"ok", "KAFKA_ILLEGAL_SASL_CHALLENGE", "the last message of SCRAM cannot be read"),
-        (b"e=invalid-proof", "KAFKA_SASL_AUTHENTICATION_FAILED", "the broker refused the proof: 'invalid-proof'"),
+        (b"e=invalid-proof", "KAFKA_SASL_AUTHENTICATION_FAILED", "the broker rejected the proof: 'invalid-proof'"),
         (b"e=" + b"x" * 1000, "KAFKA_SASL_AUTHENTICATION_FAILED", "x" * 300 + "… (700 more characters)'"),
     ],
 )

@@ -19,8 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.config.producer_config import ProducerConfig, Secret
-from spark_kafka_sink.config.sasl import NO_OPTIONS, JaasEntry, parse_jaas
+from spark_kafka_sink.config.jaas import NO_OPTIONS, JaasEntry, parse_jaas
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaError
 from spark_kafka_sink.network.sasl import token_endpoint
 from spark_kafka_sink.network.sasl.token_sources import (
@@ -136,7 +137,7 @@ def test_a_good_token_serves_on_while_no_new_one_can_be_had(
     issuer.error = token_error("the server is down")
     clock.advance(int(HOUR * 0.9))
     assert value(cache) == "token-1"
-    assert "could not be renewed, the old one serves on" in caplog.text
+    assert "could not be renewed, the old one is used" in caplog.text
     clock.advance(int(HOUR * 0.1))
     with pytest.raises(AuthenticationError, match="the server is down"):
         cache.token()
@@ -284,7 +285,7 @@ def test_an_unsecured_token_has_the_claims_of_the_login_module(clock: ManualCloc
     ("options", "told"),
     [
         ('unsecuredLoginStringClaim_name="alice"', "sets no unsecuredLoginStringClaim_sub"),
-        ('unsecuredLoginStringClaim_sub="a" unsecuredLoginLifetimeSeconds="long"', "that must be a number is none"),
+        ('unsecuredLoginStringClaim_sub="a" unsecuredLoginLifetimeSeconds="long"', "must be a number, and is not"),
         ('unsecuredLoginStringClaim_sub="a" unsecuredLoginNumberClaim_exp="1"', "must not set the claim exp"),
     ],
 )
@@ -330,7 +331,7 @@ def test_a_token_is_read_from_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [(None, "No such file"), (b" \n", "it is empty"), (b"\xff", "it is no text"), (b"x" * (MAX_TOKEN_BYTES + 1), "is larger")],
+    [(None, "No such file"), (b" \n", "it is empty"), (b"\xff", "it is not text"), (b"x" * (MAX_TOKEN_BYTES + 1), "is larger")],
 )
 def test_a_token_file_that_cannot_be_used_is_told(tmp_path: Path, content: bytes | None, told: str) -> None:
     file = tmp_path / "token"
@@ -489,17 +490,45 @@ def test_a_final_refusal_is_told_at_once_in_the_servers_words(server: TokenServe
     assert told == f"no token from {server.url} after 1 attempt(s): HTTP status {status} invalid_client: no such client"
 
 
+FORGED = "no\x1b[2K\n2026-01-01 ERROR forged\u202e" + "x" * 100_000
+
+
+def assert_on_one_line_of_bounded_length(text: str) -> None:
+    assert text.isprintable()
+    assert len(text) < 1000
+    assert r"no\x1b[2K\n2026-01-01 ERROR forged\u202ex" in text
+
+
+def test_the_words_of_a_token_server_are_escaped_and_cut(
+    server: TokenServer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A token server's error_description went into log lines and errors with its line breaks and terminal sequences."""
+    server.answers = [(status, json.dumps({"error_description": FORGED}).encode(), {}) for status in (503, 400)]
+    assert_on_one_line_of_bounded_length(refusal(config_for(server), clock))
+    (warning,) = caplog.records
+    assert_on_one_line_of_bounded_length(warning.getMessage())
+
+
+def test_what_is_no_answer_of_http_is_escaped_and_cut(server: TokenServer, clock: ManualClock) -> None:
+    """http.client's error quotes the status line, of up to 64 KiB, as it came."""
+    server.answers = [lambda handler: handler.wfile.write(b"HTTP/1.1 no\x1b[2K " + b"x" * 60_000 + b"\r\n\r\n")]
+    told = refusal(config_for(server, sasl__login__retry__backoff__max__ms="0"), clock)
+    assert r"BadStatusLine: HTTP/1.1 no\x1b[2K xx" in told
+    assert told.isprintable()
+    assert len(told) < 1000
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{}", b'{"access_token":null}', b'{"access_token":" "}', b"\xff", b"[" * 100_000, b'{"id_token":"x"}']
 )
 def test_an_answer_without_a_token_is_told(server: TokenServer, clock: ManualClock, body: bytes) -> None:
     server.answers = [(200, body, {})]
-    assert "the answer holds no access_token" in refusal(config_for(server), clock)
+    assert "the answer has no access_token" in refusal(config_for(server), clock)
 
 
 def test_the_answer_is_read_up_to_a_limit(server: TokenServer, clock: ManualClock) -> None:
     server.answers = [(200, b'{"access_token":"' + b"x" * (2 * MAX_TOKEN_BYTES) + b'"}', {})]
-    assert "the answer holds no access_token" in refusal(config_for(server), clock)
+    assert "the answer has no access_token" in refusal(config_for(server), clock)
 
 
 def test_redirects_are_not_followed(server: TokenServer, clock: ManualClock) -> None:

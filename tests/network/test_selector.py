@@ -196,7 +196,7 @@ def test_partial_writes_continue_where_they_stopped(server: Server, clock: Manua
 def test_a_second_request_waits_for_the_first_to_be_written(selector: Selector, server: Server) -> None:
     connect(selector, server)
     selector.send(1, [b"x" * 50_000_000])
-    with pytest.raises(RuntimeError, match="still being sent another request"):
+    with pytest.raises(RuntimeError, match="another request to node 1 is still being written"):
         selector.send(1, [b"y"])
 
 

@@ -187,7 +187,7 @@ def test_host_names_are_checked_unless_that_is_switched_off(authority: Authority
     unchecked = context_of(ssl_truststore_certificates=authority.pem, ssl_endpoint_identification_algorithm="")
     assert shake_hands(unchecked, elsewhere)["greeting"] == b"welcome"
     assert unchecked.verify_mode == ssl.CERT_REQUIRED
-    with pytest.raises(ConfigError, match=r"ssl.endpoint.identification.algorithm: https is expected, or nothing"):
+    with pytest.raises(ConfigError, match=r"ssl.endpoint.identification.algorithm: https is expected, or an empty value"):
         network_config(ssl_endpoint_identification_algorithm="ldaps")
 
 
@@ -347,7 +347,7 @@ def test_certificates_that_are_none(tmp_path: Path) -> None:
     assert "is neither a PEM file nor a PKCS12 store" in problem(ssl_truststore_location=str(tmp_path / "ca.der"))
     (tmp_path / "ca.der").write_bytes(b"\x30\x03\x02\x01\x01")
     told = problem(ssl_truststore_location=str(tmp_path / "ca.der"), ssl_truststore_password="x")
-    assert "ssl.truststore.password may be wrong, or it is no PKCS12 store" in told
+    assert "ssl.truststore.password may be wrong, or it is not a PKCS12 store" in told
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(ssl_context.MAX_STORE_BYTES + 1)
     assert "is larger than" in problem(ssl_truststore_location=str(tmp_path / "huge"))
@@ -393,7 +393,7 @@ def test_a_type_that_the_file_is_not(me: Certificate, tmp_path: Path) -> None:
             "Both ssl.truststore.certificates and ssl.truststore.location are set",
         ),
         ({"ssl_truststore_certificates": "x", "ssl_truststore_type": "JKS"}, "is PEM, but ssl.truststore.type=JKS"),
-        ({"ssl_protocol": "TLSv1.2", "ssl_enabled_protocols": "TLSv1.3"}, "leaves nothing of ssl.enabled.protocols"),
+        ({"ssl_protocol": "TLSv1.2", "ssl_enabled_protocols": "TLSv1.3"}, "excludes all of ssl.enabled.protocols"),
         ({"ssl_protocol": "TLSv1.1"}, "ssl.protocol: String must be one of: TLSv1.3, TLSv1.2, TLS"),
         ({"ssl_enabled_protocols": "TLSv1.1"}, "TLSv1.2, TLSv1.3 or both are expected"),
         ({"ssl_enabled_protocols": "TLSv1.2,TLSv9"}, "TLSv1.2, TLSv1.3 or both are expected"),

@@ -17,15 +17,17 @@ BufferPoolTest → test_buffer_pool.py
     testCleanupMemoryAvailabilityOnMetricsException  not applicable: counters cannot raise
     bufferpool-wait-…, buffer-exhausted-… → test_waits_are_measured, test_producer_metrics.py
 
-RecordAccumulatorTest → test_record_accumulator.py, test_slice_layout.py
-    testFull, testAppendLarge…, testLinger → sections FULL, LINGER AND DELAYS
-    testDrainBatches, testPartialDrain, testDrainWithANodeThatDoesntHostAnyPartitions, testMutedPartitions → section DRAIN
+RecordAccumulatorTest → test_record_accumulator.py, test_drainer.py, test_partition_chooser.py, test_slice_layout.py
+    testFull, testAppendLarge…, testLinger → test_drainer.py: FULL, LINGER AND DELAYS
+    testDrainBatches, testPartialDrain, testDrainWithANodeThatDoesntHostAnyPartitions, testMutedPartitions
+        → test_drainer.py: DRAIN
     testNextReadyCheckDelay → test_the_next_check_is_due_when_the_first_batch_has_lingered, …_without_leader_…
-    testRetryBackoff, testExponentialRetryBackoff(LeaderChange), testReadyAndDrainWhenABatchIsBeingRetried → section RETRY
+    testRetryBackoff, testExponentialRetryBackoff(LeaderChange), testReadyAndDrainWhenABatchIsBeingRetried
+        → test_drainer.py: RETRY
     testFlush, testAwaitFlushComplete, testAbortIncompleteBatches → section FLUSH, CLOSE, ABORT
     testExpiredBatchSingle(MaxValue), testExpiredBatches, testSoonToExpire…, testExpiredBatchesRetry → section EXPIRY
     testSplitAndReenqueue, testSplitBatchOffAccumulator, testSplitFrequency, …PreventInfiniteRecursion → section SPLITTING
-    testUniformBuiltInPartitioner, testAdaptive…, testBuiltInPartitionerFractionalBatches → section STICKY PARTITIONS,
+    testUniformBuiltInPartitioner, testAdaptive…, testBuiltInPartitionerFractionalBatches → test_partition_chooser.py,
         test_partitioner.py
     testStressfulSituation → test_five_callers_at_a_time_lose_nothing_and_keep_their_order
     testHasRoomForAllowsOversizedFirstRecord… → test_a_row_larger_than_batch_size_is_a_batch_of_its_own…,
@@ -33,15 +35,15 @@ RecordAccumulatorTest → test_record_accumulator.py, test_slice_layout.py
     testProduceRequestResultAwaitAllDependents → test_flush_waits_for_the_pieces_of_a_batch
     testIdempotenceWithOldMagic, …OldMessageFormat…  not applicable: only format v2 is written
     testStickyBatches → not applicable: a slice is assigned before it is appended, there is no second try
-    testAbortUnsentBatches, testRecordsDrainedWhenTransactionCompleting → not yet: transactions
+    testAbortUnsentBatches, testRecordsDrainedWhenTransactionCompleting → section TRANSACTIONS
 
-SenderTest → test_sender.py (sections in the order of the file)
+SenderTest → tests/producer/sender, by section or file
     testSimple, testNodeNotReady, testDoNotPollWhenNoRequestSent, testMetadataTopicExpiry → ONE REQUEST, WAITING AND POLLING
     testQuotaMetrics, testSenderMetricsTemplates → test_producer_metrics.py: test_throttle_times_are_of_every_response,
         test_the_tables_name_everything…; test_a_throttled_node_gets_nothing…
     testRetries, testCanRetryWithoutIdempotence, testSenderShouldRetryWithBackoff…, testDefault/CustomErrorMessage → RETRIES
     testRecordErrorPropagatedToApplication → test_the_row_that_the_broker_blames_is_named; test_delivery.py,
-        test_record_gatherer.py
+        test_gathered_records.py
     testProducerBatchRetriesWhenPartitionLeaderChanges, testWhenProduceResponse…LeaderShipChangeError… → KIP-951
     testSendInOrder, testWhenFirstBatchExpireNoSendSecondBatchIfGuaranteeOrder → ORDER WITH ONE REQUEST IN FLIGHT
     testInflightBatchesExpire…, testExpiredBatchDoesNot(Retry|Split…), testResetNextBatchExpiry,
@@ -69,19 +71,20 @@ TransactionManagerTest → test_transaction_manager.py, test_sequence_numbers.py
     testDuplicateSequenceAfterProducerReset, testHealthyPartitionRetriesDuringEpochBump, testFailedInflightBatchAfterEpochBump,
     testEpochBumpAfterLastInflightBatchFails, testNoProducerIdResetAfterLastInFlightBatchSucceeds,
     testBumpEpochAfterTimeoutWithoutPendingInflightRequests, testNoFailedBatchHandlingWhenTxnManagerIsInFatalError,
-    testFailIfNotReadyForSend…IdempotentProducer… → test_transaction_manager.py, test_sender.py, test_kafka_producer.py
+    testFailIfNotReadyForSend…IdempotentProducer… → test_transaction_manager.py,
+        test_sequences_in_flight.py, test_kafka_producer.py
     test(Background|Foreground)…StateTransition… → test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing
     the other 120 → not yet: transactions
 
 ProducerBatchTest → test_producer_batch.py        all; testBatchExpiration(AfterReenqueue) under TIME, testSplitPreserves…
         under SPLITTING
-BuiltInPartitionerTest → test_partitioner.py      all; rack and leaderless partitions in test_record_accumulator.py
-FutureRecordMetadataTest → test_record_gatherer.py, test_delivery.py
+BuiltInPartitionerTest → test_partitioner.py      all; rack and leaderless partitions in test_partition_chooser.py
+FutureRecordMetadataTest → test_gathered_records.py, test_delivery.py
 KafkaProducerTest → test_kafka_producer.py
     metadata (missing topic, out of range, refresh, invalid topic, waiting while closing), flush, close, headers, null topics,
         negative
     partitions, size checks, authorization, callbacks, client ids → ported
-    configuration conflicts, unused keys, linger against delivery time-out → tests/config/test_producer_config.py
+    configuration conflicts, unused keys, linger against delivery time-out → tests/config/test_producer_rules.py
     serializers → test_serializers.py
     JMX, telemetry, socket buffer sizes → not applicable
     testInterceptorConstructClose → test_interceptors.py: test_an_interceptor_by_name_lives_as_long_as_its_producer

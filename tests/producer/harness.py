@@ -22,18 +22,15 @@ from spark_kafka_sink.network.in_flight_requests import ClientRequest
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
 from spark_kafka_sink.producer.accumulator.delivery import Delivery, RecordsOwner
+from spark_kafka_sink.producer.accumulator.drainer import Sequencer
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator, Sequencer
+from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
+from spark_kafka_sink.producer.gathered_records import GatheredRecords, RecordFuture
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.record_gatherer import (
-    RECORD_OVERHEAD,
-    GatheredRecords,
-    RecordDetails,
-    RecordFuture,
-    RecordGatherer,
-)
+from spark_kafka_sink.producer.record_checks import RECORD_OVERHEAD, RecordDetails
+from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError, SchemaError
-from spark_kafka_sink.legacy.producer import KeyedMessage, Producer
+from spark_kafka_sink.legacy.messages import KeyedMessage
+from spark_kafka_sink.legacy.producer import Producer
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerColumns, ProducerRecord
 from spark_kafka_sink.producer.serializers import SerializationError
@@ -130,7 +131,7 @@ def test_a_timestamp_column_that_is_not_of_int64_is_refused(producer: KafkaProdu
 @pytest.mark.parametrize("given", [[b"a"], np.array([1.5]), 1.5, True, 3, b"a", "a"], ids=repr)
 def test_what_is_no_column_is_refused(producer: KafkaProducer, column: str, given: Any) -> None:
     columns: dict[str, Any] = {"value": pa.array([b"a"])} | {column: given}
-    with pytest.raises(SchemaError, match=rf"column {column} is of the Python type {type(given).__name__}; pass a pyarrow.Array"):
+    with pytest.raises(SchemaError, match=rf"column {column} has the Python type {type(given).__name__}; pass a pyarrow.Array"):
         producer.send_columns("orders", **columns)
 
 
@@ -152,7 +153,7 @@ def test_a_topic_column_of_encoded_bytes_is_refused(producer: KafkaProducer) -> 
 
 @pytest.mark.parametrize("topic", [b"orders", 5, None, ["orders"]])
 def test_a_topic_that_is_neither_str_nor_column_is_refused(producer: KafkaProducer, topic: Any) -> None:
-    with pytest.raises(SchemaError, match=f"topic is of the Python type {type(topic).__name__}"):
+    with pytest.raises(SchemaError, match=f"topic has the Python type {type(topic).__name__}"):
         producer.send_columns(topic, value=pa.array([b"a"]))
 
 
@@ -233,7 +234,7 @@ def test_an_interceptor_that_returns_what_is_no_column_is_passed_over(
     with KafkaProducer(options) as producer:
         producer.send_columns("other", value=pa.array([b"a"])).result(WAIT_MS)
     assert broker.values("other") == [b"a"]
-    assert "column partition is of the Python type ndarray" in caplog.text
+    assert "column partition has the Python type ndarray" in caplog.text
 
 
 class Answers:

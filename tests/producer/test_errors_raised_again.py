@@ -27,9 +27,9 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
+from spark_kafka_sink.producer.gathered_records import RecordFuture, failed_record
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
-from spark_kafka_sink.producer.record_gatherer import RecordFuture, failed_record
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.sink.row_rules import RowRules
@@ -114,7 +114,7 @@ def test_a_copy_leaves_the_frames_of_the_original_behind() -> None:
 
 
 def test_a_copy_leaves_the_frames_of_a_wait_that_failed_behind() -> None:
-    """"Topic not present in metadata" is raised from the time-out of a wait, which has the caller's frames too."""
+    """ "Topic not present in metadata" is raised from the time-out of a wait, which has the caller's frames too."""
     try:
         try:
             raise KafkaError("wait")
@@ -204,7 +204,7 @@ def test_a_producer_that_has_failed_for_good_keeps_nothing_of_the_calls_that_it_
 
 def test_the_old_producer_raises_a_topics_error_for_every_message_of_it() -> None:
     from spark_kafka_sink.legacy.event_handler import EventHandler, _TopicPartitions
-    from spark_kafka_sink.legacy.producer import KeyedMessage
+    from spark_kafka_sink.legacy.messages import KeyedMessage
 
     handler = EventHandler.__new__(EventHandler)
     known = _TopicPartitions([], NetworkError("lost"))
@@ -218,10 +218,6 @@ def test_the_sinks_sender_raises_the_error_of_rows_without_changing_what_the_pro
 
     delivery = Delivery(1, ManualClock())
     delivery.abandon(ROWS, NetworkError("lost"))
-    sender = RowSender.__new__(RowSender)
-    sender._rules = RowRules()
-    sender._pending, sender._kept, sender._kept_bytes = [], [], 0  # type: ignore[assignment]
-    assert calls_keep_nothing(lambda: sender._keep(_Sent(delivery, None, 0))) == {"[KAFKA_NETWORK] lost"}
+    sender = RowSender(None, None, {}, RowRules(), None)  # type: ignore[arg-type]
+    assert calls_keep_nothing(lambda: sender._add_pending(_Sent(delivery, None, 0))) == {"[KAFKA_NETWORK] lost"}
     assert keep_no_frames(delivery.error)
-
-

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.legacy.producer import KeyedMessage, Producer
+from spark_kafka_sink.legacy.messages import KeyedMessage
+from spark_kafka_sink.legacy.producer import Producer
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -86,14 +87,16 @@ def test_a_child_is_told_to_make_its_own_producer(producer: KafkaProducer, call:
 
 
 def test_a_child_closes_its_parents_producer_at_once_and_the_parent_goes_on(broker: FakeBroker, producer: KafkaProducer) -> None:
-    future = producer.send(ProducerRecord("orders", b"gathered"))
+    producer.send(ProducerRecord("orders", b"first", partition=0))
+    producer.flush(WAIT_MS)  # all connections are made now
+    connections = len(broker.requests_of(ApiKey.API_VERSIONS))
+    future = producer.send(ProducerRecord("orders", b"gathered", partition=0))
     assert in_a_fork(producer.close) is None
     assert in_a_fork(lambda: producer.close(0)) is None
     assert in_a_fork(lambda: producer.__exit__(None, None, None)) is None
-    connections = len(broker.requests_of(ApiKey.API_VERSIONS))
     producer.flush(WAIT_MS)
     assert future.result(0).topic == "orders"
-    assert broker.values("orders") == [b"gathered"]
+    assert broker.values("orders") == [b"first", b"gathered"]
     assert len(broker.requests_of(ApiKey.API_VERSIONS)) == connections  # none was lost
 
 

@@ -41,7 +41,7 @@ SPINNING = 100  # rounds in which no time passes and nothing happens
 class Network(Accumulation):
     """Brokers 0 and 1 lead a partition each. While they are hostile, the test decides on each answer."""
 
-    def __init__(self, data: st.DataObject, *, idempotence: bool) -> None:
+    def __init__(self, data: st.DataObject | None, *, idempotence: bool) -> None:
         self.transactions = TransactionManager() if idempotence else None
         super().__init__(
             sequencer=self.transactions,
@@ -53,6 +53,7 @@ class Network(Accumulation):
         )
         self.data = data
         self.is_hostile = True
+        self.misled: set[int] = set()  # nodes whose connection began with senseless ApiVersions
         self.metadata = Metadata(self.config, self.clock, random=Random(0))
         self.metadata.add_topic(TOPIC, self.now_ms)
         self.selector = FakeSelector(self.clock)
@@ -86,6 +87,8 @@ class Network(Accumulation):
     def answer(self, sent: Sent) -> Message | None:
         key = ApiKey(sent.header.api_key)
         if not self.is_hostile or self.data.draw(st.integers(0, 2)):
+            if key == ApiKey.API_VERSIONS:
+                self.misled.discard(sent.node_id)
             return self.honest_answer(key, sent)
         kind = self.data.draw(st.sampled_from(["senseless", "bytes", "silent"]))
         if kind == "bytes":
@@ -97,6 +100,8 @@ class Network(Accumulation):
             message.encode(sent.header.api_version)
         except ProtocolError:
             return None  # what this version cannot carry is not answered at all
+        if key == ApiKey.API_VERSIONS:
+            self.misled.add(sent.node_id)
         return message
 
     def honest_answer(self, key: ApiKey, sent: Sent) -> Message:
@@ -118,6 +123,14 @@ class Network(Accumulation):
             ApiKey.METADATA: metadata(topic(TOPIC, [0, 1])),
         }
         return known.get(key, InitProducerIdResponse(producer_id=7, producer_epoch=0))
+
+    def become_honest(self) -> None:
+        """Brokers name the versions that they speak once per connection, so a senseless range lasts as long as its connection."""
+        self.is_hostile = False
+        self.selector.holds_sends = self.selector.holds_connects = False
+        self.worker.silent_names = set()
+        for node in self.misled:
+            self.selector.lose(node)
 
     def harm(self) -> None:
         kind = self.data.draw(st.sampled_from(["lose", "names", "writes", "connects", "bytes", "nothing"]))
@@ -153,9 +166,7 @@ def test_whatever_comes_over_the_network_each_row_settles_once_and_the_sender_go
         network.harm()
         deliveries.append(network.append(*[b"x"] * data.draw(st.integers(1, 3)), partition=data.draw(st.integers(0, 1))))
         network.run(data.draw(st.integers(1, 30)))
-    network.is_hostile = False
-    network.selector.holds_sends = network.selector.holds_connects = False
-    network.worker.silent_names = set()
+    network.become_honest()
     network.run(100 + SPINNING)
     network.clock.advance(max(DELIVERY_TIMEOUT_MS, LONGEST_THROTTLE_MS))
     network.run(100)
@@ -170,3 +181,23 @@ def test_whatever_comes_over_the_network_each_row_settles_once_and_the_sender_go
             network.clock.advance(LONGEST_THROTTLE_MS)
             last = network.append(b"last", partition=0)
     raise AssertionError(f"nothing is written any more: {last.error}")
+
+
+def test_rows_for_a_broker_without_a_usable_version_of_produce_fail_at_once_until_it_has_been_upgraded() -> None:
+    """An upgrade ends the broker's connections, and the next one begins with the versions of the new broker."""
+    network = Network(None, idempotence=False)
+    network.is_hostile = False
+    old = api_versions({ApiKey.PRODUCE: (0, 2)})
+    network.selector.answer = lambda sent: old if sent.header.api_key == ApiKey.API_VERSIONS else network.answer(sent)
+    refused = network.append(b"x", partition=0)
+    network.run(30)
+    assert refused.failed == 1
+    assert "KAFKA_UNSUPPORTED_VERSION" in str(refused.error)
+    network.selector.answer = network.answer
+    for node in (0, 1):
+        network.selector.lose(node)
+    network.run(30)
+    written = network.append(b"y", partition=0)
+    network.run(30)
+    assert (written.acknowledged, written.failed) == (1, 0)
+    assert network.is_whole

@@ -312,7 +312,7 @@ def test_what_is_wrong_with_a_callers_columns_is_left_to_the_producer_to_tell() 
 
 def test_all_hear_even_when_one_raises(caplog: pytest.LogCaptureFixture) -> None:
     plugins = [kind(fails=fails) for fails in ("on_acknowledgement", "") for kind in (Appends, AppendsToRecords)]
-    chain(*plugins).tell_failure("t", 1, 3, ValueError("Test"))
+    chain(*plugins).report_failure("t", 1, 3, ValueError("Test"))
     assert [len(plugin.heard) for plugin in plugins] == [1, 3, 1, 3]
     assert len(caplog.records) == 2
 
@@ -320,7 +320,7 @@ def test_all_hear_even_when_one_raises(caplog: pytest.LogCaptureFixture) -> None
 def test_a_failure_is_told_with_what_is_known_and_a_record_with_its_own_error() -> None:
     columns, records = Appends(), AppendsToRecords()
     error, own = ValueError("all"), ValueError("own")
-    chain(columns, records).tell_failure("t", -1, 2, error, {1: own})
+    chain(columns, records).report_failure("t", -1, 2, error, {1: own})
     assert columns.heard == [(BatchMetadata("t", -1, -1, 2, -1), error)]
     assert records.heard == [(RecordMetadata("t", -1, -1, -1, -1, -1), error), (RecordMetadata("t", -1, -1, -1, -1, -1), own)]
 
@@ -331,7 +331,7 @@ def test_one_that_hears_batches_is_not_told_of_records() -> None:
             raise AssertionError("told")
 
     instance = Both()
-    chain(instance).tell_failure("t", 0, 2, ValueError())
+    chain(instance).report_failure("t", 0, 2, ValueError())
     assert len(instance.heard) == 1
 
 
@@ -364,7 +364,7 @@ def test_a_failing_configure_closes_all_that_were_made() -> None:
     ("wanted", "told"),
     [
         ("no_such_module.Mine", "interceptor.classes=no_such_module.Mine cannot be loaded: there is no module no_such_module"),
-        (Changing, f"interceptor.classes={HERE}.Changing: an instance cannot be made without arguments"),
+        (Changing, f"interceptor.classes={HERE}.Changing: an instance cannot be created without arguments"),
         (Life, f"interceptor.classes={HERE}.Life has none of the methods on_send, on_send_columns, on_acknowledgement,"),
     ],
 )

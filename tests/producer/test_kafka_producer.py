@@ -38,6 +38,7 @@ from spark_kafka_sink.producer import topic_chunk
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
+from spark_kafka_sink.producer.partition_choice import PartitionChoice
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
@@ -978,7 +979,7 @@ def test_an_error_while_gathered_records_are_encoded_fails_them_whatever_it_is(b
     with producer_of(broker, linger_ms=600_000, delivery_timeout_ms=700_000) as producer:
         future = producer.send(ProducerRecord("single", b"a"))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(producer, "_partitions", Mock(side_effect=KeyboardInterrupt))
+            patch.setattr(PartitionChoice, "choose", Mock(side_effect=KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 producer.flush(WAIT_MS)
         assert future.exception(0).condition == "KAFKA_INVALID_RECORD"  # type: ignore[union-attr]

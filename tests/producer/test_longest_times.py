@@ -12,9 +12,11 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.clock import MAX_WAIT_MS, Clock, milliseconds, wait_seconds
-from spark_kafka_sink.config.producer_config import INT, INT_MAX, LONG, LONG_MAX, PRODUCER_KEYS
+from spark_kafka_sink.config.option import INT, INT_MAX, LONG, LONG_MAX
+from spark_kafka_sink.config.producer_config import PRODUCER_KEYS
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.legacy.producer import KeyedMessage, Producer
+from spark_kafka_sink.legacy.messages import KeyedMessage
+from spark_kafka_sink.legacy.producer import Producer
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.metadata_updater import MetadataUpdater
 from spark_kafka_sink.producer.accumulator import buffer_pool

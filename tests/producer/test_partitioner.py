@@ -282,12 +282,12 @@ def test_an_answer_of_nulls_alone_leaves_all_to_the_sticky_partitioner() -> None
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "expected"),
     [
         (np.array([0.0, 1.0]), "returned an array of float64, not a numpy or Arrow array of whole numbers"),
         (np.array([True, False]), "returned an array of bool"),
         (pa.array(["0", "1"]), "returned string, not"),
-        (pa.array([2**64 - 1, 0], pa.uint64()), "returned numbers that are no partitions"),
+        (pa.array([2**64 - 1, 0], pa.uint64()), "returned numbers that are not partitions"),
         ([0, 1], "returned list, not"),
         (None, "returned NoneType, not"),
         (np.zeros(3, np.int32), "returned 3 partitions for 2 rows"),
@@ -295,11 +295,11 @@ def test_an_answer_of_nulls_alone_leaves_all_to_the_sticky_partitioner() -> None
         (ZeroDivisionError("by nought"), "raised ZeroDivisionError: by nought"),
     ],
 )
-def test_what_is_no_answer_is_told_with_the_class(answer: object, told: str) -> None:
+def test_the_error_for_a_wrong_answer_names_the_class(answer: object, expected: str) -> None:
     with pytest.raises(KafkaError) as raised:
         decide(Answering(answer), [b"a", b"b"])
     assert raised.value.condition == "KAFKA_PARTITIONER_FAILED"
-    assert f"partitioner {HERE}.Answering {told}" in raised.value.message
+    assert f"partitioner {HERE}.Answering {expected}" in raised.value.message
     assert isinstance(raised.value.__cause__, ZeroDivisionError | pa.ArrowInvalid | None)
 
 
@@ -360,18 +360,18 @@ def failing(method: str) -> type[ByLength]:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told"),
+    ("wanted", "expected"),
     [
         ("no_such_module.Mine", "partitioner.class=no_such_module.Mine cannot be loaded: there is no module no_such_module"),
-        (Answering, f"partitioner.class={HERE}.Answering: an instance cannot be made without arguments: TypeError"),
+        (Answering, f"partitioner.class={HERE}.Answering: an instance cannot be created without arguments: TypeError"),
         (failing("configure"), "Failing.configure failed: ZeroDivisionError: as planned"),
         (object(), "has neither partition_columns(topic, key, value, cluster) nor partition(topic, key, key_bytes,"),
     ],
 )
-def test_a_partitioner_that_cannot_be_had_is_a_configuration_error_with_its_cause(wanted: object, told: str) -> None:
+def test_a_partitioner_that_cannot_be_loaded_is_a_configuration_error_with_its_cause(wanted: object, expected: str) -> None:
     with pytest.raises(ConfigError) as raised:
         partitioner_of(wanted)
-    assert told in raised.value.message
+    assert expected in raised.value.message
 
 
 def test_an_instance_whose_configure_fails_is_closed_and_a_failing_close_is_logged(caplog: pytest.LogCaptureFixture) -> None:

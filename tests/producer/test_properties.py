@@ -387,10 +387,10 @@ def test_callers_that_write_at_the_same_time_do_not_overwrite_one_another(steps:
 
 
 def settle_all(stage: Accumulation, where: Cluster) -> None:
-    """As the Sender would: fail what callers have spoilt, acknowledge the rest."""
+    """As the Sender would: fail what callers have poisoned, acknowledge the rest."""
     while True:
-        spoilt = stage.accumulator.expired_batches(stage.now_ms)
-        for batch in spoilt:
+        poisoned = stage.accumulator.expired_batches(stage.now_ms)
+        for batch in poisoned:
             assert batch.poison is not None
             batch.fail(batch.poison)
             stage.accumulator.deallocate(batch)
@@ -398,7 +398,7 @@ def settle_all(stage: Accumulation, where: Cluster) -> None:
         for batch in drained:
             payload(batch)
             stage.give_back(batch)
-        if not spoilt and not drained:
+        if not poisoned and not drained:
             return
 
 

@@ -5,14 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
-from spark_kafka_sink.protocol.headers import (
-    RequestHeader,
-    read_request_header,
-    read_response_header,
-    write_request_header,
-    write_response_header,
-)
+from spark_kafka_sink.protocol.headers import RequestHeader, read_response_header, write_request_header
 from spark_kafka_sink.protocol.primitives import Reader, Writer
+from tests.fakes.headers import read_request_header, write_response_header
 
 CASES = [(api.key, version) for api in API_TABLE.values() for version in range(api.min_version, api.max_version + 1)]
 

@@ -32,7 +32,6 @@ TYPES = [
     (Writer.int16, Reader.int16, integers(16)),
     (Writer.int32, Reader.int32, integers(32)),
     (Writer.int64, Reader.int64, integers(64)),
-    (Writer.uint32, Reader.uint32, st.integers(0, (1 << 32) - 1)),
     (Writer.uvarint, Reader.uvarint, st.integers(0, (1 << 32) - 1)),
     (Writer.uuid, Reader.uuid, st.uuids()),
     (Writer.string, Reader.string, TEXT),

@@ -10,7 +10,9 @@ import pyarrow as pa
 
 from spark_kafka_sink.records.columns import RecordColumns, record_columns
 from spark_kafka_sink.records.compression import CODECS, compress, compress_blocks, framed
-from spark_kafka_sink.records.record_batch import encode_batch_header, encode_records
+from spark_kafka_sink.records.interleave import row_offsets_and_data
+from spark_kafka_sink.records.record_batch import EncodedRecords, RecordRows, encode_batch_header, octets
+from spark_kafka_sink.records.varint import Int64Column
 from tests.records.reference import DecodedRecord
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -26,6 +28,20 @@ def columns_of(rows: Sequence[DecodedRecord]) -> RecordColumns:
         headers=pa.array([row.headers for row in rows], HEADERS),
         timestamps=timestamps,
     )
+
+
+def encode_records(
+    columns: RecordColumns,
+    offset_deltas: Int64Column,
+    timestamp_deltas: Int64Column | int,
+    selected: Int64Column | None = None,
+) -> EncodedRecords:
+    """All rows, or the rows that `selected` names, in that order; entry i of the deltas belongs to row selected[i]."""
+    base_sizes = columns.base_sizes if selected is None else columns.base_sizes[selected]
+    rows = len(base_sizes)
+    written = RecordRows(columns, selected, base_sizes).interleave(0, rows, offset_deltas, timestamp_deltas).write(0, rows)
+    offsets, data = row_offsets_and_data(written, rows)
+    return EncodedRecords(offsets, octets(data))
 
 
 def batch_of(

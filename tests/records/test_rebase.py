@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.records.columns import RecordColumns, record_columns
 from spark_kafka_sink.records.rebase import read_records
-from spark_kafka_sink.records.record_batch import EncodedRecords, encode_records
+from spark_kafka_sink.records.record_batch import EncodedRecords
+from tests.records.batches import encode_records
 
 
 def encode(columns: RecordColumns, base: int) -> EncodedRecords:

@@ -20,12 +20,10 @@ from spark_kafka_sink.records.record_batch import (
     BATCH_HEADER_SIZE,
     EncodedRecords,
     encode_batch_header,
-    encode_records,
-    encode_selected,
     record_sizes,
     size_upper_bounds,
 )
-from tests.records.batches import batch_of, columns_of
+from tests.records.batches import batch_of, columns_of, encode_records
 from tests.records.reference import Bytes, DecodedRecord, Malformed, decode_batch, decode_record, decode_records
 
 lengths = st.sampled_from([0, 1, 62, 63, 64, 65, 200, 8191, 8192])
@@ -37,7 +35,7 @@ rows = st.lists(st.builds(DecodedRecord, timestamps, payloads, payloads, headers
 
 def encode(columns: RecordColumns, order: Any = None) -> EncodedRecords:
     order = np.arange(columns.rows) if order is None else np.asarray(order)
-    return encode_selected(columns, order, columns.base_sizes[order], order, 0)
+    return encode_records(columns, order, 0, order)
 
 
 def row_bytes(encoded: EncodedRecords) -> list[bytes]:
@@ -84,7 +82,7 @@ def test_rows_sorted_by_partition_make_one_batch_for_each(records: list[DecodedR
     starts = np.searchsorted(partitions[order], np.arange(4))
     offset_deltas = np.arange(len(records)) - starts[partitions[order]]
     columns = columns_of(records)
-    encoded = encode_selected(columns, order, columns.base_sizes[order], offset_deltas, columns.timestamps[order])  # type: ignore[index]
+    encoded = encode_records(columns, offset_deltas, columns.timestamps[order], order)  # type: ignore[index]
     for partition in range(3):
         first, end = starts[partition], starts[partition + 1]
         part = bytes(encoded.data[encoded.offsets[first] : encoded.offsets[end]])

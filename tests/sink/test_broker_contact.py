@@ -66,8 +66,7 @@ def test_after_an_attempt_that_found_no_broker_the_next_waits_a_moment_and_says_
         rows_sent(producer)
     assert producer == [4_000]
     assert str(raised.value) == (
-        "[KAFKA_BROKER_UNREACHABLE] no broker answered; a task before this one has waited max.block.ms=60000 on this executor,"
-        " in vain"
+        "[KAFKA_BROKER_UNREACHABLE] no broker answered; an earlier task on this executor has already waited max.block.ms=60000"
     )
 
 

@@ -26,6 +26,7 @@ from spark_kafka_sink.sink.commit_protocol import (
     merge_ranges,
 )
 from spark_kafka_sink.sink.row_mapping import RowMapping
+from spark_kafka_sink.sink.write_plan import WritePlan
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
 
 
@@ -160,9 +161,9 @@ def test_a_missing_report_is_an_error_that_explains_the_continuous_trigger(
 
 
 def test_both_writers_commit_and_abort_as_spark_calls_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    mapping = RowMapping("t", 0, None, None, None, None)
     report = tmp_path / "report"
-    batch, stream = KafkaBatchWriter(mapping, {}, str(report)), KafkaStreamWriter(mapping, {}, str(report))
+    plan = WritePlan(RowMapping("t", 0, None, None, None, None), {}, report_path=str(report))
+    batch, stream = KafkaBatchWriter(plan), KafkaStreamWriter(plan)
     batch.commit([ONE])
     stream.commit([TWO], 4)
     assert len(report.read_text().splitlines()) == 2
@@ -195,7 +196,7 @@ def test_each_commit_appends_one_line_of_json(tmp_path: Path) -> None:
 
 def test_a_report_that_cannot_be_written_does_not_fail_the_write(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     commit_protocol.commit([ONE], str(tmp_path / "missing" / "report"))
-    assert "the report of 11 rows was not written to reportPath=" in caplog.text
+    assert "the report of 11 rows could not be written to reportPath=" in caplog.text
 
 
 # --- rows that were not written ---------------------------------------------------------------------------------------
@@ -230,7 +231,7 @@ def test_the_callers_function_gets_the_summary() -> None:
 
 def test_a_function_that_fails_does_not_fail_the_write(caplog: pytest.LogCaptureFixture) -> None:
     assert commit_protocol.commit([ONE], None, f"{__name__}.fail").rows == 11
-    assert f"onCommit={__name__}.fail failed; 11 rows are written all the same" in caplog.text
+    assert f"onCommit={__name__}.fail failed; the write succeeds all the same, with 11 rows" in caplog.text
     assert "no use for 11 rows" in caplog.text
 
 
@@ -256,6 +257,29 @@ def test_a_function_that_cannot_be_called_is_told(name: str) -> None:
 # --- abort ------------------------------------------------------------------------------------------------------------
 
 
-def test_abort_says_what_remains(caplog: pytest.LogCaptureFixture) -> None:
-    commit_protocol.abort([ONE, None, TWO])
-    assert caplog.messages[0].startswith("aborted: 2/3 tasks had completed. 18 rows of theirs stay in Kafka")
+EMPTY = message(2)
+AGAIN = "If the write is run again, it writes these rows again (at-least-once)"
+UNKNOWN = "No row is known to be in Kafka, but rows that a task wrote before it failed, or still writes, stay there"
+
+
+@pytest.mark.parametrize(
+    ("messages", "line"),
+    [
+        (
+            [ONE, None, TWO],
+            "2/3 tasks had completed. Their 18 rows stay in Kafka, and so do rows that other tasks have written or still write. "
+            + AGAIN,
+        ),
+        ([ONE, TWO], f"2/2 tasks had completed. Their 18 rows stay in Kafka. {AGAIN}"),
+        ([None, None], f"0/2 tasks had completed. {UNKNOWN}"),
+        ([EMPTY, None], f"1/2 tasks had completed. {UNKNOWN}"),
+        ([], f"0/0 tasks had completed. {UNKNOWN}"),
+        ([EMPTY], "1/1 tasks had completed. They wrote no rows"),
+    ],
+)
+def test_abort_says_what_stays_in_kafka(
+    messages: list[KafkaCommitMessage | None], line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A write that had written nothing logged "0 rows of theirs stay in Kafka …, those rows will be there twice"."""
+    commit_protocol.abort(messages)
+    assert caplog.messages == [f"aborted: {line}"]

@@ -15,7 +15,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceAr
 
 import spark_kafka_sink
 from spark_kafka_sink import KafkaDataSource, _autoregister
-from spark_kafka_sink.config.producer_config import BULK_DEFAULTS, Secret
+from spark_kafka_sink.config.secret import Secret
+from spark_kafka_sink.config.sink_options import BULK_DEFAULTS
 from spark_kafka_sink.errors import ConfigError, KafkaError, SchemaError
 from spark_kafka_sink.sink import require_pyspark
 from spark_kafka_sink.sink.row_rules import RowRules
@@ -42,15 +43,14 @@ def test_writers_are_sparks_arrow_writers_and_plain_data() -> None:
     assert isinstance(stream, DataSourceStreamArrowWriter)
     assert pickle.loads(pickle.dumps(batch)) == batch
     assert pickle.loads(pickle.dumps(stream)) == stream
-    assert batch.mapping == stream.mapping
-    assert batch.producer_options == stream.producer_options
+    assert batch.plan == stream.plan
 
 
 def test_a_task_gets_only_what_has_an_effect_with_secrets_wrapped() -> None:
     writer = source(kafka__sasl__jaas__config="s", kafka__metric__reporters="x", kafka__lingr__ms="1", kafka__acks="all").writer(
         GOOD, False
     )
-    assert writer.producer_options == {
+    assert writer.plan.producer_options == {
         "bootstrap.servers": ["a:1"],
         "sasl.jaas.config": Secret("s"),
         "acks": -1,
@@ -131,14 +131,14 @@ def test_overwrite_is_refused_for_a_batch_and_taken_for_a_complete_stream() -> N
 
 
 def test_a_report_path_needs_its_directory(tmp_path: Path) -> None:
-    assert source(reportPath=str(tmp_path / "r.jsonl")).writer(GOOD, False).report_path == str(tmp_path / "r.jsonl")
+    assert source(reportPath=str(tmp_path / "r.jsonl")).writer(GOOD, False).plan.report_path == str(tmp_path / "r.jsonl")
     source(reportPath="r.jsonl").writer(GOOD, False)
     with pytest.raises(ConfigError, match="lies in a directory that does not exist on the driver"):
         source(reportPath=str(tmp_path / "no" / "r.jsonl")).writer(GOOD, False)
 
 
 def test_on_commit_needs_a_function_that_the_driver_can_import() -> None:
-    assert source(onCommit="builtins.print").writer(GOOD, False).on_commit == "builtins.print"
+    assert source(onCommit="builtins.print").writer(GOOD, False).plan.on_commit == "builtins.print"
     with pytest.raises(ConfigError, match=r"onCommit=nowhere\.f cannot be loaded: there is no module nowhere"):
         source(onCommit="nowhere.f").writer(GOOD, False)
 
@@ -171,7 +171,7 @@ def test_what_is_wrong_with_a_streams_options_is_told_with_its_environment() -> 
 
 def test_the_rules_for_rows_travel_to_the_tasks() -> None:
     writer = source(onInvalidRecord="deadLetter", deadLetterTopic="dead", maxBytesPerSecond="7").writer(GOOD, False)
-    assert pickle.loads(pickle.dumps(writer)).rules == RowRules("fail", "deadLetter", "dead", None, 7)
+    assert pickle.loads(pickle.dumps(writer)).plan.rules == RowRules("fail", "deadLetter", "dead", None, 7)
 
 
 # --- doors ------------------------------------------------------------------------------------------------------------

@@ -16,8 +16,9 @@ from spark_kafka_sink.sink.idle_timeout import check_rates, idle_timeout_s
 from spark_kafka_sink.sink.row_mapping import RowMapping
 from spark_kafka_sink.sink.row_rules import RowRules
 from spark_kafka_sink.sink.row_sender import RowSender
+from spark_kafka_sink.sink.task import Task
 from spark_kafka_sink.sink.throttle import Throttle
-from spark_kafka_sink.sink.writer import Task, write_batches
+from spark_kafka_sink.sink.writer import write_batches
 from tests.fakes.clock import ManualClock
 from tests.sink.fake_producer import FakeDelivery, FakeProducer
 
@@ -74,20 +75,20 @@ def test_a_batch_that_takes_longer_than_the_time_out_is_refused_before_a_row_is_
     with pytest.raises(ConfigError) as raised:
         write({"records": 10}, 60, 10_000, 10_000, log=log)
     assert log == ["read 10000"]
-    assert "10000 rows that Spark hands over at once take 1000 s" in raised.value.message
-    assert "kill the task's Python worker after 60 s" in raised.value.message
+    assert "the task needs 1000 s for 10000 rows that Spark may deliver at once" in raised.value.message
+    assert "After 60 s Spark would kill the task's Python worker" in raised.value.message
 
 
 def test_many_small_batches_that_are_handed_over_at_once_are_refused_too() -> None:
     """Each of these takes 10 s, but Spark is done with all of them at once and then hears nothing for 100 s."""
     log: list[str] = []
-    with pytest.raises(ConfigError, match="500 rows that Spark hands over at once take 50 s"):
+    with pytest.raises(ConfigError, match="50 s for 500 rows that Spark may deliver at once"):
         write({"records": 10}, 60, *[100] * 10, log=log)
     assert log == ["read 100"] * 5
 
 
 def test_bytes_count_as_records_do() -> None:
-    with pytest.raises(ConfigError, match="1000 rows that Spark hands over at once take 100 s"):
+    with pytest.raises(ConfigError, match="100 s for 1000 rows that Spark may deliver at once"):
         write({"bytes": 100}, 60, 1_000)
 
 
@@ -97,12 +98,12 @@ def test_a_task_whose_rows_take_less_is_written() -> None:
 
 def test_rows_that_are_not_handed_over_at_once_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """While Spark still has rows to hand over, each batch that is read shows it that the worker lives."""
-    monkeypatch.setattr(idle_timeout, "HANDED_OVER_AHEAD", 2 * batch(200).nbytes)
+    monkeypatch.setattr(idle_timeout, "DELIVERED_AHEAD", 2 * batch(200).nbytes)
     log: list[str] = []
     write({"records": 10}, 60, *[200] * 5, log=log)
     assert [entry for entry in log if entry.startswith("read")] == ["read 200"] * 5
     assert log.index("sent 2") == 2
-    with pytest.raises(ConfigError, match="700 rows that Spark hands over at once take 70 s"):
+    with pytest.raises(ConfigError, match="70 s for 700 rows that Spark may deliver at once"):
         write({"records": 10}, 60, 200, 200, 700)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.config.producer_config import Secret
+from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.sink.producer_cache import CLOSE_MS, KEPT_BYTES, MAX_IDLE, ProducerCache

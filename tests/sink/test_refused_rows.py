@@ -1,4 +1,4 @@
-"""refused_rows.py: each bad row is found, once, by the first check that it fails; and a row is put into words."""
+"""refused_rows.py: each bad row is found, once, by the first check that it fails."""
 
 from __future__ import annotations
 
@@ -7,20 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.sink.refused_rows import find_refused_rows, header_entries, payload_bytes, row_in_words
+from spark_kafka_sink.sink.chunk import row_in_words
+from spark_kafka_sink.sink.refused_rows import find_refused_rows
+from tests.sink.columns import HEADERS, columns, not_utf8
 
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 LIMITS = {"max.request.size": 1000, "buffer.memory": 5000}
-
-
-def not_utf8(*cells: bytes | None) -> pa.Array:
-    """A string column of any bytes, as Spark hands them over."""
-    octets = pa.array(cells, pa.binary())
-    return pa.Array.from_buffers(pa.string(), len(octets), octets.buffers())
-
-
-def columns(**given: Any) -> dict[str, Any]:
-    return {"topic": "t", "key": None, "partition": None, "headers": None, "timestamp": None} | given
 
 
 def refused(counts: dict[str, int] | None = None, **given: Any) -> list[tuple[str, list[int]]]:
@@ -88,24 +79,6 @@ def test_a_row_of_just_the_limit_is_good() -> None:
     assert refused(value=value) == [("KAFKA_RECORD_TOO_LARGE", [1])]
 
 
-def test_sizes_count_key_value_and_headers() -> None:
-    given = columns(
-        key=pa.array([None, "é", ""]),
-        value=pa.array([b"12345", None, b""]),
-        headers=pa.array(
-            [[{"key": "a", "value": b"bc"}, {"key": "a", "value": None}], None, [{"key": "é", "value": b""}]], HEADERS
-        ),
-    )
-    assert payload_bytes(given).tolist() == [9, 2, 2]
-    assert payload_bytes({**given, "headers": None, "key": None}).tolist() == [5, 0, 0]
-
-
-def test_maps_and_slices_of_headers_are_laid_out_too() -> None:
-    whole = pa.array([[("z", b"0")], [("a", b"1"), ("b", None)], None, [("c", b"2")]], pa.map_(pa.string(), pa.binary()))
-    counts, keys, values = header_entries(whole.slice(1))
-    assert (counts.tolist(), keys.to_pylist(), values.to_pylist()) == ([2, 0, 1], ["a", "b", "c"], [b"1", None, b"2"])
-
-
 # --- text that is not UTF-8 -----------------------------------------------------------------------------------------------
 
 
@@ -126,22 +99,3 @@ def test_text_that_is_not_utf8_is_told_in_bytes_and_is_no_topic(kind: pa.DataTyp
     told = r"row 0 of this task: topic a, key b'\xff\xfe\x80' of 3 bytes, value of 1000 bytes, 1 headers"
     assert row_in_words(given, 0, 0) == told
     assert row_in_words(given, 1, 1).startswith(r"row 1 of this task: topic b\xc3, key b'k' of 1 bytes, ")
-
-
-def test_headers_of_a_map_may_have_keys_that_are_not_utf8() -> None:
-    headers = pa.MapArray.from_arrays(pa.array([0, 2], pa.int32()), not_utf8(b"\xff", b"h"), pa.array([b"1", b"2"]))
-    assert row_in_words(columns(value=pa.array(["v"]), headers=headers), 0, 0).endswith("2 headers")
-
-
-def test_a_row_is_told_by_number_topic_partition_key_and_sizes() -> None:
-    given = columns(
-        topic=pa.array(["a", "b"]),
-        key=pa.array([None, b"k" * 33]),
-        value=pa.array([None, b"123"]),
-        partition=pa.array([None, 4], pa.int32()),
-        headers=pa.array([None, [{"key": "h", "value": b""}]], HEADERS),
-    )
-    assert row_in_words(given, 0, 70) == "row 70 of this task: topic a, no key, value of null, 0 headers"
-    told = row_in_words(given, 1, 71)
-    assert told == f"row 71 of this task: topic b, partition 4, key {b'k' * 32!r}… of 33 bytes, value of 3 bytes, 1 headers"
-    assert row_in_words(given, 0, 0, partition=2).startswith("row 0 of this task: topic a, partition 2, ")

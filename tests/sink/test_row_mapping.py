@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import DataType, StringType, StructField, StructType, VarcharType
 
-from spark_kafka_sink.config.producer_config import SinkOptions
+from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import InvalidRecordError
 from spark_kafka_sink.sink.row_mapping import RowMapping
 from tests.sink.schemas import schema

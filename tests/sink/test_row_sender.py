@@ -9,13 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.config.producer_config import DEAD_LETTER, SKIP
+from spark_kafka_sink.config.sink_options import DEAD_LETTER, SKIP
 from spark_kafka_sink.errors import BrokerError, InvalidRecordError, KafkaError, KafkaTimeoutError, RecordTooLargeError
 from spark_kafka_sink.sink import row_sender
 from spark_kafka_sink.sink.commit_protocol import WrittenRange
 from spark_kafka_sink.sink.row_mapping import RowMapping
 from spark_kafka_sink.sink.row_rules import RowRules
 from spark_kafka_sink.sink.row_sender import MAX_PENDING, RowSender
+from tests.sink.columns import not_utf8
 from tests.sink.fake_producer import FakeDelivery, FakeProducer
 
 MAPPING = RowMapping(topic="t", value=0, key=1, partition=2, headers=None, timestamp=None)
@@ -187,11 +188,6 @@ def test_a_topic_that_brokers_do_not_have_is_waited_for_once_and_its_rows_have_t
     assert [len(call["value"]) for call in to_t] == [2, 1, 1]
     assert [call["value"].to_pylist() for call in dead] == [["v-gone", "v-lost"], ["v-lost", "v-gone"], ["v-other"]]
     assert (sending.acknowledged, sending.dead_lettered) == (4, 5)
-
-
-def not_utf8(*cells: bytes) -> pa.Array:
-    octets = pa.array(cells, pa.binary())
-    return pa.Array.from_buffers(pa.string(), len(octets), octets.buffers())
 
 
 def test_text_that_is_not_utf8_has_its_fate_and_keeps_its_bytes() -> None:

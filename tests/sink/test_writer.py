@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import pickle
 import sys
-import traceback
 import weakref
 from collections.abc import Iterator, Mapping
 from importlib.machinery import ModuleSpec
@@ -17,16 +16,17 @@ import pyarrow as pa
 import pytest
 from pyspark import SparkFiles, TaskContext
 
-from spark_kafka_sink.config.producer_config import Secret
-from spark_kafka_sink.config.sasl import JaasEntry, parse_jaas
-from spark_kafka_sink.errors import ConfigError, DeliveryError, KafkaError, KafkaTimeoutError
-from spark_kafka_sink.sink import writer
+from spark_kafka_sink.config.secret import Secret
+from spark_kafka_sink.errors import DeliveryError, KafkaError, KafkaTimeoutError
+from spark_kafka_sink.sink import gathering, writer
 from spark_kafka_sink.sink.commit_protocol import COUNTERS, KafkaCommitMessage, WrittenRange
 from spark_kafka_sink.sink.producer_cache import ProducerCache
 from spark_kafka_sink.sink.row_mapping import RowMapping
 from spark_kafka_sink.sink.row_rules import RowRules
 from spark_kafka_sink.sink.row_sender import MAX_PENDING, RowSender
-from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter, Task, with_shipped_files, write_batches
+from spark_kafka_sink.sink.task import Task
+from spark_kafka_sink.sink.write_plan import WritePlan
+from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter, write_batches
 from tests.sink.fake_producer import FakeDelivery, FakeProducer
 
 MAPPING = RowMapping(topic="t", value=0, key=None, partition=None, headers=None, timestamp=None)
@@ -55,7 +55,7 @@ def write(batches: Batches, producer: FakeProducer) -> KafkaCommitMessage:
 
 @pytest.fixture(autouse=True)
 def each_batch_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "GATHERED_BYTES", 1)
+    monkeypatch.setattr(gathering, "GATHERED_BYTES", 1)
 
 
 def acknowledge_at_once(_: FakeProducer, delivery: FakeDelivery) -> None:
@@ -81,8 +81,8 @@ def test_every_batch_is_sent_flushed_and_counted(on_send: object) -> None:
 
 @pytest.mark.parametrize(("limit", "value"), [("GATHERED_BYTES", 20), ("GATHERED_ROWS", 4)])
 def test_small_neighbours_are_gathered_up_to_a_size(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
-    monkeypatch.setattr(writer, "GATHERED_BYTES", 1_000)  # a row of these is 5 bytes: its character and its offset
-    monkeypatch.setattr(writer, limit, value)
+    monkeypatch.setattr(gathering, "GATHERED_BYTES", 1_000)  # a row of these is 5 bytes: its character and its offset
+    monkeypatch.setattr(gathering, limit, value)
     producer = FakeProducer()
     assert write(Batches(2, 0, 1, 3, 10, 1), producer).rows == 17
     assert [len(call["value"]) for call in producer.calls] == [3, 3, 10, 1]
@@ -91,7 +91,7 @@ def test_small_neighbours_are_gathered_up_to_a_size(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("gathered_bytes", [1, 2_500_000])
 def test_what_has_been_sent_is_let_go_before_more_is_read(monkeypatch: pytest.MonkeyPatch, gathered_bytes: int) -> None:
     """Batches of 64 MB were three at a time in memory: one being sent before, one looked at ahead, and one being read."""
-    monkeypatch.setattr(writer, "GATHERED_BYTES", gathered_bytes)
+    monkeypatch.setattr(gathering, "GATHERED_BYTES", gathered_bytes)
     alive: list[weakref.ref[np.ndarray]] = []
     at_read, at_send = [], []
 
@@ -154,7 +154,7 @@ def test_a_failure_of_the_last_batch_fails_the_task() -> None:
 
 
 def test_a_row_that_is_neither_acknowledged_nor_failed_is_told() -> None:
-    with pytest.raises(DeliveryError, match="5 rows came in, 4 are acknowledged, 0 were skipped and 0 dead-lettered"):
+    with pytest.raises(DeliveryError, match="the task read 5 rows, of which 4 are acknowledged, 0 skipped and 0 dead-lettered"):
         write(Batches(2, 3), FakeProducer(on_send=lambda _, each: each.acknowledge(2)))
 
 
@@ -194,7 +194,7 @@ def producers(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
 def test_a_writer_makes_its_producer_inside_the_task_and_closes_it(
     kind: type[KafkaBatchWriter | KafkaStreamWriter], producers: list[FakeProducer]
 ) -> None:
-    writer = pickle.loads(pickle.dumps(kind(MAPPING, {"acks": -1})))
+    writer = pickle.loads(pickle.dumps(kind(WritePlan(MAPPING, {"acks": -1}))))
     assert producers == []
     message = writer.write(iter(Batches(2)))
     assert message.rows == 2
@@ -205,7 +205,7 @@ def test_a_writer_makes_its_producer_inside_the_task_and_closes_it(
 
 def test_tasks_with_the_same_options_share_a_producer_that_is_kept(producers: list[FakeProducer]) -> None:
     for task_rows in (2, 3):
-        writer = KafkaBatchWriter(MAPPING, {"acks": -1}, producer_cache_timeout_ms=60_000)
+        writer = KafkaBatchWriter(WritePlan(MAPPING, {"acks": -1}, producer_cache_timeout_ms=60_000))
         assert pickle.loads(pickle.dumps(writer)).write(iter(Batches(task_rows))).rows == task_rows
     (producer,) = producers
     assert (len(producer.calls), producer.closed) == (2, [])
@@ -217,7 +217,7 @@ def test_after_a_failure_the_producer_is_closed_at_once_and_the_error_says_where
         raise KafkaError("no luck", condition="KAFKA_SOMETHING")
 
     with pytest.raises(KafkaError) as raised:
-        KafkaBatchWriter(MAPPING, {}).write(broken())
+        KafkaBatchWriter(WritePlan(MAPPING, {})).write(broken())
     assert str(raised.value) == "[KAFKA_SOMETHING] no luck (Spark partition 0, attempt 0)"
     assert producers[0].closed == [0]
 
@@ -242,9 +242,9 @@ def test_an_attempt_after_one_that_found_no_broker_does_not_wait_as_long_again(
         )
         monkeypatch.setattr(TaskContext, "get", lambda context=context: context)
         with pytest.raises(KafkaTimeoutError) as raised:
-            KafkaBatchWriter(MAPPING, {"bootstrap.servers": ["a:1"]}).write(iter(Batches(1)))
+            KafkaBatchWriter(WritePlan(MAPPING, {"bootstrap.servers": ["a:1"]})).write(iter(Batches(1)))
         assert raised.value.condition == "KAFKA_BROKER_UNREACHABLE"
-        assert ("a task before this one has waited" in raised.value.message) == (attempt == 1)
+        assert ("an earlier task on this executor has already waited" in raised.value.message) == (attempt == 1)
         assert raised.value.message.endswith(f"(Spark partition 3, attempt {attempt})")
     assert [producer.closed for producer in producers] == [[0], [0]]
 
@@ -255,12 +255,12 @@ def test_what_is_not_ours_passes_as_it_is_and_closes_the_producer_too(producers:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        KafkaStreamWriter(MAPPING, {}).write(killed())
+        KafkaStreamWriter(WritePlan(MAPPING, {})).write(killed())
     assert producers[0].closed == [0]
 
 
 def test_a_writer_shows_no_options() -> None:
-    writer = KafkaBatchWriter(MAPPING, {"sasl.jaas.config": Secret("hunter2"), "client.id": "c"})
+    writer = KafkaBatchWriter(WritePlan(MAPPING, {"sasl.jaas.config": Secret("hunter2"), "client.id": "c"}))
     assert "client.id" not in repr(writer)
     assert pickle.loads(pickle.dumps(writer)) == writer
 
@@ -270,7 +270,7 @@ def test_a_task_names_itself() -> None:
     assert str(Task(2, 0)) == "Spark partition 2, attempt 0"
 
 
-# --- files of certificates and keys -------------------------------------------------------------------------------------
+# --- garbage collection -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -287,56 +287,10 @@ def test_only_sparks_own_workers_spare_the_collector_what_is_loaded_and_once(
     if module is not None:
         monkeypatch.setitem(sys.modules, module, ModuleType(module))
     monkeypatch.setattr(gc, "freeze", lambda: done.append("frozen"))
-    writer.spare_collections.cache_clear()
+    writer.freeze_loaded_modules.cache_clear()
     try:
-        writer.spare_collections()
-        writer.spare_collections()
+        writer.freeze_loaded_modules()
+        writer.freeze_loaded_modules()
     finally:
-        writer.spare_collections.cache_clear()
+        writer.freeze_loaded_modules.cache_clear()
     assert len(done) == freezes
-
-
-def test_a_relative_path_that_is_not_here_names_a_file_that_was_sent_along(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here, sent = tmp_path / "here", tmp_path / "sent"
-    here.mkdir()
-    sent.mkdir()
-    (here / "ca.pem").touch()
-    (sent / "ca.pem").touch()
-    (sent / "me.pem").touch()
-    monkeypatch.chdir(here)
-    monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(sent))
-    options = {"ssl.truststore.location": "ca.pem", "ssl.keystore.location": "me.pem", "client.id": "me.pem"}
-    assert with_shipped_files(options) == options | {"ssl.keystore.location": str(sent / "me.pem")}
-    absolute = {"ssl.keystore.location": "/nowhere/me.pem"}
-    assert with_shipped_files(absolute) == absolute
-    with pytest.raises(ConfigError, match=r"ssl\.keystore\.location=you\.pem: there is no such file here, neither in") as raised:
-        with_shipped_files({"ssl.keystore.location": "you.pem"})
-    assert f"{here}" in raised.value.message
-    assert f"--files ({sent})" in raised.value.message
-
-
-def test_the_files_of_a_login_are_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A keytab is named inside of sasl.jaas.config, beside what is no file; what else stands there stays as it is."""
-    (tmp_path / "alice.keytab").touch()
-    monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(tmp_path))
-
-    def found(jaas: str) -> JaasEntry:
-        login = with_shipped_files({"sasl.jaas.config": Secret(jaas)})["sasl.jaas.config"]
-        assert isinstance(login, Secret)
-        read = parse_jaas(login.reveal())
-        assert isinstance(read, JaasEntry)
-        return read
-
-    module = "com.sun.security.auth.module.Krb5LoginModule"
-    read = found(f'{module} required useKeyTab=true keyTab="FILE:alice.keytab" principal="a\\"b@EXAMPLE.COM";')
-    assert (read.module, read.get("keyTab")) == (module, str(tmp_path / "alice.keytab"))
-    assert (read.get("useKeyTab"), read.get("principal")) == ("true", 'a"b@EXAMPLE.COM')
-    for other in ('Krb5LoginModule required keyTab="/etc/k";', 'PlainLoginModule required username="keyTab" keyTab="k";'):
-        assert found(other).get("keyTab") in ("/etc/k", "k")
-    assert found('Krb5LoginModule required ticketCache="KEYRING:persistent:0";').get("ticketCache") == "KEYRING:persistent:0"
-    with pytest.raises(ConfigError, match=r"sasl\.jaas\.config: keyTab=bob\.keytab: there is no such file here") as raised:
-        found('Krb5LoginModule required useKeyTab=true keyTab="bob.keytab" principal="hunter2";')
-    shown = traceback.TracebackException.from_exception(raised.value, capture_locals=True)
-    assert "hunter2" not in str([frame.locals for frame in shown.stack if frame.filename != __file__])

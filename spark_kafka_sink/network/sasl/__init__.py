@@ -1,12 +1,12 @@
-"""SASL mechanisms: each an exchange that computes messages and checks challenges, and knows no connection.
+"""SASL mechanisms. Each is an exchange that computes messages and checks challenges, and knows no connection.
 
-    login.py         what a mechanism is to the handshake; PLAIN
+    login.py         the interface of a mechanism; PLAIN
     scram.py         SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677, Kafka's delegation tokens)
     oauthbearer.py   OAUTHBEARER (RFC 7628): sends a token that tokens.py keeps and renews
-    token_sources.py where tokens come from: made here, a Python function, a file, AWS
-    token_endpoint.py   … or an OAuth server: client credentials (KIP-768), JWT bearer (KIP-1139)
+    token_sources.py tokens that are created here, or come from a Python function, a file or AWS
+    token_endpoint.py   tokens from an OAuth server: client credentials (KIP-768), JWT bearer (KIP-1139)
     kerberos.py      GSSAPI (RFC 4752), with python-gssapi
-    factory.py       the one that a configuration asks for
+    factory.py       the mechanism that a configuration names
 
 Law: a secret lives in Secret, SecretBytes or an object whose repr hides it, never in a local of a function that may raise.
 """

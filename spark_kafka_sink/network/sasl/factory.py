@@ -1,14 +1,16 @@
-"""The login that a configuration asks for. config/ has checked the options; what only shows here is what must be importable."""
+"""The login that a configuration names. config/ has checked the options; here it shows whether packages can be imported."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import partial
 from random import Random
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config import sasl as sasl_config
-from spark_kafka_sink.config.producer_config import ProducerConfig, Secret
-from spark_kafka_sink.config.sasl import JaasEntry
+from spark_kafka_sink.config.jaas import JaasEntry
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.network.sasl import token_endpoint
 from spark_kafka_sink.network.sasl.kerberos import GssapiLogin, load_gssapi
@@ -32,7 +34,7 @@ def login_of(config: ProducerConfig, clock: Clock, random: Random) -> Login:
     Raises:
         ConfigError: a package, a function or an option that the mechanism needs is missing.
     """
-    values = {name: getattr(config, name) for name in config.__slots__}
+    values = {each.name: getattr(config, each.name) for each in fields(config)}
     for problem in sasl_config.problems(values):
         raise ConfigError(problem)
     entry = sasl_config.read_entry(values)

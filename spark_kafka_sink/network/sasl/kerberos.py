@@ -1,9 +1,9 @@
 """GSSAPI: Kerberos tickets (RFC 4752), with the package `gssapi` and the machine's Kerberos library.
 
-The exchange has three parts: tokens until the security context stands; the broker's offer of security layers; our choice, which
-is none, as Kafka offers no other. Making a token may ask a Kerberos server for a ticket: that is work for background.py, and
-krb5.conf bounds it. Tickets come from the keytab of sasl.jaas.config, or from a ticket cache that something else keeps fresh.
-Law: with a keytab, tickets are kept in this process's memory, as Java keeps them: no cache of the user's is read or written.
+The exchange has three parts: tokens until the security context is established; the broker's offer of security layers; the
+client's choice, which is none, since Kafka offers no other. Creating a token may request a ticket from a Kerberos server, so a
+thread of background.py does it; krb5.conf limits the time. Tickets come from the keytab of sasl.jaas.config or a ticket cache.
+Law: with a keytab, tickets stay in this process's memory as in Java: the user's ticket cache is neither read nor written.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import os
 from functools import partial
 from typing import Any
 
-from spark_kafka_sink.config.producer_config import SecretBytes
-from spark_kafka_sink.config.sasl import JaasEntry, kerberos_file
+from spark_kafka_sink.config.jaas import JaasEntry, kerberos_file
+from spark_kafka_sink.config.secret import SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, printable
 from spark_kafka_sink.network.background import Background
 from spark_kafka_sink.network.sasl.login import Exchange, illegal_challenge
@@ -39,7 +39,7 @@ class GssapiLogin:
     """
     Args:
         service_name: of the brokers, the first part of their principals.
-        entry: principal, keytab or ticket cache, as Java's Krb5LoginModule has them; empty for the Kerberos library's own.
+        entry: principal, keytab or ticket cache, as in Java's Krb5LoginModule; empty for the Kerberos library's defaults.
         gssapi: the package.
 
     Raises:
@@ -86,7 +86,7 @@ class GssapiLogin:
         return gssapi.Credentials(name=name, mechs=[gssapi.MechType.kerberos], usage="initiate", **more)
 
     def _step(self, context: Any, challenge: bytes) -> tuple[SecretBytes, bool]:
-        """The next token, and whether the context stands: asking for that raises what went wrong in a step that had a token."""
+        """The next token, and whether the context is established. Reading the latter raises the error of a step with a token."""
         try:
             return SecretBytes(context.step(challenge) or b""), bool(context.complete)
         except self._gssapi.exceptions.GSSError as error:
@@ -94,7 +94,7 @@ class GssapiLogin:
         raise self._failed(problem)
 
     def _choose_layer(self, context: Any, challenge: bytes) -> SecretBytes:
-        """No layer, no buffer (RFC 4752, 3.1), and whom we want to be: ourselves."""
+        """No layer, no buffer (RFC 4752, 3.1), and the authorization identity: the initiator itself."""
         try:
             offer = context.unwrap(challenge).message
             if len(offer) == _OFFER_BYTES and offer[0] & _NO_LAYER:
@@ -103,14 +103,14 @@ class GssapiLogin:
         except self._gssapi.exceptions.GSSError as error:
             failure = self._failed(self._in_words(error))
         else:
-            failure = illegal_challenge("it does not offer to go on without a GSSAPI security layer")
+            failure = illegal_challenge("it does not offer to continue without a GSSAPI security layer")
         raise failure
 
     def _in_words(self, error: Any) -> str:
-        """The Kerberos library's words, kept for this thread alone, which name principals and hosts; and what to do."""
+        """The Kerberos library's message, which it keeps per thread and which names principals and hosts; and a remedy."""
         code = int(error.min_code) & 0xFFFF_FFFF
         words = ", ".join(error.get_all_statuses(error.min_code, False)) if code else str(error)
-        if code in _NO_TICKETS:  # the library looks into a keytab for the principal's key first, and says nothing of it
+        if code in _NO_TICKETS:  # also when the keytab lacks the principal's key
             remedy = _REMEDIES[_NO_KEY] if "client_keytab" in self._store else _GET_TICKETS
         else:
             remedy = _REMEDIES.get(code, "")
@@ -125,11 +125,11 @@ class GssapiLogin:
 
 
 def _credential_store(entry: JaasEntry) -> dict[str, str]:
-    """What the Kerberos library is told of it; empty: nothing. A keytab goes before a ticket cache, since it always suffices."""
+    """For the Kerberos library; empty for its defaults. A keytab takes precedence over a ticket cache."""
     keytab, cache = entry.get("keyTab"), entry.get("ticketCache")
     if keytab and entry.is_true("useKeyTab"):
         path = _readable("keyTab", keytab)
-        # One cache for all producers of this process that log in as the same principal: the library never drops one.
+        # One cache for all producers in this process with the same principal: the library never removes one.
         owner = hashlib.sha256(f"{os.path.abspath(path)}\0{entry.get('principal')}".encode()).hexdigest()[:16]
         return {"client_keytab": path, "ccache": f"MEMORY:pykafka-sink-{owner}"}
     if cache and entry.is_true("useTicketCache"):
@@ -150,9 +150,9 @@ def _readable(option: str, name: str) -> str:
     raise ConfigError(f"sasl.jaas.config: {option}={path} cannot be read: {problem}")
 
 
-# ---- what Kerberos says --------------------------------------------------------------------------------------------------------
+# ---- Kerberos errors -----------------------------------------------------------------------------------------------------------
 
-_KRB5 = 0x96C73A00  # where the codes of krb5.h begin, as GSSAPI hands them on; code 7 of RFC 4120 is the seventh after it
+_KRB5 = 0x96C73A00  # the first code of krb5.h as GSSAPI returns them; code 7 of RFC 4120 is this + 7
 _NO_TICKETS, _NO_KEY = (_KRB5 + 141, _KRB5 + 195), _KRB5 + 181
 _REMEDIES = {
     _KRB5 + 6: "is the principal in sasl.jaas.config right, with its realm?",
@@ -160,8 +160,8 @@ _REMEDIES = {
     " advertised? client.dns.lookup=resolve_canonical_bootstrap_servers_only helps with aliases",
     _KRB5 + 18: "the principal is locked or expired",
     _KRB5 + 23: "the principal's password has expired",
-    _KRB5 + 24: "the key in the keytab is not, or no longer, the principal's: export it anew",
-    _KRB5 + 31: "the key in the keytab is not, or no longer, the principal's: export it anew",
+    _KRB5 + 24: "the keytab holds a wrong or old key of the principal: export it again",
+    _KRB5 + 31: "the keytab holds a wrong or old key of the principal: export it again",
     _KRB5 + 32: "renew the tickets (kinit), or give keyTab and principal in sasl.jaas.config",
     _KRB5 + 37: "set the clocks of this machine and of the Kerberos server",
     _KRB5 + 154: "name its servers in krb5.conf (KRB5_CONFIG), on the driver and all executors",

@@ -1,16 +1,16 @@
-"""What a SASL mechanism is to the handshake, and the simplest of them, PLAIN (RFC 4616)."""
+"""The interface between a SASL mechanism and the handshake, and the simplest mechanism, PLAIN (RFC 4616)."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from typing import Any, Protocol
 
-from spark_kafka_sink.config.producer_config import Secret, SecretBytes
+from spark_kafka_sink.config.secret import Secret, SecretBytes
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.background import Background
 
-# Yields a message for the broker and is sent its challenge, or yields work that may block and is sent its result. It ends when
-# it has the broker's last word, and raises AuthenticationError when that is not what it must be.
+# Yields a message for the broker and receives its challenge, or yields work that may block and receives its result. It ends after
+# the broker's last message, and raises AuthenticationError if that is wrong.
 Exchange = Generator[SecretBytes | Background, Any, None]
 
 
@@ -19,21 +19,21 @@ class Login(Protocol):
 
     @property
     def mechanism(self) -> str:
-        """As brokers call it."""
+        """The name that brokers know."""
         ...
 
     @property
     def who(self) -> str:
-        """Whom it logs in, for errors: "user 'alice'"."""
+        """The user or principal, for errors: "user 'alice'"."""
         ...
 
     def start(self, host: str) -> Exchange:
-        """A new exchange with a broker that is reached as `host`."""
+        """A new exchange with the broker at `host`."""
         ...
 
 
 def illegal_challenge(what: str) -> AuthenticationError:
-    """For a broker that does not keep to the mechanism: it may not be the one it claims to be."""
+    """For a broker that violates the mechanism: it may not be the broker that it claims to be."""
     return AuthenticationError(
         f"the broker's part of the SASL exchange is wrong: {what}", condition="KAFKA_ILLEGAL_SASL_CHALLENGE"
     )

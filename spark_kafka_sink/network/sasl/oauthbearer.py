@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from spark_kafka_sink.config.producer_config import SecretBytes
+from spark_kafka_sink.config.secret import SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, printable
 from spark_kafka_sink.network.background import Background
 from spark_kafka_sink.network.sasl.login import Exchange
@@ -24,15 +24,15 @@ class OAuthBearerLogin:
     @property
     def who(self) -> str:
         name = self._tokens.principal_name
-        return "the bearer of a token" if name is None else f"token principal '{name}'"
+        return "the bearer of a token" if name is None else f"token principal '{printable(name)}'"
 
     def start(self, host: str) -> Exchange:  # noqa: ARG002 - Login's signature
         refusal = yield (yield Background(lambda: first_message(self._tokens.token())))
         if not refusal:
             return
-        yield SecretBytes(b"\x01")  # the refusal is only complete when we have asked for its end; brokers then send an error
+        yield SecretBytes(b"\x01")  # required by RFC 7628 before the broker ends the exchange with an error
         text = printable(refusal.decode("ascii", errors="replace"))
-        raise AuthenticationError(f"the broker refused the token: '{text}'", condition="KAFKA_SASL_AUTHENTICATION_FAILED")
+        raise AuthenticationError(f"the broker rejected the token: '{text}'", condition="KAFKA_SASL_AUTHENTICATION_FAILED")
 
 
 def first_message(token: OAuthBearerToken) -> SecretBytes:

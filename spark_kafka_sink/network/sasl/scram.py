@@ -1,9 +1,8 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512: both sides prove that they know the password, and neither tells it (RFC 5802, RFC 7677).
+"""SCRAM-SHA-256 and SCRAM-SHA-512: both sides prove that they know the password without sending it (RFC 5802, RFC 7677).
 
-The server is checked as closely as it checks us: its nonce must continue ours, its iteration count must neither weaken the
-proof nor keep us busy, and its signature must be right, or there is no connection.
-Names and passwords go as UTF-8 without SASLprep, as Kafka stores and sends them: with it, a password that SASLprep changes would
-never match.
+The client checks the server too: its nonce must continue the client's, its iteration count must neither weaken the proof nor take
+long to compute, and its signature must be right.
+Names and passwords are UTF-8 without SASLprep, as Kafka stores and sends them: a password that SASLprep changes would not match.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import re
 import secrets
 from typing import NamedTuple
 
-from spark_kafka_sink.config.producer_config import Secret, SecretBytes
+from spark_kafka_sink.config.secret import Secret, SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, printable
 from spark_kafka_sink.network.sasl.login import Exchange, illegal_challenge
 
@@ -37,7 +36,7 @@ class ServerFirst(NamedTuple):
 
 
 class ScramKeys:
-    """What a password comes to. Its repr shows nothing."""
+    """The keys derived from a password. Its repr shows nothing."""
 
     __slots__ = ("_client_key", "_hash", "_server_key")
 
@@ -58,7 +57,7 @@ class ScramKeys:
 
 
 class ScramLogin:
-    """Args: token_auth, the name and password are those of a delegation token (KIP-48); make_nonce, for tests."""
+    """Args: token_auth, name and password belong to a delegation token (KIP-48); nonce, for tests."""
 
     def __init__(self, mechanism: str, username: str, password: Secret, *, token_auth: bool = False, nonce: str = "") -> None:
         self.mechanism = mechanism
@@ -81,7 +80,7 @@ class ScramLogin:
 
 
 def read_server_first(challenge: bytes, client_nonce: str) -> ServerFirst:
-    """Raises AuthenticationError for anything that a client must not go on with."""
+    """Raises AuthenticationError if the client must not continue."""
     match = _SERVER_FIRST.fullmatch(_text(challenge))
     if match is None:
         raise illegal_challenge("the first message of SCRAM cannot be read")
@@ -99,7 +98,7 @@ def check_server_final(challenge: bytes, auth_message: bytes, keys: ScramKeys) -
         raise illegal_challenge("the last message of SCRAM cannot be read")
     if match["error"] is not None:
         raise AuthenticationError(
-            f"the broker refused the proof: '{printable(match['error'])}'", condition="KAFKA_SASL_AUTHENTICATION_FAILED"
+            f"the broker rejected the proof: '{printable(match['error'])}'", condition="KAFKA_SASL_AUTHENTICATION_FAILED"
         )
     if not keys.has_signed(auth_message, _bytes(match["signature"])):
         raise illegal_challenge("its signature is not that of a server that knows this user's password")

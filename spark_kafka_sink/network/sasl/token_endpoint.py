@@ -1,10 +1,10 @@
 """Tokens from an OAuth server: the client credentials flow (KIP-768) and the JWT bearer flow (KIP-1139).
 
-One POST per token, over https (config allows http for localhost only), with back-off between attempts, a bound for the answer and
-no redirects, which would carry the client's secret elsewhere. Blocks; runs on a thread of background.py.
-Laws: urllib's frames hold the secret in their locals, so no exception of it leaves this file, not even as a context. An attempt
-ends within sasl.login.connect.timeout.ms + sasl.login.read.timeout.ms, however slowly the server's bytes come in. No proxy sees a
-request: one over http goes to this machine directly, one over https through a tunnel (CONNECT).
+One POST per token, over https (config allows http for localhost only), with back-off between attempts, a limit for the answer's
+size and no redirects, which would send the client's secret elsewhere. Blocks; runs on a thread of background.py.
+Laws: urllib's frames have the secret in their locals, so none of its exceptions leaves this file, not even as a context. An
+attempt ends within sasl.login.connect.timeout.ms + sasl.login.read.timeout.ms, however slowly the server sends. No proxy can read
+a request: http is for this machine and uses none, https goes through a tunnel (CONNECT).
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener, getproxies
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.producer_config import ProducerConfig, Secret, SecretBytes
-from spark_kafka_sink.config.sasl import JaasEntry
-from spark_kafka_sink.errors import AuthenticationError, ConfigError
+from spark_kafka_sink.config.jaas import JaasEntry
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.secret import Secret, SecretBytes
+from spark_kafka_sink.errors import AuthenticationError, ConfigError, printable
 from spark_kafka_sink.network.background import outcome_within
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.sasl.token_sources import MAX_TOKEN_BYTES, read_secret_file
@@ -40,9 +41,8 @@ from spark_kafka_sink.network.ssl_context import client_context
 log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_MS = 10_000
-# Asking again brings the same answer.
+# Another attempt would get the same answer.
 _FINAL_STATUS = frozenset({400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 412, 413, 414, 415, 501, 505})
-_MAX_QUOTED = 300
 _JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
@@ -73,7 +73,7 @@ class Endpoint:
 
 
 def _tls(entry: JaasEntry) -> ssl.SSLContext:
-    """With the ssl.* options inside of the login module, as in Java: those of the brokers are for brokers."""
+    """With the ssl.* options inside the login module, as in Java: the ssl.* options of the producer are for brokers."""
     options = ProducerConfig.conceal(
         {f"ssl.{name}": value for name, value in entry.with_prefix("ssl.").items()}
         | {"bootstrap.servers": "none:1", "security.protocol": "SSL"}
@@ -86,7 +86,7 @@ def _tls(entry: JaasEntry) -> ssl.SSLContext:
 
 
 class Post(NamedTuple):
-    """What is sent. Shows nothing."""
+    """A request. Its repr shows nothing."""
 
     body: SecretBytes
     authorization: Secret | None
@@ -126,9 +126,9 @@ class _Failure(NamedTuple):
 
 
 def fetch_token(endpoint: Endpoint, make_post: Callable[[], Post], clock: Clock) -> OAuthBearerToken:
-    """Ask until there is a token, or the answer is final, or sasl.login.retry.backoff.max.ms have passed.
+    """Retry until there is a token, or the answer is final, or sasl.login.retry.backoff.max.ms have passed.
 
-    The last attempt may begin at the end of that time. Raises AuthenticationError, which quotes the server's refusal.
+    The last attempt may begin at the end of that time. Raises AuthenticationError, which quotes the server's error.
     """
     backoff = ExponentialBackoff(
         endpoint.retry_backoff_ms, max(endpoint.retry_backoff_max_ms, endpoint.retry_backoff_ms), Random()
@@ -144,7 +144,7 @@ def fetch_token(endpoint: Endpoint, make_post: Callable[[], Post], clock: Clock)
         if not outcome.may_retry or wait_ms <= 0:
             break
         log.warning(
-            "! attempt %d to get a token from %s failed: %s; again in %d ms", attempts, endpoint.url, outcome.text, wait_ms
+            "! attempt %d to get a token from %s failed: %s; retrying in %d ms", attempts, endpoint.url, outcome.text, wait_ms
         )
         _pause(clock, wait_ms)
     raise token_error(f"no token from {endpoint.url} after {attempts} attempt(s): {outcome.text}")
@@ -157,7 +157,7 @@ def _pause(clock: Clock, wait_ms: int) -> None:
 
 
 def _ask_once(endpoint: Endpoint, post: Post) -> OAuthBearerToken | _Failure:
-    """One attempt, on a thread that is left behind when its time is over: a name server can hold it where no time-out reaches."""
+    """One attempt, on a thread that is abandoned when its time is over: no time-out covers a DNS look-up that hangs."""
     timeout_ms = endpoint.connect_timeout_ms + endpoint.read_timeout_ms
     outcome = outcome_within(lambda: _ask(endpoint, post), timeout_ms)
     if outcome is None:
@@ -178,10 +178,10 @@ def _ask(endpoint: Endpoint, post: Post) -> OAuthBearerToken | _Failure:
     except (URLError, OSError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, URLError) else error
         is_final = isinstance(reason, ssl.SSLCertVerificationError)
-        return _Failure(f"{type(reason).__name__}: {reason}", not is_final)
+        return _Failure(f"{type(reason).__name__}: {printable(reason)}", not is_final)
     token = _access_token(answer)
     if token is None:
-        return _Failure("the answer holds no access_token", may_retry=False)
+        return _Failure("the answer has no access_token", may_retry=False)
     return token_from_jwt(token, sub_claim=endpoint.sub_claim, extensions=endpoint.extensions)
 
 
@@ -198,18 +198,18 @@ def _request(url: str, post: Post) -> Request:
 def _refusal(error: HTTPError) -> _Failure:
     try:
         body = json.loads(error.read(MAX_TOKEN_BYTES))
-        told = [str(body[key]) for key in ("error", "error_description") if key in body]
+        quoted = [str(body[key]) for key in ("error", "error_description") if key in body]
     except (OSError, http.client.HTTPException, ValueError, TypeError, RecursionError):
-        told = []
+        quoted = []
     return _Failure(
-        f"HTTP status {error.code} {': '.join(told)[:_MAX_QUOTED]}".rstrip(),
+        f"HTTP status {error.code} {printable(': '.join(quoted))}".rstrip(),
         error.code >= 400 and error.code not in _FINAL_STATUS,
     )
 
 
 def _access_token(answer: SecretBytes) -> Secret | None:
     try:
-        body = Secret(json.loads(answer))  # whatever it is, out of sight
+        body = Secret(json.loads(answer))  # hidden from tracebacks, whatever it is
     except (ValueError, RecursionError):
         return None
     value: Any = body.reveal()
@@ -225,7 +225,7 @@ def _opener(endpoint: Endpoint) -> Any:
     deadline = _Deadline(connect_s)
 
     class Response(http.client.HTTPResponse):
-        """Also of a proxy, to CONNECT."""
+        """Also the response of a proxy to CONNECT."""
 
         def __init__(self, sock: socket.socket, *args: Any, **more: Any) -> None:
             super().__init__(sock, *args, **more)
@@ -261,7 +261,7 @@ def _opener(endpoint: Endpoint) -> Any:
 
 
 class _Deadline:
-    """Of what is being done with a connection: real time, as it bounds sockets."""
+    """For the present step of a connection, in real time, since it limits sockets."""
 
     def __init__(self, seconds: float) -> None:
         self.set(seconds)
@@ -279,7 +279,7 @@ class _Deadline:
 
 
 class _TimedReader(io.RawIOBase):
-    """Reads a socket until a deadline. A time-out of the socket begins again with every byte that a server lets drip."""
+    """Reads a socket until a deadline. The socket's own time-out starts again with every byte that arrives."""
 
     def __init__(self, raw: io.RawIOBase, sock: socket.socket, deadline: _Deadline) -> None:
         self._raw = raw  # keeps the socket open when http.client closes it
@@ -312,7 +312,7 @@ def _proxies(url: str) -> dict[str, str]:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """A redirection is an answer like any other that is no token."""
+    """A redirect is an answer without a token."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -322,7 +322,7 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 def assertion_of(config: ProducerConfig, clock: Clock) -> Secret:
-    """The ready one of sasl.oauthbearer.assertion.file, or one that is signed here. Raises AuthenticationError."""
+    """The assertion in sasl.oauthbearer.assertion.file, or one that is signed here. Raises AuthenticationError."""
     if config.sasl_oauthbearer_assertion_file is not None:
         return read_secret_file(config.sasl_oauthbearer_assertion_file, "sasl.oauthbearer.assertion.file")
     option = "sasl.oauthbearer.assertion.private.key.file"
@@ -336,7 +336,7 @@ def assertion_of(config: ProducerConfig, clock: Clock) -> Secret:
 
 
 def assertion_claims(config: ProducerConfig, now_s: int) -> dict[str, object]:
-    """What the sasl.oauthbearer.assertion.claim.* options say."""
+    """The claims of the sasl.oauthbearer.assertion.claim.* options."""
     claims: dict[str, object] = {
         "iat": now_s,
         "exp": now_s + config.sasl_oauthbearer_assertion_claim_exp_seconds,
@@ -388,7 +388,7 @@ def _sign(signed: SecretBytes, key: Secret, passphrase: Secret | None, algorithm
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         problem = str(error)
     if loaded is None:
-        raise token_error(f"sasl.oauthbearer.assertion.private.key.file cannot be used: {problem[:_MAX_QUOTED]}")
+        raise token_error(f"sasl.oauthbearer.assertion.private.key.file cannot be used: {printable(problem)}")
     if algorithm == "RS256" and isinstance(loaded, rsa.RSAPrivateKey):
         return SecretBytes(loaded.sign(signed, padding.PKCS1v15(), SHA256()))
     if algorithm == "ES256" and isinstance(loaded, ec.EllipticCurvePrivateKey) and loaded.curve.name == "secp256r1":

@@ -1,7 +1,7 @@
-"""Where OAuth tokens come from when no server is asked for them: made here, a Python function, a file, AWS's signer.
+"""OAuth tokens that do not come from a token endpoint: created here, or from a Python function, a file, AWS's signer.
 
 Each source is a function without arguments that returns a token, may block, and raises AuthenticationError; it runs on a thread
-of background.py. A token endpoint is one more source, in token_endpoint.py.
+of background.py. token_endpoint.py is one more source.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from urllib.parse import unquote, urlsplit
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.dotted_names import load_callable
-from spark_kafka_sink.config.producer_config import ProducerConfig, Secret, SecretBytes
-from spark_kafka_sink.config.sasl import JaasEntry
-from spark_kafka_sink.errors import ConfigError, KafkaError
+from spark_kafka_sink.config.jaas import JaasEntry
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.secret import Secret, SecretBytes
+from spark_kafka_sink.errors import ConfigError, KafkaError, printable
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, token_error, token_from_jwt
 
 Source = Callable[[], OAuthBearerToken]
@@ -30,7 +31,7 @@ MAX_TOKEN_BYTES = 1 << 20
 
 
 def unsecured_token(entry: JaasEntry, clock: Clock) -> OAuthBearerToken:
-    """An unsigned JWT from the unsecuredLogin* options of the login module, as Kafka's unsecured handler makes it."""
+    """An unsigned JWT from the unsecuredLogin* options of the login module, as Kafka's unsecured handler creates it."""
     principal_claim = entry.get("unsecuredLoginPrincipalClaimName") or "sub"
     claims = unsecured_claims(entry, clock.wall_ms() / 1000)
     if not claims.get(principal_claim):
@@ -40,7 +41,7 @@ def unsecured_token(entry: JaasEntry, clock: Clock) -> OAuthBearerToken:
 
 
 def unsecured_claims(entry: JaasEntry, now_s: float) -> dict[str, object]:
-    """Raises AuthenticationError for a number that is none, and for claims that are not to be set."""
+    """Raises AuthenticationError for an option that is not a number, and for claims that must not be set."""
     claims: dict[str, object] = {"iat": now_s, "exp": now_s + _number(entry.get("unsecuredLoginLifetimeSeconds") or "3600")}
     convert: dict[str, Callable[[str], object]] = {"String": str, "Number": _number, "List": _listed}
     for kind, read in convert.items():
@@ -55,7 +56,7 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise token_error("an unsecuredLogin… option of sasl.jaas.config that must be a number is none") from None
+        raise token_error("an unsecuredLogin… option of sasl.jaas.config must be a number, and is not") from None
 
 
 def _listed(text: str) -> list[str]:
@@ -74,16 +75,16 @@ def find_callback(name: str) -> Callable[[Mapping[str, str]], Any]:
     """The function that sasl.login.callback.handler.class names, as `package.module.function` or `package.module:function`.
 
     Raises:
-        ConfigError: it cannot be loaded here, or not be called.
+        ConfigError: it cannot be imported here, or cannot be called.
     """
     return load_callable("sasl.login.callback.handler.class", name.replace(":", "."))
 
 
 def token_of_callback(callback: Callable[[Mapping[str, str]], Any], entry: JaasEntry) -> OAuthBearerToken:
-    """What the function makes of the login module's options.
+    """Call the function with the login module's options.
 
-    It returns the token as str (its expiry is read from it when it is a JWT), or (token, expiry in seconds since 1970), or an
-    OAuthBearerToken. An exception of it fails the login; its text is shown, so it must hold no secret.
+    It returns the token as str (a JWT contains its expiry), or (token, expiry in seconds since 1970), or an OAuthBearerToken.
+    If it raises, the login fails; the text of the exception is shown, so it must not contain a secret.
     """
     returned = _Returned(callback(entry.with_prefix("")))
     extensions = entry.with_prefix("extension_")
@@ -101,7 +102,7 @@ def token_of_callback(callback: Callable[[Mapping[str, str]], Any], entry: JaasE
 
 
 class _Returned:
-    """Holds what a callback returned, out of sight."""
+    """Hides what a callback returned from tracebacks."""
 
     __slots__ = ("value",)
 
@@ -123,7 +124,7 @@ class _Returned:
 
 
 def token_in_file(url: str, sub_claim: str) -> OAuthBearerToken:
-    """The token in a file:///… that something else keeps fresh; read again whenever a token is needed."""
+    """The token in a file:///… that another program renews; read again whenever a token is needed."""
     return token_from_jwt(
         read_secret_file(unquote(urlsplit(url).path), "sasl.oauthbearer.token.endpoint.url"), sub_claim=sub_claim
     )
@@ -132,13 +133,13 @@ def token_in_file(url: str, sub_claim: str) -> OAuthBearerToken:
 def read_secret_file(path: str, option: str) -> Secret:
     """A file's text, trimmed. Raises AuthenticationError when it cannot be read, is empty or too large."""
     try:
-        with open(path, "rb") as file:  # not by the size that it tells: /dev/zero has none
+        with open(path, "rb") as file:  # the size is not checked before: that of /dev/zero is 0
             content = SecretBytes(file.read(MAX_TOKEN_BYTES + 1))
         if len(content) > MAX_TOKEN_BYTES:
             raise token_error(f"{option}: {path} is larger than {MAX_TOKEN_BYTES} bytes")
         text = Secret(content.decode("utf-8").strip())
     except UnicodeDecodeError:
-        problem = "it is no text"
+        problem = "it is not text"
     except OSError as error:
         problem = error.strerror or str(error)
     else:
@@ -154,16 +155,16 @@ _AWS_HOST = re.compile(r"\.kafka(?:-serverless)?\.(?P<region>[a-z]{2}(?:-[a-z]+)
 
 
 def aws_region(config: ProducerConfig, environment: Mapping[str, str]) -> str | None:
-    """Of the cluster: as its host names say, else as AWS_REGION or AWS_DEFAULT_REGION do."""
+    """The cluster's region: from its host names, else from AWS_REGION or AWS_DEFAULT_REGION."""
     found = next((match for host, _ in config.bootstrap_servers if (match := _AWS_HOST.search(host))), None)
     return found["region"] if found else environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
 
 
 def aws_source(config: ProducerConfig, entry: JaasEntry) -> Source:
-    """Tokens of AWS's official signer, for the mechanism that MSK offers to others than Java.
+    """Tokens of AWS's official signer, for the mechanism that MSK offers to clients other than Java.
 
     Raises:
-        ConfigError: the signer is not installed, or the region cannot be told.
+        ConfigError: the signer is not installed, or the region is not known.
     """
     try:
         signer = importlib.import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
@@ -174,7 +175,7 @@ def aws_source(config: ProducerConfig, entry: JaasEntry) -> Source:
         ) from error
     region = aws_region(config, os.environ)
     if region is None:
-        raise ConfigError("the AWS region is not known: bootstrap.servers does not tell it, and AWS_REGION is not set")
+        raise ConfigError("the AWS region is not known: it is not in bootstrap.servers, and AWS_REGION is not set")
     return lambda: _aws_token(signer, region, entry)
 
 
@@ -193,5 +194,5 @@ def _aws_token(signer: Any, region: str, entry: JaasEntry) -> OAuthBearerToken:
     except KafkaError:
         raise
     except Exception as error:  # noqa: BLE001 - botocore's errors have no common base here
-        problem = f"{type(error).__name__}: {error}"
+        problem = f"{type(error).__name__}: {printable(error)}"
     raise token_error(f"AWS gave no token for region {region}: {problem}")

@@ -1,7 +1,7 @@
-"""OAuth tokens: what they are, and one that is kept and renewed before it expires.
+"""OAuth tokens, and a cache for one token that renews it before it expires.
 
-A token is fetched when a connection needs one, and again when the next connection or re-authentication comes after its time:
-there is no thread that renews tokens nobody uses. Where fetching fails while the old token is still good, the old one serves.
+A token is fetched when a connection needs one, and renewed when a later connection or re-authentication finds it due: no thread
+renews tokens that are not used. If fetching fails while the old token is valid, the old one is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.producer_config import ProducerConfig, Secret
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
 
 log = logging.getLogger(__name__)
@@ -27,10 +28,10 @@ log = logging.getLogger(__name__)
 class OAuthBearerToken:
     """
     Args:
-        value: the token; a str is wrapped as a Secret.
-        lifetime_ms: when it expires, in milliseconds since 1970; None: not known, it is used for one login only.
-        principal_name: whom it names, for errors.
-        start_time_ms: since when it is good; None: since it was fetched.
+        value: the token; a str is wrapped in a Secret.
+        lifetime_ms: when it expires, in milliseconds since 1970; None: unknown, the token is used for one login only.
+        principal_name: the user or service that the token is for; for errors.
+        start_time_ms: since when it is valid; None: since it was fetched.
         extensions: of the SASL exchange (KIP-342).
     """
 
@@ -52,7 +53,7 @@ def token_error(text: str) -> AuthenticationError:
 
 
 def token_from_jwt(value: Secret, *, sub_claim: str = "sub", extensions: Mapping[str, str] | None = None) -> OAuthBearerToken:
-    """A token whose expiry and principal are read from it, unverified, when it is a JWT. It is the broker that verifies."""
+    """A token; if it is a JWT, with the expiry and principal in it, unverified. The broker verifies the token."""
     claims = _claims(value)
     return OAuthBearerToken(
         value,
@@ -64,7 +65,7 @@ def token_from_jwt(value: Secret, *, sub_claim: str = "sub", extensions: Mapping
 
 
 def _claims(value: Secret) -> dict[str, Any]:
-    """Empty for a token that is no JWT."""
+    """Empty for a token that is not a JWT."""
     try:
         payload = Secret(value.reveal().split(".")[1])
         claims = json.loads(base64.urlsafe_b64decode(payload.reveal() + "=" * (-len(payload.reveal()) % 4)))
@@ -97,7 +98,7 @@ class RefreshWindow(NamedTuple):
         )
 
     def refresh_at_ms(self, token: OAuthBearerToken, now_ms: int, random: Random) -> int:
-        """When a token that was fetched at `now_ms` is to be renewed; as Kafka's ExpiringCredentialRefreshingLogin has it."""
+        """When to renew a token that was fetched at `now_ms`; as in Kafka's ExpiringCredentialRefreshingLogin."""
         if token.lifetime_ms is None:
             return now_ms
         part = self.factor + self.jitter * random.random()
@@ -108,20 +109,20 @@ class RefreshWindow(NamedTuple):
         return max(min(proposed_ms, token.lifetime_ms - self.buffer_ms), now_ms + self.min_period_ms)
 
 
-_HANGS_AFTER_WAITS = 2  # a fetch that takes this many times `wait_ms` is given up, and another one may begin
-_MAX_HANGING = 4  # fetches that were given up and whose threads have not come back
+_HANGS_AFTER_WAITS = 2  # after this many times `wait_ms`, another fetch may begin
+_MAX_HANGING = 4  # fetches that take longer than that
 
 
 class TokenCache:
     """Any thread. The times of tokens are wall time.
 
-    One fetch serves all callers that wait for it. It runs without the lock, so that a fetch that hangs holds up nobody who can do
-    without it: while the old token is good, it is handed out.
+    One fetch serves all callers that wait for it. It runs without the lock: while it hangs, callers get the old token as long as
+    that is valid.
 
     Args:
-        fetch: gives a token; blocks, and raises KafkaError. It may be a user's function, which cannot be interrupted.
+        fetch: returns a token; blocks, and raises KafkaError. It may be a user's function, which cannot be interrupted.
         window: when to renew.
-        wait_ms: how long one caller waits for another's fetch.
+        wait_ms: how long a caller waits for another caller's fetch.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class TokenCache:
         self._refresh_at_ms = 0
         self._latest_fetch: object | None = None  # the one to wait for, while it runs
         self._began_ms = 0  # of the latest fetch, by the monotonic clock
-        self._running = 0  # fetches, those included that were given up
+        self._running = 0  # fetches, including those that hang
 
     @property
     def principal_name(self) -> str | None:
@@ -146,7 +147,7 @@ class TokenCache:
         return None if token is None else token.principal_name
 
     def token(self) -> OAuthBearerToken:
-        """The token to log in with. Blocks while there is none and one is fetched. Raises AuthenticationError."""
+        """The token to log in with. Blocks while a token is fetched, unless there is a valid one. Raises AuthenticationError."""
         with self._changed:
             token = self._token_or_wait_locked()
             if token is not None:
@@ -164,7 +165,7 @@ class TokenCache:
                 self._changed.notify_all()
 
     def _token_or_wait_locked(self) -> OAuthBearerToken | None:
-        """None: the caller is to fetch one."""
+        """None if the caller has to fetch one."""
         deadline_ms = self._clock.now_ms() + self._wait_ms
         while True:
             wall_ms, now_ms = self._clock.wall_ms(), self._clock.now_ms()
@@ -189,7 +190,7 @@ class TokenCache:
                 old = self._token
             if old is None or not _is_good(old, began_wall_ms):
                 raise
-            log.warning("! an OAuth token could not be renewed, the old one serves on until it expires: %s", error)
+            log.warning("! an OAuth token could not be renewed, the old one is used until it expires: %s", error)
             return old
         now_ms = self._clock.wall_ms()
         if token.lifetime_ms is not None and token.lifetime_ms <= now_ms:
@@ -200,5 +201,5 @@ class TokenCache:
 
 
 def _is_good(token: OAuthBearerToken | None, wall_ms: int) -> bool:
-    """Whether it serves on while no new one is there."""
+    """Whether it can be used while there is no new one."""
     return token is not None and token.lifetime_ms is not None and token.lifetime_ms > wall_ms

@@ -1,1 +1,1 @@
-"""The rows that wait to be sent: where each row of a slice goes, the batches, their queues and their memory."""
+"""The rows that wait to be sent: their batches, the queues of these batches, and their memory. Enter at record_accumulator.py."""

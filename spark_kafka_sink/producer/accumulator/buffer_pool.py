@@ -1,11 +1,10 @@
 """Bounded memory for batches that wait to be sent.
 
-Hands out blocks of one size, so that a batch grows block by block and 300 partitions with few rows each do not exhaust
-the pool. Records that come in one large piece bring memory of their own, which is charged for in blocks. Memory goes to
-callers in the order they asked, so a large request cannot starve behind small ones. Knows nothing of batches or partitions:
-RecordAccumulator asks, and gives back when a batch is done.
-An interrupt (Ctrl-C) is raised in Python where a function is called or returns. Memory therefore changes hands in statements that
-call nothing, between objects that somebody holds already: wherever an interrupt comes, each block has exactly one holder.
+Hands out blocks of one size: a batch grows block by block, so 300 partitions with few rows each do not exhaust the pool. Large
+pieces of records stay in memory of their own, for which the pool charges a number of blocks. Callers get memory in the order in
+which they asked, so a large request cannot starve behind small ones. The pool knows nothing of batches or partitions.
+An interrupt (Ctrl-C) is raised in Python where a function is called or returns. Memory is therefore passed on in statements that
+call nothing, between objects that exist already: wherever an interrupt occurs, each block has exactly one holder.
 Invariant, whenever the lock is free: blocks free + not made + handed out + charged == total blocks.
 """
 
@@ -22,16 +21,16 @@ from spark_kafka_sink.metrics import Stat
 MAX_BLOCK_SIZE = 16 * 1024
 MIN_BLOCK_SIZE = 1024  # below this, the bookkeeping of a block would cost more than its bytes
 
-# Whoever waits is woken when a quarter of the pool is free, so that rows are laid out and encoded by the thousand, not batch by
-# batch as memory trickles in; the Sender has three quarters to go on with meanwhile. Soon he will do with less: most of the pool
-# may be held by batches for a broker that is away.
+# A caller that waits is first woken when a quarter of the pool is free. So it lays out and encodes thousands of rows, not single
+# batches as they come back, while the Sender sends the other three quarters. After PATIENCE_MS it is woken as soon as it can get
+# what it needs: batches for a broker that is down may hold most of the pool.
 WORTH_WAKING_SHARE = 4
 PATIENCE_MS = 100
 
 
 @dataclass(slots=True)
 class PoolMemory:
-    """What somebody has of a pool: blocks, and a charge, counted in blocks, for memory of his own."""
+    """Memory of a pool that a batch or a caller holds: blocks, and a charge, counted in blocks, for memory of its own."""
 
     blocks: list[bytearray] = field(default_factory=list)
     charged: int = 0
@@ -40,13 +39,13 @@ class PoolMemory:
         return len(self.blocks) + self.charged
 
     def add(self, more: PoolMemory) -> None:
-        """Take over all that `more` has; nothing is left of it."""
+        """Move all that `more` has to this."""
         self.blocks += more.blocks
         self.charged += more.charged
         more.blocks, more.charged = [], 0
 
     def take(self, block_count: int, charge: int) -> PoolMemory:
-        """Hand over so much of it."""
+        """Move this many blocks, and this charge, to a new object, and return that."""
         left = len(self.blocks) - block_count
         taken = PoolMemory(self.blocks[left:], charge)
         del self.blocks[left:]
@@ -54,7 +53,7 @@ class PoolMemory:
         return taken
 
     def reduced_to_charge(self, charge: int) -> tuple[PoolMemory, PoolMemory]:
-        """A charge of so much, at most of all that this has, and the rest of it. This itself stays as it is.
+        """A charge of this size, or of all that this has if that is less, and the rest. Does not change this.
 
         What is charged already is used first, then blocks, whose bytes are no longer needed.
         """
@@ -67,7 +66,7 @@ class PoolMemory:
 @dataclass(slots=True, eq=False)
 class _Turn:
     condition: threading.Condition
-    block_count: int  # wake when so many are free
+    block_count: int  # wake the caller when so many are free
 
 
 class BufferPool:
@@ -85,14 +84,14 @@ class BufferPool:
         self._clock = clock
         self._lock = threading.Lock()  # guards all fields below
         self._free: list[bytearray] = []  # made once and given back; the last one back is the first out (still in cache)
-        # Made when needed, so that a small write stays small. Charges are taken from here. After an overdraft it is below 0
-        # until as much has been given back.
+        # Blocks are made when they are needed, so that a small write takes little memory. Charges are taken from here. An
+        # overdraft makes it negative, until as much has been given back.
         self._unmade = self.total_blocks
-        self._waiters: deque[_Turn] = deque()  # oldest first; the head takes what it needs, the rest wait
+        self._waiters: deque[_Turn] = deque()  # oldest first; only the head may take memory
         self._closed = False
         self._ended_by: KafkaError | None = None
         self.waits = Stat()  # ns that callers have waited, for metrics
-        self.exhausted = Stat()  # waits that ran out of time, for metrics
+        self.exhausted = Stat()  # waits that timed out, for metrics
 
     def blocks_for(self, size_bytes: int) -> int:
         return -(-size_bytes // self.block_size)
@@ -100,9 +99,9 @@ class BufferPool:
     def try_allocate(
         self, block_count: int, *, charge: int = 0, into: PoolMemory | None = None, ahead: bool = False
     ) -> PoolMemory | None:
-        """As allocate, if there is so much now and nobody has been waiting longer, else None; never blocks.
+        """As allocate, but never blocks: returns None if there is too little now, or if other callers are waiting.
 
-        `ahead` overtakes those who wait: for one who has a charge already, and gives it back right afterwards.
+        `ahead` ignores waiting callers: for a caller that has a charge already, and gives it back right afterwards.
         """
         memory = PoolMemory() if into is None else into
         with self._lock:
@@ -112,14 +111,14 @@ class BufferPool:
         return memory
 
     def allocate(self, block_count: int, max_block_ms: int, *, charge: int = 0, into: PoolMemory | None = None) -> PoolMemory:
-        """Blocks, and leave to use memory of one's own, of the size of `charge` blocks.
+        """Hand out blocks, and charge for memory of the caller's own as large as `charge` blocks.
 
-        Waits at most `max_block_ms` for others to give theirs back. With `into` the memory is added to what the caller has
-        there, so that it is his even if he is interrupted before this returns.
+        Waits at most `max_block_ms` for memory that is given back. With `into` the memory is added to what the caller has there,
+        so that the caller has it even if it is interrupted before this returns.
 
         Raises:
-            RecordTooLargeError: more than the whole pool is asked for; waiting would never help.
-            KafkaTimeoutError: the time ran out; nothing is kept.
+            RecordTooLargeError: the request is larger than the whole pool.
+            KafkaTimeoutError: there was not enough memory in time; nothing is handed out.
             ProducerClosedError: the pool was closed before or while waiting.
         """
         memory = PoolMemory() if into is None else into
@@ -159,26 +158,26 @@ class BufferPool:
                 self._check_open_locked()
         finally:
             try:
-                self._waiters.remove(turn)  # first: nobody gets memory behind one who waits no longer
+                self._waiters.remove(turn)  # first: a turn left behind would block all later ones
             finally:
-                self._wake_next_locked()  # whatever is left, or is not taken, belongs to the next in line once the lock is free
+                self._wake_next_locked()  # the next caller may take what is left
             self.waits.record(self._clock.now_ns() - started_ns)
 
     def overdraw(self, charge: int, into: PoolMemory) -> None:
-        """A charge beyond the total, at once: for records that were charged for when they were gathered.
+        """Charge at once, even beyond the total: for records that were charged for when they were gathered.
 
-        Encoded they take no more memory than that, but a charge is counted in whole blocks for each batch: it is the rounding
-        that is overdrawn, and what interceptors have added. Nobody is given any memory until so much has come back.
+        Encoded they take no more memory than that, but the charge of each batch is rounded up to whole blocks: the overdraft is
+        this rounding, and what interceptors have added. No memory is handed out until as much has been given back.
         """
         with self._lock:
-            let_go = min(len(self._free), max(0, charge - self._unmade))
-            # Nothing is called from here on.
-            del self._free[:let_go]
-            self._unmade -= charge - let_go
+            dropped = min(len(self._free), max(0, charge - self._unmade))
+            # No calls from here on.
+            del self._free[:dropped]
+            self._unmade -= charge - dropped
             into.charged += charge
 
     def deallocate(self, memory: PoolMemory) -> None:
-        """Give blocks back and end a charge; nothing is left of it. The caller vouches that no request refers to the memory."""
+        """Give back blocks and a charge; `memory` is empty afterwards. No request may refer to the memory any more."""
         with self._lock:
             self._free += memory.blocks
             self._unmade += memory.charged
@@ -186,21 +185,21 @@ class BufferPool:
             self._wake_next_locked()
 
     def reduce_charge(self, memory: PoolMemory, by: int) -> None:
-        """End a part of a charge."""
+        """Give back a part of a charge."""
         with self._lock:
             self._unmade += by
             memory.charged -= by
             self._wake_next_locked()
 
     def release_free(self, keep_bytes: int) -> None:
-        """Let go of free blocks beyond `keep_bytes`; they are made anew when they are needed again."""
+        """Drop free blocks beyond `keep_bytes`. New ones are made when they are needed."""
         with self._lock:
             kept = min(len(self._free), keep_bytes // self.block_size)
             self._unmade += len(self._free) - kept
             del self._free[kept:]
 
     def close(self, ended_by: KafkaError | None = None) -> None:
-        """Fail all waiters and all later allocations; giving back stays possible. `ended_by`: why, if nobody asked for it."""
+        """Fail all waiting and later allocations, with `ended_by` or else ProducerClosedError. Memory can still be given back."""
         with self._lock:
             self._closed = True
             self._ended_by = ended_by
@@ -208,7 +207,7 @@ class BufferPool:
                 turn.condition.notify()
 
     def queued(self) -> int:
-        """How many callers wait for memory. Read without the lock: one moment's answer is as good as the next."""
+        """How many callers wait for memory. Read without the lock: the number may change at any time anyway."""
         return len(self._waiters)
 
     @property
@@ -228,11 +227,11 @@ class BufferPool:
         recycled = self._free[kept:]
         fresh = [bytearray(self.block_size) for _ in range(block_count - len(recycled))]  # may raise MemoryError
         unmade = self._unmade - len(fresh)
-        let_go = max(0, charge - unmade)  # free blocks whose memory makes room for the caller's
-        # Nothing is called from here on.
+        dropped = max(0, charge - unmade)  # free blocks to drop, because the caller's memory replaces theirs
+        # No calls from here on.
         del self._free[kept:]
-        del self._free[:let_go]
-        self._unmade = unmade - charge + let_go
+        del self._free[:dropped]
+        self._unmade = unmade - charge + dropped
         into.blocks += recycled + fresh
         into.charged += charge
 

@@ -1,7 +1,7 @@
-"""What became of the rows that a caller handed over.
+"""The outcome of the rows that a caller has sent.
 
-One Delivery per send_columns call, however many batches its rows went into: no object per row. Batches report to it by
-Part; it knows nothing of batches. Completed by the Sender thread, awaited by callers.
+There is one Delivery per send_columns call, however many batches its rows are in, and no object per row. A batch reports the
+outcome of a Part, its rows of one call. The Sender thread completes a Delivery, callers wait for it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, for_keeping, 
 from spark_kafka_sink.producer import forks
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
-UNKNOWN_OFFSET = -1  # acknowledged, but the broker did not say where: acks=0, or a duplicate older than its memory
+UNKNOWN_OFFSET = -1  # acknowledged without an offset: acks=0, or a duplicate of a batch that the broker no longer remembers
 
 
 class OffsetRange(NamedTuple):
-    """What one write put into one topic-partition. Offsets are -1 where the broker did not tell them."""
+    """What one write put into one topic-partition. Offsets that the broker did not return are -1."""
 
     first: int
     last: int
@@ -31,7 +31,7 @@ class OffsetRange(NamedTuple):
     bytes: int
 
     def merge(self, other: OffsetRange) -> OffsetRange:
-        """Both as one range; an unknown offset does not hide a known one."""
+        """Both ranges as one. A known offset takes precedence over an unknown one."""
         known = [offset for offset in (self.first, other.first) if offset != UNKNOWN_OFFSET]
         return OffsetRange(
             min(known, default=UNKNOWN_OFFSET), max(self.last, other.last), self.rows + other.rows, self.bytes + other.bytes
@@ -39,7 +39,10 @@ class OffsetRange(NamedTuple):
 
 
 class RecordsOwner(Protocol):
-    """Whoever wants to hear what became of a Part."""
+    """What batches report outcomes to: a Delivery, or a chunk of single records.
+
+    `acknowledge` and `fail` are called for rows in a batch, `abandon` for rows that got into none.
+    """
 
     def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None: ...
 
@@ -50,10 +53,10 @@ class RecordsOwner(Protocol):
 
 @dataclass(slots=True)
 class Part:
-    """A run of rows of one call that lies in one batch.
+    """Rows of one call that are next to each other in one batch.
 
-    `rows` are the rows' positions in the caller's chunk and `sizes` their encoded sizes, both in the order in which they
-    lie in the batch: what a split or a record-level error needs to find a row again, at 8 bytes a row.
+    `rows` are their positions in the caller's chunk and `sizes` their encoded sizes, both in the order of the batch: what a split
+    or a record-level error needs to find a row again, at 8 bytes per row.
     """
 
     owner: RecordsOwner
@@ -70,17 +73,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class RowFailure:
-    """Rows of one batch that failed together. Positions are those in the caller's chunk."""
+    """Rows of one batch that failed together. Rows are named by their positions in the caller's chunk."""
 
     rows: npt.NDArray[np.int32]
     error: KafkaError
-    topic_partition: TopicPartition | None  # None: they never came into a batch
-    blamed: Mapping[int, KafkaError]  # the rows among them that the broker refuses for their own sake (KIP-467), and why
-    rows_are_named: bool  # the broker said which rows of the batch are to blame: the others may be sent again
+    topic_partition: TopicPartition | None  # None: they were in no batch
+    blamed: Mapping[int, KafkaError]  # the rows among them that the broker rejects as invalid (KIP-467), and why
+    rows_are_named: bool  # the broker said which rows of the batch are invalid: the others may be sent again
 
 
 class Delivery:
-    """The handle that `send_columns` returns: counts rows until each is acknowledged or failed.
+    """What `send_columns` returns: counts rows until each is settled, that is acknowledged or failed.
 
     All attributes may be read at any time from any thread; `result` waits.
     """
@@ -103,8 +106,8 @@ class Delivery:
     def result(self, timeout_ms: int | None = None) -> Delivery:
         """Wait until every row is settled, and return self.
 
-        Blocks until then, which `delivery.timeout.ms` bounds once the rows are in batches; or at most `timeout_ms`.
-        Raises the first row's error, or KafkaTimeoutError after `timeout_ms`.
+        Blocks at most `timeout_ms`, if given. Rows in batches are settled within `delivery.timeout.ms`.
+        Raises the error of the rows that failed first, or KafkaTimeoutError after `timeout_ms`.
         """
         if not forks.is_forked(self._generation):
             self._await_settled(timeout_ms)
@@ -125,7 +128,7 @@ class Delivery:
                 self._clock.wait(self._condition, remaining_ms)
 
     def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
-        del log_append_time_ms  # of interest to single records only
+        del log_append_time_ms  # only single records report timestamps
         first = UNKNOWN_OFFSET if base_offset == UNKNOWN_OFFSET else base_offset + part.first_delta
         last = UNKNOWN_OFFSET if first == UNKNOWN_OFFSET else first + part.row_count - 1
         with self._condition:
@@ -135,7 +138,7 @@ class Delivery:
             self._settle_locked()
 
     def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        """Fail all rows of a part; `record_errors` maps positions in the batch to the rows that are to blame (KIP-467)."""
+        """Fail all rows of a part. `record_errors` maps positions in the batch to the errors of invalid rows (KIP-467)."""
         blamed = {
             int(part.rows[index - part.first_delta]): found
             for index, found in sorted(record_errors.items())
@@ -147,7 +150,7 @@ class Delivery:
         self._fail(RowFailure(part.rows, for_keeping(error), part.topic_partition, blamed, rows_are_named=bool(record_errors)))
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
-        """Fail rows that never came into a batch."""
+        """Fail rows that got into no batch."""
         self._fail(RowFailure(rows, for_keeping(error), None, {}, rows_are_named=False))
 
     def _fail(self, failure: RowFailure) -> None:
@@ -165,7 +168,7 @@ class Delivery:
 
 
 def _at_row(error: KafkaError, topic_partition: TopicPartition, row: int) -> KafkaError:
-    """The same error with the row's place in front."""
+    """The same error, its message preceded by the row's position."""
     found = fresh_copy(error)
     where = "" if error.message.startswith(f"{topic_partition} ") else f", {topic_partition}"
     found.message = f"row {row} of this chunk{where}: {error.message}"

@@ -1,7 +1,6 @@
-"""Chooses partitions for the rows that name none and have no key, and keeps the sticky partitioner informed of queue lengths.
+"""Chooses partitions for the rows that name none and have no key, and gives the sticky partitioner the queues' lengths.
 
-The partitioners themselves are in producer/partitioner.py; this knows which partitions are available to them, and which topic
-needs which.
+The partitioners are in producer/partitioner.py. This module keeps those of each topic, and knows the available partitions.
 """
 
 from __future__ import annotations
@@ -13,14 +12,15 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from spark_kafka_sink.config.producer_config import ROUND_ROBIN, ProducerConfig
+from spark_kafka_sink.config.dotted_names import ROUND_ROBIN
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.batch_compressor import BatchCompressor
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueues
 from spark_kafka_sink.producer.accumulator.sorted_slice import LEAST_OVERHEAD
 from spark_kafka_sink.producer.partitioner import RoundRobinPartitioner, StickyPartitioner
 
-# What queue lengths depend on: cluster, slow nodes, and two counters, one of which changes whenever the length of a queue does.
+# What queue lengths depend on: the cluster, slow nodes, and two counters. Whenever a queue's length changes, one of them does.
 LoadState: TypeAlias = tuple[Cluster, frozenset[int], int, int]
 
 

@@ -1,7 +1,6 @@
 """The queue of batches of one topic-partition, and the queues of all of them.
 
-Callers append batches at the tail of a queue, the Sender drains them from its head. What a batch is worth, and when it is sent,
-others decide.
+Callers append batches at the tail of a queue, the Sender drains them from its head. drainer.py decides when.
 """
 
 from __future__ import annotations

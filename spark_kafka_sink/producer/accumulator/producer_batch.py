@@ -228,8 +228,8 @@ class ProducerBatch:
     def finish(self, compression: Compression) -> PoolMemory:
         """Make the records section, compressed if that makes it smaller; returns `surplus`, the memory that this saves.
 
-        Incompressible records stay uncompressed, and the attributes say so: every consumer accepts that, and nobody has to
-        decompress them.
+        Incompressible records are sent uncompressed, and the attributes say so. Every consumer accepts that, and saves the
+        decompression.
         """
         if self.body:
             return PoolMemory()
@@ -420,7 +420,7 @@ class ProducerBatch:
             try:
                 tell(part)
             except Exception:
-                logger.exception("! %s: the owner of %d rows failed when it was told their outcome", self, part.row_count)
+                logger.exception("! %s: the owner of %d rows raised when it got their outcome", self, part.row_count)
             except BaseException as error:  # noqa: BLE001 - raised below
                 ended_by = ended_by or error
         if ended_by is not None:

@@ -1,12 +1,12 @@
-"""The rows that wait to be sent: callers append slices of columns, the Sender drains batches.
+"""The rows that wait to be sent: callers append slices of columns, the Sender drains batches. Kafka's class of this name.
 
-This is the front of the package: it puts the parts together, and says for each method which thread calls it. Appending is a slice
-sorted by partition (sorted_slice.py), laid out into batches (slice_layout.py) and encoded (slice_writer.py): work per partition
-and per batch is Python, work per row is not. Sending is the choice of batches in drainer.py.
+RecordAccumulator puts the parts of this package together for KafkaProducer, RecordGatherer and the Sender. To append a slice, it
+sorts the rows by partition (sorted_slice.py), reserves room for them in batches (slice_layout.py) and encodes them
+(slice_writer.py). Work per partition and per batch is Python, work per row is not. drainer.py decides which batches are sent.
 
-Law: nobody waits for memory while holding a reservation. A batch with a reservation is not drained, so the memory that it holds
-could never come back. A slice that finds the pool empty fills what it has reserved so far, and only then waits. A slice of
-gathered records is prepaid and never waits.
+Law: no thread waits for memory while it holds a reservation. A batch with a reservation is not drained, so its memory could never
+come back. If the pool is empty, an append encodes the rows that have room, and only then waits. A slice of gathered records is
+prepaid and never waits.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RecordAccumulator:
         clock: for linger, back-off and expiry.
         sequencer: the TransactionManager, or None without idempotence.
         random: for sticky partitions and back-off jitter; seeded by tests.
-        on_abandoned: called with topic and number of the rows that got into no batch, before their owner is told.
+        on_abandoned: called with topic and number of rows that got into no batch, before their owner's `abandon`.
         is_transactional: whether new batches belong to a transaction.
     """
 
@@ -106,7 +106,7 @@ class RecordAccumulator:
             columns: one slice, a few MiB at most unless a single row is larger; at least one row.
             partitions: int32[n], where each row goes.
             rows: int32[n], the row's position in the caller's chunk.
-            owner: is told the outcome of every row, also of those that get into no batch because this raises.
+            owner: gets the outcome of every row, also of those that get into no batch because this raises.
             max_block_ms: how long each wait for memory may be.
             created_ms: since when the rows wait; now, if not given.
             prepaid: a charge for these rows that the caller has; with it they never wait. What is left of it stays the caller's.

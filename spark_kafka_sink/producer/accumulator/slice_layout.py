@@ -2,7 +2,7 @@
 
 Sizes come first (sorted_slice.py): they decide where a run of rows is cut into batches. Then each piece gets memory and a
 reservation, under which slice_writer.py encodes it. Runs on callers' threads. Holds a queue's lock only to make a reservation,
-and never waits for memory: it stops and says how much it wants.
+and never waits for memory: it stops, and `memory_wanted` is what it lacks.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class _Place:
 class SliceLayout:
     """Reserves room for the rows of a sorted slice, run by run (a run: the slice's rows of one partition).
 
-    The first call measures all runs at once against the batches that are open now, which settles the runs that fit. What is left
-    goes batch by batch: runs that do not fit, and runs whose batch was drained or filled by another thread meanwhile.
+    The first call of `reserve` measures all runs together against the batches that are open then: enough for the runs that fit.
+    Runs that do not fit are laid out batch by batch. So are runs whose batch another thread has drained or filled since.
 
     Args:
         created_ms: for new batches; None: the time at which each is made.
@@ -155,7 +155,7 @@ class SliceLayout:
             self._guesses = self._guess_all_runs()
         guesses = self._guesses
         wanted = [place.memory for place in guesses.values()]
-        # For all runs at once, if the pool has so much.
+        # For all runs at once, if the pool has enough.
         self._fill_stock(MemoryWanted(sum(each.blocks for each in wanted), sum(each.charge for each in wanted)))
         try:
             while not self.done:

@@ -1,7 +1,7 @@
 """The rows of a slice in partition order, and how many of them fit into a batch: sizes only, nothing is encoded yet.
 
-The size of a record follows from the lengths of its key and value and from its deltas, which depend on its place in a batch. So
-each question here states where the rows would begin, and its answer leaves their deltas and sizes in the slice's columns.
+The size of a record depends on the lengths of its key and value, and on its deltas, and these on its place in a batch. So the
+`fit…` methods take the place of the first row. They write deltas and sizes of the rows into the columns of the slice.
 """
 
 from __future__ import annotations

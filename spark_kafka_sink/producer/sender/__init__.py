@@ -1,1 +1,1 @@
-"""The Sender thread: the loop, the fates of batches, who the producer is to the brokers, and its sequence numbers."""
+"""The Sender thread: its rounds, its requests, the fates of batches, producer id and sequence numbers. Begin at sender.py."""

@@ -1,9 +1,9 @@
-"""What becomes of a batch: after an answer, after delivery.timeout.ms, or when the producer gives up on it.
+"""What becomes of a batch: it succeeds, fails, is retried or split, after an answer, an expiry or an abort.
 
-retry.decide chooses; BatchFates applies. It tells the batch's owners, the accumulator, the numbering and the metrics.
-Sender thread only.
+retry.decide decides about answers; BatchFates applies the decision to the batch's owners, the accumulator, the
+TransactionManager and the metrics. Sender thread only.
 Laws: a batch's memory is given back only when no request refers to it any more, whether the batch is done or not (KAFKA-19012).
-A batch that is taken out of its queue is settled or queued again, whatever is raised meanwhile.
+A batch that was taken out of its queue is settled or queued again, whatever is raised meanwhile.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class BatchFates:
             batch.in_doubt |= error.persisted is not Persisted.NO  # an answer says nothing of the attempts before
         try:
             if batch.is_done:
-                self._settle_late_answer(batch, decision, answer)
+                self._settle_late_answer(batch, decision)
             else:
                 self._apply(batch, decision, error, answer, now_ms)
         except Exception as raised:
@@ -113,10 +113,10 @@ class BatchFates:
             log_start_offset=answer.log_start_offset,
         )
 
-    def _settle_late_answer(self, batch: ProducerBatch, decision: Decision, answer: PartitionProduceResponse) -> None:
-        """The answer for a batch that expired in flight. Its rows have failed already; only the numbering learns from it."""
+    def _settle_late_answer(self, batch: ProducerBatch, decision: Decision) -> None:
+        """The answer for a batch that expired in flight. Its rows have failed already; only the sequences change."""
         if self._transactions is not None and decision is Decision.COMPLETE:
-            self._transactions.batch_completed(batch, answer.base_offset)
+            self._transactions.batch_completed(batch)
         self._accumulator.deallocate(batch)
 
     def _apply(
@@ -144,7 +144,7 @@ class BatchFates:
     def _split(self, batch: ProducerBatch) -> None:
         logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)
         self._metrics.splits.record(1)
-        # An earlier attempt of unknown outcome was as large: the broker did not write it either. The children are in no doubt.
+        # An earlier attempt was as large, so the broker did not write it either: the children are certainly not in the log.
         children = self._accumulator.split_and_reenqueue(batch)
         if self._transactions is not None:
             self._transactions.replace_in_flight(batch, children)
@@ -153,7 +153,7 @@ class BatchFates:
 
     def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
         if self._transactions is not None:
-            self._transactions.batch_completed(batch, answer.base_offset)
+            self._transactions.batch_completed(batch)
         # A duplicate that the broker no longer remembers is a success with an unknown offset.
         base_offset = -1 if answer.error_code else answer.base_offset
         try:
@@ -169,7 +169,7 @@ class BatchFates:
             where += f", attempt {batch.attempts + 1}, retries={self._config.retries} or delivery.timeout.ms exhausted"
         return error.error(where, answer.error_message)
 
-    # FAILURES
+    # FAILURE
 
     def fail(
         self,
@@ -187,13 +187,13 @@ class BatchFates:
             if self._transactions is not None:
                 self._transactions.batch_failed(batch, error)
             if batch.in_flight or batch.reservations:
-                # Its memory is in use, but flush() need not wait for an answer that nobody is waiting for.
+                # Its memory is still in use, but flush() need not wait for it: its rows have failed.
                 self._accumulator.remove_incomplete(batch)
             else:
                 self._accumulator.deallocate(batch)
 
     def give_up(self, batch: ProducerBatch, error: KafkaError) -> None:
-        """Fail a batch by the client's own decision. Never raises: the batches after it must fail too."""
+        """Fail a batch by the client's own decision. Never raises, so that the batches after it fail too."""
         with self._failures.contained(batch):
             self.fail(batch, error, final_state=FinalState.ABORTED)
 
@@ -209,14 +209,14 @@ def idempotent_write_denied(where: str) -> KafkaError:
     )
 
 
-# What a broker says of the batch with one of these errors, it says of its records.
+# With these errors the broker rejects the records, not only the batch.
 _OF_RECORDS = (Errors.MESSAGE_TOO_LARGE, Errors.RECORD_LIST_TOO_LARGE, Errors.INVALID_RECORD, Errors.INVALID_TIMESTAMP)
 
 
 def _record_errors(
     failure: KafkaError, error: ErrorCode, answer: PartitionProduceResponse, record_count: int
 ) -> dict[int, KafkaError]:
-    """The rows that the broker blames, by offset delta (KIP-467). Only a single one shares the batch's error for certain."""
+    """Errors of the rows that the broker names, by offset delta (KIP-467). The batch's own error fits only a single one."""
     if record_count == 1 and error in _OF_RECORDS and not answer.record_errors:
         return {0: failure}
     condition = failure.condition if len(answer.record_errors) == 1 else "KAFKA_INVALID_RECORD"

@@ -1,8 +1,8 @@
-"""What happens when code raises on the Sender thread: in one step, in a whole round, or so that the thread ends.
+"""What happens when code raises on the Sender thread.
 
-An Exception in a step is logged, and the next step follows (`contained`). An Exception in a round is followed by a back-off and
-another round, until no round has worked for delivery.timeout.ms. Anything that is no Exception (SystemExit of a callback that
-calls sys.exit(), KeyboardInterrupt) ends the thread. Sender thread only, except `fatal` and `error`, which callers read.
+An Exception in one step is logged, and the next step follows (`contained`). After an Exception in a round the Sender backs off
+and runs the next one, until no round has worked for delivery.timeout.ms. Other exceptions (SystemExit of a callback that calls
+sys.exit(), KeyboardInterrupt) end the thread. Sender thread only, except `fatal` and `error`, which callers read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MIN_BACKOFF_MS = 50  # however small retry.backoff.ms is: each round that fails 
 class SenderFailures:
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
-        self.fatal: BaseException | None = None  # what ended the thread before close(), or is about to end it
+        self.fatal: BaseException | None = None  # ended the thread before close(), or will after this round
         self.last_round: Exception | None = None  # from the latest round; None if that round worked
         self._failing_since_ms: int | None = None  # when the first of the latest failed rounds failed
         self._failed_rounds = 0  # since then
@@ -61,7 +61,7 @@ class SenderFailures:
         return backoff_ms
 
     def error(self) -> KafkaError | None:
-        """What callers get after the thread has ended by a failure, as a new exception each time. Any thread."""
+        """`fatal` for callers, as a new exception each time. Any thread."""
         if self.fatal is None:
             return None
         error = KafkaError(f"The producer's sender thread failed: {self.fatal!r}", condition="KAFKA_INTERNAL_ERROR")

@@ -1,6 +1,6 @@
-"""Produce requests: from batches to a request for one node, and from its answer to one answer for each batch.
+"""Produce requests: makes one of the batches for a node, and reads its answer batch by batch.
 
-BatchFates decides what an answer means. Sender thread only.
+BatchFates applies the answers. Sender thread only.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from uuid import UUID
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.network.cluster import Cluster, Node
+from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
-from spark_kafka_sink.network.network_client import ClientRequest, ClientResponse
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.sender.batch_fates import BatchFates
@@ -116,7 +116,7 @@ class ProduceRequests:
     # ANSWERS
 
     def _handle_response(self, batches: list[ProducerBatch], names: dict[UUID, str], response: ClientResponse) -> None:
-        """Raises nothing: the client has other answers of the same poll to call back for."""
+        """Never raises: the client has other answers of the same poll to deliver."""
         now_ms = self._clock.now_ms()
         node = response.request.node_id
         for batch in batches:
@@ -152,9 +152,7 @@ class ProduceRequests:
         moved = {
             topic_partition: LeaderAndEpoch(answer.current_leader.leader_id, answer.current_leader.leader_epoch)
             for topic_partition, answer in answers.items()
-            if answer.error_code in _MOVED
-            and answer.current_leader.leader_id >= 0
-            and answer.current_leader.leader_epoch >= 0
+            if answer.error_code in _MOVED and answer.current_leader.leader_id >= 0 and answer.current_leader.leader_epoch >= 0
         }
         if moved:
             nodes = [Node(each.node_id, each.host, each.port, each.rack) for each in message.node_endpoints]
@@ -162,12 +160,12 @@ class ProduceRequests:
 
 
 def _answer(batch: ProducerBatch, error: ErrorCode, text: str | None) -> PartitionProduceResponse:
-    """What stands for an answer that did not come."""
+    """What is used instead of an answer that did not come."""
     return PartitionProduceResponse(index=batch.topic_partition.partition, error_code=error.number, error_message=text)
 
 
 def _error_without_message(response: ClientResponse) -> tuple[ErrorCode, str | None]:
-    """What a missing answer means: with acks=0 success, else that the connection was lost, or that nothing was sent."""
+    """What a missing answer means: success with acks=0, else a lost connection or a request that could not be sent."""
     node = response.request.node_id
     if response.error is not None and not response.disconnected:
         return Errors.UNSUPPORTED_VERSION, response.error.message

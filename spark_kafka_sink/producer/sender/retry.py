@@ -1,7 +1,7 @@
-"""What becomes of a batch after an answer: one pure table, a row for each error that has a rule of its own.
+"""What to do with a batch after an answer: one pure table, with a row for each error that has its own rule.
 
-Errors without a row follow their `retriable` flag in protocol/error_codes.py. The Sender applies the decision; nothing here
-has an effect. Sources: Kafka's Sender.completeBatch and TransactionManager.canRetry; KIP-360 for the epoch bumps.
+Other errors follow their `retriable` flag in protocol/error_codes.py. BatchFates applies the decision; nothing here has an
+effect. Sources: Kafka's Sender.completeBatch and TransactionManager.canRetry; KIP-360 for the epoch bumps.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class Decision(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The facts that decide. Sequence facts are those of an idempotent producer and default to the plain one's."""
+    """The facts that decide. Those about sequences are of an idempotent producer; the defaults fit any other."""
 
     record_count: int
-    may_retry: bool  # attempts are left, delivery.timeout.ms has not run out, and nobody failed the batch meanwhile
-    done: bool = False  # failed by the client already (expired in flight)
+    may_retry: bool  # attempts are left, delivery.timeout.ms has not run out, and the batch has not failed meanwhile
+    done: bool = False  # it has failed already, as it expired in flight
     idempotent: bool = False
     transactional: bool = False  # no epoch is bumped within a transaction: the transaction is aborted
     sequence_was_reset: bool = False
     is_first: bool = True  # no batch of the partition with a lower sequence is being sent or retried
     is_next: bool = True  # its sequence directly follows the last acknowledged one
-    unresolved: bool = False  # a batch of the partition was given up: its sequences may be missing in the log
+    unresolved: bool = False  # a batch of the partition has failed: its sequences may be missing in the log
     log_start_offset: int = -1
 
 
@@ -57,19 +57,19 @@ def _too_large(attempt: Attempt) -> Decision:
 
 
 def _unknown_producer(attempt: Attempt) -> Decision:
-    """The broker forgot this producer, as its last records there were deleted: it accepts a new epoch's first sequence."""
+    """The broker has no state of this producer, because its records were deleted. It accepts sequence 0 of a new epoch."""
     if not attempt.idempotent:
         return Decision.FAIL
     if attempt.log_start_offset == -1 or attempt.sequence_was_reset or not attempt.is_first:
-        return Decision.RETRY  # the broker could not tell why; it was numbered anew already; or the first one decides
+        return Decision.RETRY  # the broker does not know why; or it was renumbered already; or the first batch decides
     return Decision.RETRY_IN_NEW_EPOCH
 
 
 def _out_of_order(attempt: Attempt) -> Decision:
-    """A gap before this batch: of an earlier one in flight that is being retried too, or a real one.
+    """A gap before this batch: an earlier batch in flight is being retried too, or the gap is real.
 
-    For the first batch in flight the gap is real. The broker has neither it nor any batch behind it, so that all of them can
-    go again under a new epoch.
+    For the first batch in flight the gap is real. The broker has neither this batch nor any behind it, so all of them can be
+    sent again in a new epoch.
     """
     if not attempt.idempotent:
         return Decision.FAIL
@@ -86,11 +86,11 @@ def _always(decision: Decision) -> Callable[[Attempt], Decision]:
 
 _RULES: dict[ErrorCode, Callable[[Attempt], Decision]] = {
     Errors.NONE: _always(Decision.COMPLETE),
-    Errors.DUPLICATE_SEQUENCE_NUMBER: _always(Decision.COMPLETE),  # written by an earlier attempt, too long ago for its offset
+    Errors.DUPLICATE_SEQUENCE_NUMBER: _always(Decision.COMPLETE),  # an earlier attempt wrote it; its offset is unknown
     Errors.MESSAGE_TOO_LARGE: _too_large,
     Errors.UNKNOWN_PRODUCER_ID: _unknown_producer,
     Errors.OUT_OF_ORDER_SEQUENCE_NUMBER: _out_of_order,
-    Errors.CLUSTER_AUTHORIZATION_FAILED: _always(Decision.FATAL),  # no IDEMPOTENT_WRITE: no batch will fare better
+    Errors.CLUSTER_AUTHORIZATION_FAILED: _always(Decision.FATAL),  # no IDEMPOTENT_WRITE: every batch would fail
     Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _always(Decision.FATAL),
     Errors.PRODUCER_FENCED: _always(Decision.FATAL),
     Errors.UNSUPPORTED_VERSION: _always(Decision.FATAL),

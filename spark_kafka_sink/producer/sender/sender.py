@@ -21,8 +21,9 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.producer.accumulator.drainer import ReadyCheckResult
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.accumulator.record_accumulator import ReadyCheckResult, RecordAccumulator
+from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.batch_fates import BatchFates
@@ -75,9 +76,9 @@ class Sender:
         """The thread's body. Ends after close() when everything queued is settled, or at once when forced.
 
         An Exception in a round, MemoryError too, is logged, and the next round follows after a back-off like that of retries.
-        Rows still expire meanwhile. After delivery.timeout.ms without a round that works the Sender gives up and ends.
-        Anything that is no Exception ends it after the round in which it was raised. All rows that are left then fail with an
-        error that names the cause, and so do later calls.
+        Rows still expire meanwhile. After delivery.timeout.ms without a round that works the Sender ends. SystemExit and
+        KeyboardInterrupt end it after the round. All rows that are left then fail with an error that names the cause, and so
+        do later calls.
         """
         logger.debug("= sender started")
         try:
@@ -148,7 +149,7 @@ class Sender:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended the thread before close(), or is about to end it."""
+        """What ended the thread before close(), or will after this round."""
         return self._failures.fatal
 
     def failure_error(self) -> KafkaError | None:
@@ -214,7 +215,7 @@ class Sender:
                 chunk.abandon_all(error)
 
     def _prepare_producer(self, now_ms: int) -> None:
-        """Resolve sequences, bump the epoch, ask for a producer id: what draining needs to be done before it."""
+        """Before draining: resolve sequences, bump the epoch, request a producer id."""
         if self._transactions is not None:
             self._transactions.maybe_resolve()
             self._transactions.maybe_bump_epoch()
@@ -262,7 +263,7 @@ class Sender:
             return 0  # there may be more for the same nodes
         if nodes:
             # Ready, yet nothing was drained: a caller has begun to write into the batch, and wakes the poll when it is done.
-            # Look again after a while all the same: ready() stops measuring delays at a node that it has found ready.
+            # Still look again after a while, because ready() stops measuring delays at a node that it has found ready.
             timeout_ms = min(timeout_ms, self._config.retry_backoff_ms)
         return max(0, timeout_ms)
 
@@ -285,10 +286,10 @@ class Sender:
         return nodes, delay_ms
 
     def _fail_if_refused(self, result: ReadyCheckResult, cluster: Cluster) -> None:
-        """Fail batches now whose leader rejects our login, or whose certificate we reject: waiting does not help them.
+        """Fail batches whose leader rejects the login, or has a certificate that is not trusted, without waiting longer.
 
-        Batches without a leader fail too when no broker is left to ask for it. Batches that are in flight, or wait for
-        another broker, go on: they may be written, and a retried Spark task would write them twice.
+        Batches without a leader fail too when every broker is like that. Batches that are in flight, or wait for another
+        broker, go on: they may be written, and a retried Spark task would write them twice.
         Rows that are sent later make a new attempt to log in.
         """
         refused: dict[int | None, AuthenticationError | None] = {node: self._client.refusal(node) for node in result.ready_nodes}

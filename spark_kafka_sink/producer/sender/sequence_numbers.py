@@ -1,7 +1,8 @@
-"""Sequence numbers per topic-partition: what was given out, what is in flight, what was acknowledged.
+"""Sequence numbers per topic-partition: which were assigned, are in flight, were acknowledged.
 
-Kafka's TxnPartitionMap. Sender thread only. Law: a sequence is given to a batch at its first drain and stays with it through
-every retry, because an earlier attempt may have landed; only an epoch bump starts a partition again at 0.
+Kafka's TxnPartitionMap. Sender thread only.
+Law: a batch gets its sequence at its first drain and keeps it through every retry, because an earlier attempt may have been
+written. Only a new epoch starts a partition again at 0.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.records.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 NO_LAST_ACKED_SEQUENCE = -1
-NO_LAST_ACKED_OFFSET = -1
-HALF_RANGE = 2**30  # of two sequences less than this apart, the one ahead is the later one, also across the wrap-around
+HALF_RANGE = 2**30  # two sequences are less than this apart, so the order is known across the wrap-around too
 
 
 class ProducerIdAndEpoch(NamedTuple):
@@ -35,18 +35,16 @@ NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 class PartitionSequences:
-    """One partition's entry."""
+    """The entry of one partition."""
 
-    def __init__(self, topic_partition: TopicPartition) -> None:
-        self.topic_partition = topic_partition
-        self.producer = NO_PRODUCER  # under which the numbers below were given out
+    def __init__(self) -> None:
+        self.producer = NO_PRODUCER  # the id and epoch of the sequences below
         self.next_sequence = 0
         self.last_acked_sequence = NO_LAST_ACKED_SEQUENCE
-        self.last_acked_offset = NO_LAST_ACKED_OFFSET
-        self.in_flight: list[ProducerBatch] = []  # given a sequence and not yet done, oldest first
+        self.in_flight: list[ProducerBatch] = []  # batches that have a sequence and are not done, in sequence order
 
     def add_in_flight(self, batch: ProducerBatch) -> None:
-        """Batches come in sequence order, except for the children of a split; numbers that wrapped to 0 follow the highest."""
+        """Batches arrive in sequence order, except the children of a split. Sequences that wrapped to 0 follow the highest."""
         first = self.in_flight[0].base_sequence if self.in_flight else batch.base_sequence
         insort(self.in_flight, batch, key=lambda each: (each.base_sequence - first + HALF_RANGE) & MAX_SEQUENCE)
 
@@ -59,20 +57,19 @@ class PartitionSequences:
         self.next_sequence = increment_sequence(sequence, record_count)
         return sequence
 
-    def acknowledge(self, last_sequence: int, last_offset: int) -> None:
+    def acknowledge(self, last_sequence: int) -> None:
         ahead = (last_sequence - self.last_acked_sequence) & MAX_SEQUENCE
         if self.last_acked_sequence == NO_LAST_ACKED_SEQUENCE or 0 < ahead < HALF_RANGE:
             self.last_acked_sequence = last_sequence
-        self.last_acked_offset = max(self.last_acked_offset, last_offset)
 
     def is_next(self, sequence: int) -> bool:
-        """Whether `sequence` directly follows what was acknowledged last."""
+        """Whether `sequence` directly follows the last acknowledged one."""
         if self.last_acked_sequence == NO_LAST_ACKED_SEQUENCE:
             return sequence == 0
         return sequence == increment_sequence(self.last_acked_sequence, 1)
 
     def start_at_beginning(self, producer: ProducerIdAndEpoch) -> None:
-        """Number everything in flight anew from 0 under a new epoch, in the order it was."""
+        """Renumber everything in flight from 0 under a new epoch, in the same order."""
         self.producer = producer
         self.next_sequence = 0
         self.last_acked_sequence = NO_LAST_ACKED_SEQUENCE
@@ -81,7 +78,7 @@ class PartitionSequences:
 
 
 class SequenceNumbers:
-    """All partitions' entries, made when first asked for."""
+    """The entries of all partitions. An entry is made when it is first read."""
 
     def __init__(self) -> None:
         self._partitions: dict[TopicPartition, PartitionSequences] = {}
@@ -89,8 +86,5 @@ class SequenceNumbers:
     def __getitem__(self, topic_partition: TopicPartition) -> PartitionSequences:
         entry = self._partitions.get(topic_partition)
         if entry is None:
-            entry = self._partitions[topic_partition] = PartitionSequences(topic_partition)
+            entry = self._partitions[topic_partition] = PartitionSequences()
         return entry
-
-    def forget(self, topic_partition: TopicPartition) -> None:
-        self._partitions.pop(topic_partition, None)

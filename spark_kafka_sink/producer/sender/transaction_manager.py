@@ -1,13 +1,13 @@
-"""Who this producer is to the brokers: its id and epoch, and what that means for the numbering of batches.
+"""The producer's id and epoch, and how batches get their sequence numbers.
 
-The idempotent half of Kafka's TransactionManager (transactions will stand on it). Sender thread only, except `fatal_error`,
-which callers read. It decides and remembers; the Sender sends. Numbers themselves are kept in sequence_numbers.py.
-Law: a batch is numbered anew only if it is surely not in the log. A broker knows a batch by its epoch and sequences: one that
-may have been written goes again under its old ones, which the broker acknowledges if it has it.
+The idempotent half of Kafka's TransactionManager; a transactional one overrides the hooks. It decides and keeps state, the Sender
+sends, sequence_numbers.py counts. Sender thread only, except `fatal_error`, which callers read.
+Law: a batch is renumbered only if it is certainly not in the log. A broker recognizes a batch by its epoch and sequence: a batch
+that may have been written is sent again with the old ones, and the broker acknowledges it if it has it.
 
     UNINITIALIZED ──request──▶ INITIALIZING ──id received──▶ READY
           ▲                        │                           │
-          └──retriable error───────┴──epoch exhausted──────────┘       FATAL_ERROR is reachable from each, and final
+          └──retriable error───────┴──epoch exhausted──────────┘       FATAL_ERROR is reachable from each state, and final
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ NEXT = {  # an absent entry is the error; FATAL_ERROR is reachable from every st
 
 
 class TransactionManager:
-    # Of Produce requests. A transactional producer has values of its own.
+    # For Produce requests; a transactional producer overrides them.
     transactional_id: str | None = None
     produce_version_cap: int | None = None  # the newest version to use; None: the newest that the node knows
 
@@ -68,8 +68,8 @@ class TransactionManager:
         self.producer = NO_PRODUCER
         self.fatal_error: KafkaError | None = None
         self.sequences = SequenceNumbers()
-        self._unresolved: set[TopicPartition] = set()  # a batch that had its number was given up: there may be a gap
-        self._to_rewrite: set[TopicPartition] = set()  # partitions whose in-flight batches are numbered anew under a new epoch
+        self._unresolved: set[TopicPartition] = set()  # partitions where a numbered batch failed: there may be a gap
+        self._to_rewrite: set[TopicPartition] = set()  # partitions whose batches in flight get new sequences in a new epoch
 
     def transition_to(self, target: State) -> None:
         if target is not State.FATAL_ERROR and target not in NEXT[self.state]:
@@ -78,7 +78,7 @@ class TransactionManager:
         self.state = target
 
     def become_fatal(self, error: KafkaError) -> None:
-        """No batch is sent from here on; the Sender fails them all with `error`, and callers get it at their next call."""
+        """Send no more batches. The Sender fails all of them with `error`, and callers get it at their next call."""
         if self.fatal_error is None:
             self.fatal_error = error
             self.transition_to(State.FATAL_ERROR)
@@ -143,14 +143,14 @@ class TransactionManager:
         self.maybe_bump_epoch()
 
     def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
-        """Number a partition's batches in flight anew. None of them is in the log, except that answers may still be due."""
+        """Renumber a partition's batches in flight. None of them is in the log, unless its answer is still due."""
         self._to_rewrite.add(topic_partition)
 
     def maybe_bump_epoch(self) -> None:
-        """Carry out a bump that was asked for: a purely local step, the broker learns of it by the next batch (KIP-360).
+        """Carry out a requested bump. The step is local: the broker learns the epoch from the next batch (KIP-360).
 
-        A partition that asked for it is numbered anew as soon as no request with a batch of it is out; the others keep the old
-        epoch until what they have in flight is done, and start anew at their next drain (`assign_sequence`).
+        A partition that needs it is renumbered as soon as no request contains a batch of it. The other partitions keep the
+        old epoch until their batches in flight are done, and restart at 0 at their next drain (`assign_sequence`).
         """
         ready = [each for each in self._to_rewrite if not any(batch.in_flight for batch in self.sequences[each].in_flight)]
         if not ready or self.state is not State.READY:
@@ -163,7 +163,7 @@ class TransactionManager:
 
     def _begin_epoch(self) -> None:
         if self.producer.epoch == MAX_EPOCH:
-            self.producer = NO_PRODUCER  # a new id is fetched; what is to be numbered anew waits for it
+            self.producer = NO_PRODUCER  # a new id is requested; batches to be renumbered wait for it
             self.transition_to(State.UNINITIALIZED)
         else:
             self.producer = ProducerIdAndEpoch(self.producer.producer_id, self.producer.epoch + 1)
@@ -177,20 +177,21 @@ class TransactionManager:
     # DRAIN
 
     def must_stop_draining(self, first: ProducerBatch) -> bool:
-        """Whether the batch at the head of a queue has to wait for others of its partition."""
+        """Whether the batch at the head of a queue must wait for other batches of its partition."""
         if not self.producer.is_valid:
             return True
         if first.topic_partition in self._to_rewrite:
-            return True  # it gets another number, or has to follow those that do
+            return True  # it will be renumbered, or must follow batches that will be
         entry = self.sequences[first.topic_partition]
         if first.has_sequence:
-            # A batch that has its number already is being retried. Only the lowest one in flight may go: others would be refused.
+            # A batch that has its sequence is being retried. Only the lowest one in flight may go; a broker rejects the others.
             return bool(entry.in_flight) and entry.in_flight[0] is not first
         if entry.in_flight and entry.producer != self.producer:
             return True  # a new epoch's batch 0 must not overtake batches of the old epoch
         if entry.in_flight and entry.last_acked_sequence == NO_LAST_ACKED_SEQUENCE and not self.first_sequence_is_checked:
-            # A broker that does not know the producer takes any first sequence. Were batch 0 refused and batch 1 accepted, batch
-            # 0 would be out of order for ever: so the second goes when the first is acknowledged, once per partition and epoch.
+            # A broker that does not know the producer accepts any first sequence. If it rejected batch 0 and accepted batch 1,
+            # batch 0 would stay out of order for ever. So the second batch waits until the first is acknowledged, once per
+            # partition and epoch.
             return True
         return first.topic_partition in self._unresolved
 
@@ -200,7 +201,7 @@ class TransactionManager:
         return False
 
     def assign_sequence(self, batch: ProducerBatch) -> None:
-        """Give a batch its number at its first drain, and track it. A batch that has one keeps it."""
+        """Assign a batch its sequence at its first drain, and track it. A batch that has one keeps it."""
         if batch.has_sequence:
             return
         entry = self.sequences[batch.topic_partition]
@@ -211,14 +212,14 @@ class TransactionManager:
 
     # OUTCOMES
 
-    def batch_completed(self, batch: ProducerBatch, base_offset: int) -> None:
+    def batch_completed(self, batch: ProducerBatch) -> None:
         entry = self.sequences[batch.topic_partition]
-        if entry.producer == (batch.producer_id, batch.producer_epoch):  # else a late answer to a number of an epoch gone by
-            entry.acknowledge(batch.last_sequence, base_offset + batch.record_count - 1 if base_offset >= 0 else base_offset)
+        if entry.producer == (batch.producer_id, batch.producer_epoch):  # else it is a late answer from an earlier epoch
+            entry.acknowledge(batch.last_sequence)
         entry.remove_in_flight(batch)
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:  # noqa: ARG002
-        """Forget a batch that will not be sent again. Its numbers were used if it was written, and are a gap if not."""
+        """Stop tracking a batch that will not be sent again. If it was not written, its sequences are a gap."""
         if not batch.has_sequence:
             return
         self.sequences[batch.topic_partition].remove_in_flight(batch)
@@ -226,7 +227,7 @@ class TransactionManager:
             self._unresolved.add(batch.topic_partition)
 
     def replace_in_flight(self, parent: ProducerBatch, children: list[ProducerBatch]) -> None:
-        """After a split: the children carry the parent's numbers on."""
+        """After a split: the children have the parent's sequences."""
         entry = self.sequences[parent.topic_partition]
         entry.remove_in_flight(parent)
         for child in children:
@@ -242,15 +243,15 @@ class TransactionManager:
         return bool(in_flight) and in_flight[0] is batch
 
     def maybe_resolve(self) -> None:
-        """Close the gaps that given-up batches may have left: by a new epoch, unless a later batch was accepted.
+        """Close the gaps that failed batches may have left: by a new epoch, unless a later batch was accepted.
 
-        A batch behind the gap that may have been written goes again under its own number first. The broker acknowledges it, or
-        refuses it as out of order, and then has none of those behind it either.
+        A batch behind the gap that may have been written is sent again with its own sequence first. The broker acknowledges
+        it, or rejects it as out of order and then has no batch behind it either.
         """
         for topic_partition in self._unresolved - self._to_rewrite:
             entry = self.sequences[topic_partition]
             if not entry.in_flight and entry.is_next(entry.next_sequence):
                 self._unresolved.discard(topic_partition)
             elif not any(batch.may_be_written for batch in entry.in_flight):
-                logger.info("= %s: starting a new epoch after a batch that was given up", topic_partition)
+                logger.info("= %s: starting a new epoch, because a batch failed and may be missing", topic_partition)
                 self.request_epoch_bump(topic_partition)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from spark_kafka_sink.errors import (
     AbortableTransactionError,
@@ -52,6 +52,7 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.produce import LAST_VERSION_BEFORE_TRANSACTION_V2 as LAST_PRODUCE
+from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -69,15 +70,6 @@ class FeaturesClient(Protocol):
     def api_versions(self, node_id: int) -> NodeApiVersions | None: ...
 
 
-class PreparedTransaction(NamedTuple):
-    """All that it takes to end a transaction from elsewhere: EndTxn is checked against nothing else."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    transaction_version: int
-
-
 class Transactions(TransactionManager):
     """Args:
     transactional_id, timeout_ms: transactional.id and transaction.timeout.ms.
@@ -87,8 +79,8 @@ class Transactions(TransactionManager):
         super().__init__()
         self.transactional_id: str = transactional_id
         self.last_error: KafkaError | None = None  # why the transaction has to be aborted
-        self.coordinators: Coordinators  # set with the client by KafkaProducer, before the Sender begins
-        self._client: FeaturesClient
+        self.coordinators: Coordinators  # set by `use`
+        self._client: FeaturesClient  # the same
         self._timeout_ms = timeout_ms
         self._posted: deque[Operation] = deque()  # appended by callers, taken by the Sender
         self._uses_v2 = False
@@ -109,8 +101,10 @@ class Transactions(TransactionManager):
             Kind.ABORT: self._abort,
         }
 
-    def watch(self, client: FeaturesClient) -> None:
+    def use(self, client: FeaturesClient, coordinators: Coordinators) -> None:
+        """Before the Sender begins: what this asks brokers with."""
         self._client = client
+        self.coordinators = coordinators
 
     # CALLERS
 
@@ -431,9 +425,7 @@ class Transactions(TransactionManager):
         """Send what is due to coordinators; returns in how many ms to ask again."""
         if self._new_partitions:
             is_first = not self._partitions and not self._adding
-            self.coordinators.enqueue(
-                AddPartitions(self.transactional_id, self.producer, sorted(self._new_partitions), is_first)
-            )
+            self.coordinators.enqueue(AddPartitions(self.transactional_id, self.producer, sorted(self._new_partitions), is_first))
             self._adding |= self._new_partitions
             self._new_partitions = set()
         self._prepare_if_settled(all_settled)

@@ -1,6 +1,6 @@
 """AddOffsetsToTxn: a group whose offsets a transaction is about to commit (AddOffsetsToTxnRequest.json).
 
-Sent to the transaction's coordinator, and only where transaction.version is below 2; TxnOffsetCommit follows, to the group's.
+Sent to the transaction's coordinator if transaction.version is below 2; TxnOffsetCommit follows, to the group's coordinator.
 """
 
 from __future__ import annotations

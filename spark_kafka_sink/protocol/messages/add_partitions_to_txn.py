@@ -1,6 +1,6 @@
 """AddPartitionsToTxn: partitions that a transaction is about to write to (AddPartitionsToTxnRequest.json).
 
-Clients send it up to version 3, and only where transaction.version is below 2; from version 4 on it is for brokers (KIP-890).
+Clients send it up to version 3, if transaction.version is below 2; from version 4 on it is for brokers (KIP-890).
 Kafka's schema names these fields V3AndBelow….
 """
 

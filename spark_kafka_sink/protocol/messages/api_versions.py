@@ -1,4 +1,4 @@
-"""ApiVersions: the first request on every connection; the answer says which versions the broker speaks (KIP-35, KIP-511)."""
+"""ApiVersions: the first request on every connection; the answer has the versions that the broker supports (KIP-35, KIP-511)."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class ApiVersionsResponse(Message):
 
     @classmethod
     def read(cls, version: int, reader: Reader) -> ApiVersionsResponse:
-        """As Message.read, but a broker that refuses our version answers in one of its own.
+        """As Message.read, but a broker that does not support the version answers in another one.
 
-        Kafka sends that answer as v0, and from 2.4 on (KIP-511) names the versions of this API that it speaks; librdkafka's mock
-        broker sends something that is no version at all: then only the error is read.
+        Kafka answers in v0, and from 2.4 on (KIP-511) names the versions of this API that it supports; the answer of librdkafka's
+        mock broker has no valid version: then only the error is read.
         """
         if version == 0 or Reader(reader.rest()).int16() != Errors.UNSUPPORTED_VERSION.number:
             return super(ApiVersionsResponse, cls).read(version, reader)

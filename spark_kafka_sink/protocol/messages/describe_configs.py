@@ -1,6 +1,6 @@
 """DescribeConfigs: settings of brokers and topics (DescribeConfigsRequest.json).
 
-A question about a broker's settings, such as transaction.max.timeout.ms, goes to that broker, with its id as resource name.
+A request for a broker's settings, such as transaction.max.timeout.ms, goes to that broker, with its id as resource name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DescribeConfigsSynonym(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsResourceResult(Message):
     name: str
-    value: str | None  # None for what is sensitive
+    value: str | None  # None if sensitive
     read_only: bool = False
     config_source: Int8 = -1
     is_sensitive: bool = False

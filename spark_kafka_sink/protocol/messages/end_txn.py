@@ -1,7 +1,8 @@
 """EndTxn: commits or aborts a transaction (EndTxnRequest.json).
 
-Version 5 says that the client uses transactions of version 2 (KIP-890): the coordinator raises the epoch at each end, and
-answers with the producer id and epoch to go on with. It may be sent only where the finalized feature transaction.version is 2.
+Version 5 means that the client uses transaction version 2 (KIP-890): the coordinator raises the epoch at the end of each
+transaction and answers with the producer id and epoch to use next. It may be sent only if the finalized feature
+transaction.version is 2.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class EndTxnResponse(Message):
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    producer_id: Annotated[Int64, since(5), IGNORABLE] = -1  # another one when the epochs of the old id are used up
+    producer_id: Annotated[Int64, since(5), IGNORABLE] = -1  # a new id when the epochs of the old one are exhausted
     producer_epoch: Annotated[Int16, since(5), IGNORABLE] = -1
 
 

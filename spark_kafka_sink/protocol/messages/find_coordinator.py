@@ -1,4 +1,4 @@
-"""FindCoordinator: the broker that keeps the state of a group or of a transactional id (FindCoordinatorRequest.json, KIP-699).
+"""FindCoordinator: the broker that has the state of a group or of a transactional id (FindCoordinatorRequest.json, KIP-699).
 
 Up to version 3 a request asks for one key, in `key`, and the answer is the response itself. From version 4 on it asks for
 `coordinator_keys`, and `coordinators` has an answer for each. `for_keys` fills both, so that the message can be made before the
@@ -21,7 +21,7 @@ FIRST_VERSION_WITH_KEYS = 4
 
 
 class KeyType(IntEnum):
-    """What the key names."""
+    """The kind of key."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -50,7 +50,7 @@ class FindCoordinatorResponse(Message):
     coordinators: Annotated[tuple[Coordinator, ...], since(4)] = ()
 
     def of(self, key: str, version: int) -> Coordinator | None:
-        """The answer for one of the keys that were asked for; None when the broker left it out."""
+        """The answer for one of the requested keys; None if the broker did not return it."""
         if version >= FIRST_VERSION_WITH_KEYS:
             return next((coordinator for coordinator in self.coordinators if coordinator.key == key), None)
         return Coordinator(
@@ -65,7 +65,7 @@ class FindCoordinatorResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
-    """Carries the key in both forms; the version decides which of the two is sent. Several keys need version 4."""
+    """Has the key in both forms; the version decides which one is sent. Several keys need version 4."""
 
     API_KEY: ClassVar = ApiKey.FIND_COORDINATOR
     RESPONSE: ClassVar = FindCoordinatorResponse
@@ -79,7 +79,7 @@ class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
         return cls(key=keys[0] if len(keys) == 1 else "", key_type=key_type, coordinator_keys=tuple(keys))
 
     def encode(self, version: int) -> list[Buffer]:
-        """As Message.encode. Keys that the version cannot carry raise UnsupportedVersionError: none is left out silently."""
+        """As Message.encode. Raises UnsupportedVersionError for keys that the version cannot carry, and never omits them."""
         asked = {self.key} if self.key else set()
         is_lossy = (
             not asked <= set(self.coordinator_keys)

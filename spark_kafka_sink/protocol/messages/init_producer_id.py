@@ -1,4 +1,4 @@
-"""InitProducerId: the identity that makes a producer's retries recognisable (KIP-98)."""
+"""InitProducerId: the producer id and epoch by which brokers recognise a producer's retries (KIP-98)."""
 
 from __future__ import annotations
 

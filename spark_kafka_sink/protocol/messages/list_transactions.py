@@ -1,6 +1,6 @@
 """ListTransactions: the transactional ids of one coordinator, and the states that they are in (ListTransactionsRequest.json).
 
-Each broker lists those whose coordinator it is, and only those that the user may describe: all brokers have to be asked.
+Each broker lists the ids that it coordinates and that the user may describe, so all brokers have to be asked.
 """
 
 from __future__ import annotations

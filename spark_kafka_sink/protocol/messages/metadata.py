@@ -1,4 +1,4 @@
-"""Metadata: which brokers there are, and which of them leads each partition of the topics asked for."""
+"""Metadata: the brokers of the cluster, and the leader of each partition of the requested topics."""
 
 from __future__ import annotations
 

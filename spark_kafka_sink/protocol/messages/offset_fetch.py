@@ -2,8 +2,8 @@
 
 Up to version 7 a request asks for one group, in `group_id` and `topics`, and the answer is the response itself. From version 8 on
 it asks for `groups`, and the response's `groups` has an answer for each. `for_groups` fills both, so that the message can be made
-before the version is known; `of` reads both. Topics that are null stand for all topics of the group. `require_stable` (version 7,
-KIP-447) has partitions whose offsets are part of an open transaction answered with UNSTABLE_OFFSET_COMMIT.
+before the version is known; `of` reads both. Null as topics means all topics of the group. With `require_stable`
+(version 7, KIP-447) partitions whose offsets are part of an open transaction get the error UNSTABLE_OFFSET_COMMIT.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_kafka_sink.protocol.primitives import Buffer
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Int64, Message, Request, since, until
 
 FIRST_VERSION_WITH_GROUPS = 8
-NO_OFFSET = -1  # of a partition that was asked for by name and has none
+NO_OFFSET = -1  # of a requested partition without a committed offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class OffsetFetchResponse(Message):
     groups: Annotated[tuple[OffsetFetchResponseGroup, ...], since(8)] = ()
 
     def of(self, group_id: str, version: int) -> OffsetFetchResponseGroup | None:
-        """The answer for one of the groups that were asked for; None when the broker left it out."""
+        """The answer for one of the requested groups; None if the broker did not return it."""
         if version >= FIRST_VERSION_WITH_GROUPS:
             return next((group for group in self.groups if group.group_id == group_id), None)
         return OffsetFetchResponseGroup(group_id=group_id, topics=self.topics, error_code=self.error_code)
@@ -75,7 +75,7 @@ class OffsetFetchRequestGroup(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequest(Request[OffsetFetchResponse]):
-    """Carries the group in both forms; the version decides which of the two is sent. Several groups need version 8."""
+    """Has the group in both forms; the version decides which one is sent. Several groups need version 8."""
 
     API_KEY: ClassVar = ApiKey.OFFSET_FETCH
     RESPONSE: ClassVar = OffsetFetchResponse
@@ -99,7 +99,7 @@ class OffsetFetchRequest(Request[OffsetFetchResponse]):
         )
 
     def encode(self, version: int) -> list[Buffer]:
-        """As Message.encode. Groups that the version cannot carry raise UnsupportedVersionError: none is left out silently."""
+        """As Message.encode. Raises UnsupportedVersionError for groups that the version cannot carry, and never omits them."""
         listed = {(group.group_id, group.topics) for group in self.groups}
         named = (self.group_id, self.topics)
         is_lossy = (

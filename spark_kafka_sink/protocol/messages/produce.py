@@ -1,6 +1,6 @@
 """Produce: record batches to the leaders of their partitions, one batch per partition and request.
 
-`records` is a list of buffers that together are one RecordBatch v2; they are sent from where they lie.
+`records` is a list of buffers that together are one RecordBatch v2; they are sent without a copy.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.primitives import ZERO_UUID
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Int64, Message, Records, Request, since, tagged, until
 
-LAST_VERSION_BEFORE_TRANSACTION_V2 = (
-    11  # the last that writes in a transaction only to partitions that were added before (KIP-890)
-)
+# Up to this version a transaction can write only to partitions that AddPartitionsToTxn has added before (KIP-890).
+LAST_VERSION_BEFORE_TRANSACTION_V2 = 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +71,12 @@ class ProduceResponse(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProduceData(Message):
     index: Int32
-    records: Records = field(repr=False)  # rows belong in no log
+    records: Records = field(repr=False)  # rows must not be logged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicProduceData(Message):
-    """Carries name and id; the version decides which of the two is sent."""
+    """Has name and id; the version decides which one is sent."""
 
     name: Annotated[str, until(12), IGNORABLE] = ""
     topic_id: Annotated[UUID, since(13), IGNORABLE] = ZERO_UUID

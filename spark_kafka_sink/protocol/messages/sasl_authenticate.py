@@ -1,6 +1,6 @@
 """SaslAuthenticate: one message of a SASL exchange, and the broker's reply to it (KIP-152, KIP-368).
 
-What a client says here proves who it is. It shows in no repr, and the encoded frame hides itself likewise (law 6 of config/).
+The client's message contains credentials: no repr shows it, neither of the message nor of the encoded frame (law 6 of config/).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-from spark_kafka_sink.config.producer_config import SecretBytes
+from spark_kafka_sink.config.secret import SecretBytes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.primitives import Buffer
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int64, Message, Request, since
@@ -21,7 +21,7 @@ class SaslAuthenticateResponse(Message):
     error_code: Int16 = 0
     error_message: str | None = None
     auth_bytes: bytes = field(default=b"", repr=False)
-    session_lifetime_ms: Annotated[Int64, since(1), IGNORABLE] = 0  # above zero: authenticate again before it is over
+    session_lifetime_ms: Annotated[Int64, since(1), IGNORABLE] = 0  # above zero: authenticate again before it ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,5 +32,5 @@ class SaslAuthenticateRequest(Request[SaslAuthenticateResponse]):
     auth_bytes: bytes = field(repr=False)
 
     def encode(self, version: int) -> list[Buffer]:
-        """As Message.encode; tracebacks and logs that meet the buffer show [hidden]."""
+        """As Message.encode; tracebacks and logs show the buffer as [hidden]."""
         return [SecretBytes(b"".join(super(SaslAuthenticateRequest, self).encode(version)))]

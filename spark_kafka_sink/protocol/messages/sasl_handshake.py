@@ -1,4 +1,4 @@
-"""SaslHandshake: names the SASL mechanism that follows; a broker that lacks it tells which ones it has (KIP-43)."""
+"""SaslHandshake: names the SASL mechanism to use; a broker without it answers with those it supports (KIP-43)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """TxnOffsetCommit: offsets of a group that take effect when the transaction commits (TxnOffsetCommitRequest.json).
 
 Sent to the group's coordinator. Without a member, as here, the generation is -1 and the member id empty (from version 3 on;
-before, the request had no members at all). Version 5 adds the group to the transaction by itself (KIP-890): it may be sent only
-where the finalized feature transaction.version is 2; below that AddOffsetsToTxn has to come first.
+earlier versions have no member). With version 5 the broker adds the group to the transaction (KIP-890): it may be sent only if
+the finalized feature transaction.version is 2; otherwise AddOffsetsToTxn has to be sent first.
 """
 
 from __future__ import annotations

@@ -281,7 +281,7 @@ def test_trying_never_waits() -> None:
     assert pool.available_memory == BLOCK
 
 
-def test_trying_does_not_overtake_whoever_waits() -> None:
+def test_trying_does_not_overtake_waiting_callers() -> None:
     clock = WaitingClock()
     pool = pool_of(3, clock)
     first = pool.allocate(2, 10)
@@ -420,7 +420,7 @@ def test_a_waiter_that_gives_up_lets_the_next_one_have_what_is_there() -> None:
     assert len(second.result(WAIT_S)) == 1
 
 
-def test_whoever_waits_is_woken_when_it_is_worth_it() -> None:
+def test_a_caller_that_waits_is_woken_when_it_is_worth_it() -> None:
     """Woken for each batch that is sent, a caller would encode as many rows at a time as one batch holds."""
     clock = WaitingClock()
     pool = pool_of(4 * 3, clock)

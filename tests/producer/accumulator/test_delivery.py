@@ -1,4 +1,4 @@
-"""Delivery: one handle for many rows, told part by part what became of them."""
+"""Delivery: one handle for many rows, which gets their outcomes part by part."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_waiting_no_time_only_looks() -> None:
         Delivery(1, ManualClock()).result(0)
 
 
-def test_whoever_waits_is_woken_by_the_last_row() -> None:
+def test_a_caller_that_waits_is_woken_by_the_last_row() -> None:
     class Telling(Clock):
         def __init__(self) -> None:
             self.waits = threading.Event()
@@ -144,8 +144,8 @@ def test_every_failed_row_is_told_with_its_batch_and_whether_the_broker_named_ro
     delivery.fail(part(delivery, [17, 23], first_delta=5), KafkaError("batch refused"), {6: refused})
     delivery.fail(part(delivery, [3], where=tp(1)), KafkaError("batch refused"), {9: refused})
     delivery.abandon(np.array([4, 5], np.int32), late)
-    told = [(each.rows.tolist(), each.topic_partition, dict(each.blamed), each.rows_are_named) for each in delivery.failures]
-    assert told == [([17, 23], tp(), {23: refused}, True), ([3], tp(1), {}, True), ([4, 5], None, {}, False)]
+    failures = [(each.rows.tolist(), each.topic_partition, dict(each.blamed), each.rows_are_named) for each in delivery.failures]
+    assert failures == [([17, 23], tp(), {23: refused}, True), ([3], tp(1), {}, True), ([4, 5], None, {}, False)]
     assert delivery.failures[0].error is delivery.error
     assert delivery.failures[2].error is late
 

@@ -13,18 +13,13 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.batch_records import Compression, PackedRecords
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Delivery, Part
-from spark_kafka_sink.producer.accumulator.producer_batch import (
-    MAX_SEQUENCE,
-    NO_SEQUENCE,
-    FinalState,
-    ProducerBatch,
-    increment_sequence,
-)
+from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, FinalState, ProducerBatch, increment_sequence
 from spark_kafka_sink.records.columns import record_columns
 from spark_kafka_sink.records.compression import compress_blocks
-from spark_kafka_sink.records.record_batch import encode_records
+from spark_kafka_sink.records.record_batch import NO_SEQUENCE
 from tests.fakes.clock import ManualClock
 from tests.producer.harness import columns, config, tp
+from tests.records.batches import encode_records
 from tests.records.reference import decode_batch
 
 BLOCK = 256

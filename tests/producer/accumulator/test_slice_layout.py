@@ -1,4 +1,4 @@
-"""SortedSlice and SliceLayout: which rows lie in which batch, at which place, before a byte is written."""
+"""SliceLayout: which rows lie in which batch, at which place, before a byte is written."""
 
 from __future__ import annotations
 
@@ -49,36 +49,6 @@ def memory_in_use(stage: Accumulation) -> int:
 def shape(reservations: Sequence[Reservation]) -> list[tuple[int, int, int]]:
     """(partition, first row, end) of each."""
     return [(each.queue.topic_partition.partition, each.lo, each.hi) for each in reservations]
-
-
-# ---- ORDER
-
-
-def test_rows_are_sorted_by_partition_and_keep_their_order_within() -> None:
-    rows = sorted_slice([b"%d" % row for row in range(6)], [2, 0, 2, 1, 0, 2])
-    assert rows.original_rows.tolist() == [101, 104, 103, 100, 102, 105]
-    assert rows.run_partitions == [0, 1, 2]
-    assert rows.run_starts.tolist() == [0, 2, 3]
-    assert rows.run_ends.tolist() == [2, 3, 6]
-
-
-@pytest.mark.parametrize("partitions", [[0, 0, 0], [0, 1, 2], [3, 3, 7]])
-def test_rows_that_stand_in_order_stay_where_they_are(partitions: list[int]) -> None:
-    rows = sorted_slice([b"a", b"b", b"c"], partitions)
-    assert rows.original_rows.tolist() == [100, 101, 102]
-
-
-def test_partitions_beyond_16_bits_are_told_apart() -> None:
-    rows = sorted_slice([b"a", b"b", b"c"], [65_536, 0, 131_072])
-    assert rows.run_partitions == [0, 65_536, 131_072]
-    assert rows.original_rows.tolist() == [101, 100, 102]
-
-
-def test_timestamps_and_sizes_move_with_their_rows() -> None:
-    rows = sorted_slice([b"long value", b"x"], [1, 0], timestamps=[50, 60])
-    assert [rows.timestamp_at(0), rows.timestamp_at(1)] == [60, 50]
-    rows.measure(0, 2)
-    assert rows.sizes[0] < rows.sizes[1]
 
 
 # ---- CUTS

@@ -10,7 +10,7 @@ from tests.producer.harness import tp
 
 
 def entry_at(next_sequence: int = 0) -> PartitionSequences:
-    entry = PartitionSequences(tp())
+    entry = PartitionSequences()
     entry.producer = ProducerIdAndEpoch(1, 0)
     entry.next_sequence = next_sequence
     return entry
@@ -31,7 +31,7 @@ def sent(entry: PartitionSequences, record_count: int = 1) -> ProducerBatch:
 
 
 def test_a_partition_begins_at_0_with_nothing_acknowledged() -> None:
-    entry = PartitionSequences(tp())
+    entry = PartitionSequences()
     assert (entry.next_sequence, entry.last_acked_sequence, entry.in_flight, entry.producer) == (0, -1, [], NO_PRODUCER)
 
 
@@ -40,14 +40,6 @@ def test_partitions_count_each_for_itself() -> None:
     assert numbers[tp(0)].take_sequence(5) == 0
     assert numbers[tp(0)].take_sequence(1) == 5
     assert numbers[tp(1)].take_sequence(1) == 0
-
-
-def test_a_forgotten_partition_begins_anew() -> None:
-    numbers = SequenceNumbers()
-    numbers[tp()].take_sequence(5)
-    numbers.forget(tp())
-    numbers.forget(tp())
-    assert numbers[tp()].next_sequence == 0
 
 
 def test_numbers_wrap_to_0_after_the_largest() -> None:
@@ -63,7 +55,7 @@ def test_what_follows_the_last_acknowledged_number_is_next() -> None:
     entry = entry_at()
     assert entry.is_next(0)
     assert not entry.is_next(1)
-    entry.acknowledge(4, 100)
+    entry.acknowledge(4)
     assert entry.is_next(5)
     assert not entry.is_next(4)
     assert not entry.is_next(6)
@@ -71,7 +63,7 @@ def test_what_follows_the_last_acknowledged_number_is_next() -> None:
 
 def test_after_the_largest_number_0_is_next() -> None:
     entry = entry_at()
-    entry.acknowledge(MAX_SEQUENCE, 100)
+    entry.acknowledge(MAX_SEQUENCE)
     assert entry.is_next(0)
     assert not entry.is_next(1)
 
@@ -79,25 +71,18 @@ def test_after_the_largest_number_0_is_next() -> None:
 def test_the_last_acknowledged_number_never_goes_back() -> None:
     """A retried batch may be acknowledged after those behind it."""
     entry = entry_at()
-    entry.acknowledge(9, 109)
-    entry.acknowledge(4, 104)
-    assert (entry.last_acked_sequence, entry.last_acked_offset) == (9, 109)
+    entry.acknowledge(9)
+    entry.acknowledge(4)
+    assert entry.last_acked_sequence == 9
 
 
 def test_the_last_acknowledged_number_goes_on_beyond_the_wrap() -> None:
     entry = entry_at()
-    entry.acknowledge(MAX_SEQUENCE - 1, 100)
-    entry.acknowledge(3, 105)
+    entry.acknowledge(MAX_SEQUENCE - 1)
+    entry.acknowledge(3)
     assert entry.last_acked_sequence == 3
-    entry.acknowledge(MAX_SEQUENCE, 101)
+    entry.acknowledge(MAX_SEQUENCE)
     assert entry.last_acked_sequence == 3
-
-
-def test_an_unknown_offset_does_not_lower_the_known_one() -> None:
-    entry = entry_at()
-    entry.acknowledge(4, 104)
-    entry.acknowledge(5, -1)
-    assert (entry.last_acked_sequence, entry.last_acked_offset) == (5, 104)
 
 
 # ---- IN FLIGHT
@@ -117,7 +102,7 @@ def test_a_batch_that_comes_back_takes_its_old_place(start: int, acknowledged: l
     entry = entry_at(start)
     batches = [sent(entry) for _ in range(5)]
     for index in acknowledged:
-        entry.acknowledge(batches[index].last_sequence, index)
+        entry.acknowledge(batches[index].last_sequence)
         entry.remove_in_flight(batches[index])
     left = list(entry.in_flight)
     for batch in left[::-1]:
@@ -138,7 +123,7 @@ def test_removing_what_is_not_in_flight_changes_nothing() -> None:
 def test_a_new_epoch_numbers_everything_in_flight_from_0_in_its_order() -> None:
     entry = entry_at(MAX_SEQUENCE - 2)
     batches = [sent(entry, count) for count in (2, 3, 4)]
-    entry.acknowledge(MAX_SEQUENCE - 3, 50)
+    entry.acknowledge(MAX_SEQUENCE - 3)
     entry.start_at_beginning(ProducerIdAndEpoch(1, 1))
     assert [(batch.producer_epoch, batch.base_sequence) for batch in batches] == [(1, 0), (1, 2), (1, 5)]
     assert all(batch.sequence_has_been_reset for batch in batches)

@@ -1,6 +1,6 @@
 """TransactionManager: whose batches these are, when the epoch is bumped, and which batch must wait for which.
 
-The Sender's side of each story is in test_sender.py; here the decisions are made one by one.
+The Sender's side of each story is in test_sequences_in_flight.py; here the decisions are made one by one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def drained(txn: TransactionManager, where: TopicPartition | None = None, record
 def settled(txn: TransactionManager, where: TopicPartition | None = None, records: int = 1) -> ProducerBatch:
     """Drained and acknowledged: the brokers know this producer."""
     batch = drained(txn, where, records)
-    txn.batch_completed(batch, 0)
+    txn.batch_completed(batch)
     return batch
 
 
@@ -53,7 +53,13 @@ def identity(batch: ProducerBatch) -> tuple[int, int, int]:
 # ---- STATES
 
 LEGAL = [(State.UNINITIALIZED, State.INITIALIZING), (State.INITIALIZING, State.READY), (State.INITIALIZING, State.UNINITIALIZED)]
-LEGAL += [(State.READY, State.UNINITIALIZED)] + [(source, State.FATAL_ERROR) for source in State]
+LEGAL += [(State.READY, target) for target in (State.IN_TRANSACTION, State.UNINITIALIZED)]
+LEGAL += [(State.IN_TRANSACTION, target) for target in (State.PREPARED, State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR)]
+LEGAL += [(State.PREPARED, target) for target in (State.COMMITTING, State.ABORTING)]
+LEGAL += [(State.COMMITTING, target) for target in (State.READY, State.INITIALIZING, State.ABORTABLE_ERROR)]
+LEGAL += [(State.ABORTING, target) for target in (State.READY, State.INITIALIZING)]
+LEGAL += [(State.ABORTABLE_ERROR, target) for target in (State.ABORTING, State.ABORTABLE_ERROR)]
+LEGAL += [(source, State.FATAL_ERROR) for source in State]
 
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(State, State)))
@@ -120,7 +126,7 @@ def test_a_retried_batch_waits_unless_it_is_the_lowest_in_flight() -> None:
     first, second = drained(txn), drained(txn)
     assert not txn.must_stop_draining(first)
     assert txn.must_stop_draining(second)
-    txn.batch_completed(first, 1)
+    txn.batch_completed(first)
     assert not txn.must_stop_draining(second)
 
 
@@ -139,7 +145,7 @@ def test_new_batches_wait_while_older_ones_are_in_flight_under_another_epoch() -
     txn.maybe_bump_epoch()
     assert txn.must_stop_draining(batch_of())
     assert not txn.must_stop_draining(old)  # it is retried under its own epoch
-    txn.batch_completed(old, 1)
+    txn.batch_completed(old)
     assert identity(drained(txn)) == (7, 1, 0)
     assert identity(other) == (7, 1, 0)
 
@@ -150,15 +156,9 @@ def test_new_batches_wait_while_older_ones_are_in_flight_under_another_epoch() -
 def test_acknowledgements_are_remembered() -> None:
     txn = manager()
     batch = drained(txn, records=5)
-    txn.batch_completed(batch, 500)
+    txn.batch_completed(batch)
     entry = txn.sequences[tp()]
-    assert (entry.last_acked_sequence, entry.last_acked_offset, entry.in_flight) == (4, 504, [])
-
-
-def test_an_unknown_offset_is_not_remembered() -> None:
-    txn = manager()
-    txn.batch_completed(drained(txn, records=5), -1)
-    assert txn.sequences[tp()].last_acked_offset == -1
+    assert (entry.last_acked_sequence, entry.in_flight) == (4, [])
 
 
 def test_an_acknowledgement_of_an_epoch_gone_by_says_nothing_of_this_one() -> None:
@@ -166,7 +166,7 @@ def test_an_acknowledgement_of_an_epoch_gone_by_says_nothing_of_this_one() -> No
     batch = drained(txn)
     txn.batch_failed(batch, LOST)
     next_round(txn)
-    txn.batch_completed(batch, 500)
+    txn.batch_completed(batch)
     assert txn.sequences[tp()].last_acked_sequence == -1
 
 
@@ -326,7 +326,7 @@ def test_a_gap_is_resolved_when_a_later_batch_was_accepted() -> None:
     txn.batch_failed(first, LOST)
     next_round(txn)
     assert txn.has_unresolved(tp())  # the second one is still out
-    txn.batch_completed(second, 2)
+    txn.batch_completed(second)
     next_round(txn)
     assert not txn.has_unresolved(tp())
     assert txn.producer == (7, 0)
@@ -376,5 +376,5 @@ def test_a_healthy_partition_goes_on_while_another_waits_for_its_new_epoch() -> 
     assert identity(broken) == (7, 1, 0)
     assert identity(healthy) == (7, 0, 1)
     assert not txn.must_stop_draining(healthy)
-    txn.batch_completed(healthy, 1)
+    txn.batch_completed(healthy)
     assert txn.sequences[tp(1)].last_acked_sequence == 1

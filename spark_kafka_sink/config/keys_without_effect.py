@@ -1,0 +1,109 @@
+"""Keys that the producer accepts without effect, and keys that it does not know. Each is a warning, none is an error.
+
+If the configuration names a plug-in, unknown keys are passed to it, as in Java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from spark_kafka_sink.config.dotted_names import KAFKAS_PARTITIONERS
+from spark_kafka_sink.config.option import Option, nearest_key, warn_once
+
+JVM = "it is a class or setting of the Java virtual machine"
+_BYTES = "keys and values are passed as bytes or text"
+_METRICS = "metrics are read with KafkaProducer.metrics()"
+_TICKETS = "the Kerberos library renews tickets from a keytab, and tickets in a cache are renewed outside of this process"
+_BROKERS = "it is for brokers, which validate tokens"
+_NEWER = "it is new in Kafka 4.4 and not supported here"
+_PROVIDERS = "config providers are not supported; a value that refers to one is an error"
+FOR_READING = "it is for reading from Kafka"
+
+# Keys of a released Kafka that have no effect here, and why. The sink rejects the two serializers, as Spark does.
+NO_EFFECT: dict[str, str] = {
+    "key.serializer": _BYTES,
+    "value.serializer": _BYTES,
+    "auto.include.jmx.reporter": _METRICS,
+    "enable.metrics.push": "telemetry is not sent to brokers",
+    "metric.reporters": _METRICS,
+    "metrics.recording.level": "all metrics are recorded, at any level",
+    "config.providers": _PROVIDERS,
+    "security.providers": JVM,
+    "ssl.provider": JVM,
+    "ssl.keymanager.algorithm": JVM,
+    "ssl.trustmanager.algorithm": JVM,
+    "ssl.secure.random.implementation": JVM,
+    "ssl.engine.factory.class": JVM,
+    "sasl.login.class": JVM,
+    "sasl.oauthbearer.jwt.validator.class": JVM,
+    "sasl.kerberos.kinit.cmd": _TICKETS,
+    "sasl.kerberos.min.time.before.relogin": _TICKETS,
+    "sasl.kerberos.ticket.renew.jitter": _TICKETS,
+    "sasl.kerberos.ticket.renew.window.factor": _TICKETS,
+    "sasl.oauthbearer.clock.skew.seconds": _BROKERS,
+    "sasl.oauthbearer.expected.audience": _BROKERS,
+    "sasl.oauthbearer.expected.issuer": _BROKERS,
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": _BROKERS,
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": _BROKERS,
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": _BROKERS,
+    "sasl.oauthbearer.jwks.endpoint.url": _BROKERS,
+    "bootstrap.resolve.timeout.ms": _NEWER,
+    "buffer.memory.allocation.strategy": _NEWER,
+    "metadata.cluster.check.enable": _NEWER,
+}
+
+# Keys that only Kafka's consumers have. Jobs use one set of options to read and to write, so none of these is taken for a
+# misspelt key of the producer.
+_OF_CONSUMERS = frozenset(
+    (
+        *("allow.auto.create.topics", "auto.commit.interval.ms", "auto.offset.reset", "check.crcs", "default.api.timeout.ms"),
+        *("enable.auto.commit", "exclude.internal.topics", "fetch.max.bytes", "fetch.max.wait.ms", "fetch.min.bytes", "group.id"),
+        *("group.instance.id", "group.protocol", "group.remote.assignor", "heartbeat.interval.ms", "isolation.level"),
+        *("key.deserializer", "max.partition.fetch.bytes", "max.poll.interval.ms", "max.poll.records"),
+        *("partition.assignment.strategy", "session.timeout.ms", "value.deserializer"),
+    )
+)
+_PROVIDER_PREFIX = "config.providers."  # followed by the class or a parameter of one
+
+
+def keys_for_plugins(
+    given: Mapping[str, object], values: Mapping[str, Any], known: Mapping[str, Option], prefix: str
+) -> dict[str, object]:
+    """The keys that are passed to plug-ins: all unknown ones if `values` name a plug-in, else none.
+
+    A key that looks misspelt is passed too, with a warning in the log.
+
+    Args:
+        given: what the user wrote.
+        values: the producer's options by attribute name.
+        known: the producer's options by key.
+        prefix: what the user wrote before each key, for the log.
+    """
+    if not values["interceptor_classes"] and values["partitioner_class"] in (None, *KAFKAS_PARTITIONERS):
+        return {}
+    unknown = {
+        key: value
+        for key, value in given.items()
+        if key not in known and key not in NO_EFFECT and not key.startswith(_PROVIDER_PREFIX)
+    }
+    for key in unknown.keys() - _OF_CONSUMERS:
+        nearest = nearest_key(key, known)
+        if nearest:
+            warn_once("Option '%s%s' is passed to the plug-ins; did you mean '%s%s'?", prefix, key, prefix, nearest)
+    return unknown
+
+
+def warn_of_keys_without_effect(given: Iterable[str], known: Mapping[str, Option], prefix: str) -> None:
+    """Log each key that has no effect or is unknown. Arguments as for keys_for_plugins."""
+    for key in given:
+        if key in NO_EFFECT:
+            warn_once("Option '%s%s' has no effect: %s", prefix, key, NO_EFFECT[key])
+        elif key.startswith(_PROVIDER_PREFIX):
+            warn_once("Option '%s%s' has no effect: %s", prefix, key, _PROVIDERS)
+        elif key in _OF_CONSUMERS:
+            warn_once("Option '%s%s' has no effect: %s", prefix, key, FOR_READING)
+        elif key not in known:
+            nearest = nearest_key(key, [*known, *NO_EFFECT])
+            hint = f"; did you mean '{prefix}{nearest}'?" if nearest else ""
+            warn_once("Option '%s%s' is not known to the Kafka producer and has no effect%s", prefix, key, hint)

@@ -1,0 +1,302 @@
+"""What an option is: its key, its type, its default, the allowed values and one sentence of documentation.
+
+An option is a field of a dataclass: `linger_ms: int = option("linger.ms", LONG, default=5, at_least=0, doc="…")`. `rows_of`
+returns the Options of such a class; reading values, their error texts and the printed tables (option_tables.py) all use these.
+This file knows no option by name. The options are in producer_config.py, security_config.py, sink_options.py and
+legacy/config.py.
+Laws: all problems of a configuration are reported together; a secret never shows in a repr, a log line or an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from spark_kafka_sink.config.secret import HIDDEN, Secret
+from spark_kafka_sink.errors import ConfigError, printable
+
+logger = logging.getLogger(__name__)
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+MAX_STRING_BYTES = 2**15 - 1  # of a string in Kafka's protocol, which starts with its length as an int16
+
+
+class InvalidValueError(ValueError):
+    """Why a value is invalid, without the option's name."""
+
+
+# --- TYPES: those of Kafka's ConfigDef -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of Kafka's ConfigDef: its name, and the function that reads a value of it or raises InvalidValueError."""
+
+    name: str
+    parse: Callable[[Any], object]
+
+
+def _parse_boolean(value: object) -> bool:
+    text = value.lower() if isinstance(value, str) else value
+    if text in ("true", "false"):
+        return text == "true"
+    if isinstance(value, bool):
+        return value
+    raise InvalidValueError("Expected value to be either true or false")
+
+
+def _parse_string(value: object) -> str:
+    if isinstance(value, str):
+        return _encodable(value)
+    if isinstance(value, int) and not isinstance(value, bool):  # acks=1 in Python; Java rejects a number here
+        return str(value)
+    raise InvalidValueError(f"Expected value to be a string, but it was a {type(value).__name__}")
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        pass
+    else:
+        return text
+    # Raised outside the except block: UnicodeEncodeError holds the text, which may be a password.
+    raise InvalidValueError("It holds half of a surrogate pair, which UTF-8 cannot encode")
+
+
+def protocol_string(text: str) -> str:
+    """A `convert` for options that are sent to brokers as a string."""
+    size = len(text.encode())
+    if size > MAX_STRING_BYTES:
+        raise InvalidValueError(f"{size:,} bytes in UTF-8, but a string of Kafka's protocol has {MAX_STRING_BYTES:,} at most")
+    return text
+
+
+def _parse_integer(value: object, type_name: str, lowest: int, highest: int) -> int:
+    if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]+", value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        raise InvalidValueError(f"Not a number of type {type_name}")
+    return value
+
+
+def _parse_int(value: object) -> int:
+    return _parse_integer(value, "INT", -INT_MAX - 1, INT_MAX)
+
+
+def _parse_long(value: object) -> int:
+    return _parse_integer(value, "LONG", -LONG_MAX - 1, LONG_MAX)
+
+
+def _parse_double(value: object) -> float:
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except ValueError as error:
+            raise InvalidValueError("Not a number of type DOUBLE") from error
+    raise InvalidValueError("Not a number of type DOUBLE")
+
+
+def _parse_list(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return tuple(re.split(r"\s*,\s*", value)) if value else ()
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return tuple(item.strip() for item in value)
+    raise InvalidValueError("Expected a comma separated list.")
+
+
+def _parse_class(value: object) -> object:
+    """A dotted name. A program that uses KafkaProducer directly may also pass the class, instance or function itself."""
+    if isinstance(value, bool | int | float | bytes | list | tuple):
+        raise InvalidValueError(f"Expected value to be the name of a class, but it was a {type(value).__name__}")
+    return value
+
+
+def _parse_classes(value: object) -> tuple[object, ...]:
+    if isinstance(value, str):
+        value = _parse_list(value)
+    return tuple(map(_parse_class, value if isinstance(value, list | tuple) else [value]))
+
+
+def _parse_password(value: object) -> Secret:
+    if isinstance(value, Secret):
+        _encodable(value.reveal())
+        return value
+    raise InvalidValueError("Expected value to be a string")  # conceal() has wrapped every string
+
+
+BOOLEAN = Kind("boolean", _parse_boolean)
+STRING = Kind("string", _parse_string)
+INT = Kind("int", _parse_int)
+LONG = Kind("long", _parse_long)
+DOUBLE = Kind("double", _parse_double)
+LIST = Kind("list", _parse_list)
+CLASS = Kind("class", _parse_class)
+CLASSES = Kind("list", _parse_classes)
+PASSWORD = Kind("password", _parse_password)
+
+
+# --- OPTIONS -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: what a user may write under `key`, and how it becomes the attribute's value."""
+
+    key: str
+    kind: Kind
+    default: object  # as a user would write it; None: not set
+    doc: str
+    at_least: float | None = None
+    at_most: float | None = None
+    also: float | None = None  # one value below at_least that is allowed too
+    choices: tuple[str, ...] = ()
+    ignore_case: bool = False
+    non_empty: bool = False
+    is_file: bool = False  # the path of a file on the machine where the producer runs
+    convert: Callable[[Any], object] | None = None  # from the checked value to the attribute's; may raise InvalidValueError
+
+    def read(self, value: object) -> object:
+        """The attribute's value for what a user wrote. Raises InvalidValueError."""
+        try:
+            parsed = self.kind.parse(value.strip() if isinstance(value, str) else value)
+        except InvalidValueError as error:
+            allowed = self.allowed()
+            raise InvalidValueError(f"{error}; allowed: {allowed}" if allowed else str(error)) from None
+        self._check(parsed)
+        return parsed if self.convert is None else self.convert(parsed)
+
+    def _check(self, value: Any) -> None:
+        both = f" (allowed: {self.allowed()})" if self.at_least is not None and self.at_most is not None else ""
+        if self.at_least is not None and value < self.at_least and value != self.also:
+            raise InvalidValueError(f"Value must be at least {self.at_least}{both}")
+        if self.at_most is not None and value > self.at_most:
+            raise InvalidValueError(f"Value must be no more than {self.at_most}{both}")
+        if self.non_empty and not value:
+            raise InvalidValueError("String must be non-empty")
+        if self.choices and not self._is_choice(value):
+            how = "String must be one of (case insensitive)" if self.ignore_case else "String must be one of"
+            raise InvalidValueError(f"{how}: {', '.join(self.choices)}")
+
+    def _is_choice(self, value: str) -> bool:
+        if self.ignore_case:
+            return value.lower() in (choice.lower() for choice in self.choices)
+        return value in self.choices
+
+    def allowed(self) -> str:
+        """The allowed values in words; empty if every value of the type is allowed."""
+        if self.choices:
+            return ", ".join(self.choices)
+        if self.kind is BOOLEAN:
+            return "true, false"
+        if self.at_least is not None and self.at_most is not None:
+            return f"{self.at_least} to {self.at_most}" + ("" if self.also is None else f", or {self.also}")
+        if self.at_least is not None:
+            return f"at least {self.at_least}"
+        return "not empty" if self.non_empty else ""
+
+
+def option(key: str, kind: Kind, *, default: object, doc: str, **checks: Any) -> Any:
+    """A dataclass field with an Option attached. The arguments are those of Option."""
+    row = Option(key, kind, default, doc, **checks)
+    return field(default=None if default is None else row.read(default), metadata={"option": row})
+
+
+def rows_of(cls: type[Any]) -> dict[str, Option]:
+    """The Options of a dataclass by attribute name, in order of declaration; inherited ones come first."""
+    return {each.name: each.metadata["option"] for each in fields(cls) if "option" in each.metadata}
+
+
+# --- READING -------------------------------------------------------------------------------------------------------------
+
+
+def read_all(rows: Mapping[str, Option], given: Mapping[str, object], problems: list[str]) -> dict[str, object]:
+    """The values, by attribute name, of the options that were given and are valid. The others are added to `problems`."""
+    values = {}
+    for attribute, row in rows.items():
+        if given.get(row.key) is None:
+            continue
+        if holds_reference(given[row.key]):
+            problems.append(reference_problem(row.key))
+            continue
+        try:
+            values[attribute] = row.read(given[row.key])
+        except InvalidValueError as error:
+            shown = HIDDEN if row.kind is PASSWORD else printable(as_text(given[row.key]))
+            problems.append(f"Invalid value {shown} for configuration {row.key}: {error}")
+    return values
+
+
+def as_text(value: object) -> str:
+    """A value as a user would write it in a properties file."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+# As Kafka's ConfigTransformer finds them.
+_REFERENCE = re.compile(r"\$\{[^}:]*:[^}]*\}")
+
+
+def holds_reference(value: object) -> bool:
+    """Whether a value refers to a config provider, as ${file:/path:key} does."""
+    if isinstance(value, list | tuple):
+        return any(map(holds_reference, value))
+    if isinstance(value, Secret):
+        return _REFERENCE.search(value.reveal()) is not None
+    return isinstance(value, str) and _REFERENCE.search(value) is not None
+
+
+def reference_problem(key: str) -> str:
+    return (
+        f"The value of {key} holds a reference to a config provider, like ${{file:/path:key}}. Config providers are not"
+        " supported, so the text of the reference would be used as the value. Set the value itself"
+    )
+
+
+def conceal(mapping: Mapping[str, object], declared: Mapping[str, Option], prefix: str = "") -> dict[str, object]:
+    """A copy with every password wrapped as a Secret. Strings under unknown keys are wrapped too: a misspelt key may hold one.
+
+    Args:
+        mapping: keys and values as a user wrote them.
+        declared: the known options by key.
+        prefix: only keys that start with it are considered; the rest of such a key is looked up in `declared`.
+    """
+    plain = {prefix + key for key, row in declared.items() if row.kind is not PASSWORD}
+    return {
+        key: Secret(value.strip()) if isinstance(value, str) and key.startswith(prefix) and key not in plain else value
+        for key, value in mapping.items()
+    }
+
+
+# --- REPORTING -----------------------------------------------------------------------------------------------------------
+
+
+def config_error(problems: Sequence[str]) -> ConfigError:
+    """One error for all problems."""
+    return ConfigError(join_problems(problems))
+
+
+def join_problems(problems: Sequence[str]) -> str:
+    if len(problems) == 1:
+        return problems[0]
+    return f"{len(problems)} things are wrong:" + "".join(f"\n  - {problem}" for problem in problems)
+
+
+def nearest_key(key: str, known: Iterable[str]) -> str | None:
+    """The known key that looks most like `key`, if any is similar."""
+    return next(iter(difflib.get_close_matches(key, list(known), n=1, cutoff=0.7)), None)
+
+
+_logged: set[str] = set()
+
+
+def warn_once(text: str, *values: object) -> None:
+    """Log a warning, once per process: Spark has the options of a stream checked twice in every micro-batch."""
+    message = text % values
+    if message not in _logged:
+        _logged.add(message)
+        logger.warning("%s", message)

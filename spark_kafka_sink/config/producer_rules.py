@@ -1,0 +1,227 @@
+"""What the producer's options require of each other. In Java: ProducerConfig.postProcessParsedConfig and
+KafkaProducer.configureDeliveryTimeout.
+
+A rule gets the values of all options by attribute name (and under "given" the set of keys that the user wrote). It may change
+values, and returns what is wrong. ProducerConfig.check applies RULES in order of declaration; a rule whose keys include one with
+an invalid value is skipped, since that value is reported already.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from typing import Any, NamedTuple
+
+from spark_kafka_sink.config import sasl
+from spark_kafka_sink.config.dotted_names import (
+    DEFAULT_PARTITIONER,
+    KAFKAS_PARTITIONERS,
+    ROUND_ROBIN,
+    UNIFORM_STICKY,
+    is_dotted_name,
+    is_java_class,
+)
+from spark_kafka_sink.config.keys_without_effect import JVM
+from spark_kafka_sink.config.option import INT_MAX, MAX_STRING_BYTES, as_text, warn_once
+
+logger = logging.getLogger(__name__)
+
+ACKS_ALL = -1
+
+Values = dict[str, Any]
+
+
+class Rule(NamedTuple):
+    keys: tuple[str, ...]
+    apply: Callable[[Values], Iterable[str]]
+
+
+RULES: list[Rule] = []
+
+
+def rule(*keys: str) -> Callable[[Callable[[Values], Iterable[str]]], Callable[[Values], Iterable[str]]]:
+    """Add the function below to RULES. `keys`: the rule is skipped if one of them has an invalid value."""
+
+    def add(function: Callable[[Values], Iterable[str]]) -> Callable[[Values], Iterable[str]]:
+        RULES.append(Rule(keys, function))
+        return function
+
+    return add
+
+
+@rule("bootstrap.servers")
+def _bootstrap_servers_are_required(values: Values) -> Iterator[str]:
+    if not values["bootstrap_servers"]:
+        yield (
+            "Kafka option 'bootstrap.servers' is not set. Name at least one broker as host:port;"
+            ' in Spark: .option("kafka.bootstrap.servers", "host:9092")'
+        )
+
+
+@rule("enable.idempotence", "acks", "retries", "max.in.flight.requests.per.connection")
+def _idempotence_requires_acks_and_retries(values: Values) -> Iterator[str]:
+    """What the user asked for must be possible; idempotence by default gives way to acks and retries."""
+    if not values["enable_idempotence"]:
+        return
+    if values["max_in_flight_requests_per_connection"] > 5:  # a broker remembers the last 5 batches of a producer and partition
+        yield (
+            "To use the idempotent producer, max.in.flight.requests.per.connection must be set to at most 5."
+            f" Current value is {values['max_in_flight_requests_per_connection']}. Or set enable.idempotence=false."
+        )
+    conflicts = []
+    if values["retries"] == 0:
+        conflicts.append(("Must set retries to non-zero when using the idempotent producer.", "retries is set to 0"))
+    if values["acks"] != ACKS_ALL:
+        conflicts.append(
+            (
+                "Must set acks to all in order to use the idempotent producer. Otherwise we cannot guarantee idempotence.",
+                f"acks is set to {values['acks']}, not set to 'all'",
+            )
+        )
+    for problem, reason in conflicts:
+        if "enable.idempotence" in values["given"]:
+            yield problem
+        else:
+            logger.info("Idempotence will be disabled because %s.", reason)
+            values["enable_idempotence"] = False
+
+
+@rule("transactional.id", "enable.idempotence", "transaction.two.phase.commit.enable")
+def _transactions_require_idempotence(values: Values) -> Iterator[str]:
+    if values["transactional_id"] is not None and not values["enable_idempotence"]:
+        yield "Cannot set a transactional.id without also enabling idempotence."
+    if values["transaction_two_phase_commit_enable"] and "transaction.timeout.ms" in values["given"]:
+        yield "Cannot set transaction.timeout.ms when transaction.two.phase.commit.enable is set to true."
+
+
+@rule("delivery.timeout.ms", "linger.ms", "request.timeout.ms")
+def _delivery_timeout_covers_linger_and_one_request(values: Values) -> Iterator[str]:
+    least_ms = min(values["linger_ms"] + values["request_timeout_ms"], INT_MAX)
+    if values["delivery_timeout_ms"] >= least_ms:
+        return
+    if "delivery.timeout.ms" in values["given"]:
+        yield (
+            "delivery.timeout.ms should be equal to or larger than linger.ms + request.timeout.ms;"
+            f" it is {values['delivery_timeout_ms']}, they are {values['linger_ms']} + {values['request_timeout_ms']}"
+        )
+    else:
+        warn_once(
+            "delivery.timeout.ms is raised from %d to %d, which is linger.ms + request.timeout.ms",
+            values["delivery_timeout_ms"],
+            least_ms,
+        )
+        values["delivery_timeout_ms"] = least_ms
+
+
+@rule("reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "retry.backoff.max.ms")
+def _backoffs_do_not_exceed_their_maximum(values: Values) -> Iterable[str]:
+    given = values["given"]
+    if "reconnect.backoff.ms" in given and "reconnect.backoff.max.ms" not in given:
+        values["reconnect_backoff_max_ms"] = values["reconnect_backoff_ms"]
+    for key, maximum in (
+        ("retry.backoff.ms", "retry.backoff.max.ms"),
+        ("socket.connection.setup.timeout.ms", "socket.connection.setup.timeout.max.ms"),
+    ):
+        if values[_attribute(key)] > values[_attribute(maximum)]:
+            warn_once("%s is greater than %s and is lowered to %d ms", key, maximum, values[_attribute(maximum)])
+            values[_attribute(key)] = values[_attribute(maximum)]
+    return ()
+
+
+@rule("security.protocol", "ssl.protocol", "ssl.enabled.protocols", "ssl.keystore.type", "ssl.truststore.type")
+def _tls_options_are_complete(values: Values) -> Iterator[str]:
+    """In Java: DefaultSslEngineFactory.createKeystore and createTruststore."""
+    if values["security_protocol"] not in ("SSL", "SASL_SSL"):
+        return
+
+    def is_set(key: str) -> bool:
+        return values[_attribute(key)] not in (None, "")
+
+    for key, needed in (
+        ("ssl.keystore.key", "ssl.keystore.certificate.chain"),
+        ("ssl.keystore.certificate.chain", "ssl.keystore.key"),
+        ("ssl.keystore.password", "ssl.keystore.location"),
+        ("ssl.truststore.password", "ssl.truststore.location"),
+    ):
+        if is_set(key) and not is_set(needed):
+            yield f"{key} is set, but {needed} is not; set both or neither"
+    for text, store in (("ssl.keystore.key", "ssl.keystore"), ("ssl.truststore.certificates", "ssl.truststore")):
+        if is_set(text) and is_set(f"{store}.location"):
+            yield f"Both {text} and {store}.location are set; remove one of them"
+        if is_set(text) and f"{store}.type" in values["given"] and values[_attribute(f"{store}.type")] != "PEM":
+            yield f"{text} is PEM, but {store}.type={values[_attribute(f'{store}.type')]}; set it to PEM, or remove it"
+    if values["ssl_protocol"] == "TLSv1.2" and "TLSv1.2" not in values["ssl_enabled_protocols"]:
+        yield "ssl.protocol=TLSv1.2 excludes all of ssl.enabled.protocols=TLSv1.3; change one of them"
+
+
+@rule()
+def _not_available(values: Values) -> Iterator[str]:
+    for key, is_rejected, remedy in NOT_AVAILABLE:
+        value = values[_attribute(key)]
+        if is_rejected(value):
+            yield f"{key}={as_text(value)} is not available in this version: {remedy}"
+
+
+# Options that are declared but not implemented: (key, which of its values are rejected, what to do instead).
+NOT_AVAILABLE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("transaction.two.phase.commit.enable", bool, "no released broker offers it (KIP-939); remove it"),
+)
+
+
+@rule("partitioner.class", "interceptor.classes")
+def _plugins_are_python(values: Values) -> Iterator[str]:
+    """Checks only the form of a name. The class is loaded where it runs, which in Spark is in the tasks."""
+    partitioner = values["partitioner_class"]
+    if partitioner not in (None, *KAFKAS_PARTITIONERS):
+        yield from _name_problem("partitioner.class", partitioner, f"{_BUILT_IN}, or write a `partition` column")
+    for interceptor in values["interceptor_classes"]:
+        yield from _name_problem("interceptor.classes", interceptor, "or remove it")
+
+
+_BUILT_IN = f"or use one that is built in: {ROUND_ROBIN}, or none for Kafka's own choice (hash of the key)"
+
+
+def _name_problem(key: str, name: object, alternative: str) -> Iterator[str]:
+    if not isinstance(name, str):
+        return
+    if is_java_class(name):
+        yield (
+            f"{key}={name} is a Java class, which cannot be loaded here: write it in Python (README, Plug-ins) and name it"
+            f" package.module.Class, {alternative}"
+        )
+    elif not is_dotted_name(name):
+        yield f"{key}={name} is not a dotted name: name a Python class package.module.Class (README, Plug-ins), {alternative}"
+
+
+@rule("security.protocol", "sasl.mechanism", "sasl.jaas.config")
+def _sasl_options_are_complete(values: Values) -> Iterator[str]:
+    yield from sasl.problems(values)
+    used = values["sasl_mechanism"] == sasl.AWS_MSK_IAM and values["security_protocol"].startswith("SASL_")
+    if values["sasl_client_callback_handler_class"] is not None and not used:
+        warn_once("Option 'sasl.client.callback.handler.class' has no effect: %s", JVM)
+
+
+@rule("partitioner.class")
+def _removed_partitioners_are_the_built_in_one(values: Values) -> Iterable[str]:
+    name = values["partitioner_class"]
+    if name in (DEFAULT_PARTITIONER, UNIFORM_STICKY):
+        logger.info("partitioner.class=%s was removed in Kafka 4.0; the built-in partitioner replaces it", name)
+        values["partitioner_class"] = None
+        values["partitioner_ignore_keys"] |= name == UNIFORM_STICKY
+    return ()
+
+
+_client_numbers = count(1)
+
+
+@rule("client.id")
+def _client_has_a_name(values: Values) -> Iterator[str]:
+    if "client.id" not in values["given"]:
+        values["client_id"] = f"producer-{values['transactional_id'] or next(_client_numbers)}"
+        if len(values["client_id"].encode()) > MAX_STRING_BYTES:
+            yield "transactional.id is too long to be part of a client.id; shorten it, or set client.id"
+
+
+def _attribute(key: str) -> str:
+    return key.replace(".", "_")

@@ -1,0 +1,195 @@
+"""The sink's own options, and what a bulk write changes of Kafka's defaults. Options of the producer follow `kafka.`.
+
+SinkOptions.check reads everything that a Spark user writes with `.option(…)`. sink/datasource.py calls it on the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_kafka_sink.config.keys_without_effect import FOR_READING
+from spark_kafka_sink.config.option import (
+    BOOLEAN,
+    LONG,
+    STRING,
+    InvalidValueError,
+    conceal,
+    nearest_key,
+    option,
+    read_all,
+    rows_of,
+    warn_once,
+)
+from spark_kafka_sink.config.producer_config import PRODUCER_KEYS, ProducerConfig
+from spark_kafka_sink.config.producer_rules import ACKS_ALL
+from spark_kafka_sink.config.topic_names import TOPIC_NAME_RULE, is_topic_name
+
+AT_LEAST_ONCE = "at-least-once"
+EXACTLY_ONCE = "exactly-once"
+NO_GUARANTEE = "none"
+
+# A Spark task writes in bulk: fewer and fuller batches. By attribute name; the user's options override these.
+BULK_DEFAULTS: dict[str, object] = {"batch_size": 524_288, "linger_ms": 20, "send_buffer_bytes": -1}
+
+PRODUCER_PREFIX = "kafka."
+_ADDED_BY_SPARK = ("checkpointlocation", "queryname")  # Spark passes these to every sink
+
+# Options that Spark's own Kafka connector has for reading only, in lower case. Jobs use one set of options to read and to write.
+_OF_SPARKS_SOURCE = frozenset(
+    (
+        *("assign", "subscribe", "subscribepattern", "startingtimestamp", "startingoffsets", "startingoffsetsbytimestamp"),
+        *("startingoffsetsbytimestampstrategy", "endingtimestamp", "endingoffsets", "endingoffsetsbytimestamp"),
+        *("failondataloss", "kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms"),
+        *("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "minpartitions", "maxrecordsperpartition"),
+        "groupidprefix",
+    )
+)
+
+
+def _topic(name: str) -> str:
+    if not is_topic_name(name):
+        raise InvalidValueError(TOPIC_NAME_RULE)
+    return name
+
+
+def _delivery_guarantee(name: str) -> str:
+    if name.lower() == EXACTLY_ONCE:
+        raise InvalidValueError(
+            f"not available in this version; use {AT_LEAST_ONCE}, and make readers expect duplicates after a retried task"
+        )
+    return name.lower()
+
+
+# What may happen to a row that cannot be written.
+FAIL, SKIP, DEAD_LETTER = FATES = ("fail", "skip", "deadLetter")
+
+
+def _fate(name: str) -> str:
+    return next(fate for fate in FATES if fate.lower() == name.lower())
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Checked options of a write. Names are not case-sensitive, as everywhere in Spark."""
+
+    # fmt: off
+    topic: str | None = option("topic", STRING, default=None, convert=_topic,
+        doc="Topic of all rows; overrides a `topic` column.")
+    delivery_guarantee: str = option(
+        "deliveryGuarantee", STRING, default=AT_LEAST_ONCE, choices=(AT_LEAST_ONCE, NO_GUARANTEE, EXACTLY_ONCE), ignore_case=True,
+        convert=_delivery_guarantee,
+        doc="at-least-once: a task succeeds only when all in-sync replicas have acknowledged every row; none: kafka.acks "
+            "decides. exactly-once is not available in this version.")
+    transactional_id_prefix: str | None = option("transactionalIdPrefix", STRING, default=None, non_empty=True,
+        doc="Prefix of the transactional ids of deliveryGuarantee=exactly-once, which is not available in this version.")
+    include_headers: bool = option("includeHeaders", BOOLEAN, default=False,
+        doc="No effect: a `headers` column is always written. Accepted because Spark's own Kafka sink has this option.")
+    include_timestamp: bool = option("includeTimestamp", BOOLEAN, default=False,
+        doc="Write the `timestamp` column (timestamp, or bigint in milliseconds) as the records' timestamp, by which brokers "
+            "delete old records.")
+    on_record_too_large: str = option("onRecordTooLarge", STRING, default=FAIL, choices=FATES, ignore_case=True, convert=_fate,
+        doc="What happens to a row that is larger than max.request.size or than the topic accepts: fail: the task fails; skip: "
+            "the row is left out; deadLetter: the row is written to deadLetterTopic.")
+    on_invalid_record: str = option("onInvalidRecord", STRING, default=FAIL, choices=FATES, ignore_case=True, convert=_fate,
+        doc="The same for a row that cannot be written (null or invalid topic, a topic or partition that does not exist, "
+            "negative timestamp, header without key) or that the broker rejects individually (INVALID_RECORD, "
+            "INVALID_TIMESTAMP).")
+    dead_letter_topic: str | None = option("deadLetterTopic", STRING, default=None, convert=_topic,
+        doc="Topic for rows that cannot be written: key, value and headers unchanged, plus headers that give the reason.")
+    max_records_per_second: int | None = option("maxRecordsPerSecond", LONG, default=None, at_least=1,
+        doc="Maximum rows per second of each task; a job writes at most this times the number of tasks that run at once.")
+    max_bytes_per_second: int | None = option("maxBytesPerSecond", LONG, default=None, at_least=1,
+        doc="The same for bytes of keys, values and headers, before compression.")
+    report_path: str | None = option("reportPath", STRING, default=None, non_empty=True,
+        doc="File on the driver to which each commit appends one line of JSON: rows, bytes, offsets.")
+    on_commit: str | None = option("onCommit", STRING, default=None, non_empty=True,
+        doc="Dotted name of a function, importable on the driver, that each commit calls with its CommitSummary: rows, bytes, "
+            "counters, offset ranges.")
+    producer_cache_timeout_ms: int = option("producerCacheTimeoutMs", LONG, default=60_000, at_least=0,
+        doc="How long a task's producer stays connected for the next task in the same Python worker; 0: it is closed with the "
+            "task.")
+    # fmt: on
+    producer: ProducerConfig = field(default_factory=ProducerConfig)
+
+    @classmethod
+    def check(cls, options: Mapping[str, str], problems: list[str]) -> SinkOptions:
+        """Read all options of a write. Adds what is wrong to `problems`; if there is any problem, the result must not be used.
+
+        An unknown option of the sink is a problem, an unknown key of the producer is a warning in the log. Never blocks.
+        """
+        given = conceal({name.lower(): value for name, value in options.items()}, PRODUCER_KEYS, PRODUCER_PREFIX)
+        own = {_SINK_KEYS[name]: value for name, value in given.items() if name in _SINK_KEYS}
+        problems.extend(_unknown_options(given))
+        producer_options = {
+            name[len(PRODUCER_PREFIX) :]: value for name, value in given.items() if name.startswith(PRODUCER_PREFIX)
+        }
+        problems.extend(_rejected_serializers(producer_options))
+        problems.extend(_rejected_transactions(producer_options))
+        values: dict[str, Any] = read_all(rows_of(cls), own, problems)
+        producer = ProducerConfig.check(producer_options, problems, defaults=BULK_DEFAULTS, prefix=PRODUCER_PREFIX)
+        problems.extend(_guarantee_conflicts(values, own, producer))
+        problems.extend(_dead_letter_conflicts(values, own))
+        return cls(**values, producer=producer)
+
+
+_SINK_KEYS: dict[str, str] = {row.key.lower(): row.key for row in rows_of(SinkOptions).values()}
+
+
+def _unknown_options(options: Mapping[str, object]) -> Iterator[str]:
+    known = {**_SINK_KEYS, **{PRODUCER_PREFIX + key: PRODUCER_PREFIX + key for key in PRODUCER_KEYS}}
+    for name in options:
+        if name.startswith(PRODUCER_PREFIX) or name in _SINK_KEYS or name in _ADDED_BY_SPARK:
+            continue
+        if name in _OF_SPARKS_SOURCE:
+            warn_once("Option '%s' has no effect: %s", name, FOR_READING)
+            continue
+        if name == "path":
+            warn_once("Option 'path' has no effect: rows go to Kafka. Write .save() without a path, and .option(\"topic\", …)")
+            continue
+        nearest = known.get(PRODUCER_PREFIX + name) or known.get(nearest_key(name, known) or "")
+        hint = f"Did you mean '{nearest}'?" if nearest else f"The sink's own are {', '.join(_SINK_KEYS.values())}."
+        yield f"Unknown option '{name}'. {hint} Options of the Kafka producer begin with 'kafka.'"
+
+
+def _rejected_serializers(producer_options: dict[str, object]) -> Iterator[str]:
+    """The errors and their texts are Spark's. Removes the keys, so that the producer does not log a warning about them too."""
+    if producer_options.pop("key.serializer", None) is not None:
+        yield "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer."
+    if producer_options.pop("value.serializer", None) is not None:
+        yield "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer."
+
+
+def _rejected_transactions(producer_options: dict[str, object]) -> Iterator[str]:
+    """One transactional.id for all tasks would have them fence each other; the sink has no other ids yet."""
+    if producer_options.pop("transactional.id", None) is not None:
+        yield f"{PRODUCER_PREFIX}transactional.id is for KafkaProducer: the sink writes without transactions; remove it"
+
+
+def _guarantee_conflicts(values: dict[str, Any], own: Mapping[str, object], producer: ProducerConfig) -> Iterator[str]:
+    """kafka.acks must allow an explicit deliveryGuarantee; without an explicit one, kafka.acks sets the guarantee."""
+    if values.get("transactional_id_prefix") is not None:
+        yield f"transactionalIdPrefix is for deliveryGuarantee={EXACTLY_ONCE}, which is not available in this version; remove it"
+    if producer.acks == ACKS_ALL or values.get("delivery_guarantee", AT_LEAST_ONCE) != AT_LEAST_ONCE:
+        return
+    if "deliveryGuarantee" in own and "delivery_guarantee" in values:
+        yield f"deliveryGuarantee={AT_LEAST_ONCE} needs kafka.acks=all, but kafka.acks={producer.acks}; remove one of the two"
+    elif "deliveryGuarantee" not in own:
+        warn_once(
+            "kafka.acks=%d lowers the delivery guarantee from %s to %s: rows may be lost when a broker fails",
+            producer.acks,
+            AT_LEAST_ONCE,
+            NO_GUARANTEE,
+        )
+        values["delivery_guarantee"] = NO_GUARANTEE
+
+
+def _dead_letter_conflicts(values: dict[str, Any], own: Mapping[str, object]) -> Iterator[str]:
+    users = [key for key in ("onRecordTooLarge", "onInvalidRecord") if str(own.get(key)).strip().lower() == DEAD_LETTER.lower()]
+    if users and "deadLetterTopic" not in own:
+        yield f"{users[0]}={DEAD_LETTER} needs deadLetterTopic, the topic that such rows go to"
+    if not users and "deadLetterTopic" in own:
+        yield f"deadLetterTopic has no effect: set onRecordTooLarge={DEAD_LETTER}, onInvalidRecord={DEAD_LETTER}, or both"
+    if values.get("dead_letter_topic") is not None and values.get("dead_letter_topic") == values.get("topic"):
+        yield f"deadLetterTopic={values['dead_letter_topic']} is the topic that is written to; name another"

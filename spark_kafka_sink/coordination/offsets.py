@@ -1,0 +1,175 @@
+"""OffsetFetch and OffsetCommit of groups that have no members: a small durable store, one record per group and partition.
+
+A coordinator accepts an offset only for a partition that exists. Offsets that are part of an open transaction are invisible until
+it is committed. Whether a plain OffsetCommit or the commit of a transaction wins, is decided by which offset was written later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
+
+from spark_kafka_sink.coordination.operation import Done, Operation, Retry, failure, left_out
+from spark_kafka_sink.errors import KafkaError, printable
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from spark_kafka_sink.protocol.messages.offset_fetch import (
+    FIRST_VERSION_WITH_GROUPS,
+    NO_OFFSET,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+)
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+GROUPS_PER_REQUEST = 100
+FIRST_VERSION_WITH_REQUIRE_STABLE = 7
+
+_BY_TOPIC = attrgetter("topic")
+_HAS_MEMBERS = frozenset({Errors.ILLEGAL_GENERATION, Errors.UNKNOWN_MEMBER_ID, Errors.REBALANCE_IN_PROGRESS})
+
+
+class CommittedOffset(NamedTuple):
+    offset: int
+    metadata: str = ""  # at most offset.metadata.max.bytes of the broker, 4096 by default
+
+
+class OffsetQuestion(NamedTuple):
+    group_id: str
+    partitions: tuple[TopicPartition, ...] | None  # None: all that have a committed offset
+
+
+@dataclass(frozen=True)
+class FetchOffsets(Operation[OffsetQuestion, dict[TopicPartition, CommittedOffset]]):
+    """Many groups in one request from version 8 on (KIP-709). Partitions without an offset are left out of the result."""
+
+    require_stable: bool
+
+    api_key = ApiKey.OFFSET_FETCH
+
+    @property
+    def versions(self) -> tuple[int, int | None]:
+        return (FIRST_VERSION_WITH_REQUIRE_STABLE if self.require_stable else 0), None
+
+    def batch_size(self, version: int) -> int:
+        return GROUPS_PER_REQUEST if version >= FIRST_VERSION_WITH_GROUPS else 1
+
+    def message(self, items: Sequence[OffsetQuestion], node_id: int, version: int) -> OffsetFetchRequest:  # noqa: ARG002
+        return OffsetFetchRequest.for_groups(
+            {item.group_id: None if item.partitions is None else _topics(item.partitions) for item in items},
+            require_stable=self.require_stable,
+        )
+
+    def judge(
+        self, item: OffsetQuestion, answer: OffsetFetchResponse, version: int
+    ) -> Done[dict[TopicPartition, CommittedOffset]] | Retry:
+        group = answer.of(item.group_id, version)
+        if group is None:
+            raise left_out(self.describe(item))
+        where = self.describe(item)
+        error = Errors.for_code(group.error_code)
+        if error and not error.retriable:
+            raise failure(error, where, item.group_id)
+        found = {TopicPartition(topic.name, each.partition_index): each for topic in group.topics for each in topic.partitions}
+        for partition, each in found.items():
+            error = error or _error_of(each, where, partition)
+        if error:
+            return Retry(error)
+        for partition in item.partitions or ():
+            if partition not in found:  # it may have an offset: "none" would be a lie
+                raise left_out(f"{where}, partition {partition}")
+        return Done(
+            {
+                partition: CommittedOffset(each.committed_offset, each.metadata or "")
+                for partition, each in found.items()
+                if each.committed_offset != NO_OFFSET
+            }
+        )
+
+    def describe(self, item: OffsetQuestion) -> str:
+        return f"OffsetFetch of group {printable(item.group_id)}"
+
+
+def _error_of(answer: OffsetFetchResponsePartition, where: str, partition: TopicPartition) -> ErrorCode:
+    error = Errors.for_code(answer.error_code)
+    if error and not error.retriable:
+        raise failure(error, f"{where}, partition {partition}", partition.topic)
+    return error
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> tuple[OffsetFetchRequestTopic, ...]:
+    return tuple(
+        OffsetFetchRequestTopic(name=topic, partition_indexes=tuple(each.partition for each in parts))
+        for topic, parts in groupby(sorted(set(partitions)), _BY_TOPIC)
+    )
+
+
+class OffsetsToCommit(NamedTuple):
+    group_id: str
+    offsets: Mapping[TopicPartition, CommittedOffset]
+
+
+@dataclass(frozen=True)
+class CommitOffsets(Operation[OffsetsToCommit, None]):
+    """All of a group's offsets in one request, which the coordinator writes as one batch: they appear together."""
+
+    api_key = ApiKey.OFFSET_COMMIT
+
+    def message(self, items: Sequence[OffsetsToCommit], node_id: int, version: int) -> OffsetCommitRequest:  # noqa: ARG002
+        (item,) = items
+        topics = [
+            OffsetCommitRequestTopic(
+                name=topic,
+                partitions=tuple(
+                    OffsetCommitRequestPartition(
+                        partition_index=each.partition,
+                        committed_offset=item.offsets[each].offset,
+                        committed_metadata=item.offsets[each].metadata,
+                    )
+                    for each in parts
+                ),
+            )
+            for topic, parts in groupby(sorted(item.offsets), _BY_TOPIC)
+        ]
+        return OffsetCommitRequest(group_id=item.group_id, topics=tuple(topics))
+
+    def judge(self, item: OffsetsToCommit, answer: OffsetCommitResponse, version: int) -> Done[None] | Retry:  # noqa: ARG002
+        errors = {
+            TopicPartition(topic.name, each.partition_index): Errors.for_code(each.error_code)
+            for topic in answer.topics
+            for each in topic.partitions
+        }
+        for partition in item.offsets:
+            if partition not in errors:
+                raise left_out(f"{self.describe(item)}, partition {partition}")
+        failed = {partition: error for partition, error in errors.items() if error}
+        for partition, error in failed.items():
+            if error == Errors.UNKNOWN_TOPIC_OR_PARTITION or not error.retriable:
+                raise self._failure(item, partition, error)
+        return Retry(next(iter(failed.values()))) if failed else Done(None)
+
+    def _failure(self, item: OffsetsToCommit, partition: TopicPartition, error: ErrorCode) -> KafkaError:
+        where = f"{self.describe(item)}, partition {partition}"
+        is_of_group = error == Errors.GROUP_AUTHORIZATION_FAILED
+        found = failure(error, where, item.group_id if is_of_group else partition.topic)
+        if error == Errors.UNKNOWN_TOPIC_OR_PARTITION:
+            found.message += " An offset can be committed only for a partition that exists."
+        elif error == Errors.OFFSET_METADATA_TOO_LARGE:
+            size = len(item.offsets[partition].metadata) if partition in item.offsets else 0
+            found.message += f" It has {size:,} characters; the broker's limit is offset.metadata.max.bytes."
+        elif error in _HAS_MEMBERS:
+            found.message += " The group has members: consumers use this group id, which has to be for these offsets alone."
+        return found
+
+    def describe(self, item: OffsetsToCommit) -> str:
+        return f"OffsetCommit of group {printable(item.group_id)}"

@@ -1,0 +1,289 @@
+"""Transactions, groups and settings of a cluster, looked at and changed from outside of a producer.
+
+    with TransactionClient({"bootstrap.servers": "localhost:9092"}) as client:
+        for transactional_id, outcome in client.end_transactions(prepared, commit=True).items():
+            ...
+
+Every method blocks on the caller's thread, at most for `timeout_ms` milliseconds, by default max.block.ms as in Java's
+commitTransaction. All that a call asks for is asked in parallel: of every coordinator, with several requests in flight on each
+connection; and it is asked again until it is answered or the time is up. One thread at a time may use a client.
+
+Beyond what each method says, all but `end_transactions` raise: KafkaTimeoutError when time runs out, with the last trouble
+(KAFKA_BROKER_UNREACHABLE when no broker answered at all); AuthenticationError when brokers do not let this client in;
+AuthorizationError when a permission is missing, with the one to grant; UnsupportedVersionError when a broker is too old;
+ProtocolError when an answer leaves out what was asked; BrokerError for any other error that a broker answers. What was asked
+of others has been carried out by then, or may be, and what timed out may have been carried out too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import TracebackType
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.coordination.brokers import DescribeBrokerConfig, FindCoordinator
+from spark_kafka_sink.coordination.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetQuestion, OffsetsToCommit
+from spark_kafka_sink.coordination.operation import ANY_BROKER, Ask, CoordinatorOf
+from spark_kafka_sink.coordination.request_client import RequestClient
+from spark_kafka_sink.coordination.transactions import (
+    DescribeTransactions,
+    End,
+    EndOutcome,
+    EndTransaction,
+    FenceProducer,
+    ListedTransaction,
+    ListTransactions,
+    ProducerIdentity,
+    TransactionDescription,
+)
+from spark_kafka_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
+from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
+from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+FENCING_TRANSACTION_TIMEOUT_MS = 30_000  # below any sensible transaction.max.timeout.ms, see FenceProducer
+TRANSACTION_VERSION_2 = 2
+# Ids that need not exist, in as many partitions of __transaction_state as possible. That is Java's hashCode of the id modulo
+# transaction.state.log.num.partitions, by default 50: two digits at the end reach each of these, three digits most of 100.
+PROBES = range(10, 200)
+
+
+class TransactionClient:
+    """
+    Args:
+        config: Kafka's producer configuration by its own keys, of which those about brokers, security, time-outs and back-off
+            matter here.
+        clock: for tests.
+        requests: for tests; made of the config otherwise.
+
+    Raises:
+        ConfigError: naming all problems at once.
+    """
+
+    def __init__(
+        self, config: Mapping[str, object], *, clock: Clock | None = None, requests: RequestClient | None = None
+    ) -> None:
+        config = ProducerConfig.conceal(config)  # a traceback with locals would show its secrets
+        checked = ProducerConfig.from_mapping(config)
+        self._default_timeout_ms = checked.max_block_ms
+        self._requests = requests or RequestClient(checked, clock=clock)
+
+    def __enter__(self) -> TransactionClient:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection. Never blocks."""
+        self._requests.close()
+
+    def _within(self, timeout_ms: int | None) -> int:
+        return self._default_timeout_ms if timeout_ms is None else timeout_ms
+
+    # ---- transactions ----------------------------------------------------------------------------------------------------------
+
+    def end_transactions(
+        self, prepared: Sequence[PreparedTransaction], commit: bool, *, timeout_ms: int | None = None
+    ) -> dict[str, EndOutcome]:
+        """Commit or abort transactions that other producers have left open (EndTxn, KIP-98, KIP-890).
+
+        What is in the way for a while is waited for: markers that are being written, coordinators that load, move or cannot be
+        reached. An answer that got lost is asked for again; coordinators recognise the repetition.
+
+        Args:
+            prepared: one for each transactional id.
+            commit: false aborts.
+            timeout_ms: for all of them together.
+
+        Returns:
+            By transactional id, what came of it; nothing is raised for a single transaction. End.FAILED, with a
+            KafkaTimeoutError, also stands for those that were not answered in time: they may end all the same.
+
+        Raises:
+            ValueError: two are of the same transactional id.
+        """
+        numbers = Counter(each.transactional_id for each in prepared)
+        if len(numbers) < len(prepared):
+            raise ValueError(f"transactional id {numbers.most_common(1)[0][0]!r} is named more than once")
+        operations = {is_v2: EndTransaction(commit, is_v2) for is_v2 in (False, True)}
+        asks = [
+            Ask(_transaction(each.transactional_id), operations[each.transaction_version >= TRANSACTION_VERSION_2], each)
+            for each in prepared
+        ]
+        outcomes = self._requests.ask(asks, self._within(timeout_ms))
+        return {
+            each.transactional_id: EndOutcome(End.FAILED, outcome) if isinstance(outcome, KafkaError) else outcome
+            for each, outcome in zip(prepared, outcomes, strict=True)
+        }
+
+    def fence(
+        self,
+        transactional_ids: Iterable[str],
+        timeout_ms: int | None = None,
+        *,
+        transaction_timeout_ms: int = FENCING_TRANSACTION_TIMEOUT_MS,
+    ) -> dict[str, ProducerIdentity]:
+        """Abort what is open under these transactional ids, and shut their producers out (InitProducerId).
+
+        Returns when each id is at rest: an open transaction is aborted, one that was being ended is ended, and whoever used the
+        id before is refused from here on. An id that nobody has used comes into being.
+
+        Args:
+            transactional_ids: any number; each is fenced once.
+            timeout_ms: for all of them together.
+            transaction_timeout_ms: that the coordinator keeps with the id until its next producer starts; above zero, and at
+                most the broker's transaction.max.timeout.ms.
+
+        Returns:
+            By transactional id, the producer id and the epoch that are the newest now.
+
+        Raises:
+            KafkaError: see above; others may have been fenced.
+        """
+        ids = list(dict.fromkeys(transactional_ids))
+        operation = FenceProducer(transaction_timeout_ms)
+        asks = [Ask(_transaction(each), operation, each) for each in ids]
+        return dict(zip(ids, self._requests.ask_all(asks, self._within(timeout_ms)), strict=True))
+
+    def list_transactions(
+        self, prefix: str, states: Collection[str] = (), *, timeout_ms: int | None = None
+    ) -> list[ListedTransaction]:
+        """The transactional ids that begin with `prefix`, from every broker (ListTransactions, KIP-664; Kafka 3.0 and newer).
+
+        Brokers since 4.1 send no others (KIP-1152); what older ones send is filtered here. An id is listed from its first
+        InitProducerId until seven days after its last use (transactional.id.expiration.ms).
+
+        Each broker answers for the ids that it keeps at that moment. So that none is missed, all are asked again when the
+        brokers of the cluster, or the coordinators of ids with this prefix, are others afterwards than before; and a part of
+        the ids that has no coordinator is waited for. What that cannot see is a move that one broker has not heard of yet.
+
+        Brokers leave out, without a word, ids that the user may not DESCRIBE: a result without an id proves nothing where that
+        permission is missing. Without it on all ids with the prefix, coordinators are not compared either.
+
+        Args:
+            prefix: "" for all.
+            states: of TransactionState; empty for all of them.
+            timeout_ms: for all brokers together.
+
+        Returns:
+            Each id once, in order.
+        """
+        operation = ListTransactions(tuple(sorted(set(map(str, states)))))
+        within_ms = self._within(timeout_ms)
+        deadline_ms = self._requests.clock.now_ms() + within_ms
+        keepers = self._keepers(prefix, within_ms)
+        while True:
+            answers = self._requests.ask_every_broker(operation, prefix, self._until(deadline_ms))
+            keepers, before = self._keepers(prefix, self._until(deadline_ms)), keepers
+            if keepers == before and set(keepers or ()) <= answers.keys():
+                found = {each.transactional_id: each for answer in answers.values() for each in answer}
+                return [found[transactional_id] for transactional_id in sorted(found)]
+            if not self._until(deadline_ms):
+                raise KafkaTimeoutError(f"{operation.describe(prefix)}: coordinators kept moving for {within_ms} ms")
+
+    def _until(self, deadline_ms: int) -> int:
+        return max(deadline_ms - self._requests.clock.now_ms(), 0)
+
+    def _keepers(self, prefix: str, timeout_ms: int) -> list[int] | None:
+        """Which brokers keep the ids with this prefix, as far as PROBES show it; None when they may not be looked for.
+
+        A coordinator that is away is waited for: brokers that are asked to list say nothing of what nobody keeps.
+        """
+        operation = FindCoordinator(KeyType.TRANSACTION)
+        try:
+            found = self._requests.ask_all([Ask(ANY_BROKER, operation, f"{prefix}{each}") for each in PROBES], timeout_ms)
+        except AuthorizationError:
+            return None
+        return [node.id for node in found]
+
+    def describe_transactions(
+        self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, TransactionDescription | None]:
+        """State, producer, age and partitions of transactional ids (DescribeTransactions, KIP-664; Kafka 3.0 and newer).
+
+        Args:
+            transactional_ids: any number.
+            timeout_ms: for all of them together.
+
+        Returns:
+            By transactional id; None for one that its coordinator does not know: never used, or forgotten.
+        """
+        ids = list(dict.fromkeys(transactional_ids))
+        asks = [Ask(_transaction(each), DescribeTransactions(), each) for each in ids]
+        return dict(zip(ids, self._requests.ask_all(asks, self._within(timeout_ms)), strict=True))
+
+    # ---- offsets ---------------------------------------------------------------------------------------------------------------
+
+    def fetch_offsets(
+        self,
+        groups: Mapping[str, Collection[TopicPartition] | None],
+        require_stable: bool,
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[str, dict[TopicPartition, CommittedOffset]]:
+        """Committed offsets of many groups, with their metadata (OffsetFetch).
+
+        Args:
+            groups: group id -> the partitions to look at; None for all that have a committed offset.
+            require_stable: wait until no open transaction holds an offset of these partitions (KIP-447; Kafka 2.5 and newer).
+                Name the partitions then: one that has no offset but those of an open transaction is not among "all", and is
+                not waited for.
+            timeout_ms: for all groups together.
+
+        Returns:
+            By group id; a partition without a committed offset is not in it.
+
+        Raises:
+            KafkaError: see above. It takes DESCRIBE on the group and on the topics, which READ includes, and WRITE on a topic
+                too. Of topics that the user may not describe, brokers leave out the offsets without a word if partitions are
+                not named.
+        """
+        operation = FetchOffsets(require_stable)
+        questions = [OffsetQuestion(group, None if named is None else tuple(named)) for group, named in groups.items()]
+        asks = [Ask(CoordinatorOf(KeyType.GROUP, each.group_id), operation, each) for each in questions]
+        return dict(zip(groups, self._requests.ask_all(asks, self._within(timeout_ms)), strict=True))
+
+    def commit_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, tuple[int, str]], *, timeout_ms: int | None = None
+    ) -> None:
+        """Commit offsets with their metadata in one request, at once and outside of any transaction (OffsetCommit).
+
+        The group must have no members. Offsets that are pending in an open transaction are overridden, also when that is
+        committed later.
+
+        Args:
+            offsets: (offset, metadata); metadata of at most offset.metadata.max.bytes, 4096 unless the broker is set otherwise.
+                Nothing is sent for none.
+            timeout_ms: after it the offsets may still be committed.
+
+        Raises:
+            BrokerError: KAFKA_UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist, KAFKA_OFFSET_METADATA_TOO_LARGE,
+                KAFKA_UNKNOWN_MEMBER_ID for a group that consumers use. Offsets that were not refused are committed.
+            KafkaError: see above. It takes READ on the group and READ on the topics; WRITE on them does not suffice.
+        """
+        if not offsets:
+            return
+        item = OffsetsToCommit(group_id, {partition: CommittedOffset(*offset) for partition, offset in offsets.items()})
+        self._requests.ask_all([Ask(CoordinatorOf(KeyType.GROUP, group_id), CommitOffsets(), item)], self._within(timeout_ms))
+
+    # ---- settings --------------------------------------------------------------------------------------------------------------
+
+    def broker_config(self, name: str, *, timeout_ms: int | None = None) -> str | None:
+        """A setting of some broker, such as transaction.max.timeout.ms, as text (DescribeConfigs).
+
+        Returns:
+            None when it cannot be known: the user may not DESCRIBE_CONFIGS on the cluster, the broker does not offer that, has
+            no such setting, or keeps its value secret. Go on with Kafka's default then, and let the broker refuse it.
+        """
+        ask = Ask(ANY_BROKER, DescribeBrokerConfig(), name)
+        try:
+            return self._requests.ask_all([ask], self._within(timeout_ms))[0]
+        except (AuthorizationError, UnsupportedVersionError):
+            return None
+
+
+def _transaction(transactional_id: str) -> CoordinatorOf:
+    return CoordinatorOf(KeyType.TRANSACTION, transactional_id)

@@ -1,0 +1,233 @@
+"""EndTxn, InitProducerId, ListTransactions and DescribeTransactions, as they are asked from outside of a producer.
+
+A coordinator checks an EndTxn against transactional id, producer id and epoch, not against the connection: whoever is told these
+three can end a transaction that another process has written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import NamedTuple
+
+from spark_kafka_sink.coordination.operation import Done, Operation, Retry, failure, left_out, retry_or_raise
+from spark_kafka_sink.errors import KafkaError, UnsupportedVersionError, printable, printable_list
+from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
+from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from spark_kafka_sink.protocol.messages.end_txn import LAST_VERSION_BEFORE_TRANSACTION_V2, EndTxnRequest, EndTxnResponse
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+IDS_PER_REQUEST = 200  # described together; each answer comes with the transaction's partitions
+FIRST_VERSION_WITH_PATTERN = 2  # of ListTransactions (KIP-1152)
+_RE2_OPERATORS = frozenset(r"\.+*?()|[]{}^$")
+
+
+class End(Enum):
+    """What came of an EndTxn."""
+
+    ENDED = "committed or aborted, as asked; by this request or an earlier one"
+    NOT_OPEN = "no transaction of this producer is open: it timed out, was fenced, or has been ended otherwise, perhaps as asked"
+    FAILED = "neither is known; the error says why"
+
+
+@dataclass(frozen=True, slots=True)
+class EndOutcome:
+    """`error` is None for ENDED only."""
+
+    end: End
+    error: KafkaError | None = None
+
+
+# Kafka up to 4.3.1 answers INVALID_TXN_STATE to the commit of a transaction that has timed out, later versions PRODUCER_FENCED.
+# To EndTxn 1 and older PRODUCER_FENCED is INVALID_PRODUCER_EPOCH (KIP-588).
+_NOT_OPEN = frozenset(
+    {
+        Errors.INVALID_PRODUCER_EPOCH,
+        Errors.INVALID_TXN_STATE,
+        Errors.INVALID_PRODUCER_ID_MAPPING,
+        Errors.PRODUCER_FENCED,
+    }
+)
+
+
+@dataclass(frozen=True)
+class EndTransaction(Operation[PreparedTransaction, EndOutcome]):
+    """EndTxn until it is carried out. While markers are being written a repetition is answered CONCURRENT_TRANSACTIONS."""
+
+    commit: bool
+    is_v2: bool  # the transaction was written with transaction.version 2 or higher
+
+    api_key = ApiKey.END_TXN
+
+    @property
+    def versions(self) -> tuple[int, int | None]:
+        last = LAST_VERSION_BEFORE_TRANSACTION_V2
+        return (last + 1, API_TABLE[ApiKey.END_TXN].max_version) if self.is_v2 else (0, last)
+
+    def message(self, items: Sequence[PreparedTransaction], node_id: int, version: int) -> EndTxnRequest:  # noqa: ARG002
+        (item,) = items
+        return EndTxnRequest(
+            transactional_id=item.transactional_id,
+            producer_id=item.producer_id,
+            producer_epoch=item.producer_epoch,
+            committed=self.commit,
+        )
+
+    def judge(self, item: PreparedTransaction, answer: EndTxnResponse, version: int) -> Done[EndOutcome] | Retry:  # noqa: ARG002
+        error = Errors.for_code(answer.error_code)
+        if not error:
+            return Done(EndOutcome(End.ENDED))
+        if error.retriable:
+            return Retry(error)
+        end = End.NOT_OPEN if error in _NOT_OPEN else End.FAILED
+        return Done(EndOutcome(end, failure(error, self.describe(item), item.transactional_id)))
+
+    def describe(self, item: PreparedTransaction) -> str:
+        what = "commit" if self.commit else "abort"
+        return f"EndTxn ({what}) of transactional id {printable(item.transactional_id)}"
+
+
+class ProducerIdentity(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True)
+class FenceProducer(Operation[str, ProducerIdentity]):
+    """InitProducerId without a producer id or epoch. The first one aborts an open transaction, and is answered
+    CONCURRENT_TRANSACTIONS until its markers are written; then the coordinator answers with a new epoch.
+
+    The coordinator keeps the time-out with the id, and gives replicas so much time to write it down: not a few milliseconds.
+    """
+
+    transaction_timeout_ms: int
+
+    api_key = ApiKey.INIT_PRODUCER_ID
+
+    def message(self, items: Sequence[str], node_id: int, version: int) -> InitProducerIdRequest:  # noqa: ARG002
+        (item,) = items
+        return InitProducerIdRequest(transactional_id=item, transaction_timeout_ms=self.transaction_timeout_ms)
+
+    def judge(self, item: str, answer: InitProducerIdResponse, version: int) -> Done[ProducerIdentity] | Retry:  # noqa: ARG002
+        error = Errors.for_code(answer.error_code)
+        if error:
+            return retry_or_raise(error, self.describe(item), item)
+        return Done(ProducerIdentity(answer.producer_id, answer.producer_epoch))
+
+    def describe(self, item: str) -> str:
+        return f"InitProducerId of transactional id {printable(item)}"
+
+
+class TransactionState(StrEnum):
+    """As Kafka names them. Newer brokers may have more."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+
+
+class ListedTransaction(NamedTuple):
+    transactional_id: str
+    producer_id: int
+    state: str  # a TransactionState, if it is one that this client knows
+
+
+@dataclass(frozen=True)
+class ListTransactions(Operation[str, list[ListedTransaction]]):
+    """The transactional ids with a prefix, the item, whose coordinator is the broker that is asked."""
+
+    states: tuple[str, ...]
+
+    api_key = ApiKey.LIST_TRANSACTIONS
+
+    def message(self, items: Sequence[str], node_id: int, version: int) -> ListTransactionsRequest:  # noqa: ARG002
+        (prefix,) = items
+        pattern = prefix_pattern(prefix) if prefix and version >= FIRST_VERSION_WITH_PATTERN else None
+        return ListTransactionsRequest(state_filters=self.states, transactional_id_pattern=pattern)
+
+    def judge(self, item: str, answer: ListTransactionsResponse, version: int) -> Done[list[ListedTransaction]] | Retry:  # noqa: ARG002
+        error = Errors.for_code(answer.error_code)
+        if error:
+            return retry_or_raise(error, self.describe(item), item)
+        if answer.unknown_state_filters:
+            unknown = printable_list(answer.unknown_state_filters)
+            raise UnsupportedVersionError(f"{self.describe(item)}: the broker does not know the states {unknown}")
+        return Done(
+            [
+                ListedTransaction(each.transactional_id, each.producer_id, each.transaction_state)
+                for each in answer.transaction_states
+                if each.transactional_id.startswith(item)
+            ]
+        )
+
+    def describe(self, item: str) -> str:
+        return f"ListTransactions of transactional ids that begin with {printable(item)!r}"
+
+
+def prefix_pattern(prefix: str) -> str:
+    """A regular expression of RE2 that matches what begins with `prefix`, whatever characters follow."""
+    return "(?s)" + "".join(f"\\{each}" if each in _RE2_OPERATORS else each for each in prefix) + ".*"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """What a coordinator knows of a transactional id. Times are milliseconds."""
+
+    transactional_id: str
+    state: str  # a TransactionState, if it is one that this client knows
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int  # transaction.timeout.ms of its producer
+    start_time_ms: int | None  # since 1970-01-01 UTC, by the coordinator's clock; None: no transaction since InitProducerId
+    partitions: frozenset[TopicPartition]  # of the open transaction; those of topics that the user may not describe are left out
+
+
+@dataclass(frozen=True)
+class DescribeTransactions(Operation[str, TransactionDescription | None]):
+    """None for an id that its coordinator does not know."""
+
+    api_key = ApiKey.DESCRIBE_TRANSACTIONS
+
+    def batch_size(self, version: int) -> int:  # noqa: ARG002
+        return IDS_PER_REQUEST
+
+    def message(self, items: Sequence[str], node_id: int, version: int) -> DescribeTransactionsRequest:  # noqa: ARG002
+        return DescribeTransactionsRequest(transactional_ids=tuple(items))
+
+    def judge(
+        self,
+        item: str,
+        answer: DescribeTransactionsResponse,
+        version: int,  # noqa: ARG002
+    ) -> Done[TransactionDescription | None] | Retry:
+        found = next((each for each in answer.transaction_states if each.transactional_id == item), None)
+        if found is None:
+            raise left_out(self.describe(item))
+        error = Errors.for_code(found.error_code)
+        if error == Errors.TRANSACTIONAL_ID_NOT_FOUND:
+            return Done(None)
+        if error:
+            return retry_or_raise(error, self.describe(item), item)
+        partitions = (TopicPartition(topic.topic, each) for topic in found.topics for each in topic.partitions)
+        return Done(
+            TransactionDescription(
+                transactional_id=item,
+                state=found.transaction_state,
+                producer_id=found.producer_id,
+                producer_epoch=found.producer_epoch,
+                timeout_ms=found.transaction_timeout_ms,
+                start_time_ms=found.transaction_start_time_ms if found.transaction_start_time_ms >= 0 else None,
+                partitions=frozenset(partitions),
+            )
+        )
+
+    def describe(self, item: str) -> str:
+        return f"DescribeTransactions of transactional id {printable(item)}"

@@ -1,0 +1,91 @@
+"""Connections that fail: what is logged and kept about them, and when a failed authentication is final.
+
+Part of NetworkClient. Sender thread only. A broker that starts may not know all users yet, or not have read its own certificate,
+so a failed authentication is final only when it happens twice in a row, or when no broker accepts this client.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.network.connection_states import ClusterConnectionStates
+from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.network.node_connection import NodeConnection
+from spark_kafka_sink.network.selector import ChannelState, Disconnect
+
+log = logging.getLogger(__name__)
+
+WARN_EVERY_MS = 30_000  # per node, about connections that cannot be established
+
+
+class ConnectionFailures:
+    def __init__(self, states: ClusterConnectionStates, metadata: Metadata, security_protocol: str) -> None:
+        self._states = states
+        self._metadata = metadata
+        self._security_protocol = security_protocol
+        self._refused_in_this_poll: set[int] = set()  # nodes whose authentication has failed since begin_poll()
+
+    def begin_poll(self) -> None:
+        self._refused_in_this_poll.clear()
+
+    def report(self, connection: NodeConnection, disconnect: Disconnect, now_ms: int) -> None:
+        """Log why a connection ended, and keep the reason for errors about metadata that does not come."""
+        node_id, reason = connection.node_id, disconnect.reason
+        address = self._states.address_text(node_id)
+        if disconnect.state in (ChannelState.NOT_CONNECTED, ChannelState.AUTHENTICATION_FAILED):
+            level = logging.WARNING if disconnect.error is None else logging.ERROR
+            if now_ms - connection.last_warning_ms >= WARN_EVERY_MS:
+                connection.last_warning_ms = now_ms
+            else:
+                level = logging.DEBUG  # failures repeat with every attempt
+            log.log(level, "! node %d: connection to %s could not be established: %s", node_id, address, reason)
+        elif disconnect.state is ChannelState.READY and self._states.is_preparing_connection(node_id):
+            reason += f" (before it was ready; does this listener speak {self._security_protocol}?)"
+            log.warning("! node %d: connection to %s was lost: %s", node_id, address, reason)
+        elif disconnect.state is ChannelState.READY and connection.sasl.is_unproven:
+            reason += f" (before it answered; is security.protocol={self._security_protocol} right for this listener?)"
+            log.warning("! node %d: connection to %s was lost: %s", node_id, address, reason)
+        else:
+            log.debug("= node %d: disconnected from %s: %s", node_id, address, reason)
+        if disconnect.state is not ChannelState.EXPIRED:
+            self._metadata.connection_failed(address, reason)
+
+    def authentication_failed(self, node_id: int, now_ms: int, cause: AuthenticationError, *, attempts: int) -> None:
+        """The node may be tried again after its back-off. Callers that wait for metadata get the error when no broker accepts us.
+
+        Args:
+            attempts: connections that it took to find out.
+        """
+        where = f"node {node_id} ({self._states.address_text(node_id)})"
+        error = AuthenticationError(f"{where}: {cause.message}", condition=cause.condition)
+        self._refused_in_this_poll.add(node_id)
+        self._states.authentication_failed(node_id, now_ms, error, attempts=attempts)
+        if self._no_broker_accepts():
+            self._metadata.fatal_error(error)
+
+    def refusal(self, node_id: int) -> AuthenticationError | None:
+        """Why to give up what waits for this node; None when there is no reason to.
+
+        An error stays until the next attempt to connect begins, and at least until the next poll: with reconnect.backoff.ms=0
+        the next attempt begins within the same poll.
+        """
+        if not self._is_refused_or_disconnected(node_id):
+            return None
+        is_final = self._states.refusals(node_id) > 1 or self._no_broker_accepts()
+        return self._states.authentication_error(node_id) if is_final else None
+
+    def refusal_by_all(self) -> AuthenticationError | None:
+        """Why to give up what any broker could do; None when there is no reason to."""
+        nodes = [node.id for node in self._metadata.cluster().nodes]
+        if not self._no_broker_accepts() or not all(map(self._is_refused_or_disconnected, nodes)):
+            return None
+        return next(filter(None, map(self.refusal, nodes)), None)
+
+    def _is_refused_or_disconnected(self, node_id: int) -> bool:
+        return node_id in self._refused_in_this_poll or self._states.is_disconnected(node_id)
+
+    def _no_broker_accepts(self) -> bool:
+        """Whether the last attempt with every broker failed, and authentication failed in at least two attempts."""
+        nodes = [node.id for node in self._metadata.cluster().nodes]
+        return sum(map(self._states.refusals, nodes)) > 1 and all(map(self._states.is_shut_out, nodes))

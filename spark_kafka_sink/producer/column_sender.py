@@ -1,0 +1,106 @@
+"""Queues the rows of one `send_columns` call: checks all of them, waits for metadata, then appends them slice by slice.
+
+Runs on the caller's thread. Law: an error that is known before the first append leaves no row queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.network.cluster import Cluster
+from spark_kafka_sink.producer.accumulator.delivery import Delivery
+from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
+from spark_kafka_sink.producer.intercepted_rows import Watch
+from spark_kafka_sink.producer.metadata_wait import MetadataWait
+from spark_kafka_sink.producer.partition_choice import PartitionChoice
+from spark_kafka_sink.producer.partitioner import UserPartitioner
+from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
+from spark_kafka_sink.producer.producer_record import ProducerColumns
+from spark_kafka_sink.producer.record_checks import SizeLimits
+from spark_kafka_sink.producer.record_gatherer import RecordGatherer
+from spark_kafka_sink.producer.topic_chunk import (
+    TopicChunk,
+    check_topic_type,
+    chunks_by_topic,
+    explicit_partitions,
+    row_count,
+    rows_of,
+)
+
+
+class ColumnSender:
+    """Args: see KafkaProducer, which makes all of them."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        metadata_wait: MetadataWait,
+        accumulator: RecordAccumulator,
+        gatherer: RecordGatherer,
+        wake_sender: Callable[[], None],
+        partition_choice: PartitionChoice,
+        partitioner: UserPartitioner | None,
+        size_limits: SizeLimits,
+        metrics: ProducerMetrics,
+        clock: Clock,
+    ) -> None:
+        self._max_block_ms = config.max_block_ms
+        self._metadata_wait = metadata_wait
+        self._accumulator = accumulator
+        self._gatherer = gatherer
+        self._wake_sender = wake_sender
+        self._partition_choice = partition_choice
+        self._partitioner = partitioner
+        self._size_limits = size_limits
+        self._metrics = metrics
+        self._clock = clock
+
+    def send(self, given: ProducerColumns, watch: Watch | None = None) -> Delivery:
+        """As KafkaProducer.send_columns. `watch`: makes the rows' owners, where there are interceptors."""
+        check_topic_type(given.topic)
+        columns = rows_of(given, row_count(given.topic, given.value, given.key, given.partition), self._clock.wall_ms())
+        delivery = Delivery(columns.rows, self._clock)
+        explicit = explicit_partitions(given.partition, columns.rows)
+        chunks = list(chunks_by_topic(given.topic, columns, explicit)) if columns.rows else []
+        try:
+            chunks, clusters = self._checked(chunks)
+        except KafkaError:
+            for chunk in chunks:
+                self._metrics.records_failed(chunk.topic, len(chunk.rows))
+            raise
+        if watch is not None:
+            watch.begin(columns)
+        for chunk, cluster in zip(chunks, clusters, strict=True):
+            self._gatherer.encode_topic(chunk.topic)  # records that were sent one by one before go first
+            self._append(chunk, cluster, delivery, watch)
+        return delivery
+
+    def _checked(self, chunks: list[TopicChunk]) -> tuple[list[TopicChunk], list[Cluster]]:
+        """The chunks with the partitions that a user's partitioner chose, and metadata with the partitions of each."""
+        for chunk in chunks:
+            chunk.check_sizes(self._size_limits)
+        if len(chunks) > 1:
+            self._metadata_wait.ask_for(chunk.topic for chunk in chunks)
+        clusters = [self._await_partitions(chunk) for chunk in chunks]
+        if self._partitioner is not None:
+            chunks = [chunk.decided_by(self._partitioner, each) for chunk, each in zip(chunks, clusters, strict=True)]
+        return chunks, clusters
+
+    def _await_partitions(self, chunk: TopicChunk) -> Cluster:
+        highest = int(chunk.explicit.max())
+        return self._metadata_wait.await_partition(chunk.topic, highest, self._max_block_ms)
+
+    def _append(self, chunk: TopicChunk, cluster: Cluster, delivery: Delivery, watch: Watch | None) -> None:
+        for part in chunk.slices():
+            self._accumulator.append(
+                part.topic,
+                part.columns,
+                self._partition_choice.choose(part.topic, part.columns, part.explicit, cluster),
+                part.rows,
+                delivery if watch is None else watch.owner(part.topic, len(part.rows), delivery),
+                self._wake_sender,
+                max_block_ms=self._max_block_ms,
+            )

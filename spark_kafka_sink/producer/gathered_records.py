@@ -1,0 +1,330 @@
+"""A chunk of records that were sent one by one: lists while `send` fills it, then the owner of its rows.
+
+When a chunk is sealed, its lists become Arrow columns, and its records are rows like any others. The Sender reports to the
+chunk what became of them; futures and callbacks get it from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import count, repeat
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_kafka_sink.clock import Clock, milliseconds
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, for_keeping, fresh_copy
+from spark_kafka_sink.network.cluster import Cluster
+from spark_kafka_sink.producer import forks
+from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
+from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, Part
+from spark_kafka_sink.producer.producer_record import RecordMetadata
+from spark_kafka_sink.producer.record_checks import HEADERS, RecordDetails
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.varint import Int64Column
+
+logger = logging.getLogger(__name__)
+
+Callback = Callable[[RecordMetadata | None, KafkaError | None], None]
+
+_NO_LIMIT = 2**62
+_SEALED = -1
+_PENDING = -1  # in `_fates`: neither acknowledged nor failed
+_FAILED = -2
+
+
+class RecordFuture:
+    """The outcome of one record. It only holds a place in the chunk, so that a million futures cost little."""
+
+    __slots__ = ("_chunk", "_index")
+
+    def __init__(self, chunk: GatheredRecords, index: int) -> None:
+        self._chunk = chunk
+        self._index = index
+
+    def done(self) -> bool:
+        return self._chunk.is_settled(self._index)
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Where the record was written. Blocks until the record is settled, at most `timeout` seconds.
+
+        Raises the record's error, or KafkaTimeoutError when the record is not settled in time.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            raise fresh_copy(error)
+        return self._chunk.metadata_of(self._index)
+
+    def exception(self, timeout: float | None = None) -> KafkaError | None:
+        """The record's error, or None when it was written. Blocks as `result` does."""
+        self._chunk.await_settled(self._index, timeout)
+        return self._chunk.error_of(self._index)
+
+
+class _Acknowledgement(NamedTuple):
+    part: Part
+    base_offset: int
+    log_append_time_ms: int
+
+
+class GatheredPayload(NamedTuple):
+    """One entry per record, as `record_columns` takes them."""
+
+    value: pa.Array
+    key: pa.Array | None
+    headers: pa.Array | None
+    timestamps: Int64Column
+
+
+class GatheredRecords:
+    """Holds columns from the start: lists that `add` fills, one entry per record, and a dict of what only some records have."""
+
+    def __init__(self, topic: str, cluster: Cluster, clock: Clock) -> None:
+        self.topic = topic
+        self.created_ms = clock.now_ms()  # linger.ms and delivery.timeout.ms count from the first record
+        self.cluster = cluster  # metadata that contains the topic
+        self.memory = PoolMemory()  # a charge; the thread that has the chunk encoded gives it back
+        self._lock = threading.Lock()  # guards what `add` fills
+        self._room_bytes = _NO_LIMIT  # the limit of `size_bytes`, or _SEALED
+        self.size_bytes = 0  # the sum of the records' size bounds
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.sent_s: list[float] = []  # when `add` was called, in seconds since 1970: the timestamp of records without one
+        self.details: dict[int, RecordDetails] = {}
+        self.callbacks: list[Callback | None] = []
+        self._clock = clock
+        self._generation = forks.generation()
+        self._settled = threading.Condition()  # guards the four below; notified whenever a row is settled
+        self._acknowledgements: list[_Acknowledgement] = []
+        self._looked_up = 0  # how many of them have been entered in `_fates`; done only when a future asks
+        self._fates: npt.NDArray[np.int32] | None = None  # int32[n]: index of an acknowledgement, or as above; None: not sealed
+        self._errors: dict[int, KafkaError] = {}
+        self.columns: RecordColumns | None = None  # for RecordMetadata; without payloads
+
+    def __len__(self) -> int:
+        return len(self.callbacks) if self._fates is None else len(self._fates)
+
+    def add(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        callback: Callback | None,
+        size_bytes: int,
+        details: RecordDetails | None = None,
+    ) -> RecordFuture | None:
+        """Add a record. None if the chunk is sealed, or if more memory has to be charged first."""
+        self._lock.acquire()  # `with` takes twice as long
+        try:
+            size = self.size_bytes + size_bytes
+            if size > self._room_bytes:
+                return None
+            callbacks = self.callbacks
+            index = len(callbacks)
+            self.values.append(value)
+            self.keys.append(key)
+            self.sent_s.append(self._clock.wall_s())
+            if details is not None:
+                self.details[index] = details
+            self.size_bytes = size
+            callbacks.append(callback)
+            return RecordFuture(self, index)
+        except BaseException:  # KeyboardInterrupt: columns of different lengths would fail all records
+            self._drop_half_a_record()
+            raise
+        finally:
+            self._lock.release()
+
+    def _drop_half_a_record(self) -> None:
+        if self._room_bytes != _SEALED:
+            columns: tuple[list[Any], ...] = (self.values, self.keys, self.sent_s, self.callbacks)
+            rows = min(len(column) for column in columns)
+            for column in columns:
+                del column[rows:]
+            self.details.pop(rows, None)
+
+    def charge(self, memory: PoolMemory, block_size: int) -> None:
+        """Add to the memory that records may fill. Takes all of `memory`."""
+        with self._lock:
+            self.memory.add(memory)
+            self._room_bytes = self.memory.charged * block_size
+
+    def missing_bytes(self, size_bytes: int) -> int:
+        """How much more has to be charged before a record of this size fits."""
+        return max(0, self.size_bytes + size_bytes - self._room_bytes)
+
+    def refuse_records(self) -> None:
+        with self._lock:
+            self._room_bytes = _SEALED
+
+    def seal(self) -> None:
+        """Take no more records. From here on the Sender may report outcomes."""
+        self.refuse_records()
+        rows = len(self)
+        with self._settled:
+            self._fates = np.full(rows, _PENDING, np.int32)
+            if self.callbacks.count(None) == rows:
+                self.callbacks = []
+
+    def explicit_partitions(self, none: int) -> npt.NDArray[np.int32]:
+        """int32[n]: the partitions that records name, `none` for the others."""
+        partitions = np.full(len(self), none, np.int32)
+        given = {row: each.partition for row, each in self.details.items() if each.partition is not None}
+        partitions[list(given)] = list(given.values())
+        return partitions
+
+    def payload_columns(self) -> GatheredPayload:
+        """Keys, values, headers and timestamps as Arrow arrays."""
+        rounding = 0.0005  # half of the precision that a double has for seconds since 1970, in milliseconds
+        timestamps = (np.array(self.sent_s) * 1000 + rounding).astype(np.int64)
+        given = {row: each.timestamp for row, each in self.details.items() if each.timestamp is not None}
+        timestamps[list(given)] = list(given.values())
+        rows, headers = len(self.values), None
+        if any(each.headers for each in self.details.values()):
+            none = RecordDetails()
+            headers = pa.array([self.details.get(row, none).headers for row in range(rows)], HEADERS)
+        keys = pa.array(self.keys, pa.binary()) if self.keys.count(None) < rows else None
+        return GatheredPayload(pa.array(self.values, pa.binary()), keys, headers, timestamps)
+
+    def become(self, columns: RecordColumns) -> None:
+        """The records are rows of these columns from here on. The chunk keeps sizes and timestamps, not the payloads."""
+        self.columns = replace(columns, key=None, value=None, headers=None)
+        self.values, self.keys, self.sent_s = [], [], []
+
+    # OUTCOMES: the Sender's thread, or a caller whose chunk could not be queued
+
+    def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
+        acknowledgement = _Acknowledgement(part, base_offset, log_append_time_ms)
+        with self._settled:
+            self._acknowledgements.append(acknowledgement)
+            self._settled.notify_all()
+        if self.callbacks:
+            self._call_back(part.rows, self._metadata(acknowledgement), repeat(None))
+
+    def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
+        at = {int(part.rows[index - part.first_delta]): each for index, each in record_errors.items() if _lies_in(part, index)}
+        others = error
+        if record_errors:
+            others = KafkaError(
+                f"{part.topic_partition}: the record itself is valid, but it was part of a batch with invalid records",
+                condition="KAFKA_BATCH_HAS_INVALID_RECORDS",
+            )
+        self._fail_rows(part.rows, dict.fromkeys(part.rows.tolist(), others) | at)
+
+    def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
+        self._fail_rows(rows, dict.fromkeys(rows.tolist(), for_keeping(error)))
+
+    def abandon_all(self, error: KafkaError) -> None:
+        self.abandon(np.arange(len(self), dtype=np.int32), error)
+
+    def _fail_rows(self, rows: npt.NDArray[np.int32], errors: dict[int, KafkaError]) -> None:
+        with self._settled:
+            assert self._fates is not None
+            self._fates[rows] = _FAILED
+            self._errors.update(errors)
+            self._settled.notify_all()
+        if self.callbacks:
+            self._call_back(rows, repeat(None), map(errors.get, rows.tolist()))
+
+    def _call_back(
+        self, rows: npt.NDArray[np.int32], outcomes: Iterable[RecordMetadata | None], errors: Iterable[KafkaError | None]
+    ) -> None:
+        """Call every record's callback, whatever one of them raises. Raises at the end what is no Exception, like SystemExit."""
+        ended_by: BaseException | None = None
+        callbacks = map(self.callbacks.__getitem__, rows.tolist())
+        for callback, metadata, error in zip(callbacks, outcomes, errors, strict=False):
+            if callback is None:
+                continue
+            try:
+                callback(metadata, error)
+            except Exception:
+                logger.exception("! the callback of a record for %s raised", self.topic)
+            except BaseException as raised:  # noqa: BLE001 - raised below
+                ended_by = ended_by or raised
+        if ended_by is not None:
+            raise ended_by
+
+    def _metadata(self, acknowledged: _Acknowledgement, start: int = 0) -> Iterator[RecordMetadata]:
+        """Metadata of a part's rows from `start` on, made by columns: little is left to do per row. May yield more than that."""
+        assert self.columns is not None
+        part, base_offset, log_append_time_ms = acknowledged
+        rows = part.rows[start:]
+        offsets = repeat(UNKNOWN_OFFSET) if base_offset == UNKNOWN_OFFSET else count(base_offset + part.first_delta + start)
+        times = _rows_of(self.columns.timestamps if log_append_time_ms < 0 else log_append_time_ms, rows)
+        sizes = (_rows_of(lengths, rows) for lengths in (self.columns.key_lengths, self.columns.value_lengths))
+        return map(_new_metadata, zip(repeat(self.topic), repeat(part.topic_partition.partition), offsets, times, *sizes))
+
+    # FOR FUTURES: any thread
+
+    def is_settled(self, row: int) -> bool:
+        return self._fate(row) != _PENDING
+
+    def _fate(self, row: int) -> int:
+        if forks.is_forked(self._generation):
+            self._settled = threading.Condition()  # the thread that held the lock does not exist in this process
+        with self._settled:
+            if self._fates is None:
+                return _PENDING
+            for index in range(self._looked_up, len(self._acknowledgements)):
+                self._fates[self._acknowledgements[index].part.rows] = index
+            self._looked_up = len(self._acknowledgements)
+            return int(self._fates[row])
+
+    def await_settled(self, row: int, timeout_s: float | None) -> None:
+        if forks.is_forked(self._generation) and not self.is_settled(row):
+            forks.check_not_forked(self._generation, "the producer of this record")
+        deadline_ms = None if timeout_s is None else self._clock.now_ms() + milliseconds(timeout_s)
+        with self._settled:
+            while not self.is_settled(row):
+                remaining_ms = 3_600_000 if deadline_ms is None else deadline_ms - self._clock.now_ms()
+                if remaining_ms <= 0:
+                    raise KafkaTimeoutError(f"a record for {self.topic} is not acknowledged after {timeout_s} s")
+                self._clock.wait(self._settled, remaining_ms)
+
+    def error_of(self, row: int) -> KafkaError | None:
+        return self._errors.get(row)
+
+    def metadata_of(self, row: int) -> RecordMetadata:
+        """Where an acknowledged row was written."""
+        acknowledged = self._acknowledgements[self._fate(row)]
+        return next(self._metadata(acknowledged, int(np.argmax(acknowledged.part.rows == row))))
+
+
+def _rows_of(column: Int64Column | int, rows: npt.NDArray[np.int32]) -> Iterable[int]:
+    """The column's values for these rows; an endless iterator when all rows have the same value."""
+    if isinstance(column, int):
+        return repeat(column)
+    values: list[int] = column[rows].tolist()
+    return values
+
+
+def _lies_in(part: Part, index: int) -> bool:
+    return 0 <= index - part.first_delta < part.row_count
+
+
+# Like RecordMetadata(*fields), in a third of the time: one is made for every record that has a callback.
+_new_metadata = cast(Callable[[tuple[object, ...]], RecordMetadata], partial(tuple.__new__, RecordMetadata))
+
+NewChunk = Callable[[str, Cluster, Clock], GatheredRecords]
+
+
+def failed_record(
+    topic: str,
+    callback: Callback | None,
+    details: RecordDetails | None,
+    error: KafkaError,
+    clock: Clock,
+    new_chunk: NewChunk = GatheredRecords,
+) -> RecordFuture:
+    """The future of a record that could not be gathered. Its callback has been called."""
+    chunk = new_chunk(topic, Cluster(), clock)
+    future = chunk.add(None, None, callback, 0, details)
+    assert future is not None
+    chunk.seal()
+    chunk.abandon_all(error)
+    return future

@@ -1,0 +1,119 @@
+"""Removes from a chunk the rows that this side refuses, before any row of the chunk is queued.
+
+The producer refuses a whole chunk for one bad row. `remove_refused_rows` finds all bad rows of the chunk (refused_rows.py),
+applies their fate (row_fates.py), and returns the others to be sent.
+The producer waits max.block.ms for topics and partitions that do not exist before it refuses their rows. Such topics and
+partitions are remembered here, so that a task waits once per topic and not once per chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.topic_names import is_topic_name
+from spark_kafka_sink.errors import InvalidRecordError, KafkaError
+from spark_kafka_sink.records.columns import texts
+from spark_kafka_sink.sink.chunk import Chunk, error_naming_row
+from spark_kafka_sink.sink.refused_rows import Refusal, find_refused_rows
+from spark_kafka_sink.sink.row_fates import RowFates
+from spark_kafka_sink.sink.row_mapping import RowMapping
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.producer import KafkaProducer
+
+WAITED_FOR = ("KAFKA_UNKNOWN_TOPIC", "KAFKA_UNKNOWN_PARTITION")  # the producer refuses such rows only after max.block.ms
+
+
+class RefusedBeforeSending:
+    """Args:
+    producer: the task's.
+    options: the producer's, for its limits.
+    """
+
+    def __init__(self, producer: KafkaProducer, mapping: RowMapping, options: Mapping[str, object], fates: RowFates) -> None:
+        self._producer = producer
+        self._mapping = mapping
+        self._options = options
+        self._fates = fates
+        self._partition_counts: dict[str, int] = {}  # of topics that lacked a partition after max.block.ms
+        self._unknown_topics: dict[str, str] = {}  # topic -> error text, for topics that did not exist after max.block.ms
+
+    def remove_refused_rows(self, chunk: Chunk, error: KafkaError) -> Chunk:
+        """The rows to be sent, after the producer has refused the chunk with `error`; the others have met their fate.
+
+        Raises when a row must fail the task, and `error` itself when no row is the reason for it.
+        """
+        if not isinstance(error, InvalidRecordError) and error.condition != "KAFKA_UNKNOWN_TOPIC":
+            raise error
+        columns = self._mapping.unchecked_columns(chunk.table)
+        topics = _topic_names(columns["topic"])
+        if error.condition == "KAFKA_UNKNOWN_TOPIC" and not isinstance(columns["topic"], str):
+            self._unknown_topics |= self._producer.unknown_topics(topics)
+        if error.condition == "KAFKA_UNKNOWN_PARTITION" or self._partition_counts:
+            self._update_partition_counts(topics)
+        refusals = find_refused_rows(columns, self._size_limits(), self._partition_counts, self._unknown_topics)
+        failing = next((each for each in refusals if self._fates.fails_task(each.condition)), None)
+        if failing is not None:
+            raise self._error_of_first_row(chunk, failing, error)
+        if not refusals:
+            raise error
+        return self._remove(chunk, refusals)
+
+    def remove_rows_known_to_fail(self, chunk: Chunk) -> Chunk:
+        """The rows whose topics and partitions are not known to be missing; the others have met their fate."""
+        if not self._unknown_topics and not self._partition_counts:
+            return chunk
+        columns = self._mapping.unchecked_columns(chunk.table)
+        highest = None if columns["partition"] is None else pc.max(columns["partition"]).as_py()
+        topics = _topic_names(columns["topic"])
+        counted = [name for name in topics if name in self._partition_counts]
+        if highest is not None and any(highest >= self._partition_counts[name] for name in counted):
+            self._update_partition_counts(counted)
+        elif self._unknown_topics.keys().isdisjoint(topics):
+            return chunk
+        refusals = find_refused_rows(columns, self._size_limits(), self._partition_counts, self._unknown_topics)
+        return self._remove(chunk, [each for each in refusals if each.condition in WAITED_FOR])
+
+    def _remove(self, chunk: Chunk, refusals: Sequence[Refusal]) -> Chunk:
+        if not refusals:
+            return chunk
+        for each in refusals:
+            self._fates.apply(chunk, each)
+        return chunk.drop(np.concatenate([each.rows for each in refusals]))
+
+    def _error_of_first_row(self, chunk: Chunk, refusal: Refusal, error: KafkaError) -> KafkaError:
+        if error.condition != refusal.condition:
+            error = InvalidRecordError(refusal.text, condition=refusal.condition)
+        text = error.message if error.condition == "KAFKA_UNKNOWN_PARTITION" else refusal.text
+        named = error_naming_row(error, text, self._mapping, chunk, int(refusal.rows[0]))
+        if refusal.condition == "KAFKA_NULL_TOPIC_IN_DATA":  # Spark's own message comes first, unchanged
+            named.message = f"{text} It is {named.message.removesuffix(f': {text}')}"
+        return named
+
+    def _size_limits(self) -> dict[str, int]:
+        config = ProducerConfig.from_mapping(self._options)
+        return {"max.request.size": config.max_request_size, "buffer.memory": config.buffer_memory}
+
+    def _update_partition_counts(self, topics: Sequence[str]) -> None:
+        """Take the counts from current metadata: topics may grow. Blocks only for a topic that nothing was written to yet."""
+        for name in topics:
+            if name in self._unknown_topics:
+                continue
+            try:
+                self._partition_counts[name] = len(self._producer.partitions_for(name))
+            except KafkaError as error:
+                self._unknown_topics |= self._producer.unknown_topics(topics)
+                if name not in self._unknown_topics:
+                    raise error
+
+
+def _topic_names(topic: str | pa.Array) -> list[str]:
+    """The distinct valid topic names in the argument of send_columns."""
+    names = [topic] if isinstance(topic, str) else texts(topic.drop_null().unique())
+    return [name for name in names if is_topic_name(name)]

@@ -1,0 +1,57 @@
+"""Handles rows whose batch a broker rejected: which rows are to blame, and which rows can be sent again.
+
+A broker rejects a record for its size alone: the producer has split the batch down to single records, so only that row fails.
+For other reasons a broker rejects the whole batch and names the records to blame (KIP-467); the other rows are sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_kafka_sink.errors import KafkaError, fresh_copy
+from spark_kafka_sink.sink.chunk import Chunk, error_naming_row
+from spark_kafka_sink.sink.refused_rows import Refusal
+from spark_kafka_sink.sink.row_fates import RowFates
+from spark_kafka_sink.sink.row_mapping import RowMapping
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.accumulator.delivery import Delivery, RowFailure
+
+logger = logging.getLogger(__name__)
+
+
+def error_of_delivery(delivery: Delivery, error: KafkaError, chunk: Chunk | None, mapping: RowMapping) -> KafkaError:
+    """A copy of the delivery's error. It names the row that the broker blames, if that is known and the chunk is kept."""
+    failure = next((each for each in delivery.failures if each.error is error), None)
+    if failure is None or not failure.blamed or chunk is None:
+        return fresh_copy(error)
+    row, blamed = next(iter(failure.blamed.items()))
+    return error_naming_row(blamed, blamed.message, mapping, chunk, row, _partition(failure))
+
+
+def handle_failure(chunk: Chunk | None, failure: RowFailure, mapping: RowMapping, fates: RowFates) -> Chunk | None:
+    """Apply the fate of the rows that the broker blames. Returns the other rows of their batch, which must be sent again.
+
+    Raises when a blamed row must fail the task, and the failure's error when it does not say which rows are to blame.
+    """
+    if chunk is None or not failure.rows_are_named:
+        raise fresh_copy(failure.error)
+    by_reason: dict[tuple[str, str], list[int]] = {}
+    for row, error in failure.blamed.items():
+        if fates.fails_task(error.condition):
+            raise error_naming_row(error, error.message, mapping, chunk, row, _partition(failure))
+        by_reason.setdefault((error.condition, error.message), []).append(row)
+    for (condition, text), rows in by_reason.items():
+        fates.apply(chunk, Refusal(condition, text, np.array(rows, np.int64)), _partition(failure))
+    others = np.setdiff1d(failure.rows, np.array(list(failure.blamed), np.int64))
+    if not len(others):
+        return None
+    logger.info("sending %d rows again: the broker rejected their batch because of other rows", len(others))
+    return chunk.take(others)
+
+
+def _partition(failure: RowFailure) -> int | None:
+    return None if failure.topic_partition is None else failure.topic_partition.partition

@@ -1,0 +1,62 @@
+"""Applies the user's rules to rows that cannot be written: skip them, or send them to the dead letter topic. Counts both.
+
+Rows that must fail their task never come here: callers ask `fails_task` first.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from spark_kafka_sink.config.sink_options import FAIL, SKIP
+from spark_kafka_sink.sink.chunk import Chunk, row_in_words
+from spark_kafka_sink.sink.dead_letters import DeadLetters
+from spark_kafka_sink.sink.refused_rows import Refusal
+from spark_kafka_sink.sink.row_mapping import RowMapping
+from spark_kafka_sink.sink.row_rules import RowRules
+
+logger = logging.getLogger(__name__)
+
+
+class RowFates:
+    """Of one task. `dead_letters` is None when no rule asks for it."""
+
+    def __init__(self, rules: RowRules, mapping: RowMapping, dead_letters: DeadLetters | None) -> None:
+        self._rules = rules
+        self._mapping = mapping
+        self._dead_letters = dead_letters
+        self._logged: set[str] = set()  # conditions; each is logged for its first row only
+        self.skipped = 0
+
+    @property
+    def dead_lettered(self) -> int:
+        """Rows that are acknowledged in the dead letter topic."""
+        return 0 if self._dead_letters is None else self._dead_letters.acknowledged
+
+    def fails_task(self, condition: str) -> bool:
+        return self._rules.fate(condition) == FAIL
+
+    def apply(self, chunk: Chunk, refusal: Refusal, partition: int | None = None) -> None:
+        """Skip the refused rows of the chunk, or queue them for the dead letter topic. Blocks and raises as send_columns does.
+
+        `partition`: the partition whose broker refused them; None: they were refused before sending.
+        """
+        skips = self._rules.fate(refusal.condition) == SKIP
+        columns = self._mapping.unchecked_columns(chunk.take(refusal.rows).table)
+        if refusal.condition not in self._logged:
+            self._logged.add(refusal.condition)
+            row = row_in_words(columns, 0, int(chunk.numbers[refusal.rows[0]]), partition)
+            done = "skipped" if skips else f"sent to {self._rules.dead_letter_topic}"
+            logger.warning("%s [%s] %s: %s. Further rows like it are only counted", row, refusal.condition, refusal.text, done)
+        if skips:
+            self.skipped += len(refusal.rows)
+        elif self._dead_letters is not None:
+            self._dead_letters.send(columns, refusal.condition, refusal.text, partition)
+
+    def finish(self) -> None:
+        """Wait until every dead letter is acknowledged. Raises the first error."""
+        if self._dead_letters is not None:
+            self._dead_letters.finish()
+
+    def close(self, timeout_ms: int | None) -> None:
+        if self._dead_letters is not None:
+            self._dead_letters.close(timeout_ms)

@@ -1,0 +1,104 @@
+"""What an answer means: every error code of the protocol, for every operation of coordination/."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.coordination.brokers import DescribeBrokerConfig, FindCoordinator
+from spark_kafka_sink.coordination.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetQuestion, OffsetsToCommit
+from spark_kafka_sink.coordination.operation import Done, Operation, Retry
+from spark_kafka_sink.coordination.transactions import (
+    DescribeTransactions,
+    End,
+    EndTransaction,
+    FenceProducer,
+    ListTransactions,
+    prefix_pattern,
+)
+from spark_kafka_sink.errors import AuthorizationError, KafkaError
+from spark_kafka_sink.protocol.api_keys import API_TABLE
+from spark_kafka_sink.protocol.error_codes import ERROR_CODES, ErrorCode, Errors
+from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
+from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from tests.fakes.error_responses import error_response
+
+PREPARED = PreparedTransaction("P", 7, 0, 2)
+PARTITION = TopicPartition("t", 0)
+OPERATIONS: list[tuple[Operation[Any, Any], Any]] = [
+    (FindCoordinator(KeyType.GROUP), "g"),
+    (FindCoordinator(KeyType.TRANSACTION), "P"),
+    (DescribeBrokerConfig(), "transaction.max.timeout.ms"),
+    (EndTransaction(commit=True, is_v2=True), PREPARED),
+    (EndTransaction(commit=False, is_v2=False), PREPARED),
+    (FenceProducer(30_000), "P"),
+    (ListTransactions(("Ongoing",)), "P-"),
+    (DescribeTransactions(), "P"),
+    (FetchOffsets(require_stable=True), OffsetQuestion("g", (PARTITION,))),
+    (FetchOffsets(require_stable=False), OffsetQuestion("g", None)),
+    (CommitOffsets(), OffsetsToCommit("g", {PARTITION: CommittedOffset(1, "m")})),
+]
+UNKNOWN = Errors.for_code(999)
+
+
+def verdict(operation: Operation[Any, Any], item: Any, error: ErrorCode) -> Done[Any] | Retry | KafkaError:
+    oldest, newest = operation.versions
+    limits = API_TABLE[operation.api_key]
+    version = limits.max_version if newest is None else newest
+    assert max(oldest, limits.min_version) <= version <= limits.max_version
+    request = operation.message([item], 1, version)
+    assert request.encode(version)
+    answer = request.RESPONSE.decode(version, b"".join(map(bytes, error_response(request, error).encode(version))))
+    try:
+        return operation.judge(item, answer, version)
+    except KafkaError as raised:
+        return raised
+
+
+@pytest.mark.parametrize(("operation", "item"), OPERATIONS, ids=lambda value: type(value).__name__)
+def test_every_error_is_retried_or_told_by_its_name(operation: Operation[Any, Any], item: Any) -> None:
+    for error in [*filter(None, ERROR_CODES.values()), UNKNOWN]:
+        found = verdict(operation, item, error)
+        if isinstance(found, Done) and isinstance(operation, EndTransaction):
+            assert found.value.end is not End.ENDED
+            found = found.value.error
+        if isinstance(found, Done):
+            assert (type(operation), error) == (DescribeTransactions, Errors.TRANSACTIONAL_ID_NOT_FOUND)
+        elif isinstance(found, Retry):
+            assert error.retriable
+            assert found.error == error
+        else:
+            is_final = not error.retriable or (type(operation), error) == (CommitOffsets, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+            assert is_final
+            assert found.condition == f"KAFKA_{error.name}"
+            assert operation.describe(item) in str(found)
+
+
+@pytest.mark.parametrize(("operation", "item"), OPERATIONS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    ("error", "permission"),
+    [
+        (Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "WRITE on the transactional id '"),
+        (Errors.GROUP_AUTHORIZATION_FAILED, "READ on the group '"),
+        (Errors.CLUSTER_AUTHORIZATION_FAILED, "DESCRIBE_CONFIGS on the cluster"),
+    ],
+    ids=str,
+)
+def test_a_missing_permission_is_named(operation: Operation[Any, Any], item: Any, error: ErrorCode, permission: str) -> None:
+    found = verdict(operation, item, error)
+    if isinstance(found, Done):
+        found = found.value.error
+    assert isinstance(found, AuthorizationError)
+    assert f"Grant the user {permission}" in found.message
+
+
+def test_names_of_others_are_printed_on_one_line() -> None:
+    found = verdict(FenceProducer(1), "P\n2026 ERROR forged", Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    assert len(str(found).splitlines()) == 1
+
+
+def test_a_prefix_is_quoted_for_re2() -> None:
+    assert prefix_pattern("a.b-ü_1") == r"(?s)a\.b-ü_1.*"
+    assert prefix_pattern("\\.+*?()|[]{}^$") == r"(?s)\\\.\+\*\?\(\)\|\[\]\{\}\^\$.*"

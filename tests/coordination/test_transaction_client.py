@@ -1,0 +1,793 @@
+"""coordination/transaction_client.py over sockets, against the fake cluster of three brokers."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.coordination.offsets import CommittedOffset
+from spark_kafka_sink.coordination.transaction_client import PROBES, TransactionClient
+from spark_kafka_sink.coordination.transactions import End, ListedTransaction, TransactionState, prefix_pattern
+from spark_kafka_sink.errors import (
+    AuthorizationError,
+    BrokerError,
+    ConfigError,
+    KafkaError,
+    KafkaTimeoutError,
+    ProtocolError,
+    UnsupportedVersionError,
+)
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, KeyType
+from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest
+from spark_kafka_sink.protocol.messages.offset_fetch import OffsetFetchRequest
+from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from tests.coordination.open_transactions import TOPIC, Writer, partition
+from tests.fakes.fake_broker import FakeBroker, Fault
+from tests.fakes.transaction_coordinator import State, internal_partition
+
+NODES = 3
+QUICK = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20, "reconnect.backoff.ms": 5, "reconnect.backoff.max.ms": 20}
+
+Cluster = Callable[..., FakeBroker]
+CALLS: dict[ApiKey, Callable[[TransactionClient], object]] = {
+    ApiKey.OFFSET_FETCH: lambda client: client.fetch_offsets({"g": [partition()]}, False),
+    ApiKey.OFFSET_COMMIT: lambda client: client.commit_offsets("g", {partition(): (1, "")}),
+    ApiKey.DESCRIBE_TRANSACTIONS: lambda client: client.describe_transactions(["P"]),
+    ApiKey.DESCRIBE_CONFIGS: lambda client: client.broker_config("transaction.max.timeout.ms"),
+}
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """cluster(**options of FakeBroker): running; what a broker would not have minded fails the test."""
+    with ExitStack() as stack:
+        brokers: list[FakeBroker] = []
+
+        def start(**options: Any) -> FakeBroker:
+            brokers.append(stack.enter_context(FakeBroker(**({"nodes": NODES, "topics": {TOPIC: 6}} | options))))
+            return brokers[-1]
+
+        yield start
+        for broker in brokers:
+            assert broker.violations == []
+
+
+@contextmanager
+def client_of(broker: FakeBroker, **options: object) -> Iterator[TransactionClient]:
+    given = {name.replace("_", "."): value for name, value in options.items()}
+    with TransactionClient({"bootstrap.servers": broker.bootstrap_servers} | QUICK | given) as client:
+        yield client
+
+
+@contextmanager
+def when(broker: FakeBroker, condition: Callable[[], bool], then: Callable[[], None]) -> Iterator[None]:
+    """Do something to the cluster as soon as a condition holds, while the test's thread waits in a call."""
+
+    def act() -> None:
+        broker.wait_until(condition)
+        with broker.lock:
+            then()
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    yield
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def count(broker: FakeBroker, api_key: ApiKey) -> int:
+    return len(broker.requests_of(api_key))
+
+
+def state_of(broker: FakeBroker, transactional_id: str) -> State:
+    return broker.transactions.transactions[transactional_id].state
+
+
+# ---- ending transactions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_transactions_of_many_coordinators_are_committed_by_somebody_else(cluster: Cluster, level: int) -> None:
+    broker = cluster(transaction_version=level)
+    writers = [Writer(broker, f"P-{number}") for number in range(40)]
+    for number, writer in enumerate(writers):
+        writer.write(b"%d" % number, partition=number % 6)
+    assert broker.committed_values(TOPIC) == []
+    with client_of(broker) as client:
+        outcomes = client.end_transactions([writer.prepared() for writer in writers], True)
+    assert list(outcomes) == [f"P-{number}" for number in range(40)]
+    assert {outcome.end for outcome in outcomes.values()} == {End.ENDED}
+    assert sorted(broker.committed_values(TOPIC)) == sorted(b"%d" % number for number in range(40))  # type: ignore[type-var]
+    requests = broker.requests_of(ApiKey.END_TXN)
+    assert {request.node_id for request in requests} == {0, 1, 2}
+    assert {request.header.api_version for request in requests} == {5 if level == 2 else 4}
+
+
+def test_aborted_transactions_are_seen_by_nobody(cluster: Cluster) -> None:
+    broker = cluster()
+    writer = Writer(broker, "P")
+    writer.write(b"a")
+    with client_of(broker) as client:
+        assert client.end_transactions([writer.prepared()], False)["P"].end is End.ENDED
+    assert state_of(broker, "P") is State.COMPLETE_ABORT
+    assert broker.last_stable_offset(TOPIC, 0) == 2
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("is_carried_out", [True, False])
+def test_a_lost_answer_is_asked_for_again(cluster: Cluster, level: int, is_carried_out: bool) -> None:
+    broker = cluster(transaction_version=level)
+    writers = [Writer(broker, f"P-{number}") for number in range(12)]
+    for writer in writers:
+        writer.write(b"x")
+    broker.drop_next(ApiKey.END_TXN, times=5, after_append=is_carried_out)
+    with client_of(broker) as client:
+        outcomes = client.end_transactions([writer.prepared() for writer in writers], True)
+    assert {outcome.end for outcome in outcomes.values()} == {End.ENDED}
+    assert len(broker.committed_values(TOPIC)) == 12
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_markers_that_are_being_written_are_waited_for(cluster: Cluster, level: int) -> None:
+    """The answer to the first EndTxn got lost, and the second is answered CONCURRENT_TRANSACTIONS until the markers are there."""
+    broker = cluster(transaction_version=level)
+    broker.transactions.holds_markers = True
+    writer = Writer(broker, "P")
+    writer.write(b"x")
+    broker.drop_next(ApiKey.END_TXN, after_append=True)
+    with (
+        client_of(broker) as client,
+        when(broker, lambda: count(broker, ApiKey.END_TXN) == 4, broker.transactions.write_markers),
+    ):
+        assert client.end_transactions([writer.prepared()], True)["P"].end is End.ENDED
+    assert count(broker, ApiKey.END_TXN) >= 5
+    assert broker.committed_values(TOPIC) == [b"x"]
+
+
+@pytest.mark.parametrize("error", [Errors.COORDINATOR_LOAD_IN_PROGRESS, Errors.COORDINATOR_NOT_AVAILABLE, Errors.NOT_COORDINATOR])
+def test_a_coordinator_that_is_not_there_yet_is_waited_for(cluster: Cluster, error: ErrorCode) -> None:
+    broker = cluster()
+    writer = Writer(broker, "P")
+    writer.write(b"x")
+    broker.fail_next(ApiKey.FIND_COORDINATOR, Errors.COORDINATOR_NOT_AVAILABLE, times=2)
+    broker.fail_next(ApiKey.END_TXN, error, times=3)
+    with client_of(broker) as client:
+        assert client.end_transactions([writer.prepared()], True)["P"].end is End.ENDED
+
+
+def test_a_coordinator_that_moves_in_the_middle_is_followed(cluster: Cluster) -> None:
+    broker = cluster()
+    writers = [Writer(broker, f"P-{number}") for number in range(6)]
+    for writer in writers:
+        writer.write(b"x")
+    with client_of(broker) as client:
+        client.describe_transactions([writer.transactional_id for writer in writers])  # now it knows all coordinators
+        for writer in writers:
+            node_id = broker.coordinators.node_of(KeyType.TRANSACTION, writer.transactional_id)
+            broker.move_coordinator(KeyType.TRANSACTION, writer.transactional_id, (node_id + 1) % NODES)
+        outcomes = client.end_transactions([writer.prepared() for writer in writers], True)
+    assert {outcome.end for outcome in outcomes.values()} == {End.ENDED}
+    assert len(broker.committed_values(TOPIC)) == 6
+
+
+def test_a_coordinator_whose_broker_stops_is_found_on_another(cluster: Cluster) -> None:
+    broker = cluster()
+    writer = Writer(broker, "x")  # kept on broker 2
+    writer.write(b"x")
+    assert broker.coordinators.node_of(KeyType.TRANSACTION, "x") == 2
+    with client_of(broker) as client:
+        client.describe_transactions(["x"])
+        broker.stop_node(2)
+        with when(
+            broker,
+            lambda: count(broker, ApiKey.FIND_COORDINATOR) >= 3,
+            lambda: broker.move_coordinator(KeyType.TRANSACTION, "x", 1),
+        ):
+            assert client.end_transactions([writer.prepared()], True)["x"].end is End.ENDED
+    assert broker.committed_values(TOPIC) == [b"x"]
+
+
+def timed_out(broker: FakeBroker) -> Writer:
+    writer = Writer(broker, "P", timeout_ms=1000)
+    writer.write(b"x")
+    broker.clock.advance(2000)
+    assert broker.transactions.abort_timed_out() == ["P"]
+    return writer
+
+
+def fenced(broker: FakeBroker) -> Writer:
+    writer = Writer(broker, "P")
+    writer.write(b"x")
+    successor = Writer.__new__(Writer)
+    successor.__dict__ |= vars(writer)
+    while successor.init():
+        continue
+    return writer
+
+
+def committed_and_followed(broker: FakeBroker) -> Writer:
+    writer = Writer(broker, "P")
+    writer.write(b"x")
+    assert not writer.end(commit=True)
+    successor = Writer(broker, "P")
+    successor.write(b"y")
+    return writer
+
+
+def unknown_here(broker: FakeBroker) -> Writer:
+    writer = Writer(broker, "P")
+    del broker.transactions.transactions["P"]
+    return writer
+
+
+@pytest.mark.parametrize(
+    ("level", "what_happened", "error"),
+    [
+        (2, timed_out, Errors.INVALID_TXN_STATE),
+        (1, timed_out, Errors.PRODUCER_FENCED),
+        (2, fenced, Errors.PRODUCER_FENCED),
+        (1, fenced, Errors.PRODUCER_FENCED),
+        (2, committed_and_followed, Errors.PRODUCER_FENCED),
+        (2, unknown_here, Errors.INVALID_PRODUCER_ID_MAPPING),
+    ],
+)
+def test_a_transaction_that_is_not_open_any_more_is_told_as_such(
+    cluster: Cluster, level: int, what_happened: Callable[[FakeBroker], Writer], error: ErrorCode
+) -> None:
+    broker = cluster(transaction_version=level)
+    writer, other = what_happened(broker), Writer(broker, "other")
+    other.write(b"other", partition=1)
+    with client_of(broker) as client:
+        outcomes = client.end_transactions([writer.prepared(), other.prepared()], True)
+    assert outcomes["P"].end is End.NOT_OPEN
+    assert isinstance(outcomes["P"].error, BrokerError)
+    assert outcomes["P"].error.error_code == error.number
+    assert "EndTxn (commit) of transactional id P" in str(outcomes["P"].error)
+    assert outcomes["other"].end is End.ENDED
+    assert outcomes["other"].error is None
+
+
+def test_what_kafka_answers_to_a_commit_that_came_too_late_is_the_same_in_all_its_words(cluster: Cluster) -> None:
+    broker = cluster()
+    for error in (Errors.INVALID_TXN_STATE, Errors.PRODUCER_FENCED, Errors.INVALID_PRODUCER_EPOCH):
+        broker.fail_next(ApiKey.END_TXN, error)
+        with client_of(broker) as client:
+            assert client.end_transactions([PreparedTransaction("P", 1, 0, 2)], True)["P"].end is End.NOT_OPEN
+
+
+@pytest.mark.parametrize("error", [Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Errors.UNKNOWN_SERVER_ERROR])
+def test_a_refused_end_is_told_with_its_reason(cluster: Cluster, error: ErrorCode) -> None:
+    broker = cluster()
+    broker.fail_next(ApiKey.END_TXN, error)
+    with client_of(broker) as client:
+        outcome = client.end_transactions([PreparedTransaction("P", 1, 0, 2)], True)["P"]
+    assert outcome.end is End.FAILED
+    assert isinstance(outcome.error, AuthorizationError) == (error.number == 53)
+    assert ("Grant the user WRITE on the transactional id 'P' or on a prefix of it" in str(outcome.error)) == (error.number == 53)
+
+
+def test_what_is_not_answered_in_time_leaves_the_outcomes_of_the_others_known(cluster: Cluster) -> None:
+    broker = cluster()
+    writers = [Writer(broker, name) for name in ("x", "y")]  # on brokers 2 and 0
+    for writer in writers:
+        writer.write(writer.transactional_id.encode())
+    broker.hold_next(ApiKey.END_TXN, node_id=2)
+    with client_of(broker) as client:
+        outcomes = client.end_transactions([writer.prepared() for writer in writers], True, timeout_ms=500)
+    assert [outcome.end for outcome in outcomes.values()] == [End.FAILED, End.ENDED]
+    assert isinstance(outcomes["x"].error, KafkaTimeoutError)
+    assert "was not answered within 500 ms; the last trouble: node 2 has not answered" in outcomes["x"].error.message
+
+
+def test_the_epoch_of_transaction_version_2_is_never_ended_in_an_older_version(cluster: Cluster) -> None:
+    """It would be carried out without the epoch that makes its repetition recognisable."""
+    broker = cluster(versions={ApiKey.END_TXN: (0, 4)})
+    writer = Writer(broker, "P")
+    writer.write(b"x")
+    with client_of(broker) as client:
+        outcome = client.end_transactions([writer.prepared()], True)["P"]
+    assert outcome.end is End.FAILED
+    assert isinstance(outcome.error, UnsupportedVersionError)
+    assert state_of(broker, "P") is State.ONGOING
+
+
+def test_two_transactions_of_one_id_are_a_mistake(cluster: Cluster) -> None:
+    with client_of(cluster()) as client, pytest.raises(ValueError, match="'P' is named more than once"):
+        client.end_transactions([PreparedTransaction("P", 1, 0, 2), PreparedTransaction("P", 1, 1, 2)], True)
+
+
+def test_nothing_to_end_asks_nobody(cluster: Cluster) -> None:
+    broker = cluster()
+    with client_of(broker) as client:
+        assert client.end_transactions([], True) == {}
+        assert client.fence([]) == {}
+        assert client.describe_transactions([]) == {}
+        assert client.fetch_offsets({}, True) == {}
+        client.commit_offsets("g", {})
+    assert broker.requests == []
+
+
+def test_a_prepared_transaction_travels_from_the_task_to_the_driver() -> None:
+    prepared = PreparedTransaction("P", 7, 1, 2)
+    assert pickle.loads(pickle.dumps(prepared)) == prepared
+
+
+# ---- fencing -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_fenced_transaction_is_aborted_and_its_producer_shut_out(cluster: Cluster, level: int) -> None:
+    broker = cluster(transaction_version=level)
+    orphan, empty = Writer(broker, "P-1"), Writer(broker, "P-2")
+    orphan.write(b"x")
+    with client_of(broker) as client:
+        identities = client.fence(["P-1", "P-2", "P-1", "P-3"])
+        outcomes = client.end_transactions([orphan.prepared()], True)
+    assert list(identities) == ["P-1", "P-2", "P-3"]
+    assert identities["P-1"].producer_id == orphan.producer_id
+    assert identities["P-1"].producer_epoch > orphan.epoch
+    assert identities["P-2"] == (empty.producer_id, 1)
+    assert identities["P-3"].producer_epoch == 0
+    assert broker.committed_values(TOPIC) == []
+    assert broker.last_stable_offset(TOPIC, 0) == 2
+    assert outcomes["P-1"].end is End.NOT_OPEN
+    for writer in (orphan, empty):
+        assert writer.write(b"y") is Errors.INVALID_PRODUCER_EPOCH
+
+
+def test_fencing_waits_for_the_markers_of_a_commit_that_is_under_way(cluster: Cluster) -> None:
+    broker = cluster()
+    broker.transactions.holds_markers = True
+    writer = Writer(broker, "P")
+    writer.write(b"x")
+    assert not writer.end(commit=True)
+    inits = count(broker, ApiKey.INIT_PRODUCER_ID)
+    with (
+        client_of(broker) as client,
+        when(broker, lambda: count(broker, ApiKey.INIT_PRODUCER_ID) == inits + 3, broker.transactions.write_markers),
+    ):
+        identity = client.fence(["P"])["P"]
+    assert identity.producer_epoch == 2
+    assert broker.committed_values(TOPIC) == [b"x"]
+    assert state_of(broker, "P") is State.EMPTY
+
+
+def test_fencing_gives_up_in_time(cluster: Cluster) -> None:
+    broker = cluster()
+    broker.transactions.holds_markers = True
+    writer = Writer(broker, "P")
+    writer.write(b"x")
+    with client_of(broker) as client, pytest.raises(KafkaTimeoutError, match=r"InitProducerId of transactional id P .*\(51\)"):
+        client.fence(["P"], 300)
+    assert state_of(broker, "P") is State.PREPARE_ABORT
+
+
+def test_a_time_out_above_the_limit_of_the_broker_is_told(cluster: Cluster) -> None:
+    broker = cluster()
+    broker.transactions.max_timeout_ms = 1000
+    with client_of(broker) as client:
+        with pytest.raises(BrokerError, match="KAFKA_INVALID_TRANSACTION_TIMEOUT"):
+            client.fence(["P"])
+        assert client.fence(["P"], transaction_timeout_ms=1000)["P"].producer_epoch == 0
+
+
+def test_a_missing_permission_is_told_when_all_others_are_fenced(cluster: Cluster) -> None:
+    broker = cluster()
+    broker.fail_next(ApiKey.INIT_PRODUCER_ID, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    with client_of(broker) as client, pytest.raises(AuthorizationError, match="Grant the user WRITE on the transactional id 'P-"):
+        client.fence(["P-1", "P-2", "P-3"])
+    assert len(broker.transactions.transactions) == 2
+
+
+# ---- listing and describing --------------------------------------------------------------------------------------------------
+
+
+PREFIXED = "a.b+(c)|[d]{e}^$*?\\"  # each of RE2's operators
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_ids_with_a_prefix_are_listed_from_all_brokers(cluster: Cluster, version: int) -> None:
+    broker = cluster(versions={ApiKey.LIST_TRANSACTIONS: (0, version)})
+    names = [*(f"{PREFIXED}-{number}" for number in range(9)), f"{PREFIXED}\nnext line"]
+    for name in [*names, "aXb+(c)|[d]{e}^$*?\\-1", f"x{PREFIXED}", "a"]:
+        Writer(broker, name)
+    with client_of(broker) as client:
+        listed = client.list_transactions(PREFIXED)
+        assert len(client.list_transactions("")) == 13
+    assert [each.transactional_id for each in listed] == sorted(names)
+    assert {each.state for each in listed} == {TransactionState.EMPTY}
+    requests = broker.requests_of(ApiKey.LIST_TRANSACTIONS)
+    assert {request.node_id for request in requests} == {0, 1, 2}
+    patterns = {request.message.transactional_id_pattern for request in requests[:3]}  # type: ignore[attr-defined]
+    assert patterns == ({prefix_pattern(PREFIXED)} if version == 2 else {None})
+
+
+def test_only_ids_in_the_states_that_are_asked_for_are_listed(cluster: Cluster) -> None:
+    broker = cluster()
+    empty, open_, aborted = Writer(broker, "P-empty"), Writer(broker, "P-open"), Writer(broker, "P-aborted")
+    open_.write(b"x")
+    aborted.write(b"y")
+    aborted.end(commit=False)
+    with client_of(broker) as client:
+        listed = client.list_transactions("P-", {TransactionState.ONGOING, TransactionState.EMPTY})
+        assert listed == [
+            ListedTransaction("P-empty", empty.producer_id, "Empty"),
+            ListedTransaction("P-open", open_.producer_id, "Ongoing"),
+        ]
+        with pytest.raises(UnsupportedVersionError, match="does not know the states Sleeping"):
+            client.list_transactions("P-", ["Sleeping"])
+
+
+def test_brokers_that_load_their_transactions_are_asked_again(cluster: Cluster) -> None:
+    broker = cluster()
+    Writer(broker, "P")
+    broker.fail_next(ApiKey.LIST_TRANSACTIONS, Errors.COORDINATOR_LOAD_IN_PROGRESS, times=5)
+    broker.drop_next(ApiKey.LIST_TRANSACTIONS)
+    with client_of(broker) as client:
+        assert [each.transactional_id for each in client.list_transactions("P")] == ["P"]
+    assert all(isinstance(request.message, ListTransactionsRequest) for request in broker.requests_of(ApiKey.LIST_TRANSACTIONS))
+    assert count(broker, ApiKey.LIST_TRANSACTIONS) >= 9
+
+
+def test_an_id_that_moves_between_two_answers_is_listed_once(cluster: Cluster) -> None:
+    broker = cluster()
+    Writer(broker, "x")
+
+    def move(response: Any) -> Any:
+        broker.move_coordinator(KeyType.TRANSACTION, "x", 0)
+        return response
+
+    broker.inject(Fault(ApiKey.LIST_TRANSACTIONS, node_id=2, reply=move))
+    release = broker.hold_next(ApiKey.LIST_TRANSACTIONS, node_id=0)
+    with (
+        client_of(broker) as client,
+        when(broker, lambda: broker.coordinators.node_of(KeyType.TRANSACTION, "x") == 0, release.set),
+    ):
+        assert [each.transactional_id for each in client.list_transactions("x")] == ["x"]
+
+
+def test_a_prefix_of_any_kind_is_probed_in_all_partitions_of_the_transaction_log() -> None:
+    for prefix in ("", "P", "orders-2024-é-", "x" * 200, "polygenelubricants", *(f"stream-{number}-" for number in range(300))):
+        assert {internal_partition(f"{prefix}{each}") for each in PROBES} == set(range(50))
+
+
+def test_brokers_are_asked_again_when_coordinators_have_moved_meanwhile(cluster: Cluster) -> None:
+    """One broker answered before it took the id over, the other after it gave the id away: nobody listed it."""
+    broker = cluster()
+    Writer(broker, "P-x")
+    broker.move_coordinator(KeyType.TRANSACTION, "P-x", 2)
+    broker.move_coordinator(KeyType.TRANSACTION, "P-11", 2)  # in the same partition, let us say
+
+    def move(response: Any) -> Any:
+        broker.move_coordinator(KeyType.TRANSACTION, "P-x", 0)
+        broker.move_coordinator(KeyType.TRANSACTION, "P-11", 0)
+        return response
+
+    broker.inject(Fault(ApiKey.LIST_TRANSACTIONS, node_id=0, reply=move))
+    release = broker.hold_next(ApiKey.LIST_TRANSACTIONS, node_id=2)
+    with (
+        client_of(broker) as client,
+        when(broker, lambda: broker.coordinators.node_of(KeyType.TRANSACTION, "P-x") == 0, release.set),
+    ):
+        assert [each.transactional_id for each in client.list_transactions("P-")] == ["P-x"]
+    assert count(broker, ApiKey.LIST_TRANSACTIONS) == 6
+
+
+def test_ids_that_have_no_coordinator_are_not_taken_for_absent(cluster: Cluster) -> None:
+    """While a broker was down, and nobody had taken over what it keeps, the ids there were missing in the list."""
+    broker = cluster()
+    for number in range(30):
+        Writer(broker, f"P-{number}")
+    with client_of(broker) as client:
+        broker.stop_node(2)
+        with pytest.raises(KafkaTimeoutError, match=r"FindCoordinator of transactional id P-.*COORDINATOR_NOT_AVAILABLE"):
+            client.list_transactions("P-", timeout_ms=300)
+        broker.start_node(2)
+        assert len(client.list_transactions("P-")) == 30
+
+
+def test_a_coordinator_that_was_away_only_while_all_were_asked_is_asked_after_all(cluster: Cluster) -> None:
+    """Its broker was not among those of the cluster then, and kept the same ids before and afterwards."""
+    broker = cluster()
+    Writer(broker, "x")  # kept on broker 2
+    with client_of(broker) as client:
+        assert len(client.list_transactions("x")) == 1
+        answers = iter([{0, 1}, {0, 1, 2}, {0, 1, 2}])
+        ask_every_broker = client._requests.ask_every_broker
+
+        def without_broker_2(*arguments: Any) -> Any:
+            known = next(answers)
+            return {node_id: answer for node_id, answer in ask_every_broker(*arguments).items() if node_id in known}
+
+        client._requests.ask_every_broker = without_broker_2  # type: ignore[method-assign]
+        assert [each.transactional_id for each in client.list_transactions("x")] == ["x"]
+
+
+def test_coordinators_that_never_rest_end_a_listing_in_time(cluster: Cluster) -> None:
+    broker = cluster()
+    nodes = itertools.cycle(range(NODES))
+
+    def move(response: Any) -> Any:
+        broker.move_coordinator(KeyType.TRANSACTION, "P-11", next(nodes))
+        return response
+
+    broker.inject(Fault(ApiKey.LIST_TRANSACTIONS, node_id=0, reply=move), times=5_000)
+    with client_of(broker) as client, pytest.raises(KafkaTimeoutError):
+        client.list_transactions("P-", timeout_ms=300)
+
+
+def test_without_permission_to_look_for_coordinators_what_may_be_described_is_listed(cluster: Cluster) -> None:
+    broker = cluster()
+    Writer(broker, "P-x")
+    broker.fail_next(ApiKey.FIND_COORDINATOR, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, times=2)
+    with client_of(broker) as client:
+        assert len(client.list_transactions("")) == 1
+
+
+def test_transactions_are_described_by_their_coordinators(cluster: Cluster) -> None:
+    broker = cluster()
+    writers = [Writer(broker, f"P-{number}", timeout_ms=5000) for number in range(7)]
+    writers[0].write(b"x", partition=1)
+    writers[0].write(b"x", partition=3)
+    with client_of(broker) as client:
+        described = client.describe_transactions([*(writer.transactional_id for writer in writers), "never used", "P-0"])
+    assert len(described) == 8
+    assert described["never used"] is None
+    busy, idle = described["P-0"], described["P-1"]
+    assert busy is not None
+    assert (busy.state, busy.producer_id, busy.producer_epoch) == (TransactionState.ONGOING, writers[0].producer_id, 0)
+    assert (busy.timeout_ms, busy.start_time_ms) == (5000, broker.clock.wall_ms())
+    assert busy.partitions == {partition(1), partition(3)}
+    assert idle is not None
+    assert (idle.state, idle.start_time_ms, idle.partitions) == (TransactionState.EMPTY, None, frozenset())
+    assert count(broker, ApiKey.DESCRIBE_TRANSACTIONS) <= 3
+
+
+def test_an_id_that_may_not_be_described_is_an_error_with_the_permission_to_grant(cluster: Cluster) -> None:
+    broker = cluster()
+    broker.fail_next(ApiKey.DESCRIBE_TRANSACTIONS, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    with client_of(broker) as client, pytest.raises(AuthorizationError, match=r"on the transactional id 'P' .*DESCRIBE"):
+        client.describe_transactions(["P"])
+
+
+# ---- offsets -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [2, 5, 6, 7, 8, 9])
+def test_offsets_of_many_groups_are_fetched_from_their_coordinators(cluster: Cluster, version: int) -> None:
+    broker = cluster(versions={ApiKey.OFFSET_FETCH: (2, version), ApiKey.FIND_COORDINATOR: (0, 3 if version < 8 else 5)})
+    groups = [f"P-{number}" for number in range(9)]
+    with client_of(broker) as client:
+        for number, group in enumerate(groups):
+            client.commit_offsets(group, {partition(0): (number, f"rows={number}"), partition(1): (100 + number, "")})
+        named = client.fetch_offsets({group: [partition(0), partition(5)] for group in groups}, False)
+        everything = client.fetch_offsets({"P-3": None, "nobody": None}, False)
+    assert named == {group: {partition(0): CommittedOffset(number, f"rows={number}")} for number, group in enumerate(groups)}
+    assert everything == {
+        "P-3": {partition(0): CommittedOffset(3, "rows=3"), partition(1): CommittedOffset(103, "")},
+        "nobody": {},
+    }
+    requests = broker.requests_of(ApiKey.OFFSET_FETCH)
+    assert {request.node_id for request in requests} == {0, 1, 2}
+    assert len(requests) == 11 if version < 8 else len(requests) <= 5
+
+
+def test_offsets_of_an_open_transaction_are_waited_for_only_when_asked_to(cluster: Cluster) -> None:
+    broker = cluster()
+    writer = Writer(broker, "P")
+    assert not writer.commit_offset("g", 7, "rows=1")
+    with client_of(broker) as client:
+        assert client.fetch_offsets({"g": [partition()]}, False) == {"g": {}}
+        fetches = count(broker, ApiKey.OFFSET_FETCH)
+        with when(broker, lambda: count(broker, ApiKey.OFFSET_FETCH) == fetches + 3, lambda: writer.end(commit=True) and None):
+            found = client.fetch_offsets({"g": [partition()], "other": [partition()]}, True)
+    assert found == {"g": {partition(): CommittedOffset(7, "rows=1")}, "other": {}}
+
+
+def test_offsets_that_stay_unstable_are_an_error_that_names_the_group(cluster: Cluster) -> None:
+    broker = cluster()
+    Writer(broker, "P").commit_offset("g", 7)
+    with client_of(broker) as client, pytest.raises(KafkaTimeoutError, match=r"OffsetFetch of group g .*UNSTABLE_OFFSET_COMMIT"):
+        client.fetch_offsets({"g": [partition()]}, True, timeout_ms=300)
+
+
+def test_stable_offsets_need_a_broker_that_knows_them(cluster: Cluster) -> None:
+    broker = cluster(versions={ApiKey.OFFSET_FETCH: (2, 6)})
+    with client_of(broker) as client, pytest.raises(UnsupportedVersionError, match="OFFSET_FETCH is needed in version 7"):
+        client.fetch_offsets({"g": [partition()]}, True)
+
+
+def test_a_plain_commit_overrides_what_is_pending(cluster: Cluster) -> None:
+    broker = cluster()
+    writer = Writer(broker, "P")
+    writer.commit_offset("g", 7)
+    with client_of(broker) as client:
+        client.commit_offsets("g", {partition(): (8, "later")})
+        writer.end(commit=True)
+        assert client.fetch_offsets({"g": None}, True) == {"g": {partition(): CommittedOffset(8, "later")}}
+
+
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        (
+            {partition(): (1, "x" * 4097)},
+            r"KAFKA_OFFSET_METADATA_TOO_LARGE\] OffsetCommit of group g, partition t-0: .* 4,097 char.*offset\.metadata\.max",
+        ),
+        (
+            {TopicPartition("absent", 0): (1, "")},
+            r"KAFKA_UNKNOWN_TOPIC_OR_PARTITION\] .*partition absent-0: .*only for a partition that exists",
+        ),
+    ],
+)
+def test_an_offset_that_cannot_be_committed_says_why(cluster: Cluster, offsets: dict[Any, Any], message: str) -> None:
+    broker = cluster()
+    with client_of(broker) as client:
+        client.commit_offsets("g", {partition(): (1, "x" * 4096)})
+        with pytest.raises(BrokerError, match=message):
+            client.commit_offsets("g", offsets)
+
+
+@pytest.mark.parametrize(
+    ("api_key", "error", "message"),
+    [
+        (ApiKey.OFFSET_COMMIT, Errors.GROUP_AUTHORIZATION_FAILED, "Grant the user READ on the group 'g' or on a prefix"),
+        (ApiKey.OFFSET_COMMIT, Errors.TOPIC_AUTHORIZATION_FAILED, "Grant the user READ on the topic 't'"),
+        (ApiKey.OFFSET_COMMIT, Errors.UNKNOWN_MEMBER_ID, "consumers use this group id"),
+        (ApiKey.OFFSET_FETCH, Errors.GROUP_AUTHORIZATION_FAILED, "Grant the user READ on the group 'g' or on a prefix"),
+    ],
+)
+def test_a_refused_offset_says_what_to_change(cluster: Cluster, api_key: ApiKey, error: ErrorCode, message: str) -> None:
+    broker = cluster()
+    broker.fail_next(api_key, error)
+    with client_of(broker) as client, pytest.raises(BrokerError, match=f"KAFKA_{error.name}.*{message}"):
+        CALLS[api_key](client)
+
+
+def test_a_commit_goes_to_the_end_through_everything_that_passes(cluster: Cluster) -> None:
+    broker = cluster()
+    broker.drop_next(ApiKey.OFFSET_COMMIT, after_append=True)
+    broker.fail_next(ApiKey.OFFSET_COMMIT, Errors.COORDINATOR_LOAD_IN_PROGRESS)
+    broker.fail_next(ApiKey.OFFSET_COMMIT, Errors.NOT_COORDINATOR)
+    broker.fail_next(ApiKey.OFFSET_COMMIT, Errors.REQUEST_TIMED_OUT)
+    with client_of(broker) as client:
+        client.commit_offsets("g", {partition(): (1, "m")})
+    assert broker.offsets.committed("g")[partition()].metadata == "m"
+
+
+def emptied(response: Any) -> Any:
+    return dataclasses.replace(response, groups=tuple(dataclasses.replace(group, topics=()) for group in response.groups))
+
+
+@pytest.mark.parametrize(
+    ("api_key", "reply"),
+    [
+        (ApiKey.OFFSET_FETCH, emptied),
+        (ApiKey.OFFSET_FETCH, lambda response: dataclasses.replace(response, groups=())),
+        (ApiKey.OFFSET_COMMIT, lambda response: dataclasses.replace(response, topics=())),
+        (ApiKey.DESCRIBE_TRANSACTIONS, lambda response: dataclasses.replace(response, transaction_states=())),
+        (ApiKey.DESCRIBE_CONFIGS, lambda response: dataclasses.replace(response, results=())),
+    ],
+)
+def test_an_answer_that_leaves_something_out_is_not_taken_for_none(
+    cluster: Cluster, api_key: ApiKey, reply: Callable[[Any], Any]
+) -> None:
+    """A marker that an answer does not mention would otherwise count as "not committed", and its rows be written twice."""
+    broker = cluster()
+    broker.inject(Fault(api_key, reply=reply))
+    with client_of(broker) as client, pytest.raises(ProtocolError, match="says nothing about it"):
+        CALLS[api_key](client)
+
+
+# ---- settings ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_setting_of_a_broker_is_told_as_text(cluster: Cluster) -> None:
+    broker = cluster()
+    broker.transactions.max_timeout_ms = 123_000
+    with client_of(broker) as client:
+        assert client.broker_config("transaction.max.timeout.ms") == "123000"
+        assert client.broker_config("no.such.setting") is None
+
+
+def test_a_setting_that_may_not_be_known_is_none(cluster: Cluster) -> None:
+    broker = cluster()
+    broker.fail_next(ApiKey.DESCRIBE_CONFIGS, Errors.CLUSTER_AUTHORIZATION_FAILED)
+    with client_of(broker) as client:
+        assert client.broker_config("transaction.max.timeout.ms") is None
+    with client_of(cluster(versions={ApiKey.DESCRIBE_CONFIGS: (0, -1)})) as client:
+        assert client.broker_config("transaction.max.timeout.ms") is None
+
+
+# ---- the client --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_brokers_that_find_one_coordinator_at_a_time_will_do(cluster: Cluster, version: int) -> None:
+    broker = cluster(versions={ApiKey.FIND_COORDINATOR: (0, version)})
+    ids = [f"P-{number}" for number in range(20)]
+    with client_of(broker) as client:
+        assert len(client.fence(ids)) == 20
+    asked = [request.message for request in broker.requests_of(ApiKey.FIND_COORDINATOR)]
+    assert sorted(message.key for message in asked if isinstance(message, FindCoordinatorRequest)) == sorted(ids)
+
+
+def test_several_requests_are_in_flight_on_one_connection(cluster: Cluster) -> None:
+    broker = cluster(nodes=1)
+    ids = [f"P-{number}" for number in range(30)]
+    with client_of(broker, max_in_flight_requests_per_connection=5) as client:
+        client.fence(ids)
+        release = broker.hold_next(ApiKey.INIT_PRODUCER_ID)
+        requests = client._requests._access
+        in_flight: list[int] = []
+        poll = requests.network.poll
+
+        def watch(timeout_ms: int, now_ms: int) -> Any:
+            in_flight.append(requests.network.in_flight_request_count(0))  # type: ignore[attr-defined]
+            if in_flight[-1] == 5:
+                release.set()
+            return poll(timeout_ms, now_ms)
+
+        requests.network.poll = watch  # type: ignore[method-assign]
+        client.fence(ids)
+    assert max(in_flight) == 5
+
+
+def test_all_calls_use_the_same_connections(cluster: Cluster) -> None:
+    broker = cluster()
+    with client_of(broker) as client:
+        for _ in range(3):
+            client.fence([f"P-{number}" for number in range(6)])
+            client.list_transactions("P")
+    assert count(broker, ApiKey.API_VERSIONS) <= 4  # one is to the bootstrap server
+
+
+def test_a_wrong_address_is_told_when_time_is_up() -> None:
+    client = TransactionClient({"bootstrap.servers": "127.0.0.1:1", "max.block.ms": 300} | QUICK)
+    with client, pytest.raises(KafkaTimeoutError, match=r"no broker answered: 127\.0\.0\.1:1: .*refused") as raised:
+        client.fence(["P"])
+    assert raised.value.condition == "KAFKA_BROKER_UNREACHABLE"
+
+
+def test_a_wrong_password_ends_every_call_long_before_its_time_is_up(cluster: Cluster) -> None:
+    broker = cluster(users={"me": "secret"})
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="wrong";'
+    options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": login}
+    config = {"bootstrap.servers": broker.bootstrap_servers} | QUICK | options
+    with TransactionClient(config) as client:
+        for call in (client.fence, client.describe_transactions):
+            with pytest.raises(KafkaError, match="KAFKA_SASL_AUTHENTICATION_FAILED"):
+                call(["P"])
+        with pytest.raises(KafkaError, match="KAFKA_SASL_AUTHENTICATION_FAILED"):
+            client.list_transactions("P")
+        outcome = client.end_transactions([PreparedTransaction("P", 1, 0, 2)], True)["P"]
+        assert outcome.end is End.FAILED
+        assert "KAFKA_SASL_AUTHENTICATION_FAILED" in str(outcome.error)
+
+
+def test_a_mistake_in_the_configuration_is_told_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
+        TransactionClient({})
+
+
+def test_group_coordinators_are_asked_for_as_groups(cluster: Cluster) -> None:
+    broker = cluster()
+    broker.move_coordinator(KeyType.TRANSACTION, "same", 0)
+    broker.move_coordinator(KeyType.GROUP, "same", 1)
+    with client_of(broker) as client:
+        client.fence(["same"])
+        client.fetch_offsets({"same": None}, False)
+    assert [request.node_id for request in broker.requests_of(ApiKey.INIT_PRODUCER_ID)] == [0]
+    fetches = broker.requests_of(ApiKey.OFFSET_FETCH)
+    assert [request.node_id for request in fetches] == [1]
+    assert all(isinstance(request.message, OffsetFetchRequest) for request in fetches)

@@ -1,0 +1,125 @@
+"""The documents: README.md, CONTRIBUTING.md, CHANGELOG.md, SECURITY.md and the pages of docs/.
+
+Some of their parts are printed from the code or from recorded measurements, between two markers:
+`python -m tests.documents` writes these parts, test_documents.py compares them. The rest of the module gives tests the code
+blocks, headings, links and tables of the pages. Needs no Spark.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_kafka_sink.option_tables import HEADINGS, markdown_table
+from spark_kafka_sink.producer.producer_metrics import markdown_tables
+from tests.benchmarks import comparison
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = tuple(
+    [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+    + sorted((ROOT / "docs").rglob("*.md"))
+)
+
+
+# PRINTED PARTS
+
+
+def options() -> str:
+    return "\n\n".join(f"## {heading}\n\n{markdown_table(section)}" for section, heading in HEADINGS.items())
+
+
+def failures() -> str:
+    """The table in the docstring of commit_protocol.py. Read from the file, because importing it needs Spark."""
+    source = (ROOT / "spark_kafka_sink" / "sink" / "commit_protocol.py").read_text(encoding="utf-8")
+    paragraphs = source.split('"""')[1].split("\n\n")
+    table = next(paragraph for paragraph in paragraphs if paragraph.lstrip().startswith("failure"))
+    return f"```text\n{textwrap.dedent(table)}\n```"
+
+
+def speed() -> str:
+    return comparison.markdown_table(comparison.recorded_runs())
+
+
+PARTS = {"options": options, "failures": failures, "metrics": markdown_tables, "speed": speed}
+
+
+def _marked(name: str) -> re.Pattern[str]:
+    return re.compile(f"(<!-- {name}: begin -->\n).*?(<!-- {name}: end -->)", re.DOTALL)
+
+
+def filled_in(text: str) -> str:
+    """A page's text with each part between its two markers printed again."""
+    for name, part in PARTS.items():
+        begin = _marked(name).search(text)
+        if begin is not None:
+            text = text[: begin.end(1)] + f"\n{part()}\n\n" + text[begin.start(2) :]
+    return text
+
+
+# WHAT A PAGE CONTAINS
+
+
+class Block(NamedTuple):
+    page: Path
+    language: str
+    text: str
+
+
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def code_blocks() -> list[Block]:
+    """Each fenced block of each page, in order."""
+    found = []
+    for page in PAGES:
+        for language, text in re.findall(r"^```(\w*)\n(.*?)^```$", read(page), re.DOTALL | re.MULTILINE):
+            found.append(Block(page, language, text))
+    return found
+
+
+def code_block(begins_with: str) -> str:
+    """The one block of all pages whose text begins so."""
+    (block,) = [each.text for each in code_blocks() if each.text.startswith(begins_with)]
+    return block
+
+
+def without_code(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", read(page), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """As code hosts make them of headings."""
+    headings = re.findall(r"^#+ (.+)$", without_code(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def links(page: Path) -> list[str]:
+    """Targets of links and pictures, in markdown and in HTML."""
+    text = without_code(page)
+    return re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|srcset|href)="([^"]+)"', text)
+
+
+def table_rows(page: Path) -> Iterator[list[str]]:
+    for line in without_code(page).splitlines():
+        if line.startswith("|") and not re.match(r"\|[-| ]+\|$", line):
+            yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def main() -> None:
+    for page in PAGES:
+        text = read(page)
+        if text != filled_in(text):
+            page.write_text(filled_in(text), encoding="utf-8")
+            print(name_of(page))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Short words for tests of the Sender: stages with a producer id, and what they have sent."""
+
+from __future__ import annotations
+
+from spark_kafka_sink.network.in_flight_requests import ClientRequest
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from tests.producer.harness import Stage
+
+
+def values(stage: Stage) -> list[list[bytes | None]]:
+    """What was sent, batch by batch."""
+    return [sent.values for sent in stage.sent]
+
+
+def identities(stage: Stage) -> list[tuple[int, int, int]]:
+    """(producer id, epoch, base sequence) of each batch sent."""
+    return [sent.identity for sent in stage.sent]
+
+
+def idempotent(**options: object) -> Stage:
+    return Stage(enable_idempotence=True, **options)  # type: ignore[arg-type]
+
+
+def known(**options: object) -> Stage:
+    """An idempotent one whose partitions the brokers know: sequences go on at 1."""
+    stage = idempotent(**options)
+    stage.introduce()
+    return stage
+
+
+def asks_for_id(request: ClientRequest) -> bool:
+    return isinstance(request.message, InitProducerIdRequest)

@@ -1,0 +1,299 @@
+"""The documents are true: printed parts are what the code prints, links lead somewhere, and what they name exists.
+
+Each code block runs in tests/integration/test_document_code.py, in the test that SHOWN_ELSEWHERE names, or is listed in NOT_RUN
+with the reason. This file needs neither Spark nor a broker.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import spark_kafka_sink
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.protocol.error_codes import ERROR_CODES, Errors, Persisted
+from tests.benchmarks import comparison
+from tests.documents import PAGES, PARTS, ROOT, anchors, code_blocks, filled_in, links, name_of, read, table_rows, without_code
+
+DOCS = ROOT / "docs"
+DESIGN = DOCS / "design.md"
+PACKAGE = ROOT / "spark_kafka_sink"
+
+BLOCKS_RUN_BY = "tests/integration/test_document_code.py"
+
+# Beginning of a block -> the test that runs it.
+SHOWN_ELSEWHERE = {
+    "jobs/quickstart": "tests/jobs/test_quickstart.py",
+    "# environment.tar.gz": "tests/integration/test_clusters.py",
+    "# SASL over TLS": "tests/integration/test_sasl.py",
+    "# over Spark Connect": "tests/integration/test_clusters.py",
+    "# transformations/orders.py": "tests/integration/test_clusters.py",
+    "# spark-pipeline.yml": "tests/integration/test_clusters.py",
+    "spark-submit --py-files pykafka_sink.zip,my_plugins.py": "tests/integration/test_sink_deployment.py",
+    "spark-submit --conf spark.python.daemon.module": "tests/integration/test_debug_log.py",
+}
+
+# Beginning of a block -> why no test runs it.
+NOT_RUN = {
+    '.option("kafka.sasl.mechanism", "GSSAPI")': "a fragment; test_kerberos.py has a Kerberos server of its own",
+    'pip install ".[spark]"': "it would change the tests' environment; test_sink_deployment.py installs the wheel elsewhere",
+    "tests/run\n": "it is what runs this test",
+    "tests/run  ": "the same",
+    "python -m tests.documents": "it writes into the checkout; the parts that it prints are compared below",
+    "# the benchmarks": "benchmarks take minutes, and measure nothing on a busy machine",
+    'df.write.format("pykafka-sink").option("kafka.security': "a fragment; TLS is tested with brokers of its own",
+    "# docker build": "it needs Docker and an image of Spark; its page says that it is untested",
+}
+
+LANGUAGES = {"python", "bash", "yaml", "text", "properties", "dockerfile"}  # text is output or a drawing
+
+
+# PRINTED PARTS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_printed_parts_are_what_the_code_prints(page: Path) -> None:
+    assert read(page) == filled_in(read(page)), "run: python -m tests.documents"
+
+
+def test_each_printed_part_has_one_place() -> None:
+    text = "\n".join(map(read, PAGES))
+    for name in PARTS:
+        assert text.count(f"<!-- {name}: begin -->") == text.count(f"<!-- {name}: end -->") == 1, name
+
+
+def test_the_pictures_are_drawn_from_the_recorded_runs(tmp_path: Path) -> None:
+    drawn = comparison.draw(tmp_path, comparison.recorded_runs())
+    assert len(drawn) == 2
+    for picture in drawn:
+        committed = DOCS / "images" / picture.name
+        assert committed.read_text(encoding="utf-8") == picture.read_text(encoding="utf-8"), (
+            "run: python -m tests.benchmarks.sink_benchmark --chart docs/images"
+        )
+
+
+def test_a_recorded_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    for run in comparison.recorded_runs():
+        run.save(tmp_path / "run.json")
+        assert comparison.Run.load(tmp_path / "run.json") == run
+
+
+# CODE BLOCKS
+
+
+def test_every_block_is_run_or_listed_with_a_reason() -> None:
+    blocks = code_blocks()
+    for beginning in (*SHOWN_ELSEWHERE, *NOT_RUN):
+        assert sum(each.text.startswith(beginning) for each in blocks) == 1, beginning
+    assert not {each.language for each in blocks} - LANGUAGES
+    left = [each for each in blocks if not each.text.startswith((*SHOWN_ELSEWHERE, *NOT_RUN))]
+    assert sum(each.language == "python" for each in left) >= 8
+    # A further block of these languages needs a test, or a line above.
+    assert [name_of(each.page) for each in left if each.language == "bash"] == ["docs/jobs.md"]
+    assert not [each for each in left if each.language in ("yaml", "dockerfile")]
+
+
+def test_the_tests_that_run_blocks_are_there() -> None:
+    for where in {*SHOWN_ELSEWHERE.values(), BLOCKS_RUN_BY}:
+        assert (ROOT / where).is_file(), where
+
+
+def test_every_python_block_is_python() -> None:
+    for each in code_blocks():
+        if each.language == "python" and not each.text.startswith(tuple(NOT_RUN)):
+            compile(each.text, name_of(each.page), "exec")
+
+
+def test_settings_that_pages_show_are_those_of_the_samples() -> None:
+    samples = {
+        " ".join(line.split()) for file in (ROOT / "conf").iterdir() for line in file.read_text(encoding="utf-8").splitlines()
+    }
+    shown = [line for each in code_blocks() if each.language == "properties" for line in each.text.splitlines()]
+    assert shown
+    assert [line for line in shown if " ".join(line.split()) not in samples] == []
+
+
+# LINKS AND NAMES
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for target in links(page):
+        if re.match(r"https?://", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.is_file(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+def test_pages_of_the_site_link_only_to_each_other() -> None:
+    """A link out of docs/ would be broken on the site. Pages name other files in code font instead."""
+    for page in PAGES:
+        if DOCS in page.parents:
+            local = [target for target in links(page) if not target.startswith(("http", "#"))]
+            assert all((page.parent / target.partition("#")[0]).resolve().is_relative_to(DOCS) for target in local), page
+
+
+def test_the_index_and_the_site_have_every_page() -> None:
+    pages = {page.name for page in DOCS.glob("*.md")}
+    assert pages - {"index.md"} == {target for target in links(DOCS / "index.md") if "#" not in target}
+    assert pages == set(re.findall(r"[\w-]+\.md$", read(ROOT / "mkdocs.yml"), re.MULTILINE))
+    assert {f"docs/{name}" for name in pages} <= {target.partition("#")[0] for target in links(ROOT / "README.md")}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "README.md"], ids=name_of)
+def test_a_page_says_first_what_it_answers(page: Path) -> None:
+    _, heading, first, *_ = re.split(r"^(# .+)$", read(page), maxsplit=1, flags=re.MULTILINE)
+    assert heading
+    assert first.lstrip().startswith("This page answers: ")
+    assert first.partition("\n\n")[2].partition("\n\n")[0].rstrip().endswith("?")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    named = set(re.findall(r"`((?:conf|docs|jobs|tests)/[\w/.\-]*\w)`", read(page)))
+    inside = {f"spark_kafka_sink/{name}" for name in re.findall(r"`((?:[a-z_]+/)*\w+\.py)`", without_code(page))}
+    inside = {name for name in inside if not name.startswith(("spark_kafka_sink/tests/", "spark_kafka_sink/jobs/"))}
+    if page.name in ("CONTRIBUTING.md", "design.md"):
+        assert len(inside) > 10
+        named |= inside - {"spark_kafka_sink/pyspark_kafka_sink.py"}
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len(read(ROOT / "README.md").splitlines()) <= 210
+
+
+# THE WAY OF A ROW
+
+
+def definitions(file: Path) -> set[str]:
+    """Names of a module's functions, classes and constants, and `Class.method`."""
+    found = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {each.id for each in targets if isinstance(each, ast.Name)}
+    return found
+
+
+def steps() -> list[tuple[str, str]]:
+    """(file, function) of each row of design.md's tables that has both."""
+    cells = [[re.fullmatch(r"`([\w./]+)`", cell) for cell in row] for row in table_rows(DESIGN) if len(row) == 4]
+    return [(row[1][1], row[2][1]) for row in cells if row[1] is not None and row[2] is not None]
+
+
+def test_the_way_of_a_row_and_of_an_option_names_what_there_is() -> None:
+    named = steps()
+    assert len(named) > 30
+    missing = [f"{file}: {name}" for file, name in named if name not in definitions(PACKAGE / file)]
+    assert missing == []
+
+
+# ERROR CODES
+
+
+def documented_conditions() -> set[str]:
+    table = read(DOCS / "troubleshooting.md").partition("<!-- conditions: begin -->")[2].partition("<!-- conditions: end -->")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    listed = [code for row in rows for code in re.findall(r"`(KAFKA_[A-Z_]+)`", row)]
+    assert len(listed) == len(set(listed))
+    return set(listed)
+
+
+def own_conditions() -> set[str]:
+    """The codes in the package's sources, in quotes or in brackets."""
+    sources = "\n".join(file.read_text(encoding="utf-8") for file in PACKAGE.rglob("*.py"))
+    return {quoted or bracketed for quoted, bracketed in re.findall(r'"(KAFKA_[A-Z_]+)"|\[(KAFKA_[A-Z_]+)\]', sources)}
+
+
+def test_every_error_code_of_ours_has_a_meaning_and_a_remedy() -> None:
+    assert own_conditions() - documented_conditions() == set()
+
+
+# Codes that the package handles and never raises.
+NOT_RAISED = {
+    "NONE",  # no error
+    "DUPLICATE_SEQUENCE_NUMBER",  # the batch is complete: an earlier attempt wrote it
+    "REBOOTSTRAP_REQUIRED",  # metadata are then asked for at bootstrap.servers
+}
+
+
+def brokers_conditions() -> set[str]:
+    """Of the codes of brokers, those that reach a user: which Produce is known to answer with, or which our sources name."""
+    table = ROOT / "spark_kafka_sink" / "protocol" / "error_codes.py"
+    files = [file for file in (ROOT / "spark_kafka_sink").rglob("*.py") if file != table]
+    named = {name for file in files for name in re.findall(r"\bErrors\.([A-Z_]+)\b", file.read_text(encoding="utf-8"))}
+    known = {row.name for row in ERROR_CODES.values() if row.persisted is not Persisted.MAYBE}
+    return {f"KAFKA_{name}" for name in (named | known) - NOT_RAISED}
+
+
+def test_every_code_of_brokers_that_can_be_raised_has_a_meaning_and_a_remedy() -> None:
+    """KAFKA_ILLEGAL_SASL_STATE, which a listener without SASL causes, could be looked up nowhere: codes of brokers are made of
+    their names in the table, so they stand in no source."""
+    assert brokers_conditions() - documented_conditions() == set()
+
+
+def test_no_error_code_is_put_together_but_from_the_table_of_brokers_codes() -> None:
+    """What the two tests above collect is all there is."""
+    sources = {file: file.read_text(encoding="utf-8") for file in (ROOT / "spark_kafka_sink").rglob("*.py")}
+    made = [(file.name, line) for file, text in sources.items() for line in re.findall(r""".*KAFKA_\{.*""", text)]
+    assert made == [("error_codes.py", '        condition = f"KAFKA_{self.name}"')]
+    given = {each for text in sources.values() for each in re.findall(r"""condition=["']([^"']*)["']""", text)}
+    assert given <= own_conditions()
+
+
+def test_every_documented_error_code_exists() -> None:
+    brokers = {f"KAFKA_{name}" for name in vars(Errors) if name.isupper()}
+    assert documented_conditions() - own_conditions() - brokers == set()
+
+
+# SIZES AND VERSIONS
+
+
+def test_the_memory_example_follows_from_its_formula() -> None:
+    from tests.benchmarks.memory_benchmark import BUFFER_MEMORY, MAX_ARROW_BATCH, PYTHON_AND_SCRATCH
+
+    text = " ".join(read(DOCS / "tuning.md").split())
+    example = r"(\d+) × (\d+) MB \+ 384 MB, `spark.executor.memoryOverhead=(\d+)m`"
+    found = re.search(rf"(\d+) cores and the default of (\d+) MB: {example}; with large rows {example}", text)
+    assert found is not None
+    cores, default, *examples = map(int, found.groups())
+    assert default == BUFFER_MEMORY
+    assert ProducerConfig.from_mapping({"bootstrap.servers": "b:1"}).buffer_memory == default * 2**20
+    assert f"kafka.buffer.memory + {PYTHON_AND_SCRATCH} MB + 2 × Arrow batch" in text
+    for batch_mb, (times, each, overhead) in zip((1, MAX_ARROW_BATCH), (examples[:3], examples[3:]), strict=True):
+        assert times == cores
+        assert each == default + PYTHON_AND_SCRATCH + 2 * batch_mb
+        assert cores * each + 384 <= overhead <= cores * each + 384 + 150
+
+
+def test_the_version_stands_in_one_place() -> None:
+    """In spark_kafka_sink/__init__.py, from which the build reads it."""
+    project = tomllib.loads(read(ROOT / "pyproject.toml"))
+    assert "version" not in project["project"]
+    assert project["project"]["dynamic"] == ["version"]
+    assert ROOT / project["tool"]["hatch"]["version"]["path"] == PACKAGE / "__init__.py"
+    built = importlib.metadata.version("pykafka-sink")
+    assert re.fullmatch(r"\d+\.\d+\.\d+", spark_kafka_sink.__version__)
+    assert built == spark_kafka_sink.__version__, "the environment was made from another version: tests/run makes it again"
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("material", reason='pip install ".[docs]" to build the site')
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "site" / "design.html").is_file()
