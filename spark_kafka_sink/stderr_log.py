@@ -8,8 +8,10 @@ Law: nothing is added in a process of somebody else's, such as a driver or a pro
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from collections.abc import Iterator
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 TIME_FORMAT = "%y/%m/%d %H:%M:%S"  # Spark's
@@ -40,6 +42,17 @@ def add_handler() -> None:
     """Once, and not where this package's logger has a handler already."""
     if not _package.handlers:
         _package.addHandler(StderrHandler())
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """Suppress this package's warnings in the block: another process logs the same ones."""
+    level = _package.level
+    _package.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        _package.setLevel(level)
 
 
 def add_handler_in_spark_worker() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pickle
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import ModuleType
 
 import pyspark
 import pytest
@@ -18,6 +20,7 @@ from spark_kafka_sink import KafkaDataSource, _autoregister
 from spark_kafka_sink.config.producer_config import BULK_DEFAULTS, Secret
 from spark_kafka_sink.errors import ConfigError, KafkaError, SchemaError
 from spark_kafka_sink.sink import require_pyspark
+from spark_kafka_sink.sink.datasource import COMMITTING_PROCESS
 from spark_kafka_sink.sink.row_rules import RowRules
 from tests.sink.schemas import schema
 
@@ -160,6 +163,21 @@ def test_a_streams_planning_checks_its_environment(tmp_path: Path) -> None:
     assert raised.value.message.startswith("2 things are wrong:")
     for told in ("lies in a directory that does not exist on the driver", "there is no module nowhere"):
         assert told in raised.value.message
+
+
+def test_warnings_are_logged_where_spark_plans_a_stream_and_not_where_it_commits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, COMMITTING_PROCESS, ModuleType(COMMITTING_PROCESS))
+    source(kafka__lingr__ms="1").streamWriter(GOOD, False)
+    assert caplog.text == ""
+    monkeypatch.delitem(sys.modules, COMMITTING_PROCESS)
+    source(kafka__lingr__s="1").streamWriter(GOOD, False)
+    assert caplog.text.count("did you mean 'kafka.linger.ms'?") == 1
+
+
+def test_sparks_process_that_commits_streams_has_the_name_that_is_looked_for() -> None:
+    assert importlib.util.find_spec(COMMITTING_PROCESS) is not None
 
 
 def test_what_is_wrong_with_a_streams_options_is_told_with_its_environment() -> None:
