@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from jobs.broker_config import new_cluster_id
 from jobs.java import JobError
 from jobs.kafka_wire import NewTopic, answers
-from jobs.local_kafka import FREE_PORTS, HOST, LocalKafka, _process_start, main, new_cluster_id, parse_pair, parse_topic
+from jobs.local_kafka import LocalKafka, main, parse_pair, parse_topic
+from jobs.ports import FREE_PORTS, HOST
+from jobs.processes import process_start
 
 
 def test_topics_are_named_with_partitions_and_configuration() -> None:
@@ -60,7 +63,7 @@ def test_nothing_to_stop_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == "nothing was running\nnot running\n"
 
 
-@pytest.mark.parametrize("started", ["0", _process_start(os.getpid())])
+@pytest.mark.parametrize("started", ["0", process_start(os.getpid())])
 def test_stop_spares_a_process_that_only_inherited_the_number(
     started: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,7 +108,7 @@ def test_three_brokers_vote_and_know_one_another(tmp_path: Path) -> None:
 
 
 def test_topics_need_a_running_broker(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match="start it before creating topics"):
+    with pytest.raises(JobError, match="start one before you create topics"):
         LocalKafka(tmp_path).create_topic("orders")
 
 

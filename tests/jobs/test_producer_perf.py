@@ -16,17 +16,9 @@ from hypothesis import strategies as st
 from jobs import producer_perf
 from jobs.command_line import UsageError
 from jobs.local_kafka import LocalKafka
-from jobs.producer_perf import (
-    NS_PER_MS,
-    Report,
-    Statistics,
-    Throttle,
-    build_parser,
-    chunk_records,
-    chunks,
-    payloads,
-    producer_options,
-)
+from jobs.perf_payloads import payloads
+from jobs.perf_statistics import NS_PER_MS, Report, Statistics
+from jobs.producer_perf import Throttle, build_parser, chunk_records, chunks, producer_options
 from spark_kafka_sink.errors import KafkaError
 from tests.fakes.clock import ManualClock
 from tests.integration.reading import ReadRecord
@@ -197,7 +189,7 @@ def test_what_is_missing_is_one_sentence_and_exit_code_2(
 
 def test_an_empty_payload_file_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n\n")
-    with pytest.raises(UsageError, match="holds no payload"):
+    with pytest.raises(UsageError, match="contains no payload"):
         payloads(_parsed("--payload-file", str(tmp_path / "empty")))
 
 
