@@ -8,7 +8,7 @@ from pathlib import Path
 from jobs import batch_to_kafka
 
 
-def test_the_rows_are_those_of_the_report_which_this_write_has_added(tmp_path: Path) -> None:
+def test_the_rows_are_those_of_the_report_that_this_write_appended(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     path.write_text('{"rows": 1}\n')
     with batch_to_kafka.reported({"REPORTPATH": str(path)}) as (options, report):

@@ -1,4 +1,4 @@
-"""Arguments, .properties files and error lines of the jobs; no Spark is started here."""
+"""Arguments and .properties files of the jobs, without Spark."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_kafkas_keys_may_be_written_without_their_prefix(key: str, option: str) 
     assert option_name(key) == option
 
 
-def test_arguments_win_over_options_over_later_files_over_earlier_ones(tmp_path: Path) -> None:
+def test_arguments_override_options_which_override_later_files_which_override_earlier_ones(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("topic=a\nacks=0\nlinger.ms=1\nbatch.size=1")
     (tmp_path / "b").write_text("topic=b\nlinger.ms=2\nbatch.size=2\nbootstrap.servers=b:1")
     files = ["--config", str(tmp_path / "a"), "--config", str(tmp_path / "b")]

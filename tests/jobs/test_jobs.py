@@ -1,4 +1,4 @@
-"""The jobs with a real Spark and a real broker: what is in the topic afterwards, and how a failure looks."""
+"""The jobs with a real Spark and a real broker: what they write, and what they print when they fail."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_stream_writes_each_file_once_across_restarts(
     assert [record.value for record in read_topic(name)] == [b"ann", b"bob", None, b"dan"]
 
 
-def test_a_long_write_says_how_far_it_is(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_long_write_prints_its_progress(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
     slow = functions.udf(lambda number: time.sleep(1) or str(number), useArrow=False)
     with spark_job.status_lines(spark, interval_s=0.2):
         spark.range(4, numPartitions=4).select(slow("id")).collect()
@@ -113,7 +113,7 @@ def submit(*arguments: str) -> list[str]:
 def test_spark_submit_runs_a_job_with_the_package_as_a_zip_and_the_sample_settings(
     broker: LocalKafka, topic: Callable[..., str], read_topic: Reader, csv: Path, tmp_path: Path
 ) -> None:
-    """Outside the checkout, as on a cluster: only what --py-files names is there, on the driver and in the workers."""
+    """Outside the checkout, as on a cluster: driver and workers have only the files in --py-files."""
     name = topic()
     package = tmp_path / "pykafka_sink.zip"
     with zipfile.ZipFile(package, "w") as archive:
@@ -184,8 +184,8 @@ sys.exit(code)
 
 
 @pytest.mark.spark
-def test_a_broker_that_is_not_there_is_told_on_the_way_and_spark_has_ended_with_the_job(csv: Path, tmp_path: Path) -> None:
-    """The job looked alive for minutes: four attempts of max.block.ms each, and no word until the last had failed."""
+def test_a_missing_broker_is_reported_during_the_write_and_spark_ends_with_the_job(csv: Path, tmp_path: Path) -> None:
+    """The job printed nothing for minutes: Spark made four attempts of max.block.ms each before the job failed."""
     arguments = ["--input", str(csv), "--topic", "t", "--bootstrap-servers", "127.0.0.1:1", "--option", "kafka.max.block.ms=9000"]
     where = {"PYTHONPATH": str(ROOT), "PYSPARK_SUBMIT_ARGS": "--master local[1,4] pyspark-shell"}
     done = _run([sys.executable, "-c", WITH_CHILDREN, *arguments], tmp_path, **where)

@@ -1,4 +1,4 @@
-"""The starter's command line and the sentences it fails with; no broker is started here."""
+"""The command line of local_kafka and its error texts; no broker is started."""
 
 from __future__ import annotations
 
@@ -64,10 +64,8 @@ def test_nothing_to_stop_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("started", ["0", process_start(os.getpid())])
-def test_stop_spares_a_process_that_only_inherited_the_number(
-    started: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One that began at another time, and one that is no broker."""
+def test_stop_spares_another_process_with_the_same_id(started: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that started at another time, and one that is no broker."""
     cluster = LocalKafka(tmp_path)
     cluster._assign_ports()
     cluster.nodes[1].pid, cluster.nodes[1].started = os.getpid(), started

@@ -67,7 +67,7 @@ def test_what_was_written_is_read_back_by_each_reader(
 
 
 def test_a_refused_topic_is_named_with_the_brokers_reason(broker: LocalKafka) -> None:
-    with pytest.raises(JobError, match=r"refused to create topic 'bad/name' .*nvalid"):
+    with pytest.raises(JobError, match=r"did not create topic 'bad/name' .*nvalid"):
         broker.create_topic("bad/name")
 
 

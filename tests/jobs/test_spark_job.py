@@ -22,10 +22,10 @@ from jobs.spark_job import failure_line
         ("reportPath=/no/such/report.jsonl", "lies in a directory that does not exist on the driver"),
     ],
 )
-def test_wrong_options_are_told_before_spark_starts(
+def test_wrong_options_are_reported_before_spark_starts(
     option: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A misspelt option was told after 43 s: Spark had started and had read the whole input for its columns by then."""
+    """A misspelt option was reported after 43 s, when Spark had started and had read the whole input to find its columns."""
     monkeypatch.setattr(spark_job, "start_spark", lambda *_, **__: pytest.fail("Spark was started"))
     for job, more in ((batch_to_kafka, []), (stream_to_kafka, ["--checkpoint", "c"])):
         assert job.main(["--input", "a.csv", "--topic", "t", "--bootstrap-servers", "b:1", "--option", option, *more]) == 2
@@ -65,7 +65,7 @@ spark_kafka_sink.errors.DeliveryError: [KAFKA_DELIVERY_FAILED] 3 rows not acknow
         ("", "failed without a message"),
     ],
 )
-def test_of_a_spark_exception_the_line_that_matters_is_shown(text: str, line: str) -> None:
+def test_the_relevant_line_of_a_spark_exception_is_shown(text: str, line: str) -> None:
     assert failure_line(text) == line
 
 
@@ -77,8 +77,8 @@ def test_a_call_apart_is_made_on_another_thread_and_raises_what_it_raises() -> N
         spark_job.call_apart(lambda: 1 // 0)
 
 
-def test_ctrl_c_is_put_off_until_spark_has_started() -> None:
-    """An interrupt in the middle of PySpark's start once left a JVM behind that nothing would ever end."""
+def test_ctrl_c_is_delayed_until_spark_has_started() -> None:
+    """An interrupt while PySpark started a JVM left that JVM running for ever."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs do not have
     started = []
 
@@ -96,11 +96,11 @@ def test_ctrl_c_is_put_off_until_spark_has_started() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-# --- what is said while a write runs ----------------------------------------------------------------------------------
+# --- status lines ----------------------------------------------------------------------------------
 
 
 class Option:
-    """Scala's."""
+    """Scala's Option."""
 
     def __init__(self, value: object = None) -> None:
         self.isDefined = lambda: value is not None
@@ -124,7 +124,7 @@ def failed_attempt(task_id: int, index: int, attempt: int, rows: int, message: s
 
 
 def status_of(failed: list[SimpleNamespace], rows: int) -> spark_job.Status:
-    """Of a stage of four tasks, none done, in which all attempts together have read so many rows."""
+    """The status of a stage of four tasks, none of them done, whose attempts have read so many rows in all."""
     counts = {"stageId": 3, "attemptId": 0, "numTasks": 4, "numCompleteTasks": 0, "inputRecords": rows, "numKilledTasks": 0}
     stage = SimpleNamespace(**{name: lambda value=value: value for name, value in counts.items()})
     stage.numFailedTasks = lambda: len(failed)
@@ -144,8 +144,8 @@ class FakeArrayList(list[object]):
     add = list.append
 
 
-def test_a_task_that_fails_is_told_at_once_and_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of four attempts of a minute each, nothing was said before the last one had failed."""
+def test_a_failed_task_is_reported_at_once_and_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Four attempts took a minute each, and nothing was printed before the last one had failed."""
     status = status_of([failed_attempt(7, 1, 0, 5, f"Traceback …\n{TRACEBACK}")], 5)
     for _ in range(3):
         status._look(says_progress=False)
@@ -157,7 +157,7 @@ def test_a_task_that_fails_is_told_at_once_and_once(capsys: pytest.CaptureFixtur
 
 
 def test_rows_that_failed_attempts_have_read_are_not_counted_again(capsys: pytest.CaptureFixture[str]) -> None:
-    """745,971 rows were said to be read, of a file of 336,776."""
+    """The progress line said that 745,971 rows were read, from a file of 336,776."""
     attempts = [failed_attempt(1, 0, 0, 100, "x"), failed_attempt(2, 0, 1, 70, "x"), failed_attempt(3, 1, 0, 9, "x", "KILLED")]
     status_of(attempts, 300)._look(says_progress=True)
     told = capsys.readouterr().err
@@ -165,14 +165,14 @@ def test_rows_that_failed_attempts_have_read_are_not_counted_again(capsys: pytes
     assert told.count("failed (attempt") == 2  # Spark kills attempts that are needed no more
 
 
-def test_very_many_failures_are_not_all_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_very_many_failures_are_not_all_shown(capsys: pytest.CaptureFixture[str]) -> None:
     status_of([failed_attempt(number, number, 0, 0, "x") for number in range(100)], 0)._look(says_progress=False)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == spark_job.SHOWN_FAILURES + 1
     assert lines[-1].startswith("more tasks have failed")
 
 
-def test_a_missing_broker_is_warned_of_with_how_long_it_will_be_tried(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_warning_about_missing_brokers_says_how_long_tasks_wait(capsys: pytest.CaptureFixture[str]) -> None:
     ended = threading.Event()
     with socket.socket() as taken:  # bound and not listening: connections are refused
         taken.bind(("127.0.0.1", 0))
@@ -188,7 +188,7 @@ def test_a_missing_broker_is_warned_of_with_how_long_it_will_be_tried(capsys: py
     assert said.endswith("a task waits up to 60 s for one (kafka.max.block.ms), and Spark runs a failing task up to 4 times\n")
 
 
-def test_one_server_that_takes_connections_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_server_that_accepts_connections_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         spark_job.warn_of_missing_brokers([("127.0.0.1", 1), ("127.0.0.1", port)], 60_000, 1, threading.Event(), 0)
