@@ -217,6 +217,7 @@ def test_its_python_blocks_run_as_one_program(
 # BASH
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.broker
 @pytest.mark.timeout(900)
