@@ -134,8 +134,7 @@ def _oauthbearer(values: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:
     source = token_source(values)
     if source is CALLBACK and not _DOTTED.fullmatch(handler):
         yield (
-            f"sasl.login.callback.handler.class={handler} is not a dotted name of a Python function, like"
-            " package.module.function"
+            f"sasl.login.callback.handler.class={handler} is not a dotted name of a Python function, like package.module.function"
         )
     if retriever is not None and retriever.rpartition(".")[2] not in _RETRIEVERS:
         yield f"sasl.oauthbearer.jwt.retriever.class={retriever} is not known; use one of {', '.join(_RETRIEVERS)}"

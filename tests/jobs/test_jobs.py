@@ -109,6 +109,7 @@ def submit(*arguments: str) -> list[str]:
     return [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[1]", *arguments]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_submit_runs_a_job_with_the_package_as_a_zip_and_the_sample_settings(
     broker: LocalKafka, topic: Callable[..., str], read_topic: Reader, csv: Path, tmp_path: Path
@@ -132,6 +133,7 @@ def test_spark_submit_runs_a_job_with_the_package_as_a_zip_and_the_sample_settin
         assert f"({setting},{value})" in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("start", [[sys.executable], submit()], ids=["python", "spark-submit"])
 def test_a_usage_error_is_exit_code_2(start: list[str]) -> None:
@@ -142,6 +144,7 @@ def test_a_usage_error_is_exit_code_2(start: list[str]) -> None:
     assert "stream_to_kafka: error: --bootstrap-servers is missing" in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("start", [[sys.executable], submit()], ids=["python", "spark-submit"])
 def test_a_failing_job_ends_with_one_line_and_exit_code_1(start: list[str], csv: Path) -> None:
@@ -183,6 +186,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_missing_broker_is_reported_during_the_write_and_spark_ends_with_the_job(csv: Path, tmp_path: Path) -> None:
     """The job printed nothing for minutes: Spark made four attempts of max.block.ms each before the job failed."""
@@ -200,6 +204,7 @@ def test_a_missing_broker_is_reported_during_the_write_and_spark_ends_with_the_j
     assert "children that run on: 0" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_trigger_that_spark_does_not_take_is_a_usage_error() -> None:
     arguments = ["--input-format", "rate", "--topic", "t", "--checkpoint", "c", "--bootstrap-servers", "b:1", "--trigger", "soon"]
@@ -227,6 +232,7 @@ def test_what_spark_refuses_is_one_line(more: list[str], told: str, spark: Spark
     assert "\n" not in line
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_ctrl_c_ends_a_stream_with_130_and_what_it_wrote_stays(
     broker: LocalKafka, topic: Callable[..., str], read_topic: Reader, tmp_path: Path

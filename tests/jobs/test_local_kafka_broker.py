@@ -39,6 +39,7 @@ def test_start_status_and_stop_work_from_different_processes(tmp_path: Path, cap
     assert not answers((HOST, cluster.nodes[1].port), timeout_s=1)
 
 
+@pytest.mark.slow
 def test_data_survives_a_stop_and_delete_removes_only_what_the_starter_made(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("keep")
     with LocalKafka(tmp_path) as cluster:
@@ -71,6 +72,7 @@ def test_a_refused_topic_is_named_with_the_brokers_reason(broker: LocalKafka) ->
         broker.create_topic("bad/name")
 
 
+@pytest.mark.slow
 def test_single_nodes_of_a_cluster_are_killed_paused_and_restarted(tmp_path: Path) -> None:
     with LocalKafka(tmp_path, brokers=3, heap="384m", properties=QUICK_SESSIONS) as cluster:
         cluster.create_topic("replicated", 3)

@@ -15,6 +15,7 @@ from jobs.quickstart_flights import report_lines
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 @pytest.mark.spark
 def test_every_flight_arrives_and_nothing_is_left_running(tmp_path: Path) -> None:

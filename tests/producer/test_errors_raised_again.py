@@ -114,7 +114,7 @@ def test_a_copy_leaves_the_frames_of_the_original_behind() -> None:
 
 
 def test_a_copy_leaves_the_frames_of_a_wait_that_failed_behind() -> None:
-    """"Topic not present in metadata" is raised from the time-out of a wait, which has the caller's frames too."""
+    """ "Topic not present in metadata" is raised from the time-out of a wait, which has the caller's frames too."""
     try:
         try:
             raise KafkaError("wait")
@@ -221,5 +221,3 @@ def test_the_sinks_sender_raises_the_error_of_rows_without_changing_what_the_pro
     sender = RowSender(None, None, {}, RowRules(), None)  # type: ignore[arg-type]
     assert calls_keep_nothing(lambda: sender._add_pending(_Sent(delivery, None, 0))) == {"[KAFKA_NETWORK] lost"}
     assert keep_no_frames(delivery.error)
-
-
