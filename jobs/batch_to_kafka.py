@@ -1,24 +1,29 @@
 """Write a file or directory to a Kafka topic: python -m jobs.batch_to_kafka, or the same file given to spark-submit.
 
     python -m jobs.batch_to_kafka --input flights.csv --topic flights --key carrier --bootstrap-servers localhost:9092
-    spark-submit --py-files pykafka_sink.zip,jobs/command_line.py jobs/batch_to_kafka.py --input …
+    spark-submit --py-files pykafka_sink.zip,jobs/command_line.py,jobs/spark_job.py jobs/batch_to_kafka.py --input …
 
-pykafka_sink.zip is the wheel under that name: Spark hands its workers a .zip, and leaves a .whl aside.
-Parses arguments, builds a DataFrame, calls the sink. A long write says on stderr how far it is.
+pykafka_sink.zip is the wheel under another name: Spark passes a .zip on to its workers, and ignores a .whl.
+Parses arguments, builds a DataFrame, and calls the sink. A long write prints its progress to stderr.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if __package__:
-    from jobs import command_line
-else:  # spark-submit puts this folder on the path, not its parent
+    from jobs import command_line, spark_job
+else:  # spark-submit adds this directory to the path, not its parent
     import command_line  # type: ignore[import-not-found,no-redef]
+    import spark_job  # type: ignore[import-not-found,no-redef]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def batch_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
-    """Write the input once. Returns the line to print."""
+    """Write the input once. Returns the line that the job prints."""
     started = time.monotonic()
     format_name = command_line.input_format(arguments)
     reader = spark.read.format(format_name).options(**command_line.input_options(arguments, format_name))
@@ -45,8 +50,8 @@ def batch_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
     rows = command_line.records(reader.load(arguments.input), arguments)
     known = time.monotonic()
     checked = command_line.checked_options(arguments)
-    with command_line.reported(command_line.sink_options(arguments)) as (options, report):
-        with command_line.status_lines(spark, checked):
+    with reported(command_line.sink_options(arguments)) as (options, report):
+        with spark_job.status_lines(spark, checked):
             rows.write.format(FORMAT).options(**options).mode("append").save()
         written = in_words(report.read())
     ended = time.monotonic()
@@ -56,8 +61,36 @@ def batch_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
     )
 
 
+class Report:
+    """The sink's report of one write, in the file that `reportPath` names. The file may contain reports of other writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._before = path.stat().st_size if path.exists() else 0
+
+    def read(self) -> Mapping[str, Any] | None:
+        """None if there is no report; the sink has logged why it could not write it."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._before)
+                lines = file.read().splitlines()
+            report: Mapping[str, Any] = json.loads(lines[-1])
+        except (OSError, ValueError, IndexError):
+            return None
+        return report
+
+
+@contextlib.contextmanager
+def reported(options: dict[str, str]) -> Iterator[tuple[dict[str, str], Report]]:
+    """The options with a reportPath, and the report that the write appends to it. Without one, uses a temporary file."""
+    with tempfile.TemporaryDirectory(prefix="pykafka-sink-") as directory:
+        name = next((each for each in options if each.lower() == "reportpath"), "reportPath")
+        path = options.get(name) or str(Path(directory, "report.jsonl"))
+        yield {**options, name: path}, Report(Path(path))
+
+
 def in_words(report: Mapping[str, Any] | None) -> str:
-    """How many rows, before their source; nothing if nobody knows."""
+    """The number of rows, to be followed by their source; nothing without a report."""
     if report is None:
         return ""
     others = {"skipped": report["skipped"], "dead-lettered": report["dead_lettered"]}
@@ -66,7 +99,7 @@ def in_words(report: Mapping[str, Any] | None) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    return command_line.run(build_parser(), batch_to_kafka, argv)
+    return spark_job.run(build_parser(), batch_to_kafka, argv)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ find_python() {
 
 # make_environment DIRECTORY EXTRA, in the checkout: a virtual environment with this project, editable, and its extra [EXTRA].
 # Reused as long as pyproject.toml, the extra and PYTHON are the same; the stamp is written last, so that an environment whose
-# making was interrupted is made again.
+# creation was interrupted is made again.
 make_environment() {
     stamp="$2 ${PYTHON:-any} $(cksum <pyproject.toml)"
     if [ "$(cat "$1/.stamp" 2>/dev/null)" = "$stamp" ] && "$1/bin/python" -c '' 2>/dev/null; then
@@ -32,11 +32,11 @@ make_environment() {
     (
         set -o pipefail
         "$1/bin/python" -m pip install --progress-bar off --disable-pip-version-check --no-input -e ".[$2]" </dev/null | show_steps >&2
-    ) || fail "pip could not install this project with its extra [$2]: see its message above; mostly the network, a proxy, or the disk."
+    ) || fail "pip could not install this project with its extra [$2]: see its message above; the usual reasons are the network, a proxy, or a full disk."
     echo "$stamp" >"$1/.stamp"
 }
 
-# Of pip's lines those that take time: it works for half a minute and more, which would otherwise pass in silence.
+# Shows the steps of pip that take long: an installation takes half a minute or more.
 show_steps() {
     while IFS= read -r line; do
         case "$line" in
@@ -46,7 +46,7 @@ show_steps() {
     done
 }
 
-# Fails unless Java 17 or newer runs: JAVA_HOME's, else the path's. Asked before the environment is made, which takes longer.
+# Fails unless Java 17 or newer runs, from JAVA_HOME, else from the path. Checked first, because the environment takes longer.
 require_java() {
     java=java
     if [ -n "${JAVA_HOME:-}" ]; then java=$JAVA_HOME/bin/java; fi

@@ -1,6 +1,6 @@
-"""Finds the Java that Spark and the local Kafka broker run on, and says in one sentence when it will not do.
+"""Finds the Java for Spark and the local Kafka broker. Fails with one sentence when there is none, or an old one.
 
-`kafka_jars` and `local_kafka` start JVMs with it. Looks where Spark looks, in Spark's order: JAVA_HOME, then the path.
+`kafka_jars` and `local_kafka` start JVMs with it. Looks where Spark looks, in the same order: JAVA_HOME, then the path.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import shutil
 import subprocess
 from pathlib import Path
 
-MINIMUM_JAVA = 17  # Spark 4 and Kafka 4 brokers both ask for it
+MINIMUM_JAVA = 17  # Spark 4 and Kafka 4 brokers both need it
 VERSION_TIMEOUT_S = 30
 
 _REMEDY = f"install a JDK or JRE {MINIMUM_JAVA} or newer, or point JAVA_HOME at one"
 
 
 class JobError(Exception):
-    """An environment or a request that cannot be served. The text is one sentence for the user, with the remedy."""
+    """A problem of the environment or the request. The text is one sentence for the user, with the remedy."""
 
 
 def find_java() -> Path:
-    """The `java` program, checked to be new enough. Raises JobError otherwise; blocks for one `java -version`."""
+    """The `java` program. Raises JobError when it is not new enough; blocks for one `java -version`."""
     java = _java_program()
     version = _major_version(java)
     if version < MINIMUM_JAVA:

@@ -1,8 +1,9 @@
 """Fetches the jars of Apache Kafka, and of Spark's own Kafka connector, once, into the user's cache.
 
-PySpark ships Apache Ivy, and Spark needs a JVM anyway, so nothing has to be installed for it. Where Ivy looks is its own
-default, or the user's: the file named by IVY_SETTINGS_FILE, else ~/.ivy2/ivysettings.xml.
-Law: a directory of jars is complete or absent. It is filled beside its final place and renamed; a lock keeps two fetches apart.
+Uses Apache Ivy, which PySpark ships, so nothing else has to be installed. Ivy's repositories are its defaults, or those of the
+user's settings: the file named by IVY_SETTINGS_FILE, else ~/.ivy2/ivysettings.xml.
+Law: a directory of jars is complete or absent. It is filled under another name and then renamed. A lock prevents two fetches at
+the same time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pathlib import Path
 from jobs.java import JobError, find_java
 
 DEFAULT_KAFKA_VERSION = "4.3.1"
-LOG4J_BINDING_VERSION = "2.25.4"  # joins Kafka's slf4j 1.7 with the log4j-core that brokers since 4.0 bring along
+LOG4J_BINDING_VERSION = "2.25.4"  # binds Kafka's slf4j 1.7 to the log4j-core of brokers since 4.0
 FETCH_TIMEOUT_S = 900
 MINIMUM_FREE_BYTES = 500 * 1024 * 1024
 
@@ -33,12 +34,12 @@ Progress = Callable[[str], None]
 
 
 def be_quiet(_line: str) -> None:
-    """The Progress of callers that show none."""
+    """A Progress that prints nothing."""
 
 
 @dataclass(frozen=True)
 class Dependency:
-    """One artifact by its names; `transitive` brings along what it needs."""
+    """One artifact; `transitive`: with its own dependencies."""
 
     organisation: str
     artifact: str
@@ -53,7 +54,7 @@ class Dependency:
 
 
 def kafka_dependencies(version: str) -> tuple[Dependency, ...]:
-    """A broker and its command-line tools. The tools' own needs are Connect's, of which the commands used here need none."""
+    """A broker and its command-line tools, without the tools' dependencies: only commands of Connect need them."""
     return (
         Dependency("org.apache.kafka", "kafka_2.13", version),
         Dependency("org.apache.kafka", "kafka-tools", version, transitive=False),
@@ -61,7 +62,7 @@ def kafka_dependencies(version: str) -> tuple[Dependency, ...]:
     )
 
 
-# Spark's own sink, for comparisons in tests and benchmarks; PySpark brings everything else it needs.
+# Spark's own sink, for comparisons in tests and benchmarks; PySpark has its other dependencies.
 SPARK_KAFKA_DEPENDENCIES = (
     Dependency("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", transitive=False),
     Dependency("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", transitive=False),
@@ -71,7 +72,7 @@ SPARK_KAFKA_DEPENDENCIES = (
 
 
 def cache_dir() -> Path:
-    """Where everything fetched is kept: pykafka-sink in the user's cache directory."""
+    """The directory for everything that is fetched: pykafka-sink in the user's cache directory."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "pykafka-sink"
 
@@ -82,17 +83,17 @@ def kafka_version() -> str:
 
 
 def fetch_kafka(version: str | None = None, progress: Progress = be_quiet) -> Path:
-    """The directory of the jars of this Kafka, fetched if absent. Raises JobError; blocks for up to FETCH_TIMEOUT_S."""
+    """The directory with the jars of this Kafka version, fetched if absent. Raises JobError; blocks up to FETCH_TIMEOUT_S."""
     version = version or kafka_version()
     if not re.fullmatch(r"\d+\.\d+\.\d+([-.]\w+)*", version):
         raise JobError(f"{version!r} is not a version of Apache Kafka; they look like {DEFAULT_KAFKA_VERSION}.")
     if int(version.split(".")[0]) < 3:
-        raise JobError(f"Kafka {version} needs ZooKeeper, which is not started here: use 3.3.0 or newer.")
+        raise JobError(f"Kafka {version} needs ZooKeeper, which these jobs do not start: use 3.3.0 or newer.")
     return fetch(f"kafka-{version}", kafka_dependencies(version), progress)
 
 
 def fetch_spark_kafka(progress: Progress = be_quiet) -> Path:
-    """The directory of the jars of Spark's own Kafka connector, fetched if absent."""
+    """The directory with the jars of Spark's own Kafka connector, fetched if absent."""
     return fetch("spark-kafka", SPARK_KAFKA_DEPENDENCIES, progress)
 
 
@@ -105,7 +106,7 @@ def fetch(name: str, dependencies: Sequence[Dependency], progress: Progress = be
     java = find_java()
     make_dir(target.parent)
     require_free_space(target.parent)
-    with file_lock(target.parent / "fetch.lock", FETCH_TIMEOUT_S, "another process fetches jars"):
+    with file_lock(target.parent / "fetch.lock", FETCH_TIMEOUT_S, "another process is fetching jars"):
         if not target.is_dir():
             progress(f"fetching the jars of {name} into {target} (once)")
             _fetch_into(java, target, name, dependencies, progress)
@@ -133,7 +134,10 @@ def require_free_space(path: Path) -> None:
 
 @contextlib.contextmanager
 def file_lock(path: Path, timeout_s: float, occupant: str) -> Iterator[None]:
-    """Hold a lock between processes; it vanishes with its holder. Waits at most `timeout_s`, then JobError names the occupant."""
+    """Hold a lock between processes; the system releases it if its holder dies.
+
+    Waits at most `timeout_s`, then raises a JobError that says who holds it, `occupant`.
+    """
     deadline = time.monotonic() + timeout_s
     with path.open("w") as file:
         while True:
@@ -142,7 +146,7 @@ def file_lock(path: Path, timeout_s: float, occupant: str) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise JobError(f"{path} was locked for {timeout_s:.0f} s ({occupant}): wait for it or end it.") from None
+                    raise JobError(f"{path} was locked for {timeout_s:.0f} s ({occupant}): wait for it, or stop it.") from None
                 time.sleep(0.1)
         yield
 
@@ -175,11 +179,11 @@ def _fetch_into(java: Path, target: Path, name: str, dependencies: Sequence[Depe
 def _ivy_class_path() -> str:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise JobError("PySpark is not installed, and its Ivy fetches Kafka's jars: install this project with its extra [spark].")
+        raise JobError("PySpark is not installed, and its Ivy fetches Kafka's jars: install this project with the extra [spark].")
     jars = Path(spec.origin).parent / "jars"
     found = [*jars.glob("ivy-*.jar"), *jars.glob("commons-cli-*.jar")]
     if len(found) < 2:
-        raise JobError(f"PySpark's Ivy is not in {jars}: install pyspark whole (pyspark-client has no jars).")
+        raise JobError(f"PySpark's Ivy is not in {jars}: install pyspark (pyspark-client has no jars).")
     return os.pathsep.join(map(str, found))
 
 
@@ -218,13 +222,13 @@ def _run_ivy(command: list[str], name: str, progress: Progress) -> None:
         finally:
             watchdog.cancel()
     if timed_out.is_set():
-        raise JobError(f"Fetching {name} took more than {FETCH_TIMEOUT_S} s and was ended: run again, what was fetched is kept.")
+        raise JobError(f"Fetching {name} took more than {FETCH_TIMEOUT_S} s and was stopped: run it again to continue.")
     if ivy.returncode != 0:
         raise JobError(_ivy_failure(name, lines))
 
 
 def _ivy_failure(name: str, lines: Sequence[str]) -> str:
-    """Ivy says «not found» for an unreachable server as well; only its list of errors tells which."""
+    """Ivy says "not found" for an unreachable server too; only its list of errors tells the two apart."""
     for line in lines:
         unreachable = re.search(r"Server access error at url \S+ \((.*)\)|(Host \S+ not found)", line)
         if unreachable:
@@ -232,6 +236,6 @@ def _ivy_failure(name: str, lines: Sequence[str]) -> str:
             return f"The jars of {name} could not be fetched ({reason}): check the network, the proxy, or IVY_SETTINGS_FILE."
     missing = [line.strip(": ").removesuffix(": not found") for line in lines if line.endswith(": not found")]
     if missing:
-        return f"{name} does not exist where Ivy looks ({missing[0]} not found): choose another version."
+        return f"{name} does not exist in Ivy's repositories ({missing[0]} not found): choose another version."
     tail = " | ".join(line for line in lines[-5:] if line)
     return f"The jars of {name} could not be fetched; Ivy ended with: {tail or 'no output'}."

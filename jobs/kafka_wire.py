@@ -1,7 +1,7 @@
-"""The two requests the local broker's starter needs: does it answer, and create these topics.
+"""The two requests that local_kafka needs: does a broker answer, and create these topics.
 
-A broker that answers ApiVersions has joined its cluster and serves clients. Stands alone, without the project's own network
-layer, so that a broker can be started while that layer is being changed. Blocking sockets, each call bounded by `timeout_s`.
+A broker that answers ApiVersions has joined its cluster and serves clients. Does not use the project's own network layer, so
+that a broker starts even while that layer is broken. Blocking sockets; `timeout_s` limits each call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_RESPONSE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class NewTopic:
-    """A topic to create; `config` holds Kafka's topic keys, like retention.ms."""
+    """A topic to create; `config` has Kafka's topic options, like retention.ms."""
 
     name: str
     partitions: int = 1
@@ -38,10 +38,10 @@ def answers(address: tuple[str, int], timeout_s: float) -> bool:
 
 
 def create_topics(address: tuple[str, int], topics: list[NewTopic], timeout_s: float) -> None:
-    """Create `topics` through any broker; one that exists is left as it is. JobError when the broker refuses one."""
+    """Create `topics` through any broker; existing ones stay as they are. JobError when the broker rejects one."""
     body = struct.pack(">i", len(topics))
     for topic in topics:
-        body += _string(topic.name) + struct.pack(">ihi", topic.partitions, topic.replication_factor, 0)  # 0: replicas not named
+        body += _string(topic.name) + struct.pack(">ihi", topic.partitions, topic.replication_factor, 0)  # 0: no assignment
         body += struct.pack(">i", len(topic.config))
         for key, value in topic.config.items():
             body += _string(key) + _string(value)
@@ -61,11 +61,11 @@ def _check_created(response: bytes) -> None:
         (code,) = struct.unpack_from(">h", response, at)
         message, at = _read_string(response, at + 2)
         if code not in (0, TOPIC_ALREADY_EXISTS):
-            raise JobError(f"The broker refused to create topic {name!r} (error {code}): {message or 'no reason given'}")
+            raise JobError(f"The broker did not create topic {name!r} (error {code}): {message or 'no reason given'}")
 
 
 def _ask(address: tuple[str, int], api_key: int, version: int, body: bytes, timeout_s: float) -> bytes:
-    """The body of the response to one request on a connection of its own."""
+    """Send one request on a new connection. Returns the body of the response."""
     request = struct.pack(">hhi", api_key, version, 1) + _string("pykafka-sink-jobs") + body
     with socket.create_connection(address, timeout=timeout_s) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)

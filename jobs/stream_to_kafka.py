@@ -1,11 +1,11 @@
-"""Write a stream to a Kafka topic: files as they arrive in a directory, or any streaming source of Spark (rate, socket …).
+"""Write a stream to a Kafka topic: new files in a directory, or any streaming source of Spark (rate, socket …).
 
     python -m jobs.stream_to_kafka --input incoming/ --input-format json --topic events --checkpoint checkpoints/events \\
         --bootstrap-servers localhost:9092 --trigger '10 seconds'
-    spark-submit --py-files pykafka_sink.zip,jobs/command_line.py jobs/stream_to_kafka.py --input-format rate …
+    spark-submit --py-files pykafka_sink.zip,jobs/command_line.py,jobs/spark_job.py jobs/stream_to_kafka.py --input-format rate …
 
-Parses arguments, builds a streaming DataFrame, calls the sink. Runs until the trigger ends it, the query fails, or Ctrl-C;
-says on stderr how many rows have been written.
+Parses arguments, builds a streaming DataFrame, and calls the sink. Runs until the trigger ends the query, the query fails, or
+Ctrl-C. Prints to stderr how many rows are written.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if __package__:
-    from jobs import command_line
-else:  # spark-submit puts this folder on the path, not its parent
+    from jobs import command_line, spark_job
+else:  # spark-submit adds this directory to the path, not its parent
     import command_line  # type: ignore[import-not-found,no-redef]
+    import spark_job  # type: ignore[import-not-found,no-redef]
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 FORMAT = "pykafka-sink"
 NAMED_TRIGGERS: dict[str, dict[str, Any]] = {"available-now": {"availableNow": True}, "once": {"once": True}}
-POLL_S = 2  # Spark keeps the progress of 100 batches: none is missed
+POLL_S = 2  # often enough: Spark keeps the progress of the last 100 batches
 EXAMPLES = """
     python -m jobs.stream_to_kafka --input incoming/ --input-format json --topic events --checkpoint checkpoints/events \\
         --trigger '10 seconds' --bootstrap-servers localhost:9092
@@ -38,19 +39,19 @@ EXAMPLES = """
 
 
 def build_parser() -> argparse.ArgumentParser:
-    what = "Write what arrives to a Kafka topic: new files in a directory, or any streaming source of Spark."
+    what = "Write a stream to a Kafka topic: new files in a directory, or any streaming source of Spark."
     parser = command_line.new_parser("stream_to_kafka", what, EXAMPLES)
-    add = parser.add_argument_group("the stream").add_argument
-    where = "where Spark remembers what was written, to go on from there; one directory per query"
+    add = parser.add_argument_group("stream").add_argument
+    where = "directory where Spark records what the query has written, so that a restart continues there; one per query"
     add("--checkpoint", required=True, metavar="DIR", help=where)
-    when = "available-now (what is there, then end), once, or an interval like '10 seconds' (default: batch after batch)"
-    add("--trigger", default=None, metavar="WHEN", help=when)
-    add("--query-name", default=None, metavar="NAME", help="name of the query in Spark's UI and logs")
+    when = "available-now (write what is available, then end), once, or an interval like '10 seconds' (default: one batch"
+    add("--trigger", default=None, metavar="WHEN", help=f"{when} after the other)")
+    add("--query-name", default=None, metavar="NAME", help="name of the query in Spark's UI and log")
     return parser
 
 
 def stream_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
-    """Run the query to its end. Returns the line to print."""
+    """Run the query to its end. Returns the line that the job prints."""
     options = command_line.sink_options(arguments)
     writer = command_line.records(_read_stream(spark, arguments), arguments).writeStream.format(FORMAT).options(**options)
     writer = writer.option("checkpointLocation", arguments.checkpoint).outputMode("append")
@@ -61,10 +62,10 @@ def stream_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
     query = writer.start()
     written = Written()
     try:
-        with command_line.status_lines(spark, command_line.checked_options(arguments), progress=False):
+        with spark_job.status_lines(spark, command_line.checked_options(arguments), progress=False):
             _follow(query, written)
     finally:
-        command_line.call_apart(query.stop)
+        spark_job.call_apart(query.stop)
     return f"stream_to_kafka: the query to topic {options['topic']} ended: {written}"
 
 
@@ -73,37 +74,37 @@ def _with_trigger(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
 
     try:
         return writer.trigger(**NAMED_TRIGGERS.get(trigger, {"processingTime": trigger}))
-    except PySparkException as error:  # only Spark knows which intervals it takes
-        reason = command_line.failure_line(str(error))
+    except PySparkException as error:  # only Spark knows which intervals are valid
+        reason = spark_job.failure_line(str(error))
         raise command_line.UsageError(
             f"--trigger {trigger}: not available-now, once, or an interval like '10 seconds' ({reason})"
         ) from error
 
 
 def _follow(query: StreamingQuery, written: Written) -> None:
-    """Wait for the query's end; say now and then how much has been written, if anything new was."""
-    said, said_at = written.rows, time.monotonic()
+    """Wait until the query ends. Print how much is written every STATUS_INTERVAL_S, if there are new rows."""
+    printed, printed_at = written.rows, time.monotonic()
     while not query.awaitTermination(POLL_S):
         written.add(query.recentProgress)
-        if written.rows > said and time.monotonic() - said_at >= command_line.STATUS_INTERVAL_S:
-            print(f"{written} so far", file=sys.stderr, flush=True)
-            said, said_at = written.rows, time.monotonic()
+        if written.rows > printed and time.monotonic() - printed_at >= spark_job.STATUS_INTERVAL_S:
+            spark_job.say(f"{written} so far")
+            printed, printed_at = written.rows, time.monotonic()
     written.add(query.recentProgress)
 
 
 class Written:
-    """Rows and batches of a query so far, by what its progress says."""
+    """Counts a query's rows and batches from its progress reports."""
 
     def __init__(self) -> None:
         self.rows = 0
         self.batches = 0
-        self._seen: set[tuple[int, str]] = set()  # a batch that found nothing new reports again under its number
+        self._seen: set[tuple[int, str]] = set()  # (id, timestamp): a batch without new rows reports again under its id
 
     def add(self, recent: Iterable[Mapping[str, Any]]) -> None:
-        """Count the batches not seen before that had rows."""
+        """Count the batches that have rows and are new."""
         fresh = {(each["batchId"], each["timestamp"]): max(0, each["sink"]["numOutputRows"]) for each in recent}
         new = {key: rows for key, rows in fresh.items() if key not in self._seen and rows}
-        self._seen = set(fresh)  # what Spark no longer lists does not come back
+        self._seen = set(fresh)  # a batch that Spark no longer lists does not come back
         self.rows += sum(new.values())
         self.batches += len(new)
 
@@ -112,7 +113,7 @@ class Written:
 
 
 def _read_stream(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
-    """Files need a schema before the first one is read: the one given, else that of the files that are there now."""
+    """Spark needs the schema of files before the query starts: --schema, else the schema of the files that exist now."""
     format_name = command_line.input_format(arguments)
     options = command_line.input_options(arguments, format_name)
     reader = spark.readStream.format(format_name).options(**options)
@@ -124,7 +125,7 @@ def _read_stream(spark: SparkSession, arguments: argparse.Namespace) -> DataFram
 
 
 def main(argv: list[str] | None = None) -> int:
-    return command_line.run(build_parser(), stream_to_kafka, argv)
+    return spark_job.run(build_parser(), stream_to_kafka, argv)
 
 
 if __name__ == "__main__":

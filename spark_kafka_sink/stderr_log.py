@@ -8,8 +8,10 @@ Law: no handler is added in a user's own program, such as a driver with the sink
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from collections.abc import Iterator
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 TIME_FORMAT = "%y/%m/%d %H:%M:%S"  # Spark's
@@ -40,6 +42,17 @@ def add_handler() -> None:
     """Add the handler, unless this package's logger has one already."""
     if not _package.handlers:
         _package.addHandler(StderrHandler())
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """Suppress this package's warnings in the block: another process logs the same ones."""
+    level = _package.level
+    _package.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        _package.setLevel(level)
 
 
 def add_handler_in_spark_worker() -> None:

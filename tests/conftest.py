@@ -1,20 +1,16 @@
 """What every test may ask for: a real broker, a Spark session, topics, and a way to read them back.
 
 Nothing here starts unless a test names it. Tests that use the broker or Spark are marked by their fixtures. The broker and
-Spark live for the whole session: a test takes a topic of its own from `topic`.
-
-One process runs the fast tests first. With pytest-xdist (tests/run) each process runs whole modules: all modules that share
-Spark go to one process, all that share the broker to another, and they start first, as they take longest.
+Spark live for the whole session: a test takes a topic of its own from `topic`. The order of tests: whole_runs.py.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import os
-import re
 import sys
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +20,7 @@ import pytest
 from jobs.kafka_jars import fetch_kafka, fetch_spark_kafka
 from jobs.local_kafka import QUICK_JVM, LocalKafka
 from spark_kafka_sink.config import option
-from tests import left_behind
+from tests import left_behind, whole_runs
 from tests.integration.reading import READERS, ReadRecord
 
 if TYPE_CHECKING:
@@ -40,99 +36,27 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.g
 # Each JVM of a test works for seconds.
 os.environ["SPARK_SUBMIT_OPTS"] = os.environ["KAFKA_JVM_PERFORMANCE_OPTS"] = QUICK_JVM
 
-# What tests/run may leave out, by mark, and what runs it.
-REMEDIES = {
-    "matrix": "tests/run --all",
-    "soak": "tests/run --all",
-    "slow": "tests/run --ci",
-    "spark": "tests/run --ci",
-    "broker": "tests/run --ci",
-}
-OTHERS = ""
-LEFT_OUT = pytest.StashKey[Counter[str]]()
-ALONG_WITH_GROUP = re.compile(r"(?<=[\w\]])@[\w/.]+$")
-
 BROKER_FIXTURES = {"broker", "topic", "read_topic", "kafka_jars"}
 SPARK_FIXTURES = {"spark", "spark_kafka_jars"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(left_behind.watch())
+    config.pluginmanager.register(whole_runs)
     # kafka-python's, at each of its hundred schemas
     config.addinivalue_line("filterwarnings", r"ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark by fixture, before -m selects; then order the tests, and group them for pytest-xdist."""
-    groups: dict[Path, str] = {}
+    """Mark by fixture, before -m selects."""
     for item in items:
         fixtures = _fixtures_from_here(item)
         if fixtures & BROKER_FIXTURES:
             item.add_marker("broker")
         if fixtures & SPARK_FIXTURES:
             item.add_marker("spark")
-        if "spark" in fixtures:
-            groups[item.path] = "spark"
-        elif "broker" in fixtures:
-            groups.setdefault(item.path, "broker")
-    if _is_worker(config):
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group(groups.get(item.path, item.path.relative_to(ROOT).as_posix())))
-        costly = {item.path for item in items if _waits(item) != (False, False)}
-        items.sort(key=lambda item: (item.path not in groups, item.path not in costly))
-    else:
-        items.sort(key=_waits)
-
-
-def _waits(item: pytest.Item) -> tuple[bool, bool]:
-    """Whether it needs Spark, and whether it needs a broker."""
-    return item.get_closest_marker("spark") is not None, item.get_closest_marker("broker") is not None
-
-
-def _is_worker(config: pytest.Config) -> bool:
-    """Whether this is one of pytest-xdist's processes that run tests."""
-    return hasattr(config, "workerinput")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """pytest-xdist appends "@group" to the names of tests. Without it, a name from the report can be given to pytest again."""
-    report.nodeid = ALONG_WITH_GROUP.sub("", report.nodeid)
-
-
-# --- what was left out --------------------------------------------------------------------------------------------------
-
-
-def pytest_deselected(items: list[pytest.Item]) -> None:
-    for item in items:
-        kind = next((kind for kind in REMEDIES if item.get_closest_marker(kind) is not None), OTHERS)
-        item.config.stash.setdefault(LEFT_OUT, Counter())[kind] += 1
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if _is_worker(session.config):
-        session.config.workeroutput["left_out"] = dict(session.config.stash.get(LEFT_OUT, Counter()))  # type: ignore[attr-defined]
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Each process of pytest-xdist has collected all tests, so one count is as good as another."""
-    node.config.stash[LEFT_OUT] = Counter(getattr(node, "workeroutput", {}).get("left_out", {})) or node.config.stash.get(
-        LEFT_OUT, Counter()
-    )
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Iterator[None]:
-    """The last line before pytest's own last line."""
-    yield
-    left_out = config.stash.get(LEFT_OUT, Counter())
-    terminalreporter.stats.setdefault("deselected", [None] * left_out.total())  # pytest-xdist does not count them
-    counts = [f"{left_out[kind]} {kind} ({remedy})" for kind, remedy in REMEDIES.items() if left_out[kind]]
-    counts += [f"{left_out[OTHERS]} by -k or -m"] if left_out[OTHERS] else []
-    selection = config.option.markexpr or "all tests"
-    terminalreporter.write_line(f"selection: {selection}; left out: {', '.join(counts) or 'nothing'}")
+    whole_runs.arrange(config, items)
 
 
 @pytest.fixture(autouse=True)
@@ -194,10 +118,13 @@ def read_topic(broker: LocalKafka) -> Callable[..., list[ReadRecord]]:
 @pytest.fixture(scope="session")
 def spark(spark_kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One quiet local[2] session, with our data source registered and Spark's own connector on its class path for comparisons."""
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     from spark_kafka_sink.sink.datasource import KafkaDataSource
 
+    # It makes any handler that it is given write JSON, and pytest gives it the handler of `caplog`, which later tests have too.
+    PySparkLogger.addHandler = logging.Logger.addHandler
     options: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -105,7 +105,7 @@ class KafkaProducer(TransactionalMethods):
         self._metrics.watch(self._pool, self._metadata, client.in_flight_request_count)
         with ExitStack() as if_this_fails:
             if_this_fails.callback(client.close)
-            self._plugins = ProducerPlugins(self._config)  # a user's code: only when everything that can fail has worked
+            self._plugins = ProducerPlugins(self._config)  # users' code runs last, when nothing else can fail
             if_this_fails.callback(self._plugins.close)
             self._assemble(client)
             self._thread.start()

@@ -7,11 +7,14 @@ Law: one error reports all problems at once.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
+from spark_kafka_sink import stderr_log
 from spark_kafka_sink.config.option import join_problems
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import ConfigError, SchemaError
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "pykafka-sink"
+# The main module of the process that commits a stream's batches. The process that plans them has logged all warnings.
+COMMITTING_PROCESS = "pyspark.sql.worker.python_streaming_sink_runner"
 ONLY_WRITES = f'{FORMAT} writes and does not read: read from Kafka with format("kafka"); in CREATE TABLE, name the columns'
 NO_OPTIONS = (
     "No option came with this write. For a table, Spark passes on the options of the INSERT, not those of CREATE TABLE … OPTIONS:"
@@ -67,7 +72,8 @@ class KafkaDataSource(DataSource):
         """
         del overwrite
         freeze_loaded_modules()
-        plan, environment_problems = self._plan(schema, [])
+        with stderr_log.without_warnings() if COMMITTING_PROCESS in sys.modules else contextlib.nullcontext():
+            plan, environment_problems = self._plan(schema, [])
         return KafkaStreamWriter(plan, tuple(environment_problems))
 
     def schema(self) -> NoReturn:

@@ -14,7 +14,7 @@ from types import TracebackType
 from jobs.java import find_java
 from jobs.kafka_jars import Dependency, fetch
 from jobs.kafka_wire import NewTopic, answers, create_topics
-from jobs.local_kafka import HOST, _free_port
+from jobs.ports import HOST, free_port
 from tests.fakes.fault_proxy import FaultProxy
 
 VERSION = "2.8.2"
@@ -33,7 +33,7 @@ class ZooKeeperKafka:
     def __init__(self, work_dir: Path) -> None:
         taken: set[int] = set()
         self._dir = work_dir
-        self._zookeeper_port, self._port, proxied_port = (_free_port(taken) for _ in range(3))
+        self._zookeeper_port, self._port, proxied_port = (free_port(taken) for _ in range(3))
         self.proxy = FaultProxy((HOST, proxied_port))
         self.bootstrap_servers = f"{HOST}:{self._port}"
         self.proxied_servers = self.proxy.address

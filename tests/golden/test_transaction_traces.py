@@ -34,6 +34,7 @@ def test_the_fake_answers_as_kafka_did(scenario: Callable[[Steps], None], level:
     assert broker.violations == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kafka_jars")
 @pytest.mark.parametrize("level", [1, 2])
 def test_kafka_answers_as_it_did(tmp_path: Path, level: int) -> None:

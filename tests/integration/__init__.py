@@ -30,9 +30,9 @@ KafkaSinkBatchSuiteV1, …V2 → test_sink_batch.py
 
 InternalKafkaProducerPoolSuite
     Should return same cached instance on calling acquire with same params → tests/sink/test_producer_cache.py:
-        test_the_next_task_gets_the_same_producer_with_its_counters_begun_anew
+        test_the_next_task_gets_the_same_producer_with_counters_at_zero
     Should return different cached instances … → test_other_options_make_another_producer
-    expire instances → test_it_is_closed_when_its_time_is_over_and_not_before, test_each_task_begins_its_time_anew
+    expire instances → test_it_is_closed_when_its_timeout_ends_and_not_before, test_each_task_restarts_the_timeout
     reference counting with concurrent access → test_many_threads_never_share_a_producer_and_leave_none_open: here a producer
         has one task at a time, not a count of them
 KafkaDelegationTokenSuite  not applicable: tokens live in the JVM; docs/migrating.md says what to set instead

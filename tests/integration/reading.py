@@ -11,9 +11,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobs.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,12 @@ READERS: dict[str, Callable[..., list[ReadRecord]]] = {
     "confluent-kafka": read_with_confluent,
     "kafka-python": read_with_kafka_python,
 }
+
+
+def read_with_spark(spark: SparkSession, bootstrap_servers: str, *topics: str) -> DataFrame:
+    """What Spark's own Kafka source reads from the topics: key and value are binary, `headers` is null where there are none."""
+    options = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": ",".join(topics), "includeHeaders": "true"}
+    return spark.read.format("kafka").options(**options).option("startingOffsets", "earliest").load()
 
 
 def read_values_with_console_consumer(jars: Path, bootstrap_servers: str, topic: str, records: int) -> list[str]:

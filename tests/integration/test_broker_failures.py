@@ -78,6 +78,7 @@ def assert_each_row_once_and_in_order(bootstrap_servers: str, rows: int) -> None
         assert numbers == sorted(numbers)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kafka_jars")
 def test_a_broker_killed_and_restarted_loses_and_doubles_nothing(tmp_path: Path) -> None:
     with LocalKafka(tmp_path, properties=QUICK_SESSIONS) as cluster:
@@ -149,6 +150,7 @@ class Admin:
             time.sleep(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kafka_jars")
 def test_leaders_that_move_between_running_brokers_lose_and_double_nothing(tmp_path: Path) -> None:
     """Each partition goes round all three brokers: to a replica, and to a broker that had no copy of it before."""

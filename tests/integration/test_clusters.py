@@ -64,7 +64,8 @@ def test_two_workers_of_a_standalone_cluster_write_what_a_job_reads(
     name, (master, directory), report = topic(3), standalone, tmp_path / "report.jsonl"
     command = [SPARK_HOME / "bin" / "spark-submit", "--master", master, *SUBMIT, "--conf", "spark.locality.wait=0"]
     command += ["--conf", "spark.scheduler.minRegisteredResourcesRatio=1.0"]
-    command += ["--py-files", f"{clusters.package_zip(tmp_path)},{ROOT / 'jobs' / 'command_line.py'}"]
+    shared = [ROOT / "jobs" / name for name in ("command_line.py", "spark_job.py")]
+    command += ["--py-files", ",".join(map(str, [clusters.package_zip(tmp_path), *shared]))]
     command += [ROOT / "jobs" / "batch_to_kafka.py", "--input", incoming, "--input-format", "json", "--topic", name]
     command += ["--bootstrap-servers", broker.bootstrap_servers, "--option", f"reportPath={report}"]
     clusters.run(command, tmp_path)

@@ -19,6 +19,7 @@ from spark_kafka_sink import KafkaProducer
 from tests.fakes.fake_broker import FakeBroker
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_workers_show_the_debug_log_when_their_daemon_is_replaced(tmp_path: Path) -> None:
     with FakeBroker(topics={"orders": 1}) as broker:
@@ -46,6 +47,7 @@ def test_spark_workers_show_the_debug_log_when_their_daemon_is_replaced(tmp_path
     assert re.search(r"> node 0: ProduceRequest v13, correlation id \d+, \d+ bytes: orders-0", done.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_warnings_of_spark_workers_have_a_time_and_a_level(tmp_path: Path) -> None:
     """Nobody configures logging in Spark's workers, and Python printed the bare text: `! metadata reports problems …`, without

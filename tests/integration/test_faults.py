@@ -298,6 +298,7 @@ def assert_fails_in_time(delivery: Delivery, since: float) -> str:
     return text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acks", ["all", "1"])
 def test_a_broker_gone_for_good_is_told_in_time_with_node_partition_and_cause(
     kafka: ProxiedKafka, proxy: FaultProxy, topic: str, acks: str
@@ -383,6 +384,7 @@ def test_a_request_time_out_ends_the_connection_and_the_next_attempt_succeeds(
 # ---- another cluster behind the same address --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kafka_jars")
 def test_another_cluster_behind_the_same_address_is_told_and_gets_no_row(tmp_path: Path) -> None:
     with ProxiedKafka(tmp_path / "one") as one:

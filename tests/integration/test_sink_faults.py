@@ -35,7 +35,7 @@ FAULT_ROW = DOOMED[-100]
 CERTAIN = 6_000  # rows before the faulty one that must have been acknowledged: 1 MiB waits, 8 MiB come at a time
 LIMIT_S = 240
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 Topic = Callable[..., str]
 ReadTopic = Callable[..., list[ReadRecord]]

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 LIMIT_S = 400
 TOLERANCE = 1.05
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -175,6 +175,7 @@ def test_host_names_need_not_be_checked(kafka: TlsKafka) -> None:
     assert sorted(kafka.values(topic)) == list(range(ROWS))
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_restarted_loses_and_doubles_nothing(kafka: TlsKafka) -> None:
     """What breaks in the middle of a handshake, or meets a broker that is going down, is tried again."""
     topic = kafka.topic()
@@ -209,6 +210,7 @@ def test_a_broker_that_is_restarted_loses_and_doubles_nothing(kafka: TlsKafka) -
     assert sorted(kafka.values(topic)) == list(range(rows_per_call * len(deliveries)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kafka_jars")
 def test_a_producer_lives_through_a_change_of_all_certificates(tmp_path: Path) -> None:
     """Authority, broker's and client's certificate are renewed in place; the old ones would not be accepted any more."""

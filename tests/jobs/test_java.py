@@ -1,4 +1,4 @@
-"""Java is found where Spark finds it, and what is wrong with it is said in one sentence."""
+"""Java is found where Spark finds it, and a problem with it is one sentence."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_java_of_the_path_is_taken(fake_java: FakeJava) -> None:
     assert find_java() == java
 
 
-def test_java_home_goes_before_the_path(fake_java: FakeJava, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_overrides_the_path(fake_java: FakeJava, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_java("exit 1")
     home = tmp_path / "home"
     (home / "bin").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The jobs with a real Spark and a real broker: what is in the topic afterwards, and how a failure looks."""
+"""The jobs with a real Spark and a real broker: what they write, and what they print when they fail."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
-from jobs import batch_to_kafka, command_line, stream_to_kafka
+from jobs import batch_to_kafka, spark_job, stream_to_kafka
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.config.producer_config import ProducerConfig
+from tests.fakes.fake_broker import FakeBroker
 from tests.integration.processes import until
 from tests.integration.reading import ReadRecord
 
@@ -73,9 +74,9 @@ def test_a_stream_writes_each_file_once_across_restarts(
     assert [record.value for record in read_topic(name)] == [b"ann", b"bob", None, b"dan"]
 
 
-def test_a_long_write_says_how_far_it_is(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_long_write_prints_its_progress(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
     slow = functions.udf(lambda number: time.sleep(1) or str(number), useArrow=False)
-    with command_line.status_lines(spark, interval_s=0.2):
+    with spark_job.status_lines(spark, interval_s=0.2):
         spark.range(4, numPartitions=4).select(slow("id")).collect()
     lines = [line for line in capfd.readouterr().err.splitlines() if "rows read so far" in line]
     assert lines
@@ -108,11 +109,12 @@ def submit(*arguments: str) -> list[str]:
     return [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[1]", *arguments]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_submit_runs_a_job_with_the_package_as_a_zip_and_the_sample_settings(
     broker: LocalKafka, topic: Callable[..., str], read_topic: Reader, csv: Path, tmp_path: Path
 ) -> None:
-    """Outside the checkout, as on a cluster: only what --py-files names is there, on the driver and in the workers."""
+    """Outside the checkout, as on a cluster: driver and workers have only the files in --py-files."""
     name = topic()
     package = tmp_path / "pykafka_sink.zip"
     with zipfile.ZipFile(package, "w") as archive:
@@ -121,7 +123,8 @@ def test_spark_submit_runs_a_job_with_the_package_as_a_zip_and_the_sample_settin
     job = tmp_path / "batch_to_kafka.py"
     job.write_bytes((ROOT / "jobs" / "batch_to_kafka.py").read_bytes())
     command = submit("--verbose", "--properties-file", str(ROOT / "conf" / "spark-defaults.conf"))
-    command += ["--py-files", f"{package},{ROOT / 'jobs' / 'command_line.py'}", str(job)]
+    shared = [ROOT / "jobs" / name for name in ("command_line.py", "spark_job.py")]
+    command += ["--py-files", ",".join(map(str, [package, *shared])), str(job)]
     command += ["--input", str(csv), "--topic", name, "--value", "name", "--bootstrap-servers", broker.bootstrap_servers]
     done = _run(command, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -130,6 +133,7 @@ def test_spark_submit_runs_a_job_with_the_package_as_a_zip_and_the_sample_settin
         assert f"({setting},{value})" in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("start", [[sys.executable], submit()], ids=["python", "spark-submit"])
 def test_a_usage_error_is_exit_code_2(start: list[str]) -> None:
@@ -140,6 +144,7 @@ def test_a_usage_error_is_exit_code_2(start: list[str]) -> None:
     assert "stream_to_kafka: error: --bootstrap-servers is missing" in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("start", [[sys.executable], submit()], ids=["python", "spark-submit"])
 def test_a_failing_job_ends_with_one_line_and_exit_code_1(start: list[str], csv: Path) -> None:
@@ -150,6 +155,24 @@ def test_a_failing_job_ends_with_one_line_and_exit_code_1(start: list[str], csv:
     assert "batch_to_kafka: error: [KAFKA_INVALID_CONFIG] " in said
     assert "\tat org.apache" not in said
     assert "Traceback" not in said
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("job", ["batch_to_kafka", "stream_to_kafka"])
+def test_a_warning_about_an_option_is_logged_once(job: str, csv: Path, tmp_path: Path) -> None:
+    """The job logged it, without a time, when it checked the options, and Spark's planner logged it again."""
+    (csv.parent / "b.csv").write_text("id,name\n4,dan\n")
+    arguments = ["--input", str(csv.parent), "--input-format", "csv", "--topic", "orders", "--option", "kafka.lingr.ms=1"]
+    if job == "stream_to_kafka":  # two batches: each is planned anew
+        arguments += ["--checkpoint", str(tmp_path / "checkpoint"), "--trigger", "available-now"]
+        arguments += ["--input-option", "maxFilesPerTrigger=1"]
+    with FakeBroker(topics={"orders": 1}) as broker:
+        command = [sys.executable, "-m", f"jobs.{job}", *arguments, "--bootstrap-servers", broker.bootstrap_servers]
+        done = _run(command, tmp_path, PYTHONPATH=str(ROOT))
+        assert done.returncode == 0, done.stderr
+        assert len(broker.values("orders")) == 4
+    (line,) = [line for line in done.stderr.splitlines() if "lingr.ms" in line]
+    assert re.match(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d WARNING spark_kafka_sink\.", line)
 
 
 WITH_CHILDREN = """
@@ -163,15 +186,16 @@ sys.exit(code)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
-def test_a_broker_that_is_not_there_is_told_on_the_way_and_spark_has_ended_with_the_job(csv: Path, tmp_path: Path) -> None:
-    """The job looked alive for minutes: four attempts of max.block.ms each, and no word until the last had failed."""
+def test_a_missing_broker_is_reported_during_the_write_and_spark_ends_with_the_job(csv: Path, tmp_path: Path) -> None:
+    """The job printed nothing for minutes: Spark made four attempts of max.block.ms each before the job failed."""
     arguments = ["--input", str(csv), "--topic", "t", "--bootstrap-servers", "127.0.0.1:1", "--option", "kafka.max.block.ms=9000"]
     where = {"PYTHONPATH": str(ROOT), "PYSPARK_SUBMIT_ARGS": "--master local[1,4] pyspark-shell"}
     done = _run([sys.executable, "-c", WITH_CHILDREN, *arguments], tmp_path, **where)
     assert done.returncode == 1, done.stderr
-    assert "warning: no broker takes a connection, as seen from the driver (127.0.0.1:1: Connection refused)" in done.stderr
-    assert "Spark runs a task that has failed again, 4 times in all" in done.stderr
+    assert "warning: the driver cannot connect to any broker (127.0.0.1:1: Connection refused)" in done.stderr
+    assert "Spark runs a failing task up to 4 times" in done.stderr
     told = re.findall(r"^task 0 failed \(attempt (\d) of 4\): \[KAFKA_BROKER_UNREACHABLE\] (.*)$", done.stderr, re.MULTILINE)
     assert [attempt for attempt, _ in told][:3] == ["1", "2", "3"]
     assert "Topic t not present in metadata after 9000 ms." in told[0][1]
@@ -180,6 +204,7 @@ def test_a_broker_that_is_not_there_is_told_on_the_way_and_spark_has_ended_with_
     assert "children that run on: 0" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_trigger_that_spark_does_not_take_is_a_usage_error() -> None:
     arguments = ["--input-format", "rate", "--topic", "t", "--checkpoint", "c", "--bootstrap-servers", "b:1", "--trigger", "soon"]
@@ -202,11 +227,12 @@ def test_what_spark_refuses_is_one_line(more: list[str], told: str, spark: Spark
     arguments = batch_to_kafka.build_parser().parse_args([*more, "--topic", "t", "--bootstrap-servers", "127.0.0.1:9"])
     with pytest.raises((PySparkException, Py4JError)) as raised:
         batch_to_kafka.batch_to_kafka(spark, arguments)
-    line = command_line.failure_line(str(raised.value))
+    line = spark_job.failure_line(str(raised.value))
     assert told in line
     assert "\n" not in line
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_ctrl_c_ends_a_stream_with_130_and_what_it_wrote_stays(
     broker: LocalKafka, topic: Callable[..., str], read_topic: Reader, tmp_path: Path

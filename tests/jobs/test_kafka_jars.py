@@ -24,7 +24,7 @@ mkdir -p "$directory"; echo jar > "$directory/thing-1.0.jar"
 
 @pytest.fixture
 def ivy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The program that is java in these tests; the cache is empty and of this test."""
+    """The program that is `java` in these tests. Each test has an empty cache of its own."""
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text(IVY)
@@ -58,7 +58,7 @@ def test_two_fetches_at_once_fetch_once(ivy: Path) -> None:
 
 def test_a_failed_fetch_leaves_nothing_that_looks_complete(ivy: Path, tmp_path: Path) -> None:
     ivy.write_text(IVY + "echo ':: org.example#thing;1.0: not found'; exit 1\n")
-    with pytest.raises(JobError, match=r"^thing does not exist where Ivy looks \(org.example#thing;1.0 not found\)"):
+    with pytest.raises(JobError, match=r"^thing does not exist in Ivy's repositories \(org.example#thing;1.0 not found\)"):
         fetch("thing", DEPENDENCIES)
     assert [path.name for path in (tmp_path / "cache" / "pykafka-sink" / "jars").iterdir()] == ["fetch.lock"]
 
@@ -84,7 +84,7 @@ def test_the_users_ivy_settings_are_used(ivy: Path, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("version", ["latest", "4.3", "../../etc", "4.3.1; rm"])
-def test_what_is_no_version_is_refused_before_anything_is_fetched(version: str) -> None:
+def test_an_invalid_version_is_refused_before_anything_is_fetched(version: str) -> None:
     with pytest.raises(JobError, match="is not a version of Apache Kafka"):
         fetch_kafka(version)
 

@@ -1,4 +1,4 @@
-"""The starter's command line and the sentences it fails with; no broker is started here."""
+"""The command line of local_kafka and its error texts; no broker is started."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from jobs.broker_config import new_cluster_id
 from jobs.java import JobError
 from jobs.kafka_wire import NewTopic, answers
-from jobs.local_kafka import FREE_PORTS, HOST, LocalKafka, _process_start, main, new_cluster_id, parse_pair, parse_topic
+from jobs.local_kafka import LocalKafka, main, parse_pair, parse_topic
+from jobs.ports import FREE_PORTS, HOST
+from jobs.processes import process_start
 
 
 def test_topics_are_named_with_partitions_and_configuration() -> None:
@@ -68,7 +71,7 @@ def test_stop_spares_a_process_that_only_inherited_the_number(
     cluster = LocalKafka(tmp_path)
     cluster._assign_ports()
     cluster.nodes[1].pid = os.getpid()
-    cluster.nodes[1].started = _process_start(os.getpid()) if same_start else "0"
+    cluster.nodes[1].started = process_start(os.getpid()) if same_start else "0"
     cluster._save()
     assert main(["--work-dir", str(tmp_path), "stop"]) == 0  # and this process is still here to say so
     assert capsys.readouterr().out == "nothing was running\n"
@@ -106,7 +109,7 @@ def test_three_brokers_vote_and_know_one_another(tmp_path: Path) -> None:
 
 
 def test_topics_need_a_running_broker(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match="start it before creating topics"):
+    with pytest.raises(JobError, match="start one before you create topics"):
         LocalKafka(tmp_path).create_topic("orders")
 
 

@@ -39,6 +39,7 @@ def test_start_status_and_stop_work_from_different_processes(tmp_path: Path, cap
     assert not answers((HOST, cluster.nodes[1].port), timeout_s=1)
 
 
+@pytest.mark.slow
 def test_data_survives_a_stop_and_delete_removes_only_what_the_starter_made(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("keep")
     with LocalKafka(tmp_path) as cluster:
@@ -46,7 +47,7 @@ def test_data_survives_a_stop_and_delete_removes_only_what_the_starter_made(tmp_
         _produce(cluster, "kept", [b"a", b"b"])
     with LocalKafka(tmp_path) as cluster:
         assert len(read_with_confluent(cluster.bootstrap_servers, "kept")) == 2
-        with pytest.raises(JobError, match="runs already in"):
+        with pytest.raises(JobError, match="already runs in"):
             LocalKafka(tmp_path).start()
         with pytest.raises(JobError, match="stop it before deleting"):
             cluster.delete()
@@ -67,10 +68,11 @@ def test_what_was_written_is_read_back_by_each_reader(
 
 
 def test_a_refused_topic_is_named_with_the_brokers_reason(broker: LocalKafka) -> None:
-    with pytest.raises(JobError, match=r"refused to create topic 'bad/name' .*nvalid"):
+    with pytest.raises(JobError, match=r"did not create topic 'bad/name' .*nvalid"):
         broker.create_topic("bad/name")
 
 
+@pytest.mark.slow
 def test_single_nodes_of_a_cluster_are_killed_paused_and_restarted(tmp_path: Path) -> None:
     with LocalKafka(tmp_path, brokers=3, heap="384m", properties=QUICK_SESSIONS) as cluster:
         cluster.create_topic("replicated", 3)
@@ -88,7 +90,7 @@ def test_single_nodes_of_a_cluster_are_killed_paused_and_restarted(tmp_path: Pat
 
 
 def test_a_broker_that_dies_at_start_is_quoted(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match=r"Kafka refused to format .*process.roles|ended while starting.*process.roles"):
+    with pytest.raises(JobError, match=r"Kafka could not format .*process.roles|ended during its start.*process.roles"):
         LocalKafka(tmp_path, properties={"process.roles": "captain"}).start()
     cluster = LocalKafka.load(tmp_path)
     assert cluster is None or cluster.running() == []

@@ -1,4 +1,4 @@
-"""producer_perf: its statistics, its throttle and its payloads by themselves, then whole runs on a real broker."""
+"""producer_perf: its statistics, throttle and payloads, then whole runs with a real broker."""
 
 from __future__ import annotations
 
@@ -16,17 +16,9 @@ from hypothesis import strategies as st
 from jobs import producer_perf
 from jobs.command_line import UsageError
 from jobs.local_kafka import LocalKafka
-from jobs.producer_perf import (
-    NS_PER_MS,
-    Report,
-    Statistics,
-    Throttle,
-    build_parser,
-    chunk_records,
-    chunks,
-    payloads,
-    producer_options,
-)
+from jobs.perf_payloads import payloads
+from jobs.perf_statistics import NS_PER_MS, Report, Statistics
+from jobs.producer_perf import Throttle, build_parser, chunk_records, chunks, producer_options
 from spark_kafka_sink.errors import KafkaError
 from tests.fakes.clock import ManualClock
 from tests.integration.reading import ReadRecord
@@ -40,7 +32,7 @@ S = 1000 * NS_PER_MS
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 3000)), min_size=1, max_size=30))
 def test_percentiles_count_every_record_of_a_chunk(waits: list[tuple[int, int]]) -> None:
-    """As if each record had been counted by itself: the smallest latency that so many records did not exceed."""
+    """As if each record were counted by itself: the smallest latency that so many records did not exceed."""
     measured = Statistics(0)
     for records, ms in waits:
         measured.add(records, records, ms * NS_PER_MS, S)
@@ -58,7 +50,7 @@ def test_average_and_maximum_are_of_records_and_rates_end_with_the_last_acknowle
     assert measured.total_line().endswith(", 10.0 ms 50th, 50.0 ms 95th, 50.0 ms 99th, 50.0 ms 99.9th.")
 
 
-def test_nothing_acknowledged_is_said_without_rates() -> None:
+def test_without_acknowledged_records_no_rates_are_printed() -> None:
     assert Statistics(0).total_line() == "0 records sent."
 
 
@@ -68,7 +60,7 @@ def test_a_latency_is_never_rounded_down() -> None:
     assert measured.percentiles_ms() == [0.1] * 4
 
 
-def test_a_line_is_said_each_interval_of_the_records_since_the_last() -> None:
+def test_a_line_is_printed_each_interval_for_the_records_since_the_last() -> None:
     clock, said = ManualClock(), list[str]()
     report = Report(clock, 1000, 0, said.append)
     for number in range(4):
@@ -165,7 +157,7 @@ def _parsed(*arguments: str) -> argparse.Namespace:
 # ARGUMENTS
 
 
-def test_an_address_goes_before_properties_and_these_before_a_file(tmp_path: Path) -> None:
+def test_an_address_overrides_properties_and_these_override_a_file(tmp_path: Path) -> None:
     file = tmp_path / "producer.properties"
     file.write_text("bootstrap.servers=file:1\nacks=1\nlinger.ms=7\n")
     for names in (["--command-config", "--command-property"], ["--producer.config", "--producer-props"]):
@@ -197,14 +189,14 @@ def test_what_is_missing_is_one_sentence_and_exit_code_2(
 
 def test_an_empty_payload_file_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n\n")
-    with pytest.raises(UsageError, match="holds no payload"):
+    with pytest.raises(UsageError, match="contains no payload"):
         payloads(_parsed("--payload-file", str(tmp_path / "empty")))
 
 
 @pytest.mark.parametrize(
     "arguments", [[], ["--record-size", "1", "--payload-monotonic"], ["--record-size", "0"], ["--record-size", "1", "--nope"]]
 )
-def test_contradicting_and_unknown_arguments_end_with_exit_code_2(arguments: list[str]) -> None:
+def test_conflicting_and_unknown_arguments_end_with_exit_code_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         producer_perf.main([*NEEDED, *arguments])
     assert exit_.value.code == 2
@@ -252,7 +244,7 @@ def test_every_record_is_in_the_topic_and_in_the_summaries(
     assert any(line.startswith(f"producer-topic-metrics:byte-total:{{topic={name}}}") for line in lines)
 
 
-def test_the_rate_asked_for_is_kept(broker: LocalKafka, topic: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_given_rate_is_kept(broker: LocalKafka, topic: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--topic", topic(), "--num-records", "600", "--record-size", "10", "--throughput", "1000"]
     assert producer_perf.main([*arguments, "--bootstrap-server", broker.bootstrap_servers]) == 0
     said = re.search(r"600 records sent, ([\d.]+) records/sec", capsys.readouterr().out)

@@ -116,6 +116,7 @@ def test_headers_too_large_for_int32_offsets_become_large_binary(monkeypatch: py
     assert [row.headers for row in rows_of(columns)] == [[("name", b"0123456789")], []]
 
 
+@pytest.mark.slow  # decodes two columns of two GiB
 def test_a_dictionary_column_may_decode_to_more_than_int32_offsets_reach() -> None:
     """A column of two GiB with one value took a few bytes as it came, and ended in ArrowInvalid when it was decoded."""
     rows = 2**11 + 2

@@ -1,4 +1,4 @@
-"""A producer that keeps what it gets, and acknowledges, fails or forgets as a test says."""
+"""A producer that records its calls, and acknowledges or fails rows as a test says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FakeDelivery:
         self._first_offset = first_offset
 
     def refuse(self, blamed: Mapping[int, KafkaError], others: Sequence[int] = (), *, partition: int = 0) -> None:
-        """Some rows are to blame, others were in the same batch; the rest is acknowledged."""
+        """The broker blames some rows, others were in the same batch; the rest is acknowledged."""
         rows = np.array(sorted([*blamed, *others]), np.int32)
         error = next(iter(blamed.values()), KafkaError("another row of the batch was refused"))
         where = TopicPartition("t", partition)
@@ -55,7 +55,7 @@ class FakeDelivery:
 
 
 class FakeProducer:
-    """`on_send(producer, delivery)` decides what becomes of each call; by default flush() acknowledges all."""
+    """`on_send(producer, delivery)` may settle each call; flush() acknowledges the calls that are not settled."""
 
     def __init__(
         self, config: Mapping[str, object] | None = None, on_send: Callable[[FakeProducer, FakeDelivery], None] | None = None

@@ -1,4 +1,4 @@
-"""broker_contact.py: with a wrong address, each of Spark's four attempts of a task waited max.block.ms, a minute, all in vain."""
+"""broker_contact.py: with a wrong address, each of Spark's four attempts of a task waited for max.block.ms, a minute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_BROKER = KafkaTimeoutError("no broker answered", condition="KAFKA_BROKER_UNRE
 
 
 class Waited(list[int]):
-    """A producer that notes how long it is to wait for brokers, and finds none."""
+    """A producer that records how long it should wait for brokers, and finds none."""
 
     def await_brokers(self, timeout_ms: int) -> None:
         self.append(timeout_ms)
@@ -59,7 +59,7 @@ def test_the_first_attempt_waits_as_long_as_the_user_allows() -> None:
 
 
 @pytest.mark.usefixtures("directory")
-def test_after_an_attempt_that_found_no_broker_the_next_waits_a_moment_and_says_why() -> None:
+def test_after_an_attempt_that_found_no_broker_the_next_waits_briefly_and_says_why() -> None:
     BrokerContact.of_this_task(OPTIONS).failed(NO_BROKER)
     producer = Waited()
     with pytest.raises(KafkaTimeoutError) as raised:

@@ -120,7 +120,7 @@ def test_commit_logs_one_line(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("captured", [True, False])
-def test_the_line_is_logged_wherever_spark_hands_the_log_to_the_user(captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_is_logged_wherever_spark_shows_the_log_to_the_user(captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     logger = logging.getLogger("spark_kafka_sink.sink.commit_protocol")
     if captured:
         monkeypatch.setenv(SPARK_CAPTURES_LOGS, "x")
@@ -243,13 +243,13 @@ def leave(summary: CommitSummary) -> None:
 def test_a_function_that_exits_or_is_gone_does_not_fail_the_write_either(
     name: str, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """sys.exit() ended Spark's commit process, and with it the write, whose rows were in Kafka."""
+    """sys.exit() ended Spark's commit process and failed the write, although its rows were in Kafka."""
     assert commit_protocol.commit([ONE], None, name).rows == 11
     assert told in caplog.text
 
 
 @pytest.mark.parametrize("name", ["nowhere.at_all", "json.lods", "json.__name__", "print"])
-def test_a_function_that_cannot_be_called_is_told(name: str) -> None:
+def test_a_function_that_cannot_be_called_is_an_error(name: str) -> None:
     with pytest.raises(ConfigError, match=f"onCommit={name} cannot be loaded: "):
         commit_protocol.find_function(name)
 

@@ -1,12 +1,14 @@
-"""datasource.py and the doors to it: all is checked on the driver, all problems are told, and nothing is opened."""
+"""datasource.py and the ways to it: the driver checks everything, reports all problems, and opens nothing."""
 
 from __future__ import annotations
 
+import importlib.util
 import pickle
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import ModuleType
 
 import pyspark
 import pytest
@@ -19,6 +21,7 @@ from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.config.sink_options import BULK_DEFAULTS
 from spark_kafka_sink.errors import ConfigError, KafkaError, SchemaError
 from spark_kafka_sink.sink import require_pyspark
+from spark_kafka_sink.sink.datasource import COMMITTING_PROCESS
 from spark_kafka_sink.sink.row_rules import RowRules
 from tests.sink.schemas import schema
 
@@ -87,8 +90,8 @@ def test_wrong_columns_alone_are_a_schema_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["a/b", ""])
-def test_an_impossible_topic_is_the_only_error_that_is_told(name: str) -> None:
-    """It came with "topic option required when no 'topic' attribute is present", as if the option had not been set."""
+def test_an_impossible_topic_is_the_only_error_that_is_reported(name: str) -> None:
+    """The error also said "topic option required when no 'topic' attribute is present", as if the option had not been set."""
     with pytest.raises(ConfigError) as raised:
         KafkaDataSource(CaseInsensitiveDict({"kafka.bootstrap.servers": "a:1", "Topic": name})).writer(GOOD, False)
     assert "for configuration topic: a topic's name is" in raised.value.message
@@ -96,8 +99,8 @@ def test_an_impossible_topic_is_the_only_error_that_is_told(name: str) -> None:
     assert "things are wrong" not in raised.value.message
 
 
-def test_without_any_option_a_user_of_sql_tables_is_told_where_they_belong() -> None:
-    """Those of CREATE TABLE … OPTIONS do not reach the sink; 'bootstrap.servers is not set' was all that was said."""
+def test_without_any_option_the_error_explains_where_options_of_sql_tables_belong() -> None:
+    """Options of CREATE TABLE … OPTIONS do not reach the sink, and the error only said that bootstrap.servers is not set."""
     with pytest.raises(ConfigError, match=r"INSERT INTO … WITH \('kafka.bootstrap.servers' = '…', 'topic' = '…'\) SELECT …"):
         KafkaDataSource(CaseInsensitiveDict()).writer(GOOD, False)
     with pytest.raises(ConfigError) as raised:
@@ -144,7 +147,7 @@ def test_on_commit_needs_a_function_that_the_driver_can_import() -> None:
 
 
 def test_a_streams_commit_does_not_check_its_environment_again(tmp_path: Path) -> None:
-    """Spark makes the writer of a stream anew for every commit. A reportPath whose directory was removed since the batch was
+    """Spark makes a new writer for every commit of a stream. A reportPath whose directory was removed since the batch was
     planned failed the query there, after the rows had been written: the restart wrote them again."""
     directory = tmp_path / "reports"
     options = {"reportPath": str(directory / "r.jsonl"), "onCommit": "nowhere.f"}
@@ -163,7 +166,22 @@ def test_a_streams_planning_checks_its_environment(tmp_path: Path) -> None:
         assert told in raised.value.message
 
 
-def test_what_is_wrong_with_a_streams_options_is_told_with_its_environment() -> None:
+def test_warnings_are_logged_where_spark_plans_a_stream_and_not_where_it_commits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, COMMITTING_PROCESS, ModuleType(COMMITTING_PROCESS))
+    source(kafka__lingr__ms="1").streamWriter(GOOD, False)
+    assert caplog.text == ""
+    monkeypatch.delitem(sys.modules, COMMITTING_PROCESS)
+    source(kafka__lingr__s="1").streamWriter(GOOD, False)
+    assert caplog.text.count("did you mean 'kafka.linger.ms'?") == 1
+
+
+def test_sparks_process_that_commits_streams_has_the_expected_name() -> None:
+    assert importlib.util.find_spec(COMMITTING_PROCESS) is not None
+
+
+def test_problems_of_a_streams_options_are_reported_with_those_of_its_environment() -> None:
     with pytest.raises(ConfigError) as raised:
         source(onCommit="nowhere.f", kafka__acks="7").streamWriter(schema(key="int"), False)
     assert raised.value.message.startswith("4 things are wrong:")
@@ -174,10 +192,10 @@ def test_the_rules_for_rows_travel_to_the_tasks() -> None:
     assert pickle.loads(pickle.dumps(writer)).plan.rules == RowRules("fail", "deadLetter", "dead", None, 7)
 
 
-# --- doors ------------------------------------------------------------------------------------------------------------
+# --- ways to the data source ----------------------------------------------------------------------------------------------
 
 
-def test_the_shim_hands_on_to_the_data_source() -> None:
+def test_the_shim_delegates_to_the_data_source() -> None:
     shim = _autoregister.DefaultSource(CaseInsensitiveDict({"kafka.bootstrap.servers": "a:1", "topic": "t"}))
     assert _autoregister.DefaultSource.name() == KafkaDataSource.name()
     assert shim.writer(GOOD, False) == source().writer(GOOD, False)
@@ -256,6 +274,6 @@ def test_an_old_pyspark_is_refused_in_one_sentence(version: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("version", ["4.1.0", "4.2.0.dev1", "5.0.0"])
-def test_a_newer_pyspark_will_do(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_pyspark_is_accepted(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark, "__version__", version)
     require_pyspark()

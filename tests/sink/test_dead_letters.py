@@ -1,4 +1,4 @@
-"""dead_letters.py: a row keeps what it had and gains why it is here; too large ones go by a producer of their own."""
+"""dead_letters.py: a row keeps its contents and gains the reason as headers; too large rows have another producer."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_headers_given_as_a_map_are_kept() -> None:
 
 
 class Refusing(FakeProducer):
-    """A producer that finds every row too large."""
+    """A producer for which every row is too large."""
 
     def send_columns(self, topic: Any, **columns: Any) -> Any:  # noqa: ARG002
         raise RecordTooLargeError("too large")
@@ -78,7 +78,7 @@ def test_rows_count_when_they_are_acknowledged() -> None:
     assert [call["topic"] for call in producer.calls] == ["dead"]
 
 
-def test_rows_too_large_for_the_tasks_producer_go_by_one_other() -> None:
+def test_rows_too_large_for_the_tasks_producer_go_through_one_other() -> None:
     made: list[FakeProducer] = []
 
     def make() -> FakeProducer:

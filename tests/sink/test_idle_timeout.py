@@ -1,6 +1,6 @@
-"""idle_timeout.py: a task whose rates would have Spark kill its worker is refused before it has sent a row.
+"""idle_timeout.py: a task that Spark would kill as idle because of its rates fails before it has sent a row.
 
-At low rates such tasks were killed time and again, and each attempt had written its first rows.
+Spark killed such tasks again and again, and each attempt wrote its first rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def batch(rows: int) -> pa.RecordBatch:
 
 
 def write(rates: dict[str, int], timeout_s: float | None, *rows: int, log: list[str] | None = None) -> FakeProducer:
-    """Writes batches of these many rows; `log` tells in which order they were read and sent."""
+    """Writes batches of so many rows each; `log` records the order in which they are read and sent."""
     told = [] if log is None else log
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -62,7 +62,7 @@ def write(rates: dict[str, int], timeout_s: float | None, *rows: int, log: list[
         ({"idleTimeoutSeconds": "5s"}, {"killOnIdleTimeout": "true", "idleTimeoutSeconds": "60"}, 5),
     ],
 )
-def test_the_time_out_counts_only_where_spark_kills(
+def test_the_timeout_counts_only_where_spark_kills_idle_workers(
     session: dict[str, str], application: dict[str, str], seconds: float | None
 ) -> None:
     properties = {"spark.python.worker." + name: value for name, value in application.items()}
@@ -70,7 +70,7 @@ def test_the_time_out_counts_only_where_spark_kills(
     assert idle_timeout_s(properties.get) == seconds
 
 
-def test_a_batch_that_takes_longer_than_the_time_out_is_refused_before_a_row_is_sent() -> None:
+def test_a_batch_that_takes_longer_than_the_timeout_fails_before_a_row_is_sent() -> None:
     log: list[str] = []
     with pytest.raises(ConfigError) as raised:
         write({"records": 10}, 60, 10_000, 10_000, log=log)
@@ -79,8 +79,8 @@ def test_a_batch_that_takes_longer_than_the_time_out_is_refused_before_a_row_is_
     assert "After 60 s Spark would kill the task's Python worker" in raised.value.message
 
 
-def test_many_small_batches_that_are_handed_over_at_once_are_refused_too() -> None:
-    """Each of these takes 10 s, but Spark is done with all of them at once and then hears nothing for 100 s."""
+def test_many_small_batches_that_are_delivered_at_once_fail_too() -> None:
+    """Each of these takes 10 s, but Spark delivers all of them at once and then counts the worker as idle for 100 s."""
     log: list[str] = []
     with pytest.raises(ConfigError, match="50 s for 500 rows that Spark may deliver at once"):
         write({"records": 10}, 60, *[100] * 10, log=log)
@@ -96,8 +96,8 @@ def test_a_task_whose_rows_take_less_is_written() -> None:
     assert len(write({"records": 10}, 60, 300, 100).deliveries) > 0
 
 
-def test_rows_that_are_not_handed_over_at_once_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While Spark still has rows to hand over, each batch that is read shows it that the worker lives."""
+def test_rows_that_are_not_delivered_at_once_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While Spark has more rows to deliver, each batch that the task reads ends its idle time."""
     monkeypatch.setattr(idle_timeout, "DELIVERED_AHEAD", 2 * batch(200).nbytes)
     log: list[str] = []
     write({"records": 10}, 60, *[200] * 5, log=log)
@@ -107,16 +107,16 @@ def test_rows_that_are_not_handed_over_at_once_do_not_add_up(monkeypatch: pytest
         write({"records": 10}, 60, 200, 200, 700)
 
 
-def test_without_a_time_out_any_rate_will_do() -> None:
+def test_without_a_timeout_any_rate_is_accepted() -> None:
     assert write({"records": 10}, None, 1_000).deliveries
 
 
-def test_without_rates_the_time_out_is_not_looked_at() -> None:
+def test_without_rates_the_timeout_is_not_checked() -> None:
     assert write({}, 0.001, 10_000).deliveries
 
 
 def test_with_rates_a_batch_is_sent_before_the_next_is_read() -> None:
-    """Batches were gathered, up to 32,768 rows: at 100 rows/s Spark heard nothing of the task for five minutes."""
+    """Batches were gathered, up to 32,768 rows: at 100 rows/s the worker was idle for five minutes."""
     log: list[str] = []
     write({"records": 1_000_000}, None, 3, 0, 2, log=log)
     assert log == ["read 3", "sent 3", "read 0", "read 2", "sent 2"]

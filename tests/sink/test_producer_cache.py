@@ -1,4 +1,4 @@
-"""ProducerCache: who gets a producer that has rested, and what ends one. With fakes first, then with real ones on FakeBroker."""
+"""ProducerCache: who gets an idle producer, and when one is closed; first with fakes, then with real ones on FakeBroker."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def stage() -> Iterator[Stage]:
     made.cache.close()
 
 
-# --- WHO GETS IT ------------------------------------------------------------------------------------------------------
+# --- WHICH TASK GETS IT ------------------------------------------------------------------------------------------------------
 
 
-def test_the_next_task_gets_the_same_producer_with_its_counters_begun_anew(stage: Stage) -> None:
+def test_the_next_task_gets_the_same_producer_with_counters_at_zero(stage: Stage) -> None:
     first, second = stage.task(acks="all"), stage.task(acks="all")
     assert first is second
     (producer,) = stage.made
@@ -124,7 +124,7 @@ def test_many_threads_never_share_a_producer_and_leave_none_open(stage: Stage) -
     assert all(len(made.closed) == 1 for made in stage.made)
 
 
-# --- WHAT ENDS ONE ----------------------------------------------------------------------------------------------------
+# --- WHEN IT IS CLOSED ----------------------------------------------------------------------------------------------------
 
 
 def test_a_task_that_fails_has_its_producer_closed_at_once(stage: Stage) -> None:
@@ -135,18 +135,18 @@ def test_a_task_that_fails_has_its_producer_closed_at_once(stage: Stage) -> None
     assert stage.task() is stage.made[1]  # type: ignore[comparison-overlap]
 
 
-def test_without_time_to_rest_it_is_closed_with_the_task(stage: Stage) -> None:
+def test_without_a_timeout_it_is_closed_with_the_task(stage: Stage) -> None:
     stage.task(timeout_ms=0)
     assert (stage.made[0].closed, stage.cache.idle()) == ([None], 0)
 
 
-def test_one_with_rows_on_their_way_is_closed_with_the_task(stage: Stage) -> None:
+def test_one_with_unsettled_rows_is_closed_with_the_task(stage: Stage) -> None:
     with stage.cache.lend({}, KEPT_MS) as producer:
         producer.send_columns("t", value=pa.array([b"v"]))
     assert (stage.made[0].closed, stage.cache.idle()) == ([None], 0)
 
 
-def test_one_that_fails_while_it_rests_is_not_lent_again(stage: Stage) -> None:
+def test_one_that_fails_while_it_is_idle_is_not_lent_again(stage: Stage) -> None:
     stage.task()
     stage.made[0].works = False
     assert stage.task() is stage.made[1]  # type: ignore[comparison-overlap]
@@ -154,12 +154,12 @@ def test_one_that_fails_while_it_rests_is_not_lent_again(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("options", [{"interceptor_classes": ("my.Audit",)}, {"transactional_id": "t"}])
-def test_one_that_has_last_words_is_closed_with_the_task(stage: Stage, options: dict[str, object]) -> None:
+def test_one_with_interceptors_or_a_transactional_id_is_closed_with_the_task(stage: Stage, options: dict[str, object]) -> None:
     stage.task(**options)
     assert stage.made[0].closed == [None]
 
 
-def test_it_is_closed_when_its_time_is_over_and_not_before(stage: Stage) -> None:
+def test_it_is_closed_when_its_timeout_ends_and_not_before(stage: Stage) -> None:
     stage.task(acks="all")
     stage.clock.advance(KEPT_MS - 1)
     stage.task(acks="1")
@@ -170,7 +170,7 @@ def test_it_is_closed_when_its_time_is_over_and_not_before(stage: Stage) -> None
     assert [each.closed for each in stage.made] == [[CLOSE_MS], []]
 
 
-def test_each_task_begins_its_time_anew(stage: Stage) -> None:
+def test_each_task_restarts_the_timeout(stage: Stage) -> None:
     for _ in range(3):
         stage.task()
         stage.clock.advance(KEPT_MS - 1)
@@ -178,14 +178,14 @@ def test_each_task_begins_its_time_anew(stage: Stage) -> None:
     assert stage.cache.idle() == len(stage.made) == 1
 
 
-def test_of_many_configurations_those_longest_at_rest_go(stage: Stage) -> None:
+def test_of_many_configurations_the_least_recently_used_are_closed(stage: Stage) -> None:
     for number in range(MAX_IDLE + 2):
         stage.task(linger_ms=number)
     assert [each.closed for each in stage.made] == [[CLOSE_MS]] * 2 + [[]] * MAX_IDLE
     assert stage.cache.idle() == MAX_IDLE
 
 
-def test_a_thread_closes_what_no_task_comes_for_and_ends() -> None:
+def test_a_thread_closes_expired_producers_and_ends() -> None:
     closed = threading.Event()
 
     class Telling(FakeProducer):
@@ -223,7 +223,7 @@ def cache() -> Iterator[ProducerCache]:
 
 
 def write(cache: ProducerCache, broker: FakeBroker, rows: int, value_bytes: int = 8) -> dict[str, float]:
-    """One task; its counters."""
+    """Runs one task. Returns its counters."""
     with cache.lend({"bootstrap.servers": [broker.bootstrap_servers], "client.id": "cached"}, KEPT_MS) as producer:
         values = pa.array([b"v" * value_bytes] * rows)
         delivery = producer.send_columns("orders", value=values)
@@ -235,11 +235,11 @@ def write(cache: ProducerCache, broker: FakeBroker, rows: int, value_bytes: int 
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        threading.Event().wait(0.01)  # looked at from outside: nobody tells
+        assert time.monotonic() < deadline, "the condition never became true"
+        threading.Event().wait(0.01)  # polled: there is no notification
 
 
-def test_a_later_task_asks_brokers_for_nothing_but_to_take_its_rows(broker: FakeBroker, cache: ProducerCache) -> None:
+def test_a_later_task_sends_only_produce_requests(broker: FakeBroker, cache: ProducerCache) -> None:
     first = write(cache, broker, 100)
     before = {key: len(broker.requests_of(key)) for key in ApiKey}
     second = write(cache, broker, 10)
@@ -258,7 +258,7 @@ def test_counters_are_the_tasks_own(broker: FakeBroker, cache: ProducerCache) ->
     assert second["batch-size-max"] < 1000 < first["batch-size-max"]
 
 
-def test_at_rest_it_keeps_little_memory(broker: FakeBroker, cache: ProducerCache) -> None:
+def test_an_idle_producer_keeps_little_memory(broker: FakeBroker, cache: ProducerCache) -> None:
     write(cache, broker, 5_000, value_bytes=1000)
     (idle,) = cache._idle
     free = idle.producer._pool._free
@@ -266,7 +266,7 @@ def test_at_rest_it_keeps_little_memory(broker: FakeBroker, cache: ProducerCache
     assert idle.producer.metrics()["buffer-available-bytes"] == idle.producer.metrics()["buffer-total-bytes"]
 
 
-def test_a_connection_that_the_broker_closes_meanwhile_costs_no_failure(broker: FakeBroker, cache: ProducerCache) -> None:
+def test_a_connection_that_the_broker_closes_while_idle_causes_no_failure(broker: FakeBroker, cache: ProducerCache) -> None:
     write(cache, broker, 10)
     (idle,) = cache._idle
     broker.drop_connections(0)
@@ -276,8 +276,8 @@ def test_a_connection_that_the_broker_closes_meanwhile_costs_no_failure(broker: 
     assert len(broker.values("orders")) == 20
 
 
-def test_one_that_learnt_at_rest_of_another_cluster_serves_nobody(broker: FakeBroker, cache: ProducerCache) -> None:
-    """It can never write again: lent once more, it would fail a task that a new producer serves."""
+def test_one_that_finds_another_cluster_while_idle_is_not_lent_again(broker: FakeBroker, cache: ProducerCache) -> None:
+    """It can never write again. If the cache lent it, it would fail a task for which a new producer works."""
     write(cache, broker, 10)
     (idle,) = cache._idle
     idle.producer._metadata.cluster_changed("another")
@@ -285,7 +285,7 @@ def test_one_that_learnt_at_rest_of_another_cluster_serves_nobody(broker: FakeBr
     assert write(cache, broker, 10)["record-error-total"] == 0
 
 
-def test_closed_it_leaves_no_thread_and_no_socket(broker: FakeBroker, cache: ProducerCache) -> None:
+def test_a_closed_producer_leaves_no_thread_and_no_socket(broker: FakeBroker, cache: ProducerCache) -> None:
     write(cache, broker, 10)
     (idle,) = cache._idle
     cache.close()
@@ -294,8 +294,8 @@ def test_closed_it_leaves_no_thread_and_no_socket(broker: FakeBroker, cache: Pro
     assert idle.producer.metrics()["connection-count"] == 0
 
 
-def test_a_fork_does_not_touch_what_its_parent_keeps(broker: FakeBroker) -> None:
-    """The child writes with a producer of its own, and the parent goes on with the one it had."""
+def test_a_fork_does_not_touch_its_parents_producers(broker: FakeBroker) -> None:
+    """The child writes with a new producer, and the parent continues with its own."""
     program = f"""
 import os, sys, pyarrow as pa
 from spark_kafka_sink.sink.producer_cache import PRODUCERS

@@ -47,8 +47,8 @@ def test_a_row_is_refused_by_the_first_check_it_fails() -> None:
     ]
 
 
-def test_topics_that_cannot_be_or_are_not_there_are_told_together() -> None:
-    """A column that is no topic at all has as many names as rows: one reason for all, found in one pass."""
+def test_impossible_topics_are_one_refusal_and_unknown_topics_another() -> None:
+    """A column that contains no topics at all has as many names as rows: they are found in one pass and are one refusal."""
     topic = pa.array(["a", "a/1", None, "lost", "a/2", "gone", "a", "a/3", "a/4"])
     given = columns(topic=topic, value=pa.array([""] * 9))
     null, impossible, unknown = find_refused_rows(given, LIMITS, {}, {"gone": "Topic gone …", "lost": "Topic lost …", "z": "…"})
@@ -59,7 +59,7 @@ def test_topics_that_cannot_be_or_are_not_there_are_told_together() -> None:
     assert unknown.text == "Topic lost … (nor topic 'gone')"
 
 
-def test_the_partitions_of_a_topic_whose_count_is_not_known_are_not_judged() -> None:
+def test_partitions_of_a_topic_with_unknown_count_are_not_refused() -> None:
     partition = pa.array([7, 7], pa.int32())
     assert refused({"b": 3}, topic=pa.array(["a", "b"]), value=pa.array(["", ""]), partition=partition) == [
         ("KAFKA_UNKNOWN_PARTITION", [1])
@@ -67,7 +67,7 @@ def test_the_partitions_of_a_topic_whose_count_is_not_known_are_not_judged() -> 
 
 
 @pytest.mark.parametrize(("found", "told"), [([-1, -1], "-1"), ([-1, -7], "below 0")])
-def test_a_negative_partition_is_told_in_kafkas_words(found: list[int], told: str) -> None:
+def test_a_negative_partition_has_kafkas_error_text(found: list[int], told: str) -> None:
     given = columns(value=pa.array(["", ""]), partition=pa.array(found, pa.int32()))
     (refusal,) = find_refused_rows(given, LIMITS, {})
     assert refusal.text == f"Invalid partition: {told}. Partition number should always be non-negative or null."
@@ -83,9 +83,9 @@ def test_a_row_of_just_the_limit_is_good() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
-def test_text_that_is_not_utf8_is_told_in_bytes_and_is_no_topic(kind: pa.DataType) -> None:
-    """Spark's cast(binary AS string) does not check, and copies from topic to topic do that. Such a key ended a row that is too
-    large in UnicodeDecodeError: neither skipped nor dead-lettered, and with `fail` the reason was hidden."""
+def test_text_that_is_not_utf8_is_shown_as_bytes_and_is_no_topic(kind: pa.DataType) -> None:
+    """Spark's cast(binary AS string) does not check, and copies from topic to topic do that. With such a key, a row
+    that is too large raised UnicodeDecodeError: it was neither skipped nor dead-lettered, and `fail` hid the reason."""
     keys = not_utf8(b"\xff\xfe\x80", b"k").cast(kind)
     headers = pa.ListArray.from_arrays(
         pa.array([0, 1, 2], pa.int32()),

@@ -1,4 +1,4 @@
-"""row_sender.py: every row is acknowledged, or has the fate that the user chose for rows like it, or the task fails."""
+"""row_sender.py: every row is acknowledged, or meets the fate that the user chose for rows like it, or the task fails."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def batch(values: list[str], partitions: list[int | None] | None = None) -> pa.T
 
 
 class Choosy(FakeProducer):
-    """Raises what a test says for a chunk with certain values; knows topics of three partitions."""
+    """Raises the given errors for chunks with certain values. Its topics have three partitions."""
 
     def __init__(self, refusals: dict[str, KafkaError], **how: Any) -> None:
         super().__init__({}, **how)
@@ -73,7 +73,7 @@ def refusing(call: int, *, blamed: dict[int, KafkaError], others: list[int]) -> 
 # --- refused before anything is queued --------------------------------------------------------------------------------
 
 
-def test_a_row_that_the_producer_refuses_fails_the_task_and_is_told_with_its_number() -> None:
+def test_a_row_that_the_producer_refuses_fails_the_task_and_the_error_has_its_number() -> None:
     producer = Choosy({"x" * 200: RecordTooLargeError("row 1 of this chunk: …")})
     sending = sender(producer, RowRules(), **{"max.request.size": 200})
     sending.send(batch(["a", "b", "c"]))
@@ -87,7 +87,7 @@ def test_a_row_that_the_producer_refuses_fails_the_task_and_is_told_with_its_num
     assert values(producer) == [["a", "b", "c"]]
 
 
-def test_a_null_topic_is_told_in_sparks_words_and_then_with_its_row() -> None:
+def test_a_null_topic_has_sparks_error_text_followed_by_its_row() -> None:
     mapping = RowMapping(topic=1, value=0, key=None, partition=None, headers=None, timestamp=None)
     topics = pa.Table.from_arrays([pa.array(["a", "b"]), pa.array(["t", None])], names=["value", "topic"])
     sending = RowSender(FakeProducer(), mapping, {"bootstrap.servers": "a:1"}, RowRules(), FakeProducer)  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ def test_each_kind_of_row_has_its_own_fate() -> None:
     assert values(producer) == []
 
 
-def test_an_error_that_no_row_is_to_blame_for_is_raised_as_it_is() -> None:
+def test_an_error_that_no_row_causes_is_raised_unchanged() -> None:
     for error in (InvalidRecordError("a plug-in found something"), KafkaTimeoutError("no metadata")):
         with pytest.raises(type(error), match=error.message):
             sender(Choosy({"a": error}), SKIPPING).send(batch(["a"]))
@@ -148,7 +148,7 @@ def test_a_partition_that_a_topic_lacks_is_waited_for_once_and_then_refused_unti
 
 
 class Lacking(FakeProducer):
-    """Has topic t alone, and says so only where a test lets its brokers answer."""
+    """Has no topic but t and the dead letter topic. Calls others unknown only while its brokers answer."""
 
     def __init__(self) -> None:
         super().__init__({})
@@ -176,7 +176,7 @@ def sender_by_column(producer: FakeProducer, rules: RowRules) -> RowSender:
 
 
 def test_a_topic_that_brokers_do_not_have_is_waited_for_once_and_its_rows_have_their_fate() -> None:
-    """Such rows failed their task whatever onInvalidRecord said, after max.block.ms."""
+    """Such rows failed their task after max.block.ms, for every value of onInvalidRecord."""
     producer = Lacking()
     sending = sender_by_column(producer, BURYING)
     sending.send(to_topics("t", "gone", "lost", "t"))
@@ -191,7 +191,7 @@ def test_a_topic_that_brokers_do_not_have_is_waited_for_once_and_its_rows_have_t
 
 
 def test_text_that_is_not_utf8_has_its_fate_and_keeps_its_bytes() -> None:
-    """A row with such a key that was too large ended its task in UnicodeDecodeError, whatever onRecordTooLarge said."""
+    """A row with such a key that was too large failed its task with UnicodeDecodeError, for every value of onRecordTooLarge."""
 
     class Limited(FakeProducer):
         def send_columns(self, topic: Any, **columns: Any) -> FakeDelivery:
@@ -230,8 +230,8 @@ def test_a_topic_that_brokers_do_not_have_fails_the_task_by_its_first_row() -> N
     )
 
 
-def test_no_row_is_given_up_for_a_topic_that_nobody_has_said_is_missing() -> None:
-    """Brokers that do not answer; and the option `topic`, which means all rows and is a mistake of its own."""
+def test_no_row_is_skipped_for_a_topic_that_brokers_have_not_called_unknown() -> None:
+    """Either the brokers do not answer, or the option `topic` names the topic, so that all rows would be skipped."""
     away = Lacking()
     away.answers = False
     with pytest.raises(KafkaTimeoutError, match="Topic gone not present"):
@@ -256,7 +256,7 @@ def test_refused_rows_go_to_the_dead_letter_topic() -> None:
 # --- refused by the broker --------------------------------------------------------------------------------------------
 
 
-def test_a_row_that_the_broker_blames_is_told_with_number_partition_and_key() -> None:
+def test_the_error_of_a_row_that_the_broker_blames_has_number_partition_and_key() -> None:
     producer = FakeProducer(on_send=refusing(2, blamed={1: NO_KEY}, others=[0]))
     sending = sender(producer, RowRules())
     sending.send(batch(["a", "b", "c"]))
@@ -279,7 +279,7 @@ def test_rows_that_shared_a_batch_with_a_refused_one_are_sent_again() -> None:
 
 
 def test_rows_are_sent_again_while_those_behind_them_are_settled() -> None:
-    """Sending again settles what is done by then: finish() once counted on finding all of it still pending."""
+    """Sending again settles deliveries that are done by then. finish() relied on all of them being pending."""
 
     class RefusingTheFirst(FakeProducer):
         def flush(self) -> None:
@@ -357,7 +357,7 @@ def test_a_failure_that_names_no_row_fails_the_task_whatever_the_rules() -> None
 # --- what is kept -----------------------------------------------------------------------------------------------------
 
 
-def test_what_may_be_sent_again_is_waited_for_before_too_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_that_may_be_sent_again_are_awaited_before_too_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_sender, "KEPT_BYTES", 3 * batch(["a"]).nbytes)
     open_handles = []
 
@@ -372,8 +372,8 @@ def test_what_may_be_sent_again_is_waited_for_before_too_much_is_kept(monkeypatc
     assert sending.acknowledged == 10
 
 
-def test_what_need_not_be_sent_again_is_forgotten_rather_than_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its error then says less; the rows that are kept still have their numbers."""
+def test_chunks_that_need_not_be_sent_again_are_dropped_rather_than_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of a dropped chunk does not name the row; those of kept chunks do."""
     monkeypatch.setattr(row_sender, "KEPT_BYTES", 1)
 
     class LateRefusals(FakeProducer):

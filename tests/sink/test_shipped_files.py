@@ -14,9 +14,7 @@ from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.sink.shipped_files import with_shipped_files
 
 
-def test_a_relative_path_that_is_not_here_names_a_file_that_was_sent_along(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_that_does_not_exist_names_a_file_that_was_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, sent = tmp_path / "here", tmp_path / "sent"
     here.mkdir()
     sent.mkdir()
@@ -35,8 +33,8 @@ def test_a_relative_path_that_is_not_here_names_a_file_that_was_sent_along(
     assert f"--files ({sent})" in raised.value.message
 
 
-def test_the_files_of_a_login_are_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A keytab is named inside of sasl.jaas.config, beside what is no file; what else stands there stays as it is."""
+def test_files_that_a_login_names_are_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sasl.jaas.config names a keytab among options that are no files; those stay unchanged."""
     (tmp_path / "alice.keytab").touch()
     monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(tmp_path))
 

@@ -1,4 +1,4 @@
-"""throttle.py: what is given out never runs ahead of the rates by more than one run, and no wait is long."""
+"""throttle.py: released rows are never ahead of the rates by more than one run, and no wait is long."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.fakes.clock import ManualClock
 
 
 class Watched(ManualClock):
-    """Remembers how long it was waited for at a time."""
+    """Records the length of each wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Watched(ManualClock):
 
 
 def times(throttle: Throttle, clock: ManualClock, sizes: list[int]) -> list[tuple[int, int, int]]:
-    """When each run was given out, in ms since the start, and its rows."""
+    """When each run was released, in ms since the start, and its rows."""
     started = clock.now_ms()
     return [(clock.now_ms() - started, *run) for run in throttle.runs(np.array(sizes, np.int64))]
 

@@ -1,4 +1,4 @@
-"""writer.py: every row that comes in is acknowledged, or the task fails; the producer is closed in any case."""
+"""writer.py: every row that comes in is acknowledged, or the task fails; the producer is returned or closed in any case."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TASK = Task(partition=3, attempt=1, query_id="q", batch_id=8)
 
 
 class Batches:
-    """Arrow batches of the given numbers of rows; remembers how many were taken."""
+    """Arrow batches with the given numbers of rows; counts how many were taken."""
 
     def __init__(self, *rows: int) -> None:
         self._rows = rows
@@ -89,8 +89,8 @@ def test_small_neighbours_are_gathered_up_to_a_size(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("gathered_bytes", [1, 2_500_000])
-def test_what_has_been_sent_is_let_go_before_more_is_read(monkeypatch: pytest.MonkeyPatch, gathered_bytes: int) -> None:
-    """Batches of 64 MB were three at a time in memory: one being sent before, one looked at ahead, and one being read."""
+def test_sent_batches_are_released_before_more_is_read(monkeypatch: pytest.MonkeyPatch, gathered_bytes: int) -> None:
+    """Three batches of 64 MB were in memory at a time: the one being sent, the next one, and the one being read."""
     monkeypatch.setattr(gathering, "GATHERED_BYTES", gathered_bytes)
     alive: list[weakref.ref[np.ndarray]] = []
     at_read, at_send = [], []
@@ -153,12 +153,12 @@ def test_a_failure_of_the_last_batch_fails_the_task() -> None:
         write(Batches(1, 1), FailingFlush())
 
 
-def test_a_row_that_is_neither_acknowledged_nor_failed_is_told() -> None:
+def test_a_row_that_is_neither_acknowledged_nor_failed_is_an_error() -> None:
     with pytest.raises(DeliveryError, match="the task read 5 rows, of which 4 are acknowledged, 0 skipped and 0 dead-lettered"):
         write(Batches(2, 3), FakeProducer(on_send=lambda _, each: each.acknowledge(2)))
 
 
-def test_handles_of_unanswered_batches_stay_few() -> None:
+def test_deliveries_of_unanswered_batches_stay_few() -> None:
     open_handles = []
 
     def count_open(producer: FakeProducer, _: FakeDelivery) -> None:
@@ -169,7 +169,7 @@ def test_handles_of_unanswered_batches_stay_few() -> None:
     assert max(open_handles) == MAX_PENDING + 1
 
 
-def test_ranges_of_many_batches_are_merged_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranges_of_many_batches_are_merged_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_kafka_sink.sink.row_sender.MAX_RANGES", 2)
     assert write(Batches(*[1] * 9), FakeProducer(on_send=acknowledge_at_once)).written == (WrittenRange("t", 0, 0, 8, 9, 90),)
 
@@ -225,7 +225,7 @@ def test_after_a_failure_the_producer_is_closed_at_once_and_the_error_says_where
 def test_an_attempt_after_one_that_found_no_broker_does_not_wait_as_long_again(
     producers: list[FakeProducer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark's four attempts took four times max.block.ms to say that an address is wrong."""
+    """Spark's four attempts needed four times max.block.ms to report a wrong address."""
 
     def nobody_answers(*_: object, **__: object) -> None:
         raise KafkaTimeoutError("no broker answered", condition="KAFKA_BROKER_UNREACHABLE")
@@ -249,7 +249,7 @@ def test_an_attempt_after_one_that_found_no_broker_does_not_wait_as_long_again(
     assert [producer.closed for producer in producers] == [[0], [0]]
 
 
-def test_what_is_not_ours_passes_as_it_is_and_closes_the_producer_too(producers: list[FakeProducer]) -> None:
+def test_other_errors_pass_unchanged_and_close_the_producer_too(producers: list[FakeProducer]) -> None:
     def killed() -> Iterator[pa.RecordBatch]:
         yield from Batches(1)
         raise KeyboardInterrupt
@@ -276,7 +276,7 @@ def test_a_task_names_itself() -> None:
 @pytest.mark.parametrize(
     ("program", "module", "freezes"), [("pyspark.daemon", None, 1), ("my.daemon", "pyspark.daemon", 1), (None, None, 0)]
 )
-def test_only_sparks_own_workers_spare_the_collector_what_is_loaded_and_once(
+def test_only_sparks_own_workers_freeze_loaded_modules_and_once(
     program: str | None, module: str | None, freezes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []

@@ -1,0 +1,73 @@
+"""The configuration of a local cluster's nodes: one server.properties for each, KRaft, on 127.0.0.1."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs.ports import HOST
+
+
+@dataclass
+class Node:
+    """One process of the cluster. `pid` is None while it is down."""
+
+    node_id: int
+    port: int
+    controller_port: int | None  # None: a broker only
+    extra_ports: dict[str, int]  # listener name -> port
+    pid: int | None = None
+    started: str = ""  # processes.process_start of the pid
+
+
+def server_properties(
+    node: Node, nodes: Iterable[Node], data_dir: Path, extra_listeners: Mapping[str, str], brokers: int
+) -> dict[str, str]:
+    """The properties of one of the nodes.
+
+    Args:
+        extra_listeners: listener name -> security protocol.
+        brokers: how many brokers the cluster has.
+    """
+    replicas = min(3, brokers)
+    listeners = {"PLAINTEXT": node.port, **node.extra_ports}
+    protocols = {"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT", **extra_listeners}
+    addresses = ",".join(f"{name}://{HOST}:{port}" for name, port in listeners.items())
+    controller = "" if node.controller_port is None else f",CONTROLLER://{HOST}:{node.controller_port}"
+    voters = [f"{each.node_id}@{HOST}:{each.controller_port}" for each in nodes if each.controller_port is not None]
+    return {
+        "process.roles": "broker" if node.controller_port is None else "broker,controller",
+        "node.id": str(node.node_id),
+        "controller.quorum.voters": ",".join(voters),
+        "controller.listener.names": "CONTROLLER",
+        "listeners": addresses + controller,
+        "advertised.listeners": addresses,
+        "inter.broker.listener.name": "PLAINTEXT",
+        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
+        "log.dirs": str(data_dir),
+        "offsets.topic.replication.factor": str(replicas),
+        "offsets.topic.num.partitions": "8",
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": str(min(2, replicas)),
+        "transaction.state.log.num.partitions": "8",
+        "share.coordinator.state.topic.replication.factor": str(replicas),
+        "share.coordinator.state.topic.min.isr": str(min(2, replicas)),
+        "group.initial.rebalance.delay.ms": "0",
+        "log.cleaner.dedupe.buffer.size": "16777216",  # Kafka's default of 128 MB would be most of the heap
+    }
+
+
+def new_cluster_id() -> str:
+    """22 characters of base64, as Kafka makes them. Never begins with a dash: Kafka's tools would take it for an option."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+
+
+def write_properties(file: Path, properties: Mapping[str, str]) -> None:
+    file.touch(mode=0o600)  # listener properties may contain passwords
+    file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), encoding="utf-8")

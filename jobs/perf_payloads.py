@@ -1,0 +1,62 @@
+"""The payloads that producer_perf writes: random letters, the lines of a file, or numbers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.command_line import UsageError
+
+POOL_BYTES = 32 * 1024 * 1024  # random payloads are made before the clock starts, and used in turn
+POOL_RECORDS = 10_000  # at least, unless fewer are written
+
+Payloads = Callable[[int, int], pa.Array]  # (number of the first record, how many records) -> their values
+
+
+def payloads(arguments: argparse.Namespace) -> Payloads:
+    """The source of payloads that the arguments name. Raises UsageError when the file has none."""
+    random = np.random.default_rng(0)
+    if arguments.payload_monotonic:
+        return lambda first, count: pc.cast(pa.array(np.arange(first, first + count)), pa.string())
+    if arguments.payload_file is not None:
+        return _chosen_from(_read_payloads(arguments.payload_file, arguments.payload_delimiter), random)
+    return _letters(arguments.record_size, arguments.num_records, random)
+
+
+def _read_payloads(file: Path, delimiter: str) -> pa.Array:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--payload-file {file} cannot be read ({error}).") from error
+    lines = text.split(delimiter.replace("\\n", "\n").replace("\\t", "\t") or "\n")
+    while lines and not lines[-1]:
+        lines.pop()
+    if not lines:
+        raise UsageError(f"--payload-file {file} contains no payload.")
+    return pa.array(lines, pa.string())
+
+
+def _chosen_from(values: pa.Array, random: np.random.Generator) -> Payloads:
+    return lambda _first, count: values.take(pa.array(random.integers(0, len(values), count)))
+
+
+def _letters(size: int, records: int, random: np.random.Generator) -> Payloads:
+    """Values of `size` letters. They are made once, as a pool; each chunk takes the next ones."""
+    rows = max(1, min(records, max(POOL_RECORDS, POOL_BYTES // size)))
+    rows = min(rows, 2**31 // size - 1 or 1)
+    letters = random.integers(65, 91, rows * size, np.uint8)
+    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(size)
+    pool = pa.BinaryArray.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(letters)])
+
+    def next_of_pool(first: int, count: int) -> pa.Array:
+        start = first % rows
+        if start + count <= rows:
+            return pool.slice(start, count)
+        return pool.take(pa.array(np.arange(start, start + count) % rows))
+
+    return next_of_pool

@@ -1,0 +1,118 @@
+"""What producer_perf counts and prints: rates, latencies and their percentiles, in the words of kafka-producer-perf-test."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.errors import KafkaError
+
+PERCENTILES = (0.5, 0.95, 0.99, 0.999)
+NS_PER_MS = 1_000_000
+BUCKET_NS = 100_000  # latencies are counted in tenths of a millisecond
+MB = 1024 * 1024
+
+
+class Statistics:
+    """Counts acknowledged records and their latencies.
+
+    Exact to a tenth of a millisecond for any number of records. Not thread-safe.
+    """
+
+    def __init__(self, started_ns: int, kind: str = "") -> None:
+        self.records = 0
+        self.bytes = 0
+        self._kind = kind
+        self._started_ns = started_ns
+        self._last_ns = started_ns
+        self._latency_ns = 0
+        self._longest_ns = 0
+        self._counts: Counter[int] = Counter()  # records by latency in BUCKET_NS, rounded up
+
+    def add(self, records: int, size_bytes: int, latency_ns: int, settled_ns: int) -> None:
+        self.records += records
+        self.bytes += size_bytes
+        self._latency_ns += latency_ns * records
+        self._longest_ns = max(self._longest_ns, latency_ns)
+        self._last_ns = max(self._last_ns, settled_ns)
+        self._counts[-(-latency_ns // BUCKET_NS)] += records
+
+    def percentiles_ms(self) -> list[float]:
+        """Latencies that 50, 95, 99 and 99.9 % of the records did not exceed, by nearest rank over all records."""
+        buckets = sorted(self._counts)
+        ranks = np.cumsum([self._counts[bucket] for bucket in buckets])
+        wanted = np.ceil(np.array(PERCENTILES) * self.records)
+        found = np.searchsorted(ranks, wanted)
+        return [buckets[index] * BUCKET_NS / NS_PER_MS for index in found.tolist()]
+
+    def line(self, until_ns: int | None = None) -> str:
+        """Rates, from the start to the last acknowledgement or `until_ns`, and latencies."""
+        seconds = max(1, (until_ns or self._last_ns) - self._started_ns) / 1e9
+        average_ms = self._latency_ns / max(1, self.records) / NS_PER_MS
+        return (
+            f"{self.records}{self._kind} records sent, {self.records / seconds:.1f} records/sec"
+            f" ({self.bytes / seconds / MB:.2f} MB/sec), {average_ms:.1f} ms avg latency,"
+            f" {self._longest_ns / NS_PER_MS:.1f} ms max latency"
+        )
+
+    def total_line(self) -> str:
+        if not self.records:
+            return f"0{self._kind} records sent."
+        median, *others = self.percentiles_ms()
+        names = ("95th", "99th", "99.9th")
+        return (
+            f"{self.line()}, {median:.1f} ms 50th, {', '.join(f'{ms:.1f} ms {n}' for ms, n in zip(others, names, strict=True))}."
+        )
+
+
+class Report:
+    """Prints a line each interval and the totals, and keeps the first failure.
+
+    One thread calls `acknowledged` and `failed`: the caller's for columns, the Sender's for single records.
+    """
+
+    def __init__(self, clock: Clock, interval_ms: int, warmup_records: int, say: Callable[[str], None]) -> None:
+        self._clock = clock
+        self._interval_ns = interval_ms * NS_PER_MS
+        self._warmup_records = warmup_records
+        self._say = say
+        self._window_ns = self._started_ns = clock.now_ns()
+        self._window = Statistics(self._window_ns)
+        self.total = Statistics(self._started_ns)
+        self.steady: Statistics | None = None
+        self.failures = 0
+        self.error: KafkaError | None = None
+
+    def begin_steady(self) -> None:
+        """The producer has all records of the warm-up; those that follow are the steady state."""
+        self.steady = Statistics(self._clock.now_ns(), " steady state")
+
+    def acknowledged(self, first: int, records: int, size_bytes: int, started_ns: int, settled_ns: int) -> None:
+        """Count records. `first`: the number of the first one, from 0."""
+        kinds = [self.total, self._window]
+        if self.steady is not None and first >= self._warmup_records:
+            kinds.append(self.steady)
+        for statistics in kinds:
+            statistics.add(records, size_bytes, settled_ns - started_ns, settled_ns)
+        self.progress()
+
+    def failed(self, records: int, error: KafkaError) -> None:
+        self.failures += records
+        self.error = self.error or error
+
+    def progress(self) -> None:
+        now_ns = self._clock.now_ns()
+        if now_ns - self._window_ns >= self._interval_ns:
+            self._say(f"{self._window.line(now_ns)}.")
+            self._window_ns, self._window = now_ns, Statistics(now_ns)
+
+    def until_next_line_ms(self) -> int:
+        return max(1, (self._window_ns + self._interval_ns - self._clock.now_ns()) // NS_PER_MS)
+
+    def say_totals(self) -> None:
+        self._say(self.total.total_line())
+        if self.steady is not None:
+            self._say(self.steady.total_line())

@@ -1,0 +1,39 @@
+"""Finds ports on this machine for servers that listen on 127.0.0.1."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+from jobs.java import JobError
+
+HOST = "127.0.0.1"
+# Below the range from which the kernel takes ports for outgoing connections, so that a node's port stays free while it is down.
+FREE_PORTS = range(15_000, 32_000)
+
+
+def free_port(taken: set[int]) -> int:
+    """A free port that is not in `taken`, and is added to it."""
+    for port in random.sample(FREE_PORTS, 200):
+        if port not in taken and _can_bind(port):
+            taken.add(port)
+            return port
+    raise JobError(f"No free port was found between {FREE_PORTS.start} and {FREE_PORTS.stop}: stop a server on one of them.")
+
+
+def claim_port(port: int, taken: set[int]) -> int:
+    """The given port, added to `taken`. Raises JobError when it is in use."""
+    if not _can_bind(port):
+        raise JobError(f"Port {port} on {HOST} is in use: stop the server there, or pass another --port (0: a free one).")
+    taken.add(port)
+    return port
+
+
+def _can_bind(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the broker does: ports in TIME_WAIT are free
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True

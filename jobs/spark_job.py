@@ -1,0 +1,358 @@
+"""Runs a job with a Spark session of its own: starts Spark, reports while the job writes, and ends the JVM.
+
+A failure is one line on stderr; exit codes are those of command_line.py. The results of a job go to stdout, everything else to
+stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if __package__:
+    from jobs.command_line import UsageError, check
+else:  # spark-submit adds this directory to the path, not its parent
+    from command_line import UsageError, check  # type: ignore[import-not-found,no-redef]
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_kafka_sink.config.sink_options import SinkOptions
+
+    Job = Callable[[SparkSession, argparse.Namespace], str]
+
+STOP_LIMIT_S = 120  # Spark may wait a minute for a query's thread
+JVM_END_LIMIT_S = 60
+STATUS_INTERVAL_S = 10  # between progress lines
+LOOK_INTERVAL_S = 1  # between looks for failed tasks
+SHOWN_FAILURES = 10  # of tasks; most of them have the same reason
+BROKER_CHECK_AFTER_S = 5  # of a write
+CONNECT_LIMIT_S = 2
+
+LOGGING = Path(__file__).resolve().parent.parent / "conf" / "log4j2.properties"
+
+_interrupted = threading.Event()  # by Ctrl-C, since the job began
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# These loggers repeat, with a stack trace each, what the exception in the job says.
+LOGGERS_THAT_REPEAT_FAILURES = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.datasources.v2",
+    "org.apache.spark.sql.execution.streaming",
+    "org.apache.spark.util.Utils",
+)
+
+
+# --- A JOB FROM ITS ARGUMENTS TO ITS EXIT CODE ------------------------------------------------------------------------
+
+
+def run(parser: argparse.ArgumentParser, job: Job, argv: list[str] | None = None) -> int:
+    """Run the job and print the line that it returns. Returns the exit code."""
+    arguments = parser.parse_args(argv)
+    try:
+        check(arguments)
+    except UsageError as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 2
+    return _run_with_spark(parser.prog, job, arguments)
+
+
+def _run_with_spark(name: str, job: Job, arguments: argparse.Namespace) -> int:
+    from pyspark import SparkContext
+
+    owns_jvm = SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ  # spark-submit starts its JVM itself
+    try:
+        return _run_in_session(name, job, arguments)
+    finally:
+        if owns_jvm:
+            end_jvm()  # last, because Spark's exceptions ask the JVM for their text
+
+
+def _run_in_session(name: str, job: Job, arguments: argparse.Namespace) -> int:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    from spark_kafka_sink import stderr_log
+
+    _interrupted.clear()
+    stderr_log.add_handler()
+    try:
+        spark = start_spark(name, verbose=arguments.verbose)
+        try:
+            print(job(spark, arguments), flush=True)
+        finally:
+            call_apart(spark.stop)
+    except (KeyboardInterrupt, PySparkException, Py4JError, UsageError, OSError, RuntimeError) as error:
+        # An interrupt in the middle of an answer from the JVM may surface as another error.
+        if isinstance(error, KeyboardInterrupt) or _interrupted.is_set():
+            print(f"{name}: interrupted", file=sys.stderr)
+            return 130
+        if arguments.verbose:
+            traceback.print_exc()
+        else:
+            print(f"{name}: error: {failure_line(str(error))}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    return 0
+
+
+def failure_line(text: str) -> str:
+    """The relevant part of a Spark exception's text.
+
+    The sink's own `[KAFKA_…]` message if there is one, else the Python error, else the first line.
+    """
+    own = list(re.finditer(r"\[KAFKA_[A-Z_]+\] ", text))
+    if own:
+        return _until_trace(text[own[-1].start() :])
+    raised = re.findall(r"^[A-Za-z_][\w.]*(?:Error|Exception): .+", text, re.MULTILINE) if "Traceback (most" in text else []
+    lines = [*raised[-1:], *(line.strip() for line in text.splitlines() if line.strip())]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):  # Py4J's, before ": some.java.Exception: …"
+        return re.sub(r"^: [\w.$]+: ", "", lines[1])
+    return lines[0] if lines else "failed without a message"
+
+
+def _until_trace(message: str) -> str:
+    """A message may have several lines; it ends where text of Spark or Java begins."""
+    lines = message.splitlines()
+    foreign = re.compile(r"\s*$|\s+at |\s*SQLSTATE: |Driver stack|===")
+    ends = (number for number, line in enumerate(lines) if foreign.match(line))
+    return "\n".join(lines[: next(ends, len(lines))]).strip()
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+# --- THE SPARK SESSION AND ITS JVM ------------------------------------------------------------------------------------
+
+
+def start_spark(name: str, *, verbose: bool) -> SparkSession:
+    """A session with the configuration of spark-submit or the environment, and with the sink registered."""
+    from pyspark.sql import SparkSession
+
+    from spark_kafka_sink.sink.datasource import KafkaDataSource
+
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # started by python -m, not by spark-submit
+        _prepare_environment()
+    started = time.monotonic()
+    with _signals_held():  # no progress bar, because it would overwrite the lines of status_lines
+        spark = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    signal.signal(signal.SIGINT, _interrupt)  # PySpark's own handler calls the JVM in the middle of another call
+    if not verbose:
+        _quieten(spark)
+    spark.dataSource.register(KafkaDataSource)  # Spark does not search --py-files for data sources
+    say(f"Spark {spark.version} started in {time.monotonic() - started:.1f} s")
+    return spark
+
+
+def _prepare_environment() -> None:
+    """Workers run this Python, not the first one on the path. The JVM logs as this project's conf/ says, unless Spark is
+    configured."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if LOGGING.is_file() and "SPARK_CONF_DIR" not in os.environ:
+        java_options = shlex.quote(f"-Dlog4j2.configurationFile={LOGGING}")
+        os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f"--driver-java-options {java_options} pyspark-shell")
+
+
+def _quieten(spark: SparkSession) -> None:
+    spark.sparkContext.setLogLevel("WARN")
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # PySpark's; it logs stack traces in JSON
+    log4j = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    for logger in LOGGERS_THAT_REPEAT_FAILURES:
+        log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Delay Ctrl-C and similar signals until the block ends. PySpark, interrupted while it starts a JVM, leaves it running."""
+    held: list[int] = []
+    handlers = {number: signal.signal(number, lambda number, _frame: held.append(number)) for number in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for late in held:
+            signal.raise_signal(late)
+
+
+def _interrupt(_number: int, _frame: object) -> NoReturn:
+    _interrupted.set()
+    logging.disable(logging.CRITICAL)  # py4j would log the stack of the call that was waiting
+    raise KeyboardInterrupt
+
+
+def call_apart(call: Callable[[], object]) -> None:
+    """Make a call to Spark on another thread, wait at most STOP_LIMIT_S, and raise what it raises.
+
+    Ctrl-C may have interrupted this thread in the middle of an answer from the JVM. The thread's connection is then unusable:
+    the next call failed with "Answer from Java side is empty", and that error hid the interrupt.
+    """
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - raised in the caller's thread
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=run, name="call-apart", daemon=True).start()
+    done.result(STOP_LIMIT_S)
+
+
+def end_jvm() -> None:
+    """End the JVM that PySpark has started, and wait for it. PySpark itself lets it run on for seconds after this process."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    if gateway is None:  # it was never started
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # the JVM ends with its input
+    try:
+        gateway.proc.wait(JVM_END_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        say(f"Spark's JVM, process {gateway.proc.pid}, did not end within {JVM_END_LIMIT_S} s")
+
+
+# --- STATUS LINES -----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def status_lines(
+    spark: SparkSession, options: SinkOptions | None = None, *, progress: bool = True, interval_s: float | None = None
+) -> Iterator[None]:
+    """While the block runs, print to stderr: progress, failed tasks, and a warning when no broker can be reached.
+
+    A progress line comes every `interval_s`, unless `progress` is off: how many tasks are done and how many rows are read.
+    The warning needs the options of the sink. Spark learns of rows from tasks that have ended, and from running tasks every
+    spark.executor.heartbeatInterval.
+    """
+    ended = threading.Event()
+    status = Status(spark, STATUS_INTERVAL_S if interval_s is None else interval_s, progress=progress)
+    threads = [threading.Thread(target=status.run, args=(ended,), name="status-lines", daemon=True)]
+    if options is not None:
+        servers, wait_ms = options.producer.bootstrap_servers, options.producer.max_block_ms
+        arguments = (servers, wait_ms, status.attempts, ended)
+        threads.append(threading.Thread(target=warn_of_missing_brokers, args=arguments, name="broker-check", daemon=True))
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join(STATUS_INTERVAL_S)
+
+
+class Status:
+    """Reads the store behind Spark's UI, which has rows and errors; PySpark's own status tracker has only tasks."""
+
+    def __init__(self, spark: SparkSession, interval_s: float, *, progress: bool) -> None:
+        self._store: Any = spark.sparkContext._jsc.sc().statusStore()
+        self._java: Any = spark.sparkContext._jvm
+        self._interval_s = interval_s
+        self._progress = progress
+        self._shown: set[int] = set()  # ids of failed task attempts
+        self.attempts = int(spark.sparkContext._jsc.sc().taskScheduler().maxTaskFailures())  # 1 with local[n]
+
+    def run(self, ended: threading.Event) -> None:
+        from py4j.protocol import Py4JError
+
+        next_line = time.monotonic() + self._interval_s
+        while not ended.wait(min(LOOK_INTERVAL_S, self._interval_s)):
+            is_due = time.monotonic() >= next_line
+            try:
+                self._look(is_due and self._progress)
+            except Py4JError as error:
+                logging.getLogger(__name__).debug("no status: %s", error)
+            if is_due:
+                next_line += self._interval_s
+
+    def _look(self, says_progress: bool) -> None:
+        stages = self._store.activeStages()
+        for stage in map(stages.apply, range(stages.size())):
+            failed = self._failed_attempts(stage) if stage.numFailedTasks() + stage.numKilledTasks() else []
+            for attempt in failed:
+                self._show_failure(attempt)
+            if says_progress:
+                rows = stage.inputRecords() - sum(map(_rows_read, failed))  # the next attempts read these rows again
+                say(f"{stage.numCompleteTasks():,} of {stage.numTasks():,} tasks done, {max(0, rows):,} rows read so far")
+
+    def _failed_attempts(self, stage: Any) -> list[Any]:
+        v1 = self._java.org.apache.spark.status.api.v1
+        statuses = self._java.java.util.ArrayList()
+        statuses.add(v1.TaskStatus.FAILED)
+        statuses.add(v1.TaskStatus.KILLED)
+        at_most = stage.numFailedTasks() + stage.numKilledTasks()
+        found = self._store.taskList(stage.stageId(), stage.attemptId(), 0, at_most, v1.TaskSorting.ID, statuses)
+        return [found.apply(number) for number in range(found.size())]
+
+    def _show_failure(self, attempt: Any) -> None:
+        if attempt.taskId() in self._shown or attempt.status() != "FAILED" or len(self._shown) > SHOWN_FAILURES:
+            return
+        self._shown.add(attempt.taskId())
+        if len(self._shown) > SHOWN_FAILURES:
+            say("more tasks have failed; their errors are not shown here")
+            return
+        message = attempt.errorMessage()
+        reason = failure_line(message.get()) if message.isDefined() else "no reason given"
+        say(f"task {attempt.index()} failed (attempt {attempt.attempt() + 1} of {self.attempts}): {reason}")
+
+
+def _rows_read(attempt: Any) -> int:
+    metrics = attempt.taskMetrics()
+    return int(metrics.get().inputMetrics().recordsRead()) if metrics.isDefined() else 0
+
+
+def warn_of_missing_brokers(
+    servers: Sequence[tuple[str, int]],
+    wait_ms: int,
+    attempts: int,
+    ended: threading.Event,
+    after_s: float = BROKER_CHECK_AFTER_S,
+) -> None:
+    """A few seconds after a write has started: warn if no server accepts a connection, and say when one does."""
+    if ended.wait(after_s):
+        return
+    trouble = unreachable(servers)
+    if trouble is None:
+        return
+    waits = f"a task waits up to {wait_ms / 1000:g} s for one (kafka.max.block.ms)"
+    retries = f", and Spark runs a failing task up to {attempts} times" if attempts > 1 else ""
+    say(f"warning: the driver cannot connect to any broker ({trouble}); {waits}{retries}")
+    while not ended.wait(LOOK_INTERVAL_S):
+        if unreachable(servers) is None:
+            say("a broker accepts connections now")
+            return
+
+
+def unreachable(servers: Sequence[tuple[str, int]]) -> str | None:
+    """The reason for each server why it accepts no connection; None if one does. Blocks CONNECT_LIMIT_S for each, and for DNS."""
+    reasons = []
+    for host, port in servers:
+        try:
+            socket.create_connection((host, port), CONNECT_LIMIT_S).close()
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that DNS cannot encode
+            reasons.append(f"{host}:{port}: {getattr(error, 'strerror', None) or error}")
+        else:
+            return None
+    return "; ".join(reasons)

@@ -1,0 +1,129 @@
+"""A run of many tests: in which order they run, in which process of pytest-xdist, and what was left out.
+
+One process runs the fast tests first. With several processes (tests/run), each runs whole modules, and starts a broker of its
+own for the first module that needs one; all tests that share the Spark session run in one process. What takes longest starts
+first.
+
+pytest-xdist has --dist loadgroup for this. Its latest version, 3.8, ignores the groups with pytest 9.2.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# What tests/run leaves out, by mark, and what runs it. The first that fits is counted.
+REMEDIES = {
+    "matrix": "tests/run --all",
+    "soak": "tests/run --all",
+    "slow": "tests/run --ci",
+    "spark": "tests/run --ci",
+    "broker": "tests/run --ci",
+}
+OTHERS = ""
+LEFT_OUT = pytest.StashKey[Counter[str]]()
+GROUPS_FILE = "pykafka_sink_groups_file"
+
+
+def arrange(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the tests, which have their marks already."""
+    if not _is_worker(config):
+        items.sort(key=lambda item: (_has(item, "spark"), _has(item, "broker")))
+        return
+    ranks = [{_module(item) for item in items if _has(item, kind)} for kind in ("slow", "spark", "broker")]
+    items.sort(key=lambda item: (_group(item) != "spark", *(_module(item) not in modules for modules in ranks)))
+
+
+def _has(item: pytest.Item, mark: str) -> bool:
+    return item.get_closest_marker(mark) is not None
+
+
+def _module(item: pytest.Item) -> str:
+    return item.path.relative_to(ROOT).as_posix()
+
+
+def _group(item: pytest.Item) -> str:
+    """Tests of one group run in one process."""
+    return "spark" if "spark" in getattr(item, "fixturenames", ()) else _module(item)
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    """Whether this is one of pytest-xdist's processes that run tests."""
+    return hasattr(config, "workerinput")
+
+
+# --- groups: the processes that run tests know them, the one that hands them out does not collect -----------------------
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput[GROUPS_FILE] = os.path.join(tempfile.gettempdir(), f"pykafka-sink-groups-{node.workerinput['testrunuid']}")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if _is_worker(session.config):
+        file = Path(session.config.workerinput[GROUPS_FILE])  # type: ignore[attr-defined]
+        whole = file.with_suffix(f".{os.getpid()}")
+        whole.write_text(json.dumps({item.nodeid: _group(item) for item in session.items}), encoding="utf-8")
+        whole.replace(file)  # the processes write the same
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
+        groups: dict[str, str] | None = None
+
+        def _split_scope(self, nodeid: str) -> str:
+            if self.groups is None:
+                file = Path(next(iter(self.nodes)).workerinput[GROUPS_FILE])
+                self.groups = json.loads(file.read_text(encoding="utf-8"))
+                file.unlink()
+            return self.groups[nodeid]
+
+    config.option.loadscopereorder = False  # the largest groups are not the slowest
+    return ByGroup(config, log)
+
+
+# --- what was left out --------------------------------------------------------------------------------------------------
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    for item in items:
+        excluded = [mark for mark in REMEDIES if f"not {mark}" in item.config.option.markexpr]
+        mark = next((mark for mark in excluded if _has(item, mark)), OTHERS)
+        item.config.stash.setdefault(LEFT_OUT, Counter())[mark] += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _is_worker(session.config):
+        session.config.workeroutput["left_out"] = dict(session.config.stash.get(LEFT_OUT, Counter()))  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Each process has collected all tests, so one count is as good as another; one that crashed has none."""
+    if counts := getattr(node, "workeroutput", {}).get("left_out"):
+        node.config.stash[LEFT_OUT] = Counter(counts)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Iterator[None]:
+    """The last line before pytest's own last line."""
+    yield
+    left_out = config.stash.get(LEFT_OUT, Counter())
+    terminalreporter.stats.setdefault("deselected", [None] * left_out.total())  # pytest-xdist does not count them
+    counts = [f"{left_out[mark]} {mark} ({remedy})" for mark, remedy in REMEDIES.items() if left_out[mark]]
+    counts += [f"{left_out[OTHERS]} by other options"] if left_out[OTHERS] else []
+    selection = config.option.markexpr or "all tests"
+    terminalreporter.write_line(f"selection: {selection}; left out: {', '.join(counts) or 'nothing'}")
