@@ -194,7 +194,7 @@ def test_exactly_once_is_refused_as_not_available() -> None:
 
 def test_one_transactional_id_for_all_tasks_is_refused() -> None:
     """They would fence each other."""
-    _, problems = check(**{"kafka.transactional.id": "t"})
+    _, problems = check(kafka__transactional__id="t")
     assert problems == ["kafka.transactional.id is for KafkaProducer: the sink writes without transactions; remove it"]
 
 

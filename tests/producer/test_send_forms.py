@@ -49,7 +49,8 @@ def test_a_record_may_be_sent_by_its_fields(broker: FakeBroker, producer: KafkaP
         timestamp=77,
         callback=lambda metadata, _: heard.append(metadata),
     )
-    metadata = future.result(WAIT_S)
+    producer.flush(WAIT_MS)  # callbacks have been called when it returns
+    metadata = future.result(0)
     assert (metadata.topic, metadata.partition, metadata.timestamp) == ("orders", 3, 77)
     assert heard == [metadata]
     (record,) = broker.records("orders", 3)
