@@ -1,7 +1,8 @@
 """Tests with real brokers and real Spark, and where the sink scenarios of Spark's own Kafka connector are found here.
 
 Files: test_sink_batch.py, test_sink_streaming.py, test_sink_errors.py, test_sink_rows.py (fates of rows, rates, reports),
-test_sink_parity.py (beside format("kafka")), test_sink_deployment.py, test_broker_failures.py, test_versions.py. A claim is
+test_sink_parity.py (beside format("kafka")), test_sink_deployment.py, test_broker_failures.py, test_transactions.py,
+test_versions.py. A claim is
 ported, not Spark's way: its memory streams are files here, its test partitioner is one that Kafka has.
 
 KafkaSinkMicroBatchStreamingSuite, KafkaContinuousSinkSuite → test_sink_streaming.py

@@ -62,8 +62,8 @@ SenderTest → tests/producer/sender, by section or file
     test(Force)CloseWithProducerIdReset, testSenderShouldCloseWhenTransactionManagerInErrorState → THE END
     testMessageFormatDownConversion, testDownConversionForMismatchedMagicValues → not applicable: only format v2 is written
     testNodeLatencyStats → test_record_accumulator: a node that takes nothing for too long gets no rows without a key
-    everything with Transaction in its name, testReceiveFailedBatchTwice…, testInvalidTxnState…, testAbortableError… → not yet:
-        transactions
+    everything with Transaction in its name, testReceiveFailedBatchTwice…, testInvalidTxnState…, testAbortableError… →
+        tests/producer/test_transactional_producer.py and sender/test_transaction_errors.py, by what they claim; not yet one by one
 
 TransactionManagerTest → test_transaction_manager.py, test_sequence_numbers.py, test_retry.py
     testDefaultSequenceNumber, testSequenceNumberOverflow, testProducerIdReset → test_sequence_numbers.py
@@ -74,7 +74,8 @@ TransactionManagerTest → test_transaction_manager.py, test_sequence_numbers.py
     testFailIfNotReadyForSend…IdempotentProducer… → test_transaction_manager.py,
         test_sequences_in_flight.py, test_kafka_producer.py
     test(Background|Foreground)…StateTransition… → test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing
-    the other 120 → not yet: transactions
+    the other 120 → tests/producer/test_transactional_producer.py and sender/test_transaction_errors.py, by what they claim; not
+        yet one by one
 
 ProducerBatchTest → test_producer_batch.py        all; testBatchExpiration(AfterReenqueue) under TIME, testSplitPreserves…
         under SPLITTING
@@ -96,13 +97,13 @@ KafkaProducerTest → test_kafka_producer.py
     negativePartitionShouldThrow → test_partitioner.py: test_a_partition_that_there_is_not_is_told_with_class_and_row (-1 leaves
         the choice here)
     onNewBatch → not applicable: deprecated since 3.3, and a slice is assigned before it is appended
-    transactions → not yet
+    transactions → test_transactional_producer.py, tests/integration/test_transactions.py
 ProducerInterceptorsTest → test_interceptors.py
     testOnSendChain → test_columns_pass_the_interceptors_in_their_order, …_that_fails_is_passed_over_and_the_next_gets_the_last…
     testOnAcknowledgementChain → test_all_hear_even_when_one_raises
     testOnAcknowledgementWithErrorChain → test_a_failure_is_told_with_what_is_known…, test_rows_that_the_broker_refuses_are_told…
 KafkaProducerMetricsTest → test_producer_metrics.py: test_flush_and_waiting_for_metadata_take_time
-    txn-…-time-ns-total → not yet: transactions; shouldRemoveMetricsOnClose → not applicable: there is no registry to leave
+    txn-…-time-ns-total → test_transactional_producer.py; shouldRemoveMetricsOnClose → not applicable: there is no registry to leave
 SampledStat, Rate, Avg, Max (MetricsTest, RateTest …) → tests/test_metrics.py
 AsyncProducerTest, ProducerTest of the old Scala client (last in Kafka 1.1) → tests/legacy/test_producer.py
     testProducerQueueSize, testAsyncSendCanCorrectlyFailWithTimeout → THE QUEUE; testProduceAfterClosed → SYNC
