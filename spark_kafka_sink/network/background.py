@@ -1,7 +1,7 @@
 """Work that may block (DNS, a token endpoint, a Kerberos server), done on threads of its own, so that the Sender need not wait.
 
 A handshake yields Background(work), or a new connection needs a name looked up. ConnectionSetup starts the work here, and the
-client goes on with its other connections until the outcome arrives. Each work runs on its own daemon thread: one that hangs in
+client serves its other connections until the outcome arrives. Each work runs on its own daemon thread: one that hangs in
 foreign code blocks nothing else, and the connection that needs it gives up after its own time-out.
 Law: an exception of `work` leaves this file as a KafkaError without the thread's frames, whose locals may be secrets.
 """

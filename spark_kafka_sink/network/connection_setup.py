@@ -1,7 +1,7 @@
 """Makes connections ready for requests: looks names up, connects, shakes hands; and logs in again before a session ends.
 
-Part of NetworkClient, which tells it what happened to the connections and sends what it asks for. What may block (DNS, a token
-endpoint, a Kerberos server) is done by the background worker. Sender thread only.
+Part of NetworkClient, which reports events of connections here and sends the requests of handshakes. The background worker does
+what may block: DNS, a token endpoint, a Kerberos server. Sender thread only.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class ConnectionSetup:
             connection.next_request = step
 
     def handle_finished_work(self, now_ms: int) -> bool:
-        """Go on with what waited for the background worker. Returns whether any work has finished or timed out."""
+        """Continue after the background worker's work. Returns whether any work has finished or timed out."""
         self._finished_work += self._worker.finished()
         overdue = self._worker.overdue(now_ms)
         is_any = bool(self._finished_work or overdue)
@@ -204,6 +204,6 @@ class ConnectionSetup:
         log.debug("= node %d: ready: %s", node_id, printable(session.api_versions, _MAX_LOGGED_VERSIONS))
 
     def forget(self, node_id: int) -> None:
-        """The connection has ended: nobody waits for its work any more."""
+        """The connection has ended: drop its work."""
         self._worker.forget(node_id)
         self._finished_work = [(other, outcome) for other, outcome in self._finished_work if other != node_id]

@@ -232,7 +232,7 @@ class NetworkClient:
         return any(self._states.is_connecting(node.id) for node in self._metadata.cluster().nodes)
 
     def initiate_connect(self, node: Node, now_ms: int) -> None:
-        """Start to connect. Never waits for DNS: a name is looked up in the background, and poll() goes on from there."""
+        """Start to connect. Never waits for DNS: a name is looked up in the background, then poll() continues."""
         self._connections.setdefault(node.id, NodeConnection(node.id))
         self._setup.initiate(node, now_ms)
 

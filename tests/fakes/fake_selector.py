@@ -1,10 +1,10 @@
-"""A Selector without sockets: what NetworkClient sends is decoded and shown, what the test answers arrives with the next poll.
+"""A Selector without sockets: it decodes what NetworkClient sends for the test, and delivers the test's answers in the next poll.
 
     network = FakeSelector(clock)
     network.answer = lambda sent: ApiVersionsResponse(...) if ... else None      # None: no answer yet
     network.respond(sent, message)                                               # later, by hand
 
-A poll in which nothing happens takes its whole time-out on the test's clock, at once.
+A poll without any event advances the test's clock by its whole time-out.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FakeSelector:
         self.completed_receives: list[tuple[int, Response]] = []
         self.disconnected: dict[int, Disconnect] = {}
 
-    # ---- what a test says --------------------------------------------------------------------------------------------------
+    # ---- for the test ------------------------------------------------------------------------------------------------------
 
     def respond(self, sent: Sent, message: Message) -> None:
         """Arrives with the next poll."""

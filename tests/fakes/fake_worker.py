@@ -1,4 +1,4 @@
-"""A BackgroundWorker without threads: work is done at the next poll, unless the test holds it."""
+"""A BackgroundWorker without threads: the next poll does the work, unless the test holds it back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Waiting(NamedTuple):
 class FakeWorker:
     def __init__(self) -> None:
         self.holds_logins = False
-        self.silent_names: set[str] = set()  # hosts of which DNS says nothing
+        self.silent_names: set[str] = set()  # hosts for which DNS does not answer
         self.waiting: dict[int, _Waiting] = {}
 
     def start(self, node_id: int, work: Callable[[], Any], deadline_ms: int, *, key: object = None) -> None:

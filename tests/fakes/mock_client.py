@@ -1,8 +1,8 @@
-"""NetworkClient without a network, for tests of the Sender: the test plays the brokers.
+"""NetworkClient without a network, for tests of the Sender: the test acts as the brokers.
 
 Either prepare responses before requests are sent (`prepare_response`), or look at `requests` and `respond` afterwards.
-Nodes connect at once unless told otherwise. Metadata is refreshed inside poll from `prepare_metadata_update`, or else with
-the answer applied last, as often as it is asked for.
+Nodes connect at once by default. poll refreshes metadata when an update is due: from `prepare_metadata_update`, or else with the
+last answer again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Prepared:
 
 @dataclass
 class MockNode:
-    """Times until which something holds for a node."""
+    """The state of a node; `…_until_ms` are times until which it lasts."""
 
     connected: bool = False
     unreachable_until_ms: int = 0
@@ -49,7 +49,7 @@ class MockNode:
 
 
 def node_api_versions(ranges: Mapping[ApiKey, tuple[int, int]] | None = None) -> NodeApiVersions:
-    """A broker that speaks all that we do, except where `ranges` says otherwise."""
+    """A broker with all versions that this client supports, except for `ranges`."""
     table = {key: (api.min_version, api.max_version) for key, api in API_TABLE.items()} | dict(ranges or {})
     keys = tuple(ApiVersion(api_key=key, min_version=first, max_version=last) for key, (first, last) in table.items())
     return NodeApiVersions(ApiVersionsResponse(api_keys=keys))

@@ -16,14 +16,14 @@ from spark_kafka_sink.protocol.messages.metadata import (
 
 
 def network_config(**options: object) -> ProducerConfig:
-    """`retry_backoff_ms=100` and so on; two bootstrap servers unless told otherwise."""
+    """Options like `retry_backoff_ms=100`; two bootstrap servers by default."""
     mapping: dict[str, object] = {"bootstrap.servers": "boot1:9001,boot2:9002", "client.id": "test"}
     mapping |= {name.replace("_", "."): value for name, value in options.items()}
     return ProducerConfig.from_mapping(mapping)
 
 
 def api_versions(ranges: Mapping[ApiKey, tuple[int, int]] | None = None) -> ApiVersionsResponse:
-    """A broker that speaks all that we do, except where `ranges` says otherwise."""
+    """A broker with all versions that this client supports, except for `ranges`."""
     table = {key: (api.min_version, api.max_version) for key, api in API_TABLE.items()} | dict(ranges or {})
     keys = tuple(ApiVersion(api_key=key, min_version=first, max_version=last) for key, (first, last) in table.items())
     return ApiVersionsResponse(api_keys=keys)
