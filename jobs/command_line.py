@@ -201,7 +201,7 @@ def input_format(arguments: argparse.Namespace) -> str:
     suffixes = [suffix for suffix in Path(arguments.input).suffixes if suffix not in COMPRESSION_SUFFIXES]
     known = FORMAT_OF_SUFFIX.get(suffixes[-1]) if suffixes else None
     if known is None:
-        raise UsageError(f"The extension of {arguments.input} does not tell its format: pass --input-format.")
+        raise UsageError(f"The format of {arguments.input} is not known from its extension: pass --input-format.")
     return known
 
 

@@ -48,7 +48,7 @@ def error_naming_row(
 
     Args:
         row: position in the chunk.
-        partition: the partition whose broker refused the row; None: the partition column is shown, if there is one.
+        partition: the partition whose broker refused the row; None: the one in the partition column, if any.
     """
     columns = mapping.unchecked_columns(chunk.table)
     named = fresh_copy(error)

@@ -47,7 +47,7 @@ class DeadLetters:
 
         Args:
             columns: the arguments of send_columns for these rows alone.
-            partition: the partition whose broker refused them; None: the partition column says which, if there is one.
+            partition: the partition whose broker refused them; None: the one in the partition column, if any.
         """
         letters = dead_letters(columns, condition, text, partition)
         try:

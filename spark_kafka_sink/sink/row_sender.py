@@ -156,7 +156,7 @@ class RowSender:
     # SETTLING
 
     def _add_pending(self, sent: _Sent) -> None:
-        """Add to what is pending, raise if a delivery has failed, and settle what is done or exceeds a limit."""
+        """Add a delivery. Raises if a delivery has failed the task; settles deliveries that are done or exceed a limit."""
         self._pending.append(sent)
         self._kept.append(sent)
         self._kept_bytes += sent.size

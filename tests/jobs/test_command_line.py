@@ -96,7 +96,7 @@ def test_the_topic_and_the_brokers_are_found_in_any_case() -> None:
         (["--input", "a.csv", "--topic", " ", "--bootstrap-servers", "b:1"], "--topic is missing"),
         (["--input", "a.csv", "--bootstrap-servers", "b:1"], "--topic is missing"),
         (["--topic", "t", "--bootstrap-servers", "b:1"], "--input is missing"),
-        (["--input", "a.xls", "--topic", "t", "--bootstrap-servers", "b:1"], "The extension of a.xls does not tell its format"),
+        (["--input", "a.xls", "--topic", "t", "--bootstrap-servers", "b:1"], "of a.xls is not known from its extension"),
         (["--input", "a.csv", "--config", "/none"], "--config /none cannot be read"),
         (["--input", "a.csv", "--topic", "t", "--bootstrap-servers", "b:1", "--value", " "], "--value is empty"),
     ],

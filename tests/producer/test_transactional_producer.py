@@ -98,6 +98,16 @@ def test_rows_are_seen_when_their_transaction_is_committed_and_not_before(broker
     assert broker.committed_values("orders") == [b"c"]
 
 
+def test_the_time_that_callers_spend_in_each_call_is_counted(producer: KafkaProducer) -> None:
+    with producer.transaction():
+        producer.send_offsets_to_transaction({tp("orders", 0): OffsetAndMetadata(1)}, GROUP)
+    producer.begin_transaction()
+    producer.abort_transaction()
+    metrics = producer.metrics()
+    for call in ("init", "begin", "send-offsets", "commit", "abort"):
+        assert metrics[f"txn-{call}-time-ns-total"] > 0
+
+
 def test_rows_of_an_aborted_transaction_are_never_seen_and_the_next_one_is(broker: FakeBroker, producer: KafkaProducer) -> None:
     producer.begin_transaction()
     write(producer, b"lost").result(WAIT_MS)
