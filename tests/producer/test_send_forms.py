@@ -50,6 +50,7 @@ def test_a_record_may_be_sent_by_its_fields(broker: FakeBroker, producer: KafkaP
         callback=lambda metadata, _: heard.append(metadata),
     )
     metadata = future.result(WAIT_S)
+    producer.flush(WAIT_MS)  # the callback is called after the future has its result
     assert (metadata.topic, metadata.partition, metadata.timestamp) == ("orders", 3, 77)
     assert heard == [metadata]
     (record,) = broker.records("orders", 3)
