@@ -42,7 +42,6 @@ def checkout(tmp_path: Path) -> Path:
         ("", "-m not slow and not soak and not matrix"),
         ("--ci", "-m not soak and not matrix"),
         ("--ci -x", "-m not soak and not matrix -x"),
-        ("--all", "-n 3"),
     ],
 )
 def test_a_whole_run_checks_first_and_takes_several_processes(checkout: Path, arguments: str, chosen: str) -> None:
@@ -50,6 +49,12 @@ def test_a_whole_run_checks_first_and_takes_several_processes(checkout: Path, ar
     assert [line.split()[0] for line in checks] == WITH_CHECKS[:-1]
     assert " -n " in call
     assert call.endswith(chosen)
+
+
+def test_all_tests_have_the_machine_alone(checkout: Path) -> None:
+    *checks, call = calls(checkout, "--all")
+    assert [line.split()[0] for line in checks] == WITH_CHECKS[:-1]
+    assert call == "python -m pytest --durations=10"
 
 
 @pytest.mark.parametrize(
@@ -61,6 +66,7 @@ def test_a_whole_run_checks_first_and_takes_several_processes(checkout: Path, ar
 )
 def test_names_of_packages_run_their_unit_tests_alone(checkout: Path, arguments: str, chosen: str) -> None:
     (call,) = calls(checkout, arguments)
+    assert " -n 3 " in call
     assert call.endswith(chosen)
 
 

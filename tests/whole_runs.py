@@ -1,8 +1,7 @@
 """A run of many tests: in which order they run, in which process of pytest-xdist, and what was left out.
 
 One process runs the fast tests first. With several processes (tests/run), each runs whole modules, and starts a broker of its
-own for the first module that needs one; all tests that share the Spark session run in one process. What takes longest starts
-first.
+own for the first module that needs one. The tests that share a Spark session run in two of them. What takes longest starts first.
 
 pytest-xdist has --dist loadgroup for this. Its latest version, 3.8, ignores the groups with pytest 9.2.
 """
@@ -31,7 +30,9 @@ REMEDIES = {
 }
 OTHERS = ""
 LEFT_OUT = pytest.StashKey[Counter[str]]()
+GROUPS = pytest.StashKey[dict[str, str]]()
 GROUPS_FILE = "pykafka_sink_groups_file"
+SPARK_SESSIONS = 2
 
 
 def arrange(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -39,8 +40,13 @@ def arrange(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not _is_worker(config):
         items.sort(key=lambda item: (_has(item, "spark"), _has(item, "broker")))
         return
-    ranks = [{_module(item) for item in items if _has(item, kind)} for kind in ("slow", "spark", "broker")]
-    items.sort(key=lambda item: (_group(item) != "spark", *(_module(item) not in modules for modules in ranks)))
+    with_session = sorted({_module(item) for item in items if _shares_spark(item)})
+    session_of = {module: f"Spark {number % SPARK_SESSIONS}" for number, module in enumerate(with_session)}
+    groups = config.stash[GROUPS] = {
+        item.nodeid: session_of[_module(item)] if _shares_spark(item) else _module(item) for item in items
+    }
+    ranks = [{groups[item.nodeid] for item in items if _has(item, kind)} for kind in ("slow", "spark", "broker")]
+    items.sort(key=lambda item: (not _shares_spark(item), *(groups[item.nodeid] not in ranked for ranked in ranks)))
 
 
 def _has(item: pytest.Item, mark: str) -> bool:
@@ -51,9 +57,8 @@ def _module(item: pytest.Item) -> str:
     return item.path.relative_to(ROOT).as_posix()
 
 
-def _group(item: pytest.Item) -> str:
-    """Tests of one group run in one process."""
-    return "spark" if "spark" in getattr(item, "fixturenames", ()) else _module(item)
+def _shares_spark(item: pytest.Item) -> bool:
+    return "spark" in getattr(item, "fixturenames", ())
 
 
 def _is_worker(config: pytest.Config) -> bool:
@@ -61,7 +66,7 @@ def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-# --- groups: the processes that run tests know them, the one that hands them out does not collect -----------------------
+# --- a group of tests runs in one process: these processes know the groups, the one that hands tests out does not collect ---
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -73,7 +78,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if _is_worker(session.config):
         file = Path(session.config.workerinput[GROUPS_FILE])  # type: ignore[attr-defined]
         whole = file.with_suffix(f".{os.getpid()}")
-        whole.write_text(json.dumps({item.nodeid: _group(item) for item in session.items}), encoding="utf-8")
+        whole.write_text(json.dumps(session.config.stash[GROUPS]), encoding="utf-8")
         whole.replace(file)  # the processes write the same
 
 

@@ -203,7 +203,7 @@ def test_consume_transform_produce_copies_each_record_once_whenever_the_process_
     with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
         producer.send_columns(source, value=pa.array([str(number) for number in range(records)]))
     command = [sys.executable, "-c", COPY, broker.bootstrap_servers, source, target, group, str(records)]
-    chance = random.Random(7)  # noqa: S311 - no secret
+    chance = random.Random(7)
     for kill in (True, True, True, True, True, False):
         copier = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert copier.stdout is not None
@@ -234,7 +234,9 @@ def test_a_transaction_that_brokers_ended_for_its_age_can_be_aborted_and_the_nex
         producer.begin_transaction()
         producer.send_columns(name, value=pa.array(["late"]))
         prepared = producer.prepare_transaction()
-        assert client.end_transactions([prepared], commit=False)[prepared.transactional_id].end is End.ENDED  # what the coordinator does when transaction.timeout.ms has passed
+        assert (
+            client.end_transactions([prepared], commit=False)[prepared.transactional_id].end is End.ENDED
+        )  # what the coordinator does when transaction.timeout.ms has passed
         with pytest.raises(KafkaError):
             producer.commit_transaction()
     with transactional(broker.bootstrap_servers, transactional_id) as successor:
