@@ -63,7 +63,8 @@ SenderTest → tests/producer/sender, by section or file
     testMessageFormatDownConversion, testDownConversionForMismatchedMagicValues → not applicable: only format v2 is written
     testNodeLatencyStats → test_record_accumulator: a node that takes nothing for too long gets no rows without a key
     everything with Transaction in its name, testReceiveFailedBatchTwice…, testInvalidTxnState…, testAbortableError… →
-        tests/producer/test_transactional_producer.py and sender/test_transaction_errors.py, by what they claim; not yet one by one
+        tests/producer/test_transactional_producer.py and sender/test_transaction_errors.py, by what they claim; not yet one by
+        one
 
 TransactionManagerTest → test_transaction_manager.py, test_sequence_numbers.py, test_retry.py
     testDefaultSequenceNumber, testSequenceNumberOverflow, testProducerIdReset → test_sequence_numbers.py
@@ -103,7 +104,8 @@ ProducerInterceptorsTest → test_interceptors.py
     testOnAcknowledgementChain → test_all_hear_even_when_one_raises
     testOnAcknowledgementWithErrorChain → test_a_failure_is_told_with_what_is_known…, test_rows_that_the_broker_refuses_are_told…
 KafkaProducerMetricsTest → test_producer_metrics.py: test_flush_and_waiting_for_metadata_take_time
-    txn-…-time-ns-total → test_transactional_producer.py; shouldRemoveMetricsOnClose → not applicable: there is no registry to leave
+    txn-…-time-ns-total → test_transactional_producer.py: test_the_time_that_callers_spend_in_each_call_is_counted
+    shouldRemoveMetricsOnClose → not applicable: there is no registry to leave
 SampledStat, Rate, Avg, Max (MetricsTest, RateTest …) → tests/test_metrics.py
 AsyncProducerTest, ProducerTest of the old Scala client (last in Kafka 1.1) → tests/legacy/test_producer.py
     testProducerQueueSize, testAsyncSendCanCorrectlyFailWithTimeout → THE QUEUE; testProduceAfterClosed → SYNC
