@@ -51,6 +51,8 @@ class MetadataRequestAndVersion(NamedTuple):
 class Metadata:
     """Any thread may call any method; only `await_update` blocks.
 
+    One class, though a long one: every field is guarded by the one lock, and an answer changes almost all of them together.
+
     Args:
         config: reads bootstrap_servers, metadata_max_age_ms, metadata_max_idle_ms, retry_backoff_ms, retry_backoff_max_ms.
         clock: for waits; methods get the time as an argument.
