@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import IllegalStateError, KafkaError, KafkaTimeoutError, TransactionTimeoutError, fresh_copy
 from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, Kind, OffsetAndMetadata, Operation
+from spark_kafka_sink.producer.producer_record import whole_number
 from spark_kafka_sink.producer.sender.transactions import Transactions
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -81,7 +82,7 @@ class TransactionCalls:
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata) -> None:
         if offsets:
-            self._call(Kind.SEND_OFFSETS, self._deadline_ms(), offsets, group)
+            self._call(Kind.SEND_OFFSETS, self._deadline_ms(), _checked_offsets(offsets), _checked_group(group))
 
     def commit(self) -> None:
         self._end(Kind.COMMIT)
@@ -177,3 +178,41 @@ class TransactionCalls:
             f"{kind.value}() has not ended within max.block.ms={self._max_block_ms}: {why}. Call {kind.value}() again to go on"
             " waiting"
         )
+
+
+# What cannot be encoded is refused here: on the Sender's thread there is no caller to tell.
+
+
+def _checked_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
+    checked = {}
+    for (topic, partition), (offset, metadata, leader_epoch) in offsets.items():
+        where = TopicPartition(_text(topic, "a topic"), _number(partition, "a partition", 0, 2**31))
+        position = _number(offset, f"the offset of {where}", 0, 2**63)
+        epoch = _number(leader_epoch, f"the leader epoch of {where}", -1, 2**31)
+        checked[where] = OffsetAndMetadata(position, _text(metadata, f"the metadata of {where}"), epoch)
+    return checked
+
+
+def _checked_group(group: ConsumerGroupMetadata) -> ConsumerGroupMetadata:
+    group_id, generation, member_id, instance = group
+    return ConsumerGroupMetadata(
+        _text(group_id, "a group id"),
+        _number(generation, "a generation id", -1, 2**31),
+        _text(member_id, "a member id"),
+        None if instance is None else _text(instance, "a group instance id"),
+    )
+
+
+def _number(value: object, what: str, at_least: int, below: int) -> int:
+    number = whole_number(value, what)
+    if not at_least <= number < below:
+        raise ValueError(f"{what} must be from {at_least} to {below - 1}, not {number}")
+    return number
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str, not {value!r} of type {type(value).__name__}")
+    if len(value.encode("utf-8", "surrogatepass")) > 32_767 or any("\ud800" <= each <= "\udfff" for each in value):
+        raise ValueError(f"{what} must be valid text of at most 32,767 bytes in UTF-8")
+    return value

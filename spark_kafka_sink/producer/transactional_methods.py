@@ -58,6 +58,7 @@ class TransactionalMethods:
             group_metadata: the group and, so that a member that has lost its partitions is refused, the member.
 
         Raises:
+            TypeError, ValueError: a topic, number or text that no request can carry; nothing has changed.
             AbortableTransactionError: the group has moved on, or this user may not commit offsets of it.
         """
         self._calls().send_offsets(offsets, group_metadata)

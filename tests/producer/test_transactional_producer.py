@@ -29,6 +29,7 @@ from spark_kafka_sink.producer.sender.transaction_manager import MAX_EPOCH
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.harness import tp
 
@@ -100,7 +101,7 @@ def test_rows_are_seen_when_their_transaction_is_committed_and_not_before(broker
 
 def test_the_time_that_callers_spend_in_each_call_is_counted(producer: KafkaProducer) -> None:
     with producer.transaction():
-        producer.send_offsets_to_transaction({tp("orders", 0): OffsetAndMetadata(1)}, GROUP)
+        producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(1)}, GROUP)
     producer.begin_transaction()
     producer.abort_transaction()
     metrics = producer.metrics()
@@ -210,6 +211,34 @@ def test_offsets_take_effect_with_the_commit(broker: FakeBroker, producer: Kafka
     settle_markers(broker)
     found = broker.offsets.committed("readers")[tp(1)]
     assert (found.offset, found.metadata) == (7, "note")
+
+
+@pytest.mark.parametrize(
+    ("where", "offset", "group", "told"),
+    [
+        (TopicPartition("orders", "0"), OffsetAndMetadata(1), GROUP, "a partition must be an int"),  # type: ignore[arg-type]
+        (TopicPartition("orders", -1), OffsetAndMetadata(1), GROUP, "a partition must be from 0 to"),
+        (TopicPartition(0, 0), OffsetAndMetadata(1), GROUP, "a topic must be a str, not 0"),  # type: ignore[arg-type]
+        (tp(0), OffsetAndMetadata(-1), GROUP, "the offset of orders-0 must be from 0 to"),
+        (tp(0), OffsetAndMetadata(1.5), GROUP, "the offset of orders-0 must be an int"),  # type: ignore[arg-type]
+        (tp(0), OffsetAndMetadata(1, None), GROUP, "the metadata of orders-0 must be a str"),  # type: ignore[arg-type]
+        (tp(0), OffsetAndMetadata(1, "\ud800"), GROUP, "the metadata of orders-0 must be valid text"),
+        (tp(0), OffsetAndMetadata(1, leader_epoch=2**31), GROUP, "the leader epoch of orders-0 must be from -1 to"),
+        (tp(0), OffsetAndMetadata(1), ConsumerGroupMetadata(None), "a group id must be a str"),  # type: ignore[arg-type]
+        (tp(0), OffsetAndMetadata(1), ConsumerGroupMetadata("g", 2**31), "a generation id must be from -1 to"),
+    ],
+)
+def test_offsets_that_no_request_can_carry_are_refused_and_the_transaction_goes_on(
+    broker: FakeBroker, producer: KafkaProducer, where: Any, offset: Any, group: Any, told: str
+) -> None:
+    """The Sender's thread could not encode them, tried again for ever, and close() waited in vain."""
+    producer.begin_transaction()
+    with pytest.raises((TypeError, ValueError), match=told):
+        producer.send_offsets_to_transaction({where: offset}, group)
+    write(producer, b"a")
+    producer.commit_transaction()
+    settle_markers(broker)
+    assert broker.committed_values("single") == [b"a"]
 
 
 def test_offsets_of_an_aborted_transaction_never_take_effect(broker: FakeBroker, producer: KafkaProducer) -> None:
