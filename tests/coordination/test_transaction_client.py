@@ -368,7 +368,7 @@ def test_fencing_gives_up_in_time(cluster: Cluster) -> None:
     writer = Writer(broker, "P")
     writer.write(b"x")
     with client_of(broker) as client, pytest.raises(KafkaTimeoutError, match=r"InitProducerId of transactional id P .*\(51\)"):
-        client.fence(["P"], 300)
+        client.fence(["P"], 2_000)
     assert state_of(broker, "P") is State.PREPARE_ABORT
 
 
@@ -491,7 +491,7 @@ def test_ids_that_have_no_coordinator_are_not_taken_for_absent(cluster: Cluster)
     with client_of(broker) as client:
         broker.stop_node(2)
         with pytest.raises(KafkaTimeoutError, match=r"FindCoordinator of transactional id P-.*COORDINATOR_NOT_AVAILABLE"):
-            client.list_transactions("P-", timeout_ms=300)
+            client.list_transactions("P-", timeout_ms=2_000)
         broker.start_node(2)
         assert len(client.list_transactions("P-")) == 30
 
@@ -598,7 +598,7 @@ def test_offsets_that_stay_unstable_are_an_error_that_names_the_group(cluster: C
     broker = cluster()
     Writer(broker, "P").commit_offset("g", 7)
     with client_of(broker) as client, pytest.raises(KafkaTimeoutError, match=r"OffsetFetch of group g .*UNSTABLE_OFFSET_COMMIT"):
-        client.fetch_offsets({"g": [partition()]}, True, timeout_ms=300)
+        client.fetch_offsets({"g": [partition()]}, True, timeout_ms=2_000)
 
 
 def test_stable_offsets_need_a_broker_that_knows_them(cluster: Cluster) -> None:
