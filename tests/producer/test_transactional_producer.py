@@ -25,6 +25,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
+from spark_kafka_sink.producer.sender.coordinator_requests import CommitOffsets
 from spark_kafka_sink.producer.sender.transaction_manager import MAX_EPOCH
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -239,6 +240,23 @@ def test_offsets_that_no_request_can_carry_are_refused_and_the_transaction_goes_
     producer.commit_transaction()
     settle_markers(broker)
     assert broker.committed_values("single") == [b"a"]
+
+
+@pytest.mark.parametrize("step", ["message", "succeed"])
+def test_a_defect_in_a_coordinators_request_ends_the_producer_and_its_caller_hears_of_it(
+    producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Before its answer it was in flight for ever, after it forgotten: the caller waited for max.block.ms, close() as long."""
+
+    def defect(*_: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    producer.begin_transaction()
+    monkeypatch.setattr(CommitOffsets, step, defect)
+    with pytest.raises(KafkaError, match="CommitOffsets.*ZeroDivisionError.*a defect"):
+        producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(1)}, GROUP)
+    with pytest.raises(FatalProducerError, match="a defect"):
+        producer.commit_transaction()
 
 
 def test_offsets_of_an_aborted_transaction_never_take_effect(broker: FakeBroker, producer: KafkaProducer) -> None:

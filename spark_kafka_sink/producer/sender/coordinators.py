@@ -135,7 +135,10 @@ class Coordinators:
                     continue
                 return self._client.poll_delay_ms(node, now_ms)
             heapq.heappop(self._queue)
-            self._send(request, node, now_ms)
+            try:
+                self._send(request, node, now_ms)
+            except Exception as error:  # noqa: BLE001 - logged and told in _broken
+                self._broken(request, error)
         return NEVER_MS
 
     def _node_for(self, request: CoordinatorRequest, now_ms: int) -> int | None:
@@ -190,7 +193,18 @@ class Coordinators:
             _tell(request, response.error)
             self._owner.become_fatal(response.error)
         else:
-            self._read(request, response)
+            try:
+                self._read(request, response)
+            except Exception as error:  # noqa: BLE001 - logged and told in _broken
+                self._broken(request, error)
+
+    def _broken(self, request: CoordinatorRequest, error: Exception) -> None:
+        """A defect of ours. What the coordinator knows is not known here: the caller is told, and the producer has ended."""
+        logger.exception("! %r: failed", request)
+        self._in_flight = None
+        told = KafkaError(f"{request!r} failed: {error!r}", condition="KAFKA_INTERNAL_ERROR")
+        _tell(request, told)
+        self._owner.become_fatal(told)
 
     def _read(self, request: CoordinatorRequest, response: ClientResponse) -> None:
         problem = next(request.errors(response.message, response.version), None)
