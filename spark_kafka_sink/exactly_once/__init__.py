@@ -1,0 +1,25 @@
+"""Exactly-once writes that are spread over many processes: one transaction per task, ended by the driver.
+
+Words
+    prefix          option transactionalIdPrefix; one query or job at a time uses it
+    owner           whose writes follow each other: a streaming query's id, txnAppId, or an id of one batch write
+    version         the number of a write within its owner: a stream's batch id, txnVersion, or 0
+    run             one life of the driver: a streaming query's run id, or an id of one batch write
+    attempt         one try of a task; two tries that run at the same time never share a transactional id
+    marker          a task's record, inside its transaction, that the rows of its partition are in Kafka
+    decision        the driver's record that a version is to be committed
+
+A task writes its rows and its marker into a transaction and leaves it open (task_attempt.py). The driver writes the decision,
+then commits the transactions of all tasks (version_commit.py). Whoever repeats the write later finds the decision and the
+markers, and does what is left to do. Markers and decisions are offsets of consumer groups (ledger.py): they need no topic of
+their own, and a marker is committed together with the rows or not at all.
+
+Files
+    names.py            transactional ids and groups, by prefix, owner, partition, run and attempt
+    fingerprint.py      the content of a partition in 64 bits, whatever the order of its rows
+    ledger.py           markers, decisions and records of aborted writes: their encoding, and how they are read and written
+    task_attempt.py     what a task does before and after its rows
+    version_commit.py   what the driver does: check, decide, commit, fence, abort
+
+Stands on `producer` and `coordination`; knows nothing of Spark.
+"""
