@@ -51,6 +51,10 @@ class Names:
     def transactional_id(self, task: TaskId) -> str:
         return f"{self.prefix}-{task.owner}-{task.partition}-{task.run}-{task.attempt}"
 
+    def of_partition(self, owner: str, partition: int) -> str:
+        """What the transactional ids of one Spark partition begin with."""
+        return f"{self.prefix}-{owner}-{partition}-"
+
     def parse(self, transactional_id: str) -> TaskId | None:
         """None for an id that is not of this prefix."""
         parts = transactional_id.rsplit("-", _PARTS_AFTER_PREFIX)

@@ -1,0 +1,264 @@
+"""Markers, decisions and records of aborted writes: what they say, and how they are read and written.
+
+Each is one offset of a consumer group without members (names.py), for partition 0 of the marker topic. The offset is the version,
+the metadata holds the rest:
+
+    marker      `rows=3 fingerprint=00c0ffee00c0ffee`
+    decision    `decided run=… tasks=2 partitions=2 rows=5 fingerprint=… entries=…`
+                state: decided, carried-out, taken-out
+    aborted     `aborted`
+
+`entries` are the tasks' transactions, packed and compressed. What is longer than an offset's metadata may be stands in the chunk
+groups of this run, written before the decision; `digest` ties the two together. The decision itself is one OffsetCommit, hence
+written whole or not at all.
+Law: what cannot be read is an error and never taken for nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import struct
+import zlib
+from base64 import b85decode, b85encode
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from spark_kafka_sink.coordination.offsets import CommittedOffset
+from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.errors import KafkaError, printable
+from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+METADATA_BYTES = 4_000  # below offset.metadata.max.bytes, whose default is 4,096
+CHUNKS_BY_VERSION = 2  # the chunks of two versions that follow each other lie in different groups
+
+
+class LedgerError(KafkaError):
+    """What was recorded in a group cannot be read: it is damaged, incomplete or of a later version of this package."""
+
+    condition = "KAFKA_EXACTLY_ONCE_RECORD_UNREADABLE"
+
+
+class Entry(NamedTuple):
+    """One task's transaction, as a decision lists it."""
+
+    partition: int
+    attempt: int
+    producer_id: int
+    producer_epoch: int
+    transaction_version: int
+    content: Content
+
+    def prepared(self, names: Names, owner: str, run: str) -> PreparedTransaction:
+        transactional_id = names.transactional_id(TaskId(owner, self.partition, run, self.attempt))
+        return PreparedTransaction(transactional_id, self.producer_id, self.producer_epoch, self.transaction_version)
+
+
+class Marker(NamedTuple):
+    version: int
+    content: Content
+
+
+class State(enum.Enum):
+    DECIDED = "decided"
+    CARRIED_OUT = "carried-out"
+    TAKEN_OUT = "taken-out"  # at least one transaction was gone: the next run writes what is missing
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """
+    Args:
+        version, run: of the write.
+        state: what has become of it.
+        tasks: Spark partitions of the write.
+        partitions: the most that any version of this owner has had, as far as it is known.
+        content: of the whole write, all partitions together.
+        entries: the transactions to be committed. Only while `state` is DECIDED.
+    """
+
+    version: int
+    run: str
+    state: State
+    tasks: int
+    partitions: int
+    content: Content
+    entries: tuple[Entry, ...] = ()
+
+    def reaches(self, version: int) -> bool:
+        """Whether that version is decided or carried out: its rows are not written again."""
+        return self.version > version or (self.version == version and self.state is not State.TAKEN_OUT)
+
+    def now(self, state: State) -> Decision:
+        return replace(self, state=state, entries=())
+
+
+class Ledger:
+    """One owner's records, as one process reads and writes them. Blocks as TransactionClient does, on the same thread.
+
+    Args:
+        marker_topic: an existing topic, which the offsets name. Reading and writing offsets takes READ on it.
+    """
+
+    def __init__(self, client: TransactionClient, names: Names, owner: str, marker_topic: str) -> None:
+        self._client = client
+        self._names = names
+        self._owner = owner
+        self.place = TopicPartition(marker_topic, 0)
+
+    # WHAT A TASK READS AND WRITES
+
+    def reached_or_aborted(self, writes: Collection[str]) -> tuple[Decision | None, bool]:
+        """The decision without its entries, and whether any of these writes was aborted."""
+        decision = self._names.decision_group(self._owner)
+        aborted = [self._names.aborted_group(write) for write in writes]
+        found = self._read([decision, *aborted])
+        record = found.get(decision)
+        return (None if record is None else _decision(record, decision)[0]), any(group in found for group in aborted)
+
+    def markers(self, partitions: Iterable[int]) -> dict[int, Marker]:
+        """By Spark partition; one without a marker is left out. Markers of open transactions are not seen."""
+        groups = {self._names.marker_group(self._owner, partition): partition for partition in partitions}
+        return {groups[group]: Marker(each.offset, _content(each.metadata, group)) for group, each in self._read(groups).items()}
+
+    def marker_group(self, partition: int) -> str:
+        return self._names.marker_group(self._owner, partition)
+
+    # WHAT THE DRIVER READS AND WRITES
+
+    def decision(self) -> Decision | None:
+        """With its entries. Raises LedgerError if they are incomplete."""
+        group = self._names.decision_group(self._owner)
+        record = self._read([group]).get(group)
+        if record is None:
+            return None
+        decision, values = _decision(record, group)
+        if decision.state is not State.DECIDED:
+            return decision
+        return replace(decision, entries=self._entries(decision, values, group))
+
+    def write_decision(self, decision: Decision) -> None:
+        """Raises KafkaError; after a time-out the decision may be written all the same."""
+        packed = _packed(decision.entries)
+        text = _decision_text(decision)
+        if len(text) + len(packed) <= METADATA_BYTES - 50:
+            self._write(self._names.decision_group(self._owner), decision.version, f"{text} entries={packed}")
+            return
+        chunks = [packed[start : start + METADATA_BYTES] for start in range(0, len(packed), METADATA_BYTES)]
+        for group, chunk in zip(self._chunk_groups(decision, len(chunks)), chunks, strict=True):
+            self._write(group, decision.version, chunk)
+        where = f"chunks={len(chunks)} digest={_digest(packed)}"
+        self._write(self._names.decision_group(self._owner), decision.version, f"{text} {where}")
+
+    def record_abort(self, write: str) -> None:
+        self._write(self._names.aborted_group(write), 0, "aborted")
+
+    # GROUPS
+
+    def _read(self, groups: Iterable[str]) -> dict[str, CommittedOffset]:
+        found = self._client.fetch_offsets({group: [self.place] for group in groups}, require_stable=False)
+        return {group: offsets[self.place] for group, offsets in found.items() if self.place in offsets}
+
+    def _write(self, group: str, version: int, metadata: str) -> None:
+        self._client.commit_offsets(group, {self.place: (version, metadata)})
+
+    def _chunk_groups(self, decision: Decision, chunks: int) -> list[str]:
+        turn = decision.version % CHUNKS_BY_VERSION
+        numbers = range(turn, turn + CHUNKS_BY_VERSION * chunks, CHUNKS_BY_VERSION)
+        return [self._names.chunk_group(self._owner, decision.run, number) for number in numbers]
+
+    def _entries(self, decision: Decision, values: Mapping[str, str], group: str) -> tuple[Entry, ...]:
+        packed = values.get("entries")
+        if packed is None:
+            groups = self._chunk_groups(decision, int(values.get("chunks", 0)))
+            found = self._read(groups)
+            packed = "".join(found[each].metadata for each in groups if each in found)
+            if _digest(packed) != values.get("digest"):
+                raise LedgerError(
+                    f"the decision of version {decision.version} in group {printable(group)} lists transactions in"
+                    f" {len(groups)} other"
+                    " groups, and these do not hold them any more"
+                )
+        return _unpacked(packed, group)
+
+
+# ENCODING
+
+
+def marker_text(content: Content) -> str:
+    """The metadata of a marker."""
+    return f"rows={content.rows} fingerprint={content.fingerprint:016x}"
+
+
+def _decision_text(decision: Decision) -> str:
+    content = marker_text(decision.content)
+    return f"{decision.state.value} run={decision.run} tasks={decision.tasks} partitions={decision.partitions} {content}"
+
+
+def _values(metadata: str) -> dict[str, str]:
+    return {name: value for name, _, value in (word.partition("=") for word in metadata.split())}
+
+
+def _content(metadata: str, group: str) -> Content:
+    values = _values(metadata)
+    try:
+        return Content(int(values["rows"]), int(values["fingerprint"], 16))
+    except (KeyError, ValueError):
+        raise _unreadable(metadata, group) from None
+
+
+def _decision(record: CommittedOffset, group: str) -> tuple[Decision, dict[str, str]]:
+    """Without its entries; with the words that lead to them."""
+    state, _, rest = record.metadata.partition(" ")
+    values = _values(rest)
+    content = _content(rest, group)
+    try:
+        decision = Decision(record.offset, values["run"], State(state), int(values["tasks"]), int(values["partitions"]), content)
+    except (KeyError, ValueError):
+        raise _unreadable(record.metadata, group) from None
+    return decision, values
+
+
+def _unreadable(metadata: str, group: str) -> LedgerError:
+    return LedgerError(
+        f"the offset of group {printable(group)} has metadata that cannot be read: {printable(metadata)!r}. Another program"
+        " uses the"
+        " group, or a later version of pykafka-sink has written it: choose another transactionalIdPrefix, or use that version"
+    )
+
+
+_COLUMNS = "IIqhBQQ"  # one array for each field of an entry: columns compress better than rows
+
+
+def _packed(entries: Sequence[Entry]) -> str:
+    rows = [(*entry[:-1], *entry.content) for entry in entries]
+    columns = zip(*rows, strict=True)
+    arrays = [struct.pack(f"<{len(rows)}{code}", *column) for code, column in zip(_COLUMNS, columns, strict=False)]
+    return b85encode(struct.pack("<I", len(rows)) + zlib.compress(b"".join(arrays), 9)).decode()
+
+
+def _unpacked(text: str, group: str) -> tuple[Entry, ...]:
+    try:
+        data = b85decode(text)
+        (rows,) = struct.unpack_from("<I", data)
+        arrays = zlib.decompress(data[4:])
+        columns = []
+        start = 0
+        for code in _COLUMNS:
+            layout = f"<{rows}{code}"
+            columns.append(struct.unpack_from(layout, arrays, start))
+            start += struct.calcsize(layout)
+    except (ValueError, struct.error, zlib.error):
+        raise _unreadable(text, group) from None
+    return tuple(
+        Entry(partition, attempt, producer_id, epoch, version, Content(count, fingerprint))
+        for partition, attempt, producer_id, epoch, version, count, fingerprint in zip(*columns, strict=True)
+    )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,282 @@
+"""What the driver does once all tasks have reported: check, decide, commit the tasks' transactions; or give the write up.
+
+    commit()   a  read the decision again; one of this version is carried out instead of making another
+               b  a task that found a decision which is gone: fail
+               c  fence every id under the prefix that is not in the reports
+               d  read the markers of all partitions: one with this version that its task has not seen means other rows
+               e  are all transactions of the reports still open? Otherwise fail, before anything is visible
+               f  write the decision
+               g  commit each transaction
+               h  note in the decision what has become of it; fence those who came too late
+    abort()       record that the write is aborted, then fence what is not decided
+
+A driver decides only after it has ended every transaction of others and found that none of them was committed. Whoever registers
+a transactional id later meets the decision, or is fenced. So at most one decision of a version is carried out, by whomever.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.coordination.transactions import End, TransactionState
+from spark_kafka_sink.errors import AuthorizationError, KafkaError, UnsupportedVersionError, printable_list
+from spark_kafka_sink.exactly_once.content import total
+from spark_kafka_sink.exactly_once.ledger import Decision, Entry, Ledger, State
+from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.exactly_once.unfinished import Found, guessed, listed, put_to_rest
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, Result, TaskReport
+
+logger = logging.getLogger(__name__)
+
+
+class How(enum.Enum):
+    """How a version came to be committed."""
+
+    COMMITTED = "committed"
+    ROLLED_FORWARD = "an earlier run had decided on it; its transactions were committed now"
+    FOUND = "it had been committed before; nothing was written"
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """
+    Args:
+        how: see there.
+        skipped: Spark partitions whose rows an earlier run had written; for COMMITTED only.
+        fenced: transactional ids that others had left, and that were put to rest.
+    """
+
+    how: How
+    skipped: int = 0
+    fenced: int = 0
+
+
+class VersionCommit:
+    """One commit(), on the driver. Blocks for max.block.ms at most in each of its steps.
+
+    Args:
+        reports: of all tasks; at least one, and all of one run.
+        marker_topic: see Ledger.
+        timeout_hint: what to say of the transactions' time-out when some of them are gone.
+    """
+
+    def __init__(
+        self,
+        client: TransactionClient,
+        names: Names,
+        reports: Sequence[TaskReport],
+        marker_topic: str,
+        timeout_hint: str = "kafka.transaction.timeout.ms",
+    ) -> None:
+        self._client = client
+        self._names = names
+        self._reports = reports
+        self._write = reports[0].write
+        self._ledger = Ledger(client, names, self._write.owner, marker_topic)
+        self._timeout_hint = timeout_hint
+        self._reported = {each.task_id for each in reports if each.result in (Result.OPEN, Result.EMPTY)}
+        self._fenced = 0
+
+    def run(self) -> Committed:
+        """
+        Raises:
+            ReplayError: a part of the version is in Kafka with other rows. Nothing was committed by this call.
+            CommitFailedError: see its message; what is decided is carried out by the next run.
+            KafkaError: a request failed for good. The next run finds out what was decided.
+        """
+        self._check_runs()
+        version = self._write.version
+        decision = self._ledger.decision()
+        if decision is not None and decision.reaches(version):
+            how = How.FOUND
+            if decision.version == version and decision.state is State.DECIDED:
+                self._carry_out(decision)
+                how = How.ROLLED_FORWARD
+            self._fence_others(self._listed(decision), keep=())  # what this run wrote is not needed
+            self._compare(decision)
+            return Committed(how, fenced=self._fenced)
+        if any(each.result is Result.DECIDED for each in self._reports):
+            raise CommitFailedError(
+                f"a task found that version {version} was decided, and the decision is gone: group"
+                f" {self._names.decision_group(self._write.owner)} was reset or has expired. Nothing was committed; run the"
+                " write again"
+            )
+        decision = self._decide(decision)
+        self._carry_out(decision)
+        self._fence_others(self._listed(decision), keep=self._reported)
+        skipped = sum(each.result is Result.SKIPPED for each in self._reports)
+        return Committed(How.COMMITTED, skipped, self._fenced)
+
+    def _check_runs(self) -> None:
+        others = {each.write for each in self._reports} - {self._write}
+        if others:
+            raise CommitFailedError(
+                f"the tasks' reports are of different writes: {printable_list(map(str, [self._write, *others]))}. Nothing was"
+                " committed"
+            )
+
+    # c-f: DECIDE
+
+    def _decide(self, earlier: Decision | None) -> Decision:
+        found = self._listed(earlier)
+        self._fence_others(found, keep=self._reported)
+        used = [each.task.partition + 1 for each in found if each.task.owner == self._write.owner]
+        known = 0 if earlier is None else earlier.partitions
+        partitions = max(len(self._reports), known, *used)
+        self._check_markers(partitions)
+        entries = tuple(each.entry for each in self._reports if each.result is Result.OPEN)
+        self._check_open(entries)
+        decision = Decision(
+            version=self._write.version,
+            run=self._write.run,
+            state=State.DECIDED,
+            tasks=len(self._reports),
+            partitions=partitions,
+            content=total(each.content for each in self._reports),
+            entries=entries,
+        )
+        if entries:
+            self._ledger.write_decision(decision)
+        return decision
+
+    def _listed(self, decision: Decision | None) -> list[Found]:
+        found = listed(self._client, self._names, self._names.listed)
+        if found is not None:
+            return found
+        runs = [self._write.run, *(() if decision is None else (decision.run,))]
+        partitions = range(max(len(self._reports), 0 if decision is None else decision.partitions))
+        return [each for run in dict.fromkeys(runs) for each in guessed(self._write.owner, run, partitions)]
+
+    def _fence_others(self, found: Iterable[Found], keep: Collection[TaskId]) -> None:
+        """Other owners under the prefix are dead: it belongs to one query or job at a time."""
+        self._fenced += len(put_to_rest(self._client, self._names, found, lambda task: task not in keep))
+
+    def _check_markers(self, partitions: int) -> None:
+        skipped = {each.entry.partition for each in self._reports if each.result is Result.SKIPPED}
+        markers = self._ledger.markers(range(partitions))
+        reached = [partition for partition, marker in markers.items() if marker.version >= self._write.version]
+        unseen = [partition for partition in reached if partition not in skipped]
+        if unseen:
+            raise ReplayError(
+                f"version {self._write.version} is in Kafka already for the Spark partitions {printable_list(unseen)}, written"
+                " by an"
+                f" earlier run; this one has {len(self._reports)} partitions, and its tasks had not seen that. Nothing of this"
+                " run"
+                " is committed. Run the write again with as many partitions and the same rows in each"
+                " (spark.sql.shuffle.partitions,"
+                " repartition, the same input splits), or begin anew with another transactionalIdPrefix"
+            )
+
+    def _check_open(self, entries: Sequence[Entry]) -> None:
+        """So that a time-out is found out before anything is visible. The coordinator is asked, as it ends transactions."""
+        prepared = {entry.partition: entry.prepared(self._names, self._write.owner, self._write.run) for entry in entries}
+        try:
+            found = self._client.describe_transactions(each.transactional_id for each in prepared.values())
+        except (AuthorizationError, UnsupportedVersionError) as error:
+            logger.warning("! it cannot be checked whether the tasks' transactions are still open: %s", error)
+            return
+        gone = []
+        for partition, each in prepared.items():
+            state = found[each.transactional_id]
+            identity = (each.producer_id, each.producer_epoch)
+            if state is None or state.state != TransactionState.ONGOING or (state.producer_id, state.producer_epoch) != identity:
+                gone.append(partition)
+        if gone:
+            raise CommitFailedError(
+                f"the transactions of {len(gone)} of {len(entries)} tasks are not open any more (Spark partitions"
+                f" {printable_list(gone)}):"
+                f" {self._why_gone()}. Nothing is visible; the write can be run again"
+            )
+
+    def _why_gone(self) -> str:
+        return (
+            f"they outlasted their time-out ({self._timeout_hint}, at most the brokers' transaction.max.timeout.ms), or another"
+            " run"
+            " with the same transactionalIdPrefix has fenced them: a prefix is for one query or job at a time"
+        )
+
+    # g-h: CARRY OUT
+
+    def _carry_out(self, decision: Decision) -> None:
+        prepared = {entry: entry.prepared(self._names, self._write.owner, decision.run) for entry in decision.entries}
+        outcomes = self._client.end_transactions(list(prepared.values()), commit=True)
+        failed: list[tuple[Entry, KafkaError | None]] = []
+        gone: list[Entry] = []
+        for entry, each in prepared.items():
+            outcome = outcomes[each.transactional_id]
+            if outcome.end is End.NOT_OPEN:
+                gone.append(entry)
+            elif outcome.end is End.FAILED:
+                failed.append((entry, outcome.error))
+        if failed:
+            raise CommitFailedError(
+                f"{len(failed)} of {len(prepared)} transactions of version {decision.version} could not be committed, the first"
+                " with:"
+                f" {failed[0][1]}. The version is decided: readers see the others; the next run commits what is left. Run it"
+                " before"
+                f" {self._timeout_hint} has passed"
+            )
+        lost = self._not_in_kafka(decision, gone)
+        if lost:
+            self._ledger.write_decision(decision.now(State.TAKEN_OUT))
+            raise CommitFailedError(
+                f"{len(lost)} of {len(prepared)} transactions were gone when version {decision.version} was committed (Spark"
+                " partitions"
+                f" {printable_list(each.partition for each in lost)}): {self._why_gone()}. Readers see the rows of the other"
+                " partitions; the next"
+                " run of this version writes those that are missing, and nothing twice"
+            )
+        try:
+            self._ledger.write_decision(decision.now(State.CARRIED_OUT))
+        except KafkaError as error:
+            logger.warning("! version %d is committed, but that could not be recorded: %s", decision.version, error)
+
+    def _not_in_kafka(self, decision: Decision, gone: Collection[Entry]) -> list[Entry]:
+        """Those whose marker does not say that the same rows are in Kafka, by this transaction or another's."""
+        markers = self._ledger.markers(each.partition for each in gone) if gone else {}
+        return [each for each in gone if markers.get(each.partition) != (decision.version, each.content)]
+
+    def _compare(self, decision: Decision) -> None:
+        content = total(each.content for each in self._reports)
+        if decision.version > self._write.version:
+            logger.warning(
+                "! version %d was not written: version %d of the same owner has been committed",
+                self._write.version,
+                decision.version,
+            )
+        elif content != decision.content:
+            text = f"version {decision.version} is in Kafka with {decision.content}; this write of it has {content}"
+            if decision.run == self._write.run:
+                raise ReplayError(
+                    f"{text}. Both are of the same run: two writes of one micro-batch, as in foreachBatch, need a"
+                    " transactionalIdPrefix"
+                    " each. None of the rows of this write is in Kafka"
+                )
+            logger.warning("! %s. Its rows were not written", text)
+
+
+def abort(client: TransactionClient, names: Names, marker_topic: str, owner: str | None, write: str | None) -> int:
+    """Give a write up: none of its transactions can be committed from here on, unless its version is decided.
+
+    Args:
+        owner: of the write; None when no task has reported it.
+        write: what its tasks look for before they write; None when no task has reported it.
+
+    Returns:
+        How many transactional ids were fenced.
+    """
+    if write is not None:
+        Ledger(client, names, owner or "", marker_topic).record_abort(write)
+    found = listed(client, names, names.listed)
+    if found is None:
+        return 0
+    decided: set[TaskId] = set()
+    for each in dict.fromkeys(task.task.owner for task in found):
+        decision = Ledger(client, names, each, marker_topic).decision()
+        if decision is not None:
+            decided.update(TaskId(each, entry.partition, decision.run, entry.attempt) for entry in decision.entries)
+    return len(put_to_rest(client, names, found, lambda task: task not in decided))
