@@ -1,0 +1,296 @@
+"""What readers of committed records see, whatever dies: hand-driven tasks and drivers against the fake broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.exactly_once.version_commit import How
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, Result, WriteAbortedError
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from tests.exactly_once.driving import Run
+from tests.fakes.fake_broker import FakeBroker
+from tests.fakes.transaction_coordinator import State
+
+TOPIC = "t"
+Runs = Callable[..., Run]
+
+
+@pytest.fixture(params=[2, 1], ids=["TV2", "TV1"])
+def broker(request: pytest.FixtureRequest) -> Iterator[FakeBroker]:
+    with FakeBroker(nodes=2, topics={TOPIC: 1}) as broker:
+        broker.set_transaction_version(request.param)
+        yield broker
+
+
+@pytest.fixture
+def run(broker: FakeBroker) -> Iterator[Runs]:
+    """run("r1", owner=…): a life of the driver, which ends with the test."""
+    with ExitStack() as stack:
+        yield lambda name, **how: stack.enter_context(Run(broker.bootstrap_servers, TOPIC, name, **how))
+
+
+def visible(broker: FakeBroker) -> list[str]:
+    return sorted(value.decode() for value in broker.committed_values(TOPIC) if value is not None)
+
+
+def open_transactions(broker: FakeBroker) -> list[str]:
+    open_states = (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT)
+    return [name for name, each in broker.transactions.transactions.items() if each.state in open_states]
+
+
+def time_out(broker: FakeBroker, partition: int) -> None:
+    """The broker finds that the open transactions of a Spark partition are too old."""
+    for name, each in broker.transactions.transactions.items():
+        if name.split("-")[2] == str(partition):
+            each.start_ms = 0
+    assert broker.transactions.abort_timed_out()
+
+
+def test_rows_are_visible_once_the_version_is_committed_and_not_before(broker: FakeBroker, run: Runs) -> None:
+    first = run("r1")
+    reports = first.reports(0, ["a"], ["b"], [])
+    assert [each.result for each in reports] == [Result.OPEN, Result.OPEN, Result.EMPTY]
+    assert visible(broker) == []
+    assert first.commit(reports).how is How.COMMITTED
+    assert visible(broker) == ["a", "b"]
+    assert open_transactions(broker) == []
+
+
+def test_versions_of_a_run_follow_each_other_under_the_same_ids(broker: FakeBroker, run: Runs) -> None:
+    first = run("r1")
+    for version in range(4):
+        first.write_version(version, [f"{version}a"], [f"{version}b"])
+    assert visible(broker) == [f"{version}{row}" for version in range(4) for row in "ab"]
+    assert len(broker.transactions.transactions) == 2
+
+
+def test_what_a_dead_run_left_open_is_ended_and_its_rows_are_never_seen(broker: FakeBroker, run: Runs) -> None:
+    run("r1").reports(0, ["a"], ["b"])
+    assert run("r2").write_version(0, ["a"], ["b"]).how is How.COMMITTED
+    assert visible(broker) == ["a", "b"]
+    assert open_transactions(broker) == []
+
+
+def test_a_committed_version_is_found_and_not_written_again(broker: FakeBroker, run: Runs) -> None:
+    run("r1").write_version(0, ["a"], ["b"])
+    second = run("r2")
+    reports = second.reports(0, ["a"], ["b"])
+    assert {each.result for each in reports} == {Result.DECIDED}
+    assert second.commit(reports).how is How.FOUND
+    assert visible(broker) == ["a", "b"]
+    assert second.write_version(1, ["c"]).how is How.COMMITTED
+    assert visible(broker) == ["a", "b", "c"]
+
+
+def test_a_decided_version_is_carried_out_by_the_next_run(broker: FakeBroker, run: Runs) -> None:
+    first = run("r1")
+    reports = first.reports(0, ["a"], ["b"])
+    commit = first.committing(reports)
+    commit._decide(None)  # and the driver dies
+    second = run("r2")
+    again = second.reports(0, ["a"], ["b"])
+    assert {each.result for each in again} == {Result.DECIDED}
+    assert second.commit(again).how is How.ROLLED_FORWARD
+    assert visible(broker) == ["a", "b"]
+    assert open_transactions(broker) == []
+
+
+def test_a_driver_that_died_among_its_commits_is_followed_by_one_that_commits_the_others(broker: FakeBroker, run: Runs) -> None:
+    first = run("r1")
+    reports = first.reports(0, ["a"], ["b"])
+    decision = first.committing(reports)._decide(None)
+    first.client.end_transactions([decision.entries[0].prepared(first.names, "q", "r1")], commit=True)
+    assert visible(broker) == ["a"]
+    second = run("r2")
+    assert second.write_version(0, ["a"], ["b"]).how is How.ROLLED_FORWARD
+    assert visible(broker) == ["a", "b"]
+
+
+def test_a_transaction_that_timed_out_before_the_decision_fails_the_version_and_nothing_is_seen(
+    broker: FakeBroker, run: Runs
+) -> None:
+    first = run("r1")
+    reports = first.reports(0, ["a"], ["b"])
+    time_out(broker, partition=0)
+    with pytest.raises(CommitFailedError, match="not open any more .*transaction.timeout.ms.*Nothing is visible"):
+        first.commit(reports)
+    first.abort()
+    assert visible(broker) == []
+    assert open_transactions(broker) == []
+    assert run("r2").write_version(0, ["a"], ["b"]).how is How.COMMITTED
+    assert visible(broker) == ["a", "b"]
+
+
+def test_a_transaction_that_timed_out_after_the_decision_is_written_by_the_next_run(broker: FakeBroker, run: Runs) -> None:
+    first = run("r1")
+    reports = first.reports(0, ["a"], ["b"])
+    commit = first.committing(reports)
+    decision = commit._decide(None)
+    time_out(broker, partition=0)
+    with pytest.raises(CommitFailedError, match=r"1 of 2 transactions were gone .*\(Spark partitions 0\)"):
+        commit._carry_out(decision)
+    assert visible(broker) == ["b"]
+    second = run("r2")
+    reports = second.reports(0, ["a"], ["b"])
+    assert [each.result for each in reports] == [Result.OPEN, Result.SKIPPED]
+    assert second.commit(reports).how is How.COMMITTED
+    assert visible(broker) == ["a", "b"]
+
+
+def partly_committed(first: Run) -> None:
+    """Partition 1 is in Kafka, partition 0 was taken out."""
+    reports = [first.task(0, 0, "a").run(), first.task(0, 1, "b").run()]
+    commit = first.committing(reports)
+    decision = commit._decide(None)
+    first.client.fence([decision.entries[0].prepared(first.names, "q", "r1").transactional_id])
+    with pytest.raises(CommitFailedError):
+        commit._carry_out(decision)
+
+
+def test_a_replay_with_other_rows_is_refused_by_the_task_that_finds_its_partition_written(broker: FakeBroker, run: Runs) -> None:
+    partly_committed(run("r1"))
+    second = run("r2")
+    second.task(0, 0, "b").run()
+    task = second.task(0, 1, "a").begin().send()
+    with pytest.raises(ReplayError, match="partition 1 of version 0 is in Kafka with 1 rows"):
+        task.finish()
+    second.abort()
+    assert visible(broker) == ["b"]
+    assert open_transactions(broker) == []
+
+
+def test_a_replay_with_fewer_partitions_is_refused_by_the_driver(broker: FakeBroker, run: Runs) -> None:
+    partly_committed(run("r1"))
+    second = run("r2")
+    reports = second.reports(0, ["a", "b"])
+    with pytest.raises(ReplayError, match="for the Spark partitions 1, .*this one has 1 partitions"):
+        second.commit(reports)
+    second.abort()
+    assert visible(broker) == ["b"]
+    assert open_transactions(broker) == []
+
+
+def test_a_speculative_copy_leaves_its_twin_alone_and_the_loser_is_fenced(broker: FakeBroker, run: Runs) -> None:
+    first = run("r1")
+    slow = first.task(0, 0, "a").begin().send()
+    copy = first.task(0, 0, "a", attempt=1).begin().send()
+    report = slow.finish()
+    copy.finish()  # nobody takes its report
+    assert first.commit([report]).how is How.COMMITTED
+    assert visible(broker) == ["a"]
+    assert open_transactions(broker) == []
+
+
+def test_a_copy_that_comes_after_the_decision_writes_nothing(broker: FakeBroker, run: Runs) -> None:
+    first = run("r1")
+    report = first.task(0, 0, "a").run()
+    commit = first.committing([report])
+    decision = commit._decide(None)
+    late = first.task(0, 0, "a", attempt=1).run()
+    assert late.result is Result.DECIDED
+    commit._carry_out(decision)
+    assert visible(broker) == ["a"]
+
+
+def test_a_task_that_begins_after_abort_writes_nothing(broker: FakeBroker, run: Runs) -> None:
+    first = run("r1")
+    first.reports(0, ["a"])
+    first.abort()
+    with pytest.raises(WriteAbortedError):
+        first.task(0, 0, "a", attempt=1).begin()
+    assert visible(broker) == []
+    assert open_transactions(broker) == []
+
+
+def test_abort_leaves_a_decided_version_to_the_next_run(broker: FakeBroker, run: Runs) -> None:
+    first = run("r1")
+    first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
+    first.abort()
+    assert run("r2").write_version(0, ["a"], ["b"]).how is How.ROLLED_FORWARD
+    assert visible(broker) == ["a", "b"]
+
+
+def test_a_zombie_driver_whose_successor_is_done_finds_the_version_committed(broker: FakeBroker, run: Runs) -> None:
+    zombie = run("r1")
+    reports = zombie.reports(0, ["a"], ["b"])
+    run("r2").write_version(0, ["a"], ["b"])
+    assert zombie.commit(reports).how is How.FOUND
+    assert visible(broker) == ["a", "b"]
+    assert open_transactions(broker) == []
+
+
+def test_a_zombie_driver_that_decides_amid_its_successor_has_its_decision_carried_out(broker: FakeBroker, run: Runs) -> None:
+    zombie = run("r1")
+    reports = zombie.reports(0, ["a"])
+    second = run("r2")
+    task = second.task(0, 0, "a")
+    task.producer.init_transactions()
+    with pytest.raises(KafkaError):  # its own transaction or the other's: one of the two is fenced
+        zombie.commit(reports)
+        task.begin().send()
+        second.commit([task.finish()])
+        raise CommitFailedError("both have committed")
+    third = run("r3")
+    third.write_version(0, ["a"])
+    assert visible(broker) == ["a"]
+    assert open_transactions(broker) == []
+
+
+def test_what_another_owner_has_left_under_the_prefix_is_ended(broker: FakeBroker, run: Runs) -> None:
+    run("r1", owner="dead").reports(0, ["x"])
+    run("r2").write_version(0, ["a"])
+    assert visible(broker) == ["a"]
+    assert open_transactions(broker) == []
+
+
+def test_a_prefix_that_another_begins_with_is_left_alone(broker: FakeBroker, run: Runs) -> None:
+    other = run("r1", prefix="P-2")
+    reports = other.reports(0, ["x"])
+    run("r2", prefix="P").write_version(0, ["a"])
+    other.commit(reports)
+    assert visible(broker) == ["a", "x"]
+
+
+def test_two_writes_of_one_version_in_one_run_are_told_apart(broker: FakeBroker, run: Runs) -> None:
+    first = run("r1")
+    first.write_version(0, ["a"])
+    with pytest.raises(ReplayError, match="need a transactionalIdPrefix"):
+        first.write_version(0, ["another table"])
+    assert visible(broker) == ["a"]
+
+
+def test_a_decision_too_long_for_one_record_is_read_back_whole(broker: FakeBroker, run: Runs) -> None:
+    first = run("r1")
+    reports = [first.task(0, 0, "a").run()]
+    many = [*reports, *(_like(reports[0], partition) for partition in range(1, 1000))]
+    commit = first.committing(many)
+    commit._check_open = lambda entries: None  # type: ignore[method-assign]  # there are no such transactions
+    decided = commit._decide(None)
+    found = commit._ledger.decision()
+    assert found == decided
+    assert len(found.entries) == 1000
+
+
+def _like(report: object, partition: int) -> object:
+    import dataclasses
+
+    return dataclasses.replace(report, entry=report.entry._replace(partition=partition, producer_id=partition * 7))  # type: ignore
+
+
+def test_ids_at_rest_are_not_fenced_again(broker: FakeBroker, run: Runs) -> None:
+    run("r1").reports(0, ["a"], [], [])
+    second = run("r2")
+    assert second.write_version(0, ["a"], [], []).how is How.COMMITTED
+    assert second.write_version(1, ["b"], [], []).fenced == 0
+
+
+def test_an_answer_to_the_commit_that_got_lost_is_asked_for_again(broker: FakeBroker, run: Runs) -> None:
+    first = run("r1")
+    reports = first.reports(0, ["a"], ["b"])
+    broker.drop_next(ApiKey.END_TXN, after_append=True, times=2)
+    assert first.commit(reports).how is How.COMMITTED
+    assert visible(broker) == ["a", "b"]
