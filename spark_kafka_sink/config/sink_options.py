@@ -26,6 +26,9 @@ from spark_kafka_sink.config.producer_config import PRODUCER_KEYS, ProducerConfi
 from spark_kafka_sink.config.producer_rules import ACKS_ALL
 from spark_kafka_sink.config.topic_names import TOPIC_NAME_RULE, is_topic_name
 
+# What transactional ids are fenced with: tells those at rest from those of tasks, see exactly_once/unfinished.py.
+RESERVED_TIMEOUT_MS = 29_929
+MAX_IDENTIFIER_BYTES = 1_000
 AT_LEAST_ONCE = "at-least-once"
 EXACTLY_ONCE = "exactly-once"
 NO_GUARANTEE = "none"
@@ -54,12 +57,11 @@ def _topic(name: str) -> str:
     return name
 
 
-def _delivery_guarantee(name: str) -> str:
-    if name.lower() == EXACTLY_ONCE:
-        raise InvalidValueError(
-            f"not available in this version; use {AT_LEAST_ONCE}, and make readers expect duplicates after a retried task"
-        )
-    return name.lower()
+def _identifier(name: str) -> str:
+    """A part of transactional ids and of group names, which brokers keep."""
+    if len(name.encode("utf-8", "replace")) > MAX_IDENTIFIER_BYTES or not name.isprintable():
+        raise InvalidValueError(f"it must be printable text of at most {MAX_IDENTIFIER_BYTES} bytes in UTF-8")
+    return name
 
 
 # What may happen to a row that cannot be written.
@@ -79,11 +81,22 @@ class SinkOptions:
         doc="Topic of all rows; overrides a `topic` column.")
     delivery_guarantee: str = option(
         "deliveryGuarantee", STRING, default=AT_LEAST_ONCE, choices=(AT_LEAST_ONCE, NO_GUARANTEE, EXACTLY_ONCE), ignore_case=True,
-        convert=_delivery_guarantee,
+        convert=str.lower,
         doc="at-least-once: a task succeeds only when all in-sync replicas have acknowledged every row; none: kafka.acks "
-            "decides. exactly-once is not available in this version.")
+            "decides; exactly-once: each row is seen once by readers with isolation.level=read_committed, and a write that "
+            "fails is not seen at all.")
     transactional_id_prefix: str | None = option("transactionalIdPrefix", STRING, default=None, non_empty=True,
-        doc="Prefix of the transactional ids of deliveryGuarantee=exactly-once, which is not available in this version.")
+        convert=_identifier,
+        doc="Required by deliveryGuarantee=exactly-once: what its transactional ids and groups begin with. One query or job at a "
+            "time uses a prefix, as a new one aborts what an earlier one has left.")
+    txn_app_id: str | None = option("txnAppId", STRING, default=None, non_empty=True, convert=_identifier,
+        doc="exactly-once: name of a series of writes of df.write; each number in txnVersion is written once. In a stream and in "
+            "foreachBatch the query's id takes its place.")
+    txn_version: int | None = option("txnVersion", LONG, default=None, at_least=0,
+        doc="exactly-once: number of this write within txnAppId; a write with a number that was committed writes nothing.")
+    marker_topic: str | None = option("markerTopic", STRING, default=None, convert=_topic,
+        doc="exactly-once: existing topic that the committed offsets name by which a repeated write finds what is done; nothing "
+            "is written to it. Not set: the option topic. Required when the topics come from a column.")
     include_headers: bool = option("includeHeaders", BOOLEAN, default=False,
         doc="No effect: a `headers` column is always written. Accepted because Spark's own Kafka sink has this option.")
     include_timestamp: bool = option("includeTimestamp", BOOLEAN, default=False,
@@ -130,6 +143,7 @@ class SinkOptions:
         values: dict[str, Any] = read_all(rows_of(cls), own, problems)
         producer = ProducerConfig.check(producer_options, problems, defaults=BULK_DEFAULTS, prefix=PRODUCER_PREFIX)
         problems.extend(_guarantee_conflicts(values, own, producer))
+        problems.extend(_exactly_once_conflicts(values, own, producer))
         problems.extend(_dead_letter_conflicts(values, own))
         return cls(**values, producer=producer)
 
@@ -162,15 +176,16 @@ def _rejected_serializers(producer_options: dict[str, object]) -> Iterator[str]:
 
 
 def _rejected_transactions(producer_options: dict[str, object]) -> Iterator[str]:
-    """One transactional.id for all tasks would have them fence each other; the sink has no other ids yet."""
+    """One transactional.id for all tasks would have them fence each other."""
     if producer_options.pop("transactional.id", None) is not None:
-        yield f"{PRODUCER_PREFIX}transactional.id is for KafkaProducer: the sink writes without transactions; remove it"
+        yield (
+            f"{PRODUCER_PREFIX}transactional.id is for KafkaProducer, as all tasks would fence each other: write"
+            f" deliveryGuarantee={EXACTLY_ONCE} and transactionalIdPrefix, which gives each task an id of its own"
+        )
 
 
 def _guarantee_conflicts(values: dict[str, Any], own: Mapping[str, object], producer: ProducerConfig) -> Iterator[str]:
     """kafka.acks must allow an explicit deliveryGuarantee; without an explicit one, kafka.acks sets the guarantee."""
-    if values.get("transactional_id_prefix") is not None:
-        yield f"transactionalIdPrefix is for deliveryGuarantee={EXACTLY_ONCE}, which is not available in this version; remove it"
     if producer.acks == ACKS_ALL or values.get("delivery_guarantee", AT_LEAST_ONCE) != AT_LEAST_ONCE:
         return
     if "deliveryGuarantee" in own and "delivery_guarantee" in values:
@@ -183,6 +198,29 @@ def _guarantee_conflicts(values: dict[str, Any], own: Mapping[str, object], prod
             NO_GUARANTEE,
         )
         values["delivery_guarantee"] = NO_GUARANTEE
+
+
+_ONLY_EXACTLY_ONCE = ("transactionalIdPrefix", "txnAppId", "txnVersion", "markerTopic")
+
+
+def _exactly_once_conflicts(values: dict[str, Any], own: Mapping[str, object], producer: ProducerConfig) -> Iterator[str]:
+    if values.get("delivery_guarantee") != EXACTLY_ONCE:
+        named = [key for key in _ONLY_EXACTLY_ONCE if key in own]
+        if named and "delivery_guarantee" in values:
+            yield f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} for deliveryGuarantee={EXACTLY_ONCE}"
+        return
+    if "transactionalIdPrefix" not in own:
+        yield f"deliveryGuarantee={EXACTLY_ONCE} needs transactionalIdPrefix, a name of this query or job that stays the same"
+    if ("txnAppId" in own) != ("txnVersion" in own):
+        yield "txnAppId and txnVersion belong together: set both or neither"
+    if values.get("topic") is None and "topic" not in own and "markerTopic" not in own:
+        yield f"deliveryGuarantee={EXACTLY_ONCE} with a topic column needs markerTopic, an existing topic that offsets can name"
+    if producer.acks != ACKS_ALL:
+        yield f"deliveryGuarantee={EXACTLY_ONCE} needs kafka.acks=all, but kafka.acks={producer.acks}; remove one of the two"
+    if not producer.enable_idempotence:
+        yield f"deliveryGuarantee={EXACTLY_ONCE} needs kafka.enable.idempotence=true; remove one of the two"
+    if producer.transaction_timeout_ms == RESERVED_TIMEOUT_MS:
+        yield f"kafka.transaction.timeout.ms={RESERVED_TIMEOUT_MS} is reserved; choose another"
 
 
 def _dead_letter_conflicts(values: dict[str, Any], own: Mapping[str, object]) -> Iterator[str]:

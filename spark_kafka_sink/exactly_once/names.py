@@ -17,10 +17,6 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 _PARTS_AFTER_PREFIX = 4
-MAX_NAME_BYTES = 32_767  # of a string in Kafka's protocol
-# What follows the prefix at most: an owner, and four parts of bounded length.
-MAX_OWNER_BYTES = 1_000
-MAX_PREFIX_BYTES = 1_000
 
 
 class TaskId(NamedTuple):

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from spark_kafka_sink.config.sink_options import RESERVED_TIMEOUT_MS
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.coordination.transactions import TransactionState
 from spark_kafka_sink.errors import AuthorizationError, UnsupportedVersionError
@@ -18,8 +19,7 @@ from spark_kafka_sink.exactly_once.names import Names, TaskId
 
 logger = logging.getLogger(__name__)
 
-# No producer has this transaction.timeout.ms: config/sink_options.py refuses it. FenceProducer says why it is not smaller.
-FENCED_TIMEOUT_MS = 29_929
+FENCED_TIMEOUT_MS = RESERVED_TIMEOUT_MS  # no task has it; FenceProducer says why it is not smaller
 COMPLETE = frozenset((TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT))
 _GUESSED_ATTEMPTS = 4  # spark.task.maxFailures
 

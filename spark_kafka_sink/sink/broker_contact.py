@@ -50,14 +50,17 @@ class BrokerContact:
 
         Raises KafkaTimeoutError if none does.
         """
-        is_answered = self._file is None or not self._file.exists()
+        is_checked = False
         for batch in batches:
-            if not is_answered and batch.num_rows:
-                self._await_brokers(producer)
-                is_answered = True
+            if not is_checked and batch.num_rows:
+                self.check(producer)
+                is_checked = True
             yield batch
 
-    def _await_brokers(self, producer: KafkaProducer) -> None:
+    def check(self, producer: KafkaProducer) -> None:
+        """If an earlier task found no broker, one must answer soon. Raises KafkaTimeoutError if none does."""
+        if self._file is None or not self._file.exists():
+            return
         max_block_ms = ProducerConfig.from_mapping(self._options).max_block_ms
         try:
             producer.await_brokers(min(max_block_ms, SHORT_WAIT_MS + max_block_ms // 20))

@@ -38,6 +38,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_kafka_sink.config.dotted_names import load_callable
 from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.exactly_once.writes import TaskReport
 from spark_kafka_sink.producer.accumulator.delivery import OffsetRange
 
 logger = logging.getLogger(__name__)
@@ -122,6 +123,7 @@ class KafkaCommitMessage(WriterCommitMessage):
     counters: tuple[float, ...]
     skipped: int  # rows left out because of onRecordTooLarge or onInvalidRecord
     dead_lettered: int  # rows acknowledged in deadLetterTopic
+    exactly_once: TaskReport | None
     written: tuple[WrittenRange, ...]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -143,6 +145,23 @@ def merge_ranges(ranges: Sequence[WrittenRange]) -> tuple[WrittenRange, ...]:
     return tuple(merged[key] for key in sorted(merged))
 
 
+class VersionSummary(NamedTuple):
+    """What became of a version, for the commit's report.
+
+    Args:
+        owner: the streaming query's id without dashes, txnAppId, or an id of this write.
+        how: committed, rolled-forward or found, see How.
+        skipped_partitions: Spark partitions whose rows an earlier run had committed.
+        fenced: transactional ids that others had left, and that were put to rest.
+    """
+
+    owner: str
+    version: int
+    how: str
+    skipped_partitions: int
+    fenced: int
+
+
 @dataclass(frozen=True, slots=True)
 class CommitSummary:
     """The reports of all tasks of one write, added up."""
@@ -156,10 +175,11 @@ class CommitSummary:
     counters: Mapping[str, float]
     skipped: int
     dead_lettered: int
+    exactly_once: VersionSummary | None  # None: deliveryGuarantee is another
     written: tuple[WrittenRange, ...]
 
     @classmethod
-    def of(cls, messages: Sequence[KafkaCommitMessage]) -> CommitSummary:
+    def of(cls, messages: Sequence[KafkaCommitMessage], version: VersionSummary | None = None) -> CommitSummary:
         query_id, batch_id = next(((each.query_id, each.batch_id) for each in messages), (None, None))
         columns = zip(*(message.counters for message in messages), strict=True)
         return cls(
@@ -172,6 +192,7 @@ class CommitSummary:
             counters=merge_counters(columns),
             skipped=sum(message.skipped for message in messages),
             dead_lettered=sum(message.dead_lettered for message in messages),
+            exactly_once=version,
             written=merge_ranges([each for message in messages for each in message.written]),
         )
 
@@ -194,15 +215,12 @@ class CommitSummary:
             partition = {"first": each.first, "last": each.last, "rows": each.rows, "bytes": each.bytes}
             offsets.setdefault(each.topic, {})[str(each.partition)] = partition
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "written"}
+        values["exactly_once"] = None if self.exactly_once is None else self.exactly_once._asdict()
         return json.dumps({"committed_at_ms": committed_at_ms, **values, "offsets": offsets})
 
 
-def commit(messages: Sequence[KafkaCommitMessage | None], report_path: str | None, on_commit: str | None = None) -> CommitSummary:
-    """Runs on the driver when every task has succeeded. Logs one line, appends one to the report file, and calls `on_commit`.
-
-    If one of these fails, the error is only logged: the rows are in Kafka, and Spark would write them again.
-    Raises DeliveryError when a task's report is missing.
-    """
+def complete(messages: Sequence[KafkaCommitMessage | None]) -> list[KafkaCommitMessage]:
+    """The messages of all tasks. Raises DeliveryError when one is missing."""
     missing = sum(message is None for message in messages)
     if missing:
         error = DeliveryError(
@@ -213,9 +231,22 @@ def commit(messages: Sequence[KafkaCommitMessage | None], report_path: str | Non
         )
         logger.error("! %s", error)  # a continuous query runs on for a while, and this line is the only sign of the error
         raise error
+    return [message for message in messages if message is not None]
+
+
+def commit(
+    messages: Sequence[KafkaCommitMessage],
+    report_path: str | None,
+    on_commit: str | None = None,
+    version: VersionSummary | None = None,
+) -> CommitSummary:
+    """Runs on the driver when every task has succeeded. Logs one line, appends one to the report file, and calls `on_commit`.
+
+    If one of these fails, the error is only logged: the rows are in Kafka, and Spark would write them again.
+    """
     if SPARK_CAPTURES_LOGS in os.environ and logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)  # the user asked for the log of Spark's process, and cannot set its level
-    summary = CommitSummary.of([message for message in messages if message is not None])
+    summary = CommitSummary.of(messages, version)
     logger.log(logging.WARNING if summary.skipped or summary.dead_lettered else logging.INFO, "%s", summary.line())
     if report_path is not None:
         _append_report(report_path, summary)

@@ -59,7 +59,7 @@ class KafkaDataSource(DataSource):
                 " recommends overwrite too; that message is the same for all data sources.)"
             )
         freeze_loaded_modules()
-        plan, environment_problems = self._plan(schema, problems)
+        plan, environment_problems = self._plan(schema, problems, is_stream=False)
         if environment_problems:
             raise ConfigError(join_problems(environment_problems))
         return KafkaBatchWriter(plan)
@@ -73,8 +73,14 @@ class KafkaDataSource(DataSource):
         del overwrite
         freeze_loaded_modules()
         with stderr_log.without_warnings() if COMMITTING_PROCESS in sys.modules else contextlib.nullcontext():
-            plan, environment_problems = self._plan(schema, [])
+            plan, environment_problems = self._plan(schema, self._problems_of_stream(), is_stream=True)
         return KafkaStreamWriter(plan, tuple(environment_problems))
+
+    def _problems_of_stream(self) -> list[str]:
+        named = [name for name in ("txnAppId", "txnVersion") if name in self.options]
+        if not named:
+            return []
+        return [f"{' and '.join(named)}: only for df.write; a stream is known by its query's id and its batches' numbers"]
 
     def schema(self) -> NoReturn:
         """Spark calls this for a read, and for a table without columns."""
@@ -90,7 +96,7 @@ class KafkaDataSource(DataSource):
         del schema
         raise ConfigError(ONLY_WRITES)
 
-    def _plan(self, schema: StructType, problems: list[str]) -> tuple[WritePlan, list[str]]:
+    def _plan(self, schema: StructType, problems: list[str], *, is_stream: bool) -> tuple[WritePlan, list[str]]:
         """The plan of the write, and the problems of the driver's environment. Raises if there are any other problems.
 
         `problems`: those found already.
@@ -108,7 +114,7 @@ class KafkaDataSource(DataSource):
             raise SchemaError(join_problems(schema_problems))
         if schema_problems:
             raise ConfigError(join_problems([*environment_problems, *schema_problems]))
-        return WritePlan.of(mapping, options), environment_problems
+        return WritePlan.of(mapping, options, is_stream=is_stream), environment_problems
 
 
 def _environment_problems(options: SinkOptions) -> list[str]:

@@ -23,6 +23,7 @@ from spark_kafka_sink.sink.chunk import Chunk, error_naming_row
 from spark_kafka_sink.sink.refused_rows import Refusal, find_refused_rows
 from spark_kafka_sink.sink.row_fates import RowFates
 from spark_kafka_sink.sink.row_mapping import RowMapping
+from spark_kafka_sink.sink.row_rules import TOO_LARGE
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
@@ -34,13 +35,23 @@ class RefusedBeforeSending:
     """Args:
     producer: the task's.
     options: the producer's, for its limits.
+    takes_any_size: the producer takes larger rows than `options` say; those that are too large must be found here.
     """
 
-    def __init__(self, producer: KafkaProducer, mapping: RowMapping, options: Mapping[str, object], fates: RowFates) -> None:
+    def __init__(
+        self,
+        producer: KafkaProducer,
+        mapping: RowMapping,
+        options: Mapping[str, object],
+        fates: RowFates,
+        *,
+        takes_any_size: bool = False,
+    ) -> None:
         self._producer = producer
         self._mapping = mapping
         self._options = options
         self._fates = fates
+        self._takes_any_size = takes_any_size
         self._partition_counts: dict[str, int] = {}  # of topics that lacked a partition after max.block.ms
         self._unknown_topics: dict[str, str] = {}  # topic -> error text, for topics that did not exist after max.block.ms
 
@@ -67,6 +78,8 @@ class RefusedBeforeSending:
 
     def remove_rows_known_to_fail(self, chunk: Chunk) -> Chunk:
         """The rows whose topics and partitions are not known to be missing; the others have met their fate."""
+        if self._takes_any_size:
+            chunk = self._remove_large_rows(chunk)
         if not self._unknown_topics and not self._partition_counts:
             return chunk
         columns = self._mapping.unchecked_columns(chunk.table)
@@ -79,6 +92,10 @@ class RefusedBeforeSending:
             return chunk
         refusals = find_refused_rows(columns, self._size_limits(), self._partition_counts, self._unknown_topics)
         return self._remove(chunk, [each for each in refusals if each.condition in WAITED_FOR])
+
+    def _remove_large_rows(self, chunk: Chunk) -> Chunk:
+        refusals = find_refused_rows(self._mapping.unchecked_columns(chunk.table), self._size_limits(), {})
+        return self._remove(chunk, [each for each in refusals if each.condition in TOO_LARGE])
 
     def _remove(self, chunk: Chunk, refusals: Sequence[Refusal]) -> Chunk:
         if not refusals:

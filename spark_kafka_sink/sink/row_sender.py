@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from spark_kafka_sink.config.sink_options import DEAD_LETTER
 from spark_kafka_sink.errors import DeliveryError, KafkaError
 from spark_kafka_sink.sink.chunk import Chunk
 from spark_kafka_sink.sink.commit_protocol import WrittenRange, merge_ranges
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 
 MAX_PENDING = 256  # deliveries that each send() looks at; buffer.memory keeps them far fewer, unless batches are tiny
 MAX_RANGES = 10_000  # offset ranges before they are merged: each Arrow batch adds one per topic-partition
+NO_HOLES = (
+    ". With exactly-once a row that a broker refuses fails its task, whatever onInvalidRecord and onRecordTooLarge say: the"
+    " transaction cannot leave it out. Remove such rows before the write, or set kafka.max.request.size to the topic's limit"
+)
 KEPT_BYTES = 16 * 1024 * 1024  # of Arrow batches that are not acknowledged yet
 
 
@@ -52,6 +57,8 @@ class RowSender:
     rules: what the user chose for rows that cannot be written.
     make_larger_producer: DeadLetters' argument.
     throttle: for tests.
+    is_transactional: the producer's rows are one transaction, in which no refused row can be replaced by others: whatever a
+        broker refuses fails the task. The producer takes rows of any size, and `options` say which ones are too large.
     """
 
     def __init__(
@@ -62,14 +69,19 @@ class RowSender:
         rules: RowRules,
         make_larger_producer: Callable[[], KafkaProducer],
         throttle: Throttle | None = None,
+        *,
+        is_transactional: bool = False,
     ) -> None:
         self._producer = producer
         self._mapping = mapping
         self._rules = rules
+        self._is_transactional = is_transactional
         self._throttle = throttle or Throttle(rules.max_records_per_second, rules.max_bytes_per_second)
         topic = rules.dead_letter_topic
         self._fates = RowFates(rules, mapping, None if topic is None else DeadLetters(topic, producer, make_larger_producer))
-        self._refused = RefusedBeforeSending(producer, mapping, options, self._fates)
+        takes_any_size = is_transactional and rules.on_record_too_large == DEAD_LETTER
+        self._refused = RefusedBeforeSending(producer, mapping, options, self._fates, takes_any_size=takes_any_size)
+        self._no_delivery_may_fail = rules.all_rows_must_be_written or is_transactional
         self._pending: deque[_Sent] = deque()
         self._kept: deque[_Sent] = deque()  # those of _pending that keep their chunk; the first ones may be settled already
         self._kept_bytes = 0
@@ -148,6 +160,7 @@ class RowSender:
             try:
                 delivery = self._producer.send_columns(**self._mapping.columns(chunk.table))
             except KafkaError as error:  # the producer has queued none of these rows
+                self._raise_failure()  # the reason in a transaction; it names the row
                 chunk = self._refused.remove_refused_rows(chunk, error)
             else:
                 self._add_pending(_Sent(delivery, chunk, chunk.table.nbytes))
@@ -160,17 +173,27 @@ class RowSender:
         self._pending.append(sent)
         self._kept.append(sent)
         self._kept_bytes += sent.size
-        if self._rules.all_rows_must_be_written:
-            for each in self._pending:
-                if each.delivery.error is not None:
-                    raise error_of_delivery(each.delivery, each.delivery.error, each.chunk, self._mapping)
+        self._raise_failure()
         while self._pending and (self._pending[0].delivery.done() or len(self._pending) > MAX_PENDING):
             self._settle(self._pending.popleft())
         while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
-            if self._rules.all_rows_must_be_written:
+            if self._no_delivery_may_fail:
                 self._drop_chunk(self._kept.popleft())
             else:
                 self._settle(self._pending.popleft())  # its rows may have to be sent again, so they cannot be dropped
+
+    def _raise_failure(self) -> None:
+        """If a delivery that must not fail has failed."""
+        if self._no_delivery_may_fail:
+            for each in self._pending:
+                if each.delivery.error is not None:
+                    raise self._failure_of(each, each.delivery.error)
+
+    def _failure_of(self, sent: _Sent, error: KafkaError) -> KafkaError:
+        found = error_of_delivery(sent.delivery, error, sent.chunk, self._mapping)
+        if self._is_transactional and not self._fates.fails_task(found.condition):
+            found.message += NO_HOLES
+        return found
 
     def _settle(self, sent: _Sent) -> None:
         """Wait for a delivery and count its rows."""
@@ -178,8 +201,8 @@ class RowSender:
         try:
             delivery.result()
         except KafkaError as error:
-            if self._rules.all_rows_must_be_written:
-                raise error_of_delivery(delivery, delivery.error or error, sent.chunk, self._mapping) from None
+            if self._no_delivery_may_fail:
+                raise self._failure_of(sent, delivery.error or error) from None
         self.acknowledged += delivery.acknowledged
         self._written += [
             WrittenRange(topic, partition, part.first, part.last, part.rows, part.bytes)

@@ -15,7 +15,7 @@ import pickle
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,7 +23,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.config.option import join_problems
-from spark_kafka_sink.errors import ConfigError, KafkaError
+from spark_kafka_sink.config.sink_options import DEAD_LETTER
+from spark_kafka_sink.errors import ConfigError, KafkaError, RecordTooLargeError
 from spark_kafka_sink.sink import commit_protocol
 from spark_kafka_sink.sink.commit_protocol import COUNTERS, KafkaCommitMessage
 from spark_kafka_sink.sink.gathering import gather
@@ -34,6 +35,8 @@ from spark_kafka_sink.sink.write_plan import WritePlan
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
+    from spark_kafka_sink.sink.broker_contact import BrokerContact
+    from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan
     from spark_kafka_sink.sink.row_sender import RowSender
 
 stderr_log.add_handler_in_spark_worker()  # here, as every Spark worker that plans, writes or commits imports this module first
@@ -77,6 +80,8 @@ class _KafkaWriter:
         contact = BrokerContact.of_this_task(plan.producer_options)
         try:
             options = with_shipped_files(plan.producer_options)
+            if plan.exactly_once is not None:
+                return self._write_exactly_once(plan.exactly_once, options, contact, iterator, task)
             with PRODUCERS.lend(options, plan.producer_cache_timeout_ms) as producer:
                 sender = RowSender(
                     producer, plan.mapping, options, plan.rules, lambda: KafkaProducer(options_for_large_rows(options))
@@ -92,6 +97,56 @@ class _KafkaWriter:
             contact.failed(error)
             error.message = f"{error.message} ({task})"
             raise
+
+    def _write_exactly_once(
+        self,
+        exactly_once: ExactlyOncePlan,
+        options: dict[str, object],
+        contact: BrokerContact,
+        iterator: Iterator[pa.RecordBatch],
+        task: Task,
+    ) -> KafkaCommitMessage:
+        from spark_kafka_sink.sink.dead_letters import options_for_large_rows
+        from spark_kafka_sink.sink.exactly_once_task import open_task
+        from spark_kafka_sink.sink.row_sender import RowSender
+
+        plan = self.plan
+        larger = options_for_large_rows(options) if plan.rules.on_record_too_large == DEAD_LETTER else options
+        with open_task(exactly_once, task, plan.mapping, larger, contact) as transaction:
+            sender = RowSender(
+                transaction.producer, plan.mapping, options, plan.rules, _no_larger_producer, is_transactional=True
+            )
+            message = write_batches(transaction.rows(iterator), sender, transaction.producer, task)
+            return replace(message, exactly_once=transaction.finish())
+
+    # On the driver. Spark hands over what write() has returned.
+
+    def _commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        plan = self.plan
+        reports = commit_protocol.complete(messages)  # type: ignore[arg-type]
+        version = None
+        if plan.exactly_once is not None:
+            from spark_kafka_sink.sink.exactly_once_commit import commit_version
+
+            options = with_shipped_files(plan.producer_options)
+            version = commit_version(plan.exactly_once, options, [each.exactly_once for each in reports])
+        commit_protocol.commit(reports, plan.report_path, plan.on_commit, version)
+
+    def _abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        plan = self.plan
+        reports: list[KafkaCommitMessage | None] = messages  # type: ignore[assignment]
+        if plan.exactly_once is None:
+            commit_protocol.abort(reports)
+            return
+        from spark_kafka_sink.sink.exactly_once_commit import abort_version
+
+        options = with_shipped_files(plan.producer_options)
+        abort_version(plan.exactly_once, options, [None if each is None else each.exactly_once for each in reports])
+
+
+def _no_larger_producer() -> KafkaProducer:
+    """A second producer would write outside of the transaction."""
+    raise RecordTooLargeError("with the headers of a dead letter, the row is larger than any request may be")
 
 
 def write_batches(
@@ -132,6 +187,7 @@ def _commit_message(task: Task, sender: RowSender, producer: KafkaProducer, seco
         counters=tuple(round(metrics.get(name, 0), 3) for name in COUNTERS),
         skipped=sender.skipped,
         dead_lettered=sender.dead_lettered,
+        exactly_once=None,
         written=written,
     )
 
@@ -144,10 +200,10 @@ class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         freeze_loaded_modules()
-        commit_protocol.commit(messages, self.plan.report_path, self.plan.on_commit)  # type: ignore[arg-type]  # write()'s results
+        self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        commit_protocol.abort(messages)  # type: ignore[arg-type]
+        self._abort(messages)
 
 
 class PlanningError(ConfigError, pickle.PicklingError):
@@ -170,7 +226,7 @@ class KafkaStreamWriter(_KafkaWriter, DataSourceStreamArrowWriter):
         return self.__dict__
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002 - Spark's signature
-        commit_protocol.commit(messages, self.plan.report_path, self.plan.on_commit)  # type: ignore[arg-type]
+        self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002
-        commit_protocol.abort(messages)  # type: ignore[arg-type]
+        self._abort(messages)

@@ -1,0 +1,89 @@
+"""A task of an exactly-once write: which transaction its rows go to, and what it reports.
+
+The steps that matter for exactly-once are TaskAttempt's; this gives them a producer, a client and the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.exactly_once.fingerprint import Fingerprint
+from spark_kafka_sink.exactly_once.names import TaskId
+from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
+from spark_kafka_sink.exactly_once.writes import TaskReport
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.sink.broker_contact import BrokerContact
+from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan
+from spark_kafka_sink.sink.row_mapping import RowMapping
+from spark_kafka_sink.sink.task import Task
+
+MAX_TIMEOUT_SETTING = "transaction.max.timeout.ms"
+DEFAULT_MAX_TIMEOUT_MS = 900_000  # Kafka's
+ABORT_MS = 5_000  # for a failed task to abort its transaction; if it cannot, the driver does
+
+
+class ExactlyOnceTask:
+    """Args: see `open_task`, which makes it."""
+
+    def __init__(self, producer: KafkaProducer, attempt: TaskAttempt, mapping: RowMapping) -> None:
+        self.producer = producer
+        self._attempt = attempt
+        self._mapping = mapping
+        self._fingerprint = Fingerprint()
+
+    def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches to be written, after a look at each row. Reads all and hands on none when they are in Kafka already."""
+        writes = self._attempt.writes
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            self._fingerprint.add(self._mapping.unchecked_columns(pa.Table.from_batches([batch])))
+            if writes:
+                self._attempt.open()
+                yield batch
+
+    def finish(self) -> TaskReport:
+        """When every row is acknowledged. Raises as TaskAttempt.finish does."""
+        return self._attempt.finish(self._fingerprint.content)
+
+
+@contextmanager
+def open_task(
+    plan: ExactlyOncePlan,
+    task: Task,
+    mapping: RowMapping,
+    options: Mapping[str, object],
+    contact: BrokerContact,
+) -> Iterator[ExactlyOnceTask]:
+    """A task of this write, ready to write its rows. Blocks for some requests to brokers; raises as TaskAttempt.begin does.
+
+    Args:
+        options: the producer's.
+    """
+    write = plan.write_id(task)
+    names = plan.names
+    transactional_id = names.transactional_id(TaskId(write.owner, task.partition, write.run, task.attempt))
+    with TransactionClient(options) as client:
+        timeout_ms = ProducerConfig.from_mapping(options).transaction_timeout_ms if plan.has_timeout else _longest(client)
+        own = {**options, "transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
+        producer = KafkaProducer(own)
+        try:
+            contact.check(producer)
+            attempt = TaskAttempt(client, producer, names, write, task.partition, task.attempt, plan.marker_topic)
+            attempt.begin()
+            yield ExactlyOnceTask(producer, attempt, mapping)
+        except BaseException:
+            producer.close(timeout_ms=ABORT_MS)
+            raise
+        producer.close()  # everything is acknowledged; the transaction stays open
+
+
+def _longest(client: TransactionClient) -> int:
+    """The longest time-out that the brokers allow: a transaction is open from a task's first row until the driver commits."""
+    found = client.broker_config(MAX_TIMEOUT_SETTING)
+    return int(found) if found is not None and found.isdecimal() else DEFAULT_MAX_TIMEOUT_MS
