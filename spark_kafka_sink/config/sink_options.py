@@ -206,7 +206,7 @@ _ONLY_EXACTLY_ONCE = ("transactionalIdPrefix", "txnAppId", "txnVersion", "marker
 def _exactly_once_conflicts(values: dict[str, Any], own: Mapping[str, object], producer: ProducerConfig) -> Iterator[str]:
     if values.get("delivery_guarantee") != EXACTLY_ONCE:
         named = [key for key in _ONLY_EXACTLY_ONCE if key in own]
-        if named and "delivery_guarantee" in values:
+        if named and ("delivery_guarantee" in values or "deliveryGuarantee" not in own):
             yield f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} for deliveryGuarantee={EXACTLY_ONCE}"
         return
     if "transactionalIdPrefix" not in own:
@@ -217,7 +217,7 @@ def _exactly_once_conflicts(values: dict[str, Any], own: Mapping[str, object], p
         yield f"deliveryGuarantee={EXACTLY_ONCE} with a topic column needs markerTopic, an existing topic that offsets can name"
     if producer.acks != ACKS_ALL:
         yield f"deliveryGuarantee={EXACTLY_ONCE} needs kafka.acks=all, but kafka.acks={producer.acks}; remove one of the two"
-    if not producer.enable_idempotence:
+    elif not producer.enable_idempotence:
         yield f"deliveryGuarantee={EXACTLY_ONCE} needs kafka.enable.idempotence=true; remove one of the two"
     if producer.transaction_timeout_ms == RESERVED_TIMEOUT_MS:
         yield f"kafka.transaction.timeout.ms={RESERVED_TIMEOUT_MS} is reserved; choose another"

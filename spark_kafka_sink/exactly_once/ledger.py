@@ -29,8 +29,8 @@ from spark_kafka_sink.coordination.offsets import CommittedOffset
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.exactly_once.names import Names, TaskId
-from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.exactly_once.names import Names
+from spark_kafka_sink.exactly_once.writes import Entry
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 METADATA_BYTES = 4_000  # below offset.metadata.max.bytes, whose default is 4,096
@@ -41,21 +41,6 @@ class LedgerError(KafkaError):
     """What was recorded in a group cannot be read: it is damaged, incomplete or of a later version of this package."""
 
     condition = "KAFKA_EXACTLY_ONCE_RECORD_UNREADABLE"
-
-
-class Entry(NamedTuple):
-    """One task's transaction, as a decision lists it."""
-
-    partition: int
-    attempt: int
-    producer_id: int
-    producer_epoch: int
-    transaction_version: int
-    content: Content
-
-    def prepared(self, names: Names, owner: str, run: str) -> PreparedTransaction:
-        transactional_id = names.transactional_id(TaskId(owner, self.partition, run, self.attempt))
-        return PreparedTransaction(transactional_id, self.producer_id, self.producer_epoch, self.transaction_version)
 
 
 class Marker(NamedTuple):

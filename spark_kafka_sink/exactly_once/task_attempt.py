@@ -16,10 +16,10 @@ from typing import Protocol
 
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.exactly_once.ledger import Entry, Ledger, Marker, marker_text
+from spark_kafka_sink.exactly_once.ledger import Ledger, Marker, marker_text
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.unfinished import guessed, listed, put_to_rest
-from spark_kafka_sink.exactly_once.writes import ReplayError, Result, TaskReport, WriteAbortedError, WriteId
+from spark_kafka_sink.exactly_once.writes import Entry, ReplayError, Result, TaskReport, WriteAbortedError, WriteId
 from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition

@@ -25,10 +25,10 @@ from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.coordination.transactions import End, TransactionState
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, UnsupportedVersionError, printable_list
 from spark_kafka_sink.exactly_once.content import total
-from spark_kafka_sink.exactly_once.ledger import Decision, Entry, Ledger, State
+from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, State
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.unfinished import Found, guessed, listed, put_to_rest
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, Result, TaskReport
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, Entry, ReplayError, Result, TaskReport
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.exactly_once.ledger import Entry
-from spark_kafka_sink.exactly_once.names import TaskId
+from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 
 
 class WriteId(NamedTuple):
@@ -25,6 +25,21 @@ class WriteId(NamedTuple):
     version: int
     run: str
     write: str
+
+
+class Entry(NamedTuple):
+    """One task's transaction, as a decision lists it."""
+
+    partition: int
+    attempt: int
+    producer_id: int
+    producer_epoch: int
+    transaction_version: int
+    content: Content
+
+    def prepared(self, names: Names, owner: str, run: str) -> PreparedTransaction:
+        transactional_id = names.transactional_id(TaskId(owner, self.partition, run, self.attempt))
+        return PreparedTransaction(transactional_id, self.producer_id, self.producer_epoch, self.transaction_version)
 
 
 class Result(enum.Enum):

@@ -123,17 +123,19 @@ class KafkaCommitMessage(WriterCommitMessage):
     counters: tuple[float, ...]
     skipped: int  # rows left out because of onRecordTooLarge or onInvalidRecord
     dead_lettered: int  # rows acknowledged in deadLetterTopic
-    exactly_once: TaskReport | None
     written: tuple[WrittenRange, ...]
+    exactly_once: TaskReport | None = None  # the task's transaction, left open; its rows are not visible before the commit
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle values by position, as plain tuples: a driver may receive thousands of messages with hundreds of ranges."""
-        values = [getattr(self, each.name) for each in fields(self)]
-        return _rebuild, (values[:-1], [tuple(written) for written in self.written])
+        values = [getattr(self, each.name) for each in fields(self)[:-2]]
+        return _rebuild, (values, [tuple(written) for written in self.written], self.exactly_once)
 
 
-def _rebuild(values: list[Any], written: list[tuple[str, int, int, int, int, int]]) -> KafkaCommitMessage:
-    return KafkaCommitMessage(*[*values, tuple(map(WrittenRange._make, written))])
+def _rebuild(
+    values: list[Any], written: list[tuple[str, int, int, int, int, int]], exactly_once: TaskReport | None
+) -> KafkaCommitMessage:
+    return KafkaCommitMessage(*[*values, tuple(map(WrittenRange._make, written)), exactly_once])
 
 
 def merge_ranges(ranges: Sequence[WrittenRange]) -> tuple[WrittenRange, ...]:
@@ -175,8 +177,8 @@ class CommitSummary:
     counters: Mapping[str, float]
     skipped: int
     dead_lettered: int
-    exactly_once: VersionSummary | None  # None: deliveryGuarantee is another
     written: tuple[WrittenRange, ...]
+    exactly_once: VersionSummary | None = None  # None: deliveryGuarantee is another
 
     @classmethod
     def of(cls, messages: Sequence[KafkaCommitMessage], version: VersionSummary | None = None) -> CommitSummary:
@@ -192,8 +194,8 @@ class CommitSummary:
             counters=merge_counters(columns),
             skipped=sum(message.skipped for message in messages),
             dead_lettered=sum(message.dead_lettered for message in messages),
-            exactly_once=version,
             written=merge_ranges([each for message in messages for each in message.written]),
+            exactly_once=version,
         )
 
     def line(self) -> str:
@@ -235,7 +237,7 @@ def complete(messages: Sequence[KafkaCommitMessage | None]) -> list[KafkaCommitM
 
 
 def commit(
-    messages: Sequence[KafkaCommitMessage],
+    messages: Sequence[KafkaCommitMessage | None],
     report_path: str | None,
     on_commit: str | None = None,
     version: VersionSummary | None = None,
@@ -243,10 +245,12 @@ def commit(
     """Runs on the driver when every task has succeeded. Logs one line, appends one to the report file, and calls `on_commit`.
 
     If one of these fails, the error is only logged: the rows are in Kafka, and Spark would write them again.
+    Raises DeliveryError when a task's report is missing.
     """
+    reports = complete(messages)
     if SPARK_CAPTURES_LOGS in os.environ and logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)  # the user asked for the log of Spark's process, and cannot set its level
-    summary = CommitSummary.of(messages, version)
+    summary = CommitSummary.of(reports, version)
     logger.log(logging.WARNING if summary.skipped or summary.dead_lettered else logging.INFO, "%s", summary.line())
     if report_path is not None:
         _append_report(report_path, summary)

@@ -187,7 +187,6 @@ def _commit_message(task: Task, sender: RowSender, producer: KafkaProducer, seco
         counters=tuple(round(metrics.get(name, 0), 3) for name in COUNTERS),
         skipped=sender.skipped,
         dead_lettered=sender.dead_lettered,
-        exactly_once=None,
         written=written,
     )
 

@@ -186,23 +186,49 @@ def test_no_guarantee_takes_any_acks_in_silence(caplog: pytest.LogCaptureFixture
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_exactly_once_is_refused_as_not_available() -> None:
-    _, problems = check(deliveryGuarantee="exactly-once", transactionalIdPrefix="p")
-    assert len(problems) == 2
-    assert all("not available in this version" in each for each in problems)
+ONCE = {"deliveryGuarantee": "Exactly-Once", "transactionalIdPrefix": "p", "topic": "t"}
+
+
+def test_exactly_once_takes_a_prefix_and_a_topic() -> None:
+    options, problems = check(**ONCE)
+    assert problems == []
+    assert (options.delivery_guarantee, options.transactional_id_prefix) == ("exactly-once", "p")
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"transactionalIdPrefix": None}, "needs transactionalIdPrefix"),
+        ({"transactionalIdPrefix": "p" * 1001}, "at most 1000 bytes"),
+        ({"transactionalIdPrefix": "a\nb"}, "printable"),
+        ({"topic": None}, "needs markerTopic"),
+        ({"topic": None, "markerTopic": "a b"}, "markerTopic"),
+        ({"txnAppId": "a"}, "txnAppId and txnVersion belong together"),
+        ({"txnVersion": "1"}, "txnAppId and txnVersion belong together"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion"),
+        ({"kafka__acks": "1"}, "needs kafka.acks=all"),
+        ({"kafka__enable__idempotence": "false"}, "needs kafka.enable.idempotence=true"),
+        ({"kafka__transaction__timeout__ms": "29929"}, "is reserved"),
+    ],
+)
+def test_what_exactly_once_cannot_do_with_is_one_problem(changed: dict[str, str | None], problem: str) -> None:
+    _, problems = check(**{name: value for name, value in (ONCE | changed).items() if value is not None})
+    assert len(problems) == 1
+    assert problem in problems[0]
 
 
 def test_one_transactional_id_for_all_tasks_is_refused() -> None:
     """They would fence each other."""
     _, problems = check(kafka__transactional__id="t")
-    assert problems == ["kafka.transactional.id is for KafkaProducer: the sink writes without transactions; remove it"]
+    assert len(problems) == 1
+    assert "all tasks would fence each other" in problems[0]
+    assert "transactionalIdPrefix" in problems[0]
 
 
-def test_a_transactional_id_prefix_without_exactly_once_is_a_problem() -> None:
-    _, problems = check(transactionalIdPrefix="p")
-    assert problems == [
-        "transactionalIdPrefix is for deliveryGuarantee=exactly-once, which is not available in this version; remove it"
-    ]
+@pytest.mark.parametrize("guarantee", [{}, {"deliveryGuarantee": "at-least-once"}, {"deliveryGuarantee": "none"}])
+def test_options_of_exactly_once_are_refused_without_it(guarantee: dict[str, str]) -> None:
+    _, problems = check(transactionalIdPrefix="p", markerTopic="t", **guarantee)
+    assert problems == ["transactionalIdPrefix and markerTopic are for deliveryGuarantee=exactly-once"]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "ä", ".", "..", "x" * 250])

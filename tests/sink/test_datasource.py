@@ -70,18 +70,33 @@ def test_wrong_options_and_columns_come_in_one_error() -> None:
             bad, True
         )
     told = raised.value.message
-    assert told.startswith("8 things are wrong:")
+    assert told.startswith("9 things are wrong:")
     for part in (
         "Overwrite",
         "'topik'",
         "acks",
-        "exactly-once",
+        "needs transactionalIdPrefix",
+        "needs markerTopic",
         "bootstrap.servers",
         "'topic' attribute",
         "key attribute",
         "'value' not found",
     ):
         assert part in told
+
+
+def test_names_of_a_write_are_not_for_streams() -> None:
+    options = {
+        "kafka.bootstrap.servers": "h:1",
+        "topic": "t",
+        "deliveryGuarantee": "exactly-once",
+        "transactionalIdPrefix": "p",
+        "txnAppId": "a",
+        "txnVersion": "1",
+    }
+    with pytest.raises(ConfigError, match="txnAppId and txnVersion: only for df.write"):
+        KafkaDataSource(CaseInsensitiveDict(options)).streamWriter(schema(), False)
+    assert KafkaDataSource(CaseInsensitiveDict(options)).writer(schema(), False).plan.exactly_once is not None
 
 
 def test_wrong_columns_alone_are_a_schema_error() -> None:
