@@ -95,8 +95,8 @@ def test_names_of_a_write_are_not_for_streams() -> None:
         "txnVersion": "1",
     }
     with pytest.raises(ConfigError, match="txnAppId and txnVersion: only for df.write"):
-        KafkaDataSource(CaseInsensitiveDict(options)).streamWriter(schema(), False)
-    assert KafkaDataSource(CaseInsensitiveDict(options)).writer(schema(), False).plan.exactly_once is not None
+        KafkaDataSource(CaseInsensitiveDict(options)).streamWriter(schema(value="string"), False)
+    assert KafkaDataSource(CaseInsensitiveDict(options)).writer(schema(value="string"), False).plan.exactly_once is not None
 
 
 def test_wrong_columns_alone_are_a_schema_error() -> None:
