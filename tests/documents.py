@@ -32,10 +32,18 @@ def options() -> str:
 
 
 def failures() -> str:
-    """The table in the docstring of commit_protocol.py. Read from the file, because importing it needs Spark."""
+    return _table_of_crashes("failure  ")
+
+
+def crash_points() -> str:
+    return _table_of_crashes("crash point  ")
+
+
+def _table_of_crashes(first_words: str) -> str:
+    """A table in the docstring of commit_protocol.py. Read from the file, because importing it needs Spark."""
     source = (ROOT / "spark_kafka_sink" / "sink" / "commit_protocol.py").read_text(encoding="utf-8")
     paragraphs = source.split('"""')[1].split("\n\n")
-    table = next(paragraph for paragraph in paragraphs if paragraph.lstrip().startswith("failure"))
+    table = next(paragraph for paragraph in paragraphs if paragraph.lstrip().startswith(first_words))
     return f"```text\n{textwrap.dedent(table)}\n```"
 
 
@@ -43,7 +51,7 @@ def speed() -> str:
     return comparison.markdown_table(comparison.recorded_runs())
 
 
-PARTS = {"options": options, "failures": failures, "metrics": markdown_tables, "speed": speed}
+PARTS = {"options": options, "failures": failures, "crash-points": crash_points, "metrics": markdown_tables, "speed": speed}
 
 
 def _marked(name: str) -> re.Pattern[str]:
