@@ -77,7 +77,7 @@ def test_the_python_blocks_of_each_page_run_as_one_program(
                 query.stop()
         orders, stream = (read_topic(topic, bootstrap_servers=cluster.bootstrap_servers) for topic in ("orders", "events"))
     values = [record.value for record in orders]
-    assert values.count(b"first") == 2  # of README.md and migrating.md
+    assert values.count(b"first") == 3  # of README.md, migrating.md and exactly-once.md
     assert values.count(None) == 1  # of producer.md, a tombstone
     assert {b"1", b"2", b"a value", b"counted", b"message", b"without a key"} <= set(values)
     assert [(record.key, json.loads(record.value or b"")["level"]) for record in stream] == [(b"d1", 7)]
