@@ -69,6 +69,7 @@ class TransactionClient:
         checked = ProducerConfig.from_mapping(config)
         self._default_timeout_ms = checked.max_block_ms
         self._requests = requests or RequestClient(checked, clock=clock)
+        self._found_keepers: tuple[str | None, list[int] | None] = (None, None)  # by _keepers: for which ids, and what
 
     def __enter__(self) -> TransactionClient:
         return self
@@ -149,7 +150,7 @@ class TransactionClient:
         return dict(zip(ids, self._requests.ask_all(asks, self._within(timeout_ms)), strict=True))
 
     def list_transactions(
-        self, prefix: str, states: Collection[str] = (), *, timeout_ms: int | None = None
+        self, prefix: str, states: Collection[str] = (), *, probed: str | None = None, timeout_ms: int | None = None
     ) -> list[ListedTransaction]:
         """The transactional ids that begin with `prefix`, from every broker (ListTransactions, KIP-664; Kafka 3.0 and newer).
 
@@ -166,6 +167,8 @@ class TransactionClient:
         Args:
             prefix: "" for all.
             states: of TransactionState; empty for all of them.
+            probed: whose coordinators are compared: ids that begin with this; `prefix` if not given. The same for many
+                prefixes saves requests, as what a call has found last is what the next one compares with.
             timeout_ms: for all brokers together.
 
         Returns:
@@ -174,10 +177,12 @@ class TransactionClient:
         operation = ListTransactions(tuple(sorted(set(map(str, states)))))
         within_ms = self._within(timeout_ms)
         deadline_ms = self._requests.clock.now_ms() + within_ms
-        keepers = self._keepers(prefix, within_ms)
+        probed = prefix if probed is None else probed
+        keepers = self._found_keepers[1] if self._found_keepers[0] == probed else self._keepers(probed, within_ms)
         while True:
             answers = self._requests.ask_every_broker(operation, prefix, self._until(deadline_ms))
-            keepers, before = self._keepers(prefix, self._until(deadline_ms)), keepers
+            keepers, before = self._keepers(probed, self._until(deadline_ms)), keepers
+            self._found_keepers = (probed, keepers)
             if keepers == before and set(keepers or ()) <= answers.keys():
                 found = {each.transactional_id: each for answer in answers.values() for each in answer}
                 return [found[transactional_id] for transactional_id in sorted(found)]

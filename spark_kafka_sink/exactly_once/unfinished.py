@@ -32,7 +32,7 @@ class Found(NamedTuple):
 def listed(client: TransactionClient, names: Names, begin: str) -> list[Found] | None:
     """The ids of this prefix that begin with `begin`, in any state; None when the brokers cannot list (before Kafka 3.0)."""
     try:
-        found = client.list_transactions(begin)
+        found = client.list_transactions(begin, probed=names.listed)
     except UnsupportedVersionError as error:
         logger.warning("! transactions that earlier runs have left open cannot be looked for: %s", error)
         return None

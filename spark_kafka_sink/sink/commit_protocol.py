@@ -27,18 +27,18 @@ With deliveryGuarantee=exactly-once a task leaves its rows in an open transactio
 commit them all. "Seen" is what readers with isolation.level=read_committed see; the next run is the write or the stream begun
 again with the same names (checkpoint, or transactionalIdPrefix with txnAppId and txnVersion).
 
-    crash point                                     in Kafka                        seen           the next run
-    a task dies, is retried, or has a copy          open transactions               nothing        the driver ends the losers' at once
-    a task fails for good, or the job is cancelled  abort() ends all transactions   nothing        writes all rows
-    the driver dies before the decision             open transactions               nothing        ends them, and writes all rows
-    … after the decision                            the decision, open transactions nothing        commits these; writes nothing
-    … among the commits                             the decision, some committed    their rows     commits the others; writes nothing
-    … after the commits, before Spark's log         the decision: carried out       all rows       writes nothing
-    the write outlasts the transactions' time-out   what brokers did not abort      nothing        writes all rows, if it is faster
-    a time-out between decision and commit          the decision: taken out         the others     writes the missing partitions
-    other rows the second time, nothing was seen    open transactions               nothing        writes the new rows
-    other rows the second time, a part was seen     markers of that part            that part      fails, writes nothing
-    an earlier driver goes on after a new one began its own open transactions       nothing twice  one of the two fails
+    crash point                                     in Kafka                   seen          the next run
+    a task dies, is retried, or has a copy          open transactions          nothing       the driver ends the losers' at once
+    a task fails for good, or the job is cancelled  all ended by abort()       nothing       writes all rows
+    the driver dies before the decision             open transactions          nothing       ends them, and writes all rows
+    … after the decision                            decided; open transactions nothing       commits these, writes nothing
+    … among the commits                             decided; some committed    their rows    commits the others, writes nothing
+    … after the commits, before Spark's log         carried out                all rows      writes nothing
+    the write outlasts the transactions' time-out   ended by the brokers       nothing       writes all rows, if it is faster
+    a time-out between decision and commit          taken out                  the others    writes the missing partitions
+    other rows than before, none of them was seen   open transactions          nothing       writes the new rows
+    other rows than before, a part of them was seen markers of that part       that part     fails, writes nothing
+    an earlier driver goes on beside its successor  transactions of both       nothing twice one of the two fails
 """
 
 from __future__ import annotations

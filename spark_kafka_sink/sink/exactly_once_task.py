@@ -10,8 +10,6 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once.fingerprint import Fingerprint
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
@@ -19,11 +17,10 @@ from spark_kafka_sink.exactly_once.writes import TaskReport
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.sink.broker_contact import BrokerContact
 from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan
+from spark_kafka_sink.sink.producer_cache import CLIENTS
 from spark_kafka_sink.sink.row_mapping import RowMapping
 from spark_kafka_sink.sink.task import Task
 
-MAX_TIMEOUT_SETTING = "transaction.max.timeout.ms"
-DEFAULT_MAX_TIMEOUT_MS = 900_000  # Kafka's
 ABORT_MS = 5_000  # for a failed task to abort its transaction; if it cannot, the driver does
 
 
@@ -59,18 +56,21 @@ def open_task(
     mapping: RowMapping,
     options: Mapping[str, object],
     contact: BrokerContact,
+    cache_timeout_ms: int,
 ) -> Iterator[ExactlyOnceTask]:
     """A task of this write, ready to write its rows. Blocks for some requests to brokers; raises as TaskAttempt.begin does.
 
     Args:
         options: the producer's.
+        cache_timeout_ms: how long the client may then be idle.
     """
     write = plan.write_id(task)
     names = plan.names
     transactional_id = names.transactional_id(TaskId(write.owner, task.partition, write.run, task.attempt))
-    with TransactionClient(options) as client:
-        timeout_ms = ProducerConfig.from_mapping(options).transaction_timeout_ms if plan.has_timeout else _longest(client)
-        own = {**options, "transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
+    with CLIENTS.lend(options, cache_timeout_ms) as client:
+        own = {**options, "transactional.id": transactional_id}
+        if not plan.has_timeout:  # a transaction is open from a task's first row until the driver commits
+            own["transaction.timeout.ms"] = client.longest_transaction_timeout_ms()
         producer = KafkaProducer(own)
         try:
             contact.check(producer)
@@ -81,9 +81,3 @@ def open_task(
             producer.close(timeout_ms=ABORT_MS)
             raise
         producer.close()  # everything is acknowledged; the transaction stays open
-
-
-def _longest(client: TransactionClient) -> int:
-    """The longest time-out that the brokers allow: a transaction is open from a task's first row until the driver commits."""
-    found = client.broker_config(MAX_TIMEOUT_SETTING)
-    return int(found) if found is not None and found.isdecimal() else DEFAULT_MAX_TIMEOUT_MS

@@ -1,4 +1,4 @@
-"""Keeps a Python worker's producers between tasks, so that the next task finds a connected one and sends at once.
+"""Keeps a Python worker's producers and clients between tasks, so that the next task finds a connected one and sends at once.
 
 Spark runs one task at a time in a Python worker and reuses the worker, but ends it without warning (no atexit, no finally). So
 the cache keeps a producer only when it is at rest: all rows settled, its memory freed. writer.py borrows producers; the counters
@@ -14,10 +14,12 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.security_config import FILE_KEYS, file_stamp
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.sink.worker_client import WorkerClient
 
 logger = logging.getLogger(__name__)
 
@@ -26,25 +28,39 @@ CLOSE_MS = 1_000  # an idle producer has no unsettled rows; it may be waiting fo
 MAX_IDLE = 8  # each has a thread and a few connections; more than one or two only when configurations alternate
 
 
+class Keepable(Protocol):
+    """What the cache needs of KafkaProducer and WorkerClient."""
+
+    @property
+    def client_id(self) -> str: ...
+    def is_at_rest(self) -> bool: ...
+    def rest(self, keep_bytes: int = 0) -> None: ...
+    def resume(self) -> None: ...
+    def close(self, timeout_ms: int | None = None) -> None: ...
+
+
+KeepableT = TypeVar("KeepableT", bound=Keepable)
+
+
 @dataclass(frozen=True, slots=True)
-class _Idle:
+class _Idle(Generic[KeepableT]):
     key: Hashable = field(repr=False)  # contains wrapped secrets
-    producer: KafkaProducer
+    producer: KeepableT
     expires_ms: int
 
 
-class ProducerCache:
+class ProducerCache(Generic[KeepableT]):
     """Thread-safe. Args: `make` makes a producer from its options; a clock, for tests."""
 
-    def __init__(self, make: Callable[[Mapping[str, object]], KafkaProducer] | None = None, clock: Clock | None = None) -> None:
-        self._make = make or KafkaProducer
+    def __init__(self, make: Callable[[Mapping[str, object]], KeepableT], clock: Clock | None = None) -> None:
+        self._make = make
         self._clock = clock or Clock()
         self._changed = threading.Condition()  # guards the two below
-        self._idle: list[_Idle] = []  # longest idle first
+        self._idle: list[_Idle[KeepableT]] = []  # longest idle first
         self._reaper: threading.Thread | None = None
 
     @contextmanager
-    def lend(self, options: Mapping[str, object], timeout_ms: int) -> Iterator[KafkaProducer]:
+    def lend(self, options: Mapping[str, object], timeout_ms: int) -> Iterator[KeepableT]:
         """Lend a producer with these options for the length of a `with` block; an idle one if there is one.
 
         Args:
@@ -99,7 +115,7 @@ class ProducerCache:
         self._idle = []
         self._reaper = None
 
-    def _take(self, key: Hashable) -> KafkaProducer | None:
+    def _take(self, key: Hashable) -> KeepableT | None:
         while key is not None:
             with self._changed:
                 found = next((each for each in reversed(self._idle) if each.key == key), None)
@@ -112,7 +128,7 @@ class ProducerCache:
             _close(found, "it failed while it was idle")
         return None
 
-    def _keep(self, rested: _Idle) -> None:
+    def _keep(self, rested: _Idle[KeepableT]) -> None:
         with self._changed:
             self._idle.append(rested)
             surplus, self._idle = self._idle[:-MAX_IDLE], self._idle[-MAX_IDLE:]
@@ -136,7 +152,7 @@ class ProducerCache:
                     self._clock.wait(self._changed, delay_ms)
 
 
-def _close(idle: _Idle, why: str) -> None:
+def _close(idle: _Idle[Any], why: str) -> None:
     logger.debug("= %s closed: %s", idle.producer.client_id, why)
     idle.producer.close(CLOSE_MS)
 
@@ -159,5 +175,8 @@ def _content(name: str, value: object) -> Hashable:
     return file_stamp(value) if name in FILE_KEYS and isinstance(value, str) else None
 
 
-PRODUCERS = ProducerCache()  # of this worker
+# Of this worker.
+PRODUCERS = ProducerCache(KafkaProducer)
+CLIENTS = ProducerCache(WorkerClient)
 os.register_at_fork(after_in_child=PRODUCERS.forget)
+os.register_at_fork(after_in_child=CLIENTS.forget)

@@ -112,7 +112,7 @@ class _KafkaWriter:
 
         plan = self.plan
         larger = options_for_large_rows(options) if plan.rules.on_record_too_large == DEAD_LETTER else options
-        with open_task(exactly_once, task, plan.mapping, larger, contact) as transaction:
+        with open_task(exactly_once, task, plan.mapping, larger, contact, plan.producer_cache_timeout_ms) as transaction:
             sender = RowSender(
                 transaction.producer, plan.mapping, options, plan.rules, _no_larger_producer, is_transactional=True
             )

@@ -217,7 +217,7 @@ def broker() -> Iterator[FakeBroker]:
 
 @pytest.fixture
 def cache() -> Iterator[ProducerCache]:
-    made = ProducerCache()
+    made = ProducerCache(KafkaProducer)
     yield made
     made.close()
 
