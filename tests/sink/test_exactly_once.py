@@ -1,0 +1,208 @@
+"""The sink's writers with deliveryGuarantee=exactly-once, against the fake broker: tasks and commits as Spark would call them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.exactly_once.writes import ReplayError
+from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.sink import writer as writer_module
+from spark_kafka_sink.sink.commit_protocol import CommitSummary, KafkaCommitMessage
+from spark_kafka_sink.sink.datasource import KafkaDataSource
+from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan
+from spark_kafka_sink.sink.task import Task
+from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
+from tests.fakes.fake_broker import FakeBroker, Fault
+from tests.fakes.transaction_coordinator import State
+from tests.sink.schemas import schema
+
+RUN = "e736ca23-7f4e-4fe0-ad85-d70d60aa763d"
+QUERY = "46d4ee9a-3b99-40ec-b2a5-dcdd7ece5680"
+SUMMARIES: list[CommitSummary] = []
+
+
+def remember(summary: CommitSummary) -> None:
+    SUMMARIES.append(summary)
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    SUMMARIES.clear()
+    with FakeBroker(topics={"t": 1, "dead": 1}) as broker:
+        yield broker
+
+
+def options(broker: FakeBroker, **more: str) -> dict[str, str]:
+    own = {
+        "kafka.bootstrap.servers": broker.bootstrap_servers,
+        "topic": "t",
+        "deliveryGuarantee": "exactly-once",
+        "transactionalIdPrefix": "p",
+        "onCommit": f"{__name__}.remember",
+    }
+    return own | {name.replace("__", "."): value for name, value in more.items()}
+
+
+def batch_writer(broker: FakeBroker, **more: str) -> KafkaBatchWriter:
+    return KafkaDataSource(CaseInsensitiveDict(options(broker, **more))).writer(schema(value="string"), False)
+
+
+def stream_writer(broker: FakeBroker, **more: str) -> KafkaStreamWriter:
+    return KafkaDataSource(CaseInsensitiveDict(options(broker, **more))).streamWriter(schema(value="string"), False)
+
+
+def run_task(
+    monkeypatch: pytest.MonkeyPatch, writer: Any, rows: list[str], partition: int = 0, **task: Any
+) -> KafkaCommitMessage:
+    """As Spark does it: pickled, in a task, and the message pickled back."""
+    monkeypatch.setattr(writer_module.Task, "current", classmethod(lambda _: Task(partition=partition, **task)))
+    batches = [pa.RecordBatch.from_arrays([pa.array(rows, pa.string())], names=["value"])] if rows else []
+    message = pickle.loads(pickle.dumps(writer)).write(iter(batches))
+    found = pickle.loads(pickle.dumps(message))
+    assert found == message
+    return found  # type: ignore[no-any-return]
+
+
+def seen(broker: FakeBroker, topic: str = "t") -> list[str]:
+    return sorted(value.decode() for value in broker.committed_values(topic) if value is not None)
+
+
+def open_ids(broker: FakeBroker) -> list[str]:
+    return [name for name, each in broker.transactions.transactions.items() if each.state is State.ONGOING]
+
+
+def test_rows_of_a_batch_are_seen_when_the_driver_commits(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = batch_writer(broker)
+    messages = [run_task(monkeypatch, writer, rows, partition) for partition, rows in enumerate([["a", "b"], ["c"], []])]
+    assert seen(broker) == []
+    writer.commit(messages)
+    assert seen(broker) == ["a", "b", "c"]
+    (summary,) = SUMMARIES
+    assert summary.rows == 3
+    assert summary.exactly_once is not None
+    assert (summary.exactly_once.version, summary.exactly_once.how) == (0, "committed")
+    assert [(each.first, each.last, each.rows) for each in summary.written] == [(0, 2, 3)]
+
+
+def test_a_failed_write_is_not_seen_and_leaves_nothing_open(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = batch_writer(broker)
+    message = run_task(monkeypatch, writer, ["a"])
+    writer.abort([message, None])
+    assert seen(broker) == []
+    assert open_ids(broker) == []
+    with pytest.raises(KafkaError, match=r"KAFKA_WRITE_ABORTED.*Spark partition 1, attempt 0"):
+        run_task(monkeypatch, writer, ["b"], 1)
+
+
+def test_abort_without_any_message_ends_what_is_open(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = {"query_id": QUERY, "batch_id": 0, "job_group": RUN}
+    run_task(monkeypatch, stream_writer(broker), ["a"], **task)
+    stream_writer(broker).abort([], 0)
+    assert open_ids(broker) == []
+
+
+def test_a_write_with_the_same_name_and_number_is_found(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    named = {"txnAppId": "job-1", "txnVersion": "5", "reportPath": str(tmp_path / "report")}
+    for _ in range(2):
+        writer = batch_writer(broker, **named)
+        writer.commit([run_task(monkeypatch, writer, ["a"])])
+    assert seen(broker) == ["a"]
+    lines = [json.loads(line) for line in (tmp_path / "report").read_text().splitlines()]
+    assert [line["exactly_once"]["how"] for line in lines] == ["committed", "found"]
+    assert [line["rows"] for line in lines] == [1, 0]
+    assert {(line["exactly_once"]["owner"], line["exactly_once"]["version"]) for line in lines} == {("job%2D1", 5)}
+    assert [each.exactly_once.how for each in SUMMARIES if each.exactly_once] == ["committed", "found"]
+
+
+def test_a_micro_batch_is_known_by_query_batch_and_run(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for batch_id in range(2):
+        for run in (RUN, RUN, "2" * 8 + RUN[8:]):
+            writer = stream_writer(broker)  # another process plans, and another commits
+            message = run_task(monkeypatch, writer, [f"row {batch_id}"], query_id=QUERY, batch_id=batch_id, job_group=run)
+            stream_writer(broker).commit([message], batch_id)
+    assert seen(broker) == ["row 0", "row 1"]
+    owner, run = QUERY.replace("-", ""), RUN.replace("-", "")
+    assert f"p-{owner}-0-{run}-0" in broker.transactions.transactions
+
+
+def test_two_writes_of_one_micro_batch_need_a_prefix_each(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = {"query_id": QUERY, "batch_id": 0, "job_group": RUN}
+    first, second = batch_writer(broker), batch_writer(broker)
+    first.commit([run_task(monkeypatch, first, ["a"], **task)])
+    with pytest.raises(ReplayError, match="need a transactionalIdPrefix each"):
+        second.commit([run_task(monkeypatch, second, ["b"], **task)])
+    other = batch_writer(broker, transactionalIdPrefix="p2")
+    other.commit([run_task(monkeypatch, other, ["b"], **task)])
+    assert seen(broker) == ["a", "b"]
+
+
+def test_a_stream_whose_run_spark_does_not_tell_writes_nothing(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KafkaError, match="KAFKA_NO_STREAM_IDENTITY"):
+        run_task(monkeypatch, stream_writer(broker), ["a"], query_id=QUERY, batch_id=0)
+    assert not broker.values("t")
+
+
+def test_a_job_group_of_the_users_says_nothing_about_runs() -> None:
+    plan = ExactlyOncePlan("p", "t", "nonce", False, None, None, False)
+    task = Task(query_id=QUERY, batch_id=3, job_group="my group")
+    assert plan.write_id(task)[1:] == (3, "nonce", "nonce")
+
+
+def test_dead_letters_and_skipped_rows_are_part_of_the_transaction(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = batch_writer(
+        broker, onRecordTooLarge="deadLetter", deadLetterTopic="dead", kafka__max__request__size="1000", kafka__batch__size="500"
+    )
+    large = "x" * 2000
+    message = run_task(monkeypatch, writer, ["a", large, "b"])
+    assert (message.rows, message.dead_lettered) == (2, 1)
+    assert (seen(broker), seen(broker, "dead")) == ([], [])
+    writer.commit([message])
+    assert (seen(broker), seen(broker, "dead")) == (["a", "b"], [large])
+    assert open_ids(broker) == []
+
+
+def test_a_task_whose_rows_are_all_skipped_leaves_its_marker(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = {"txnAppId": "a", "txnVersion": "1", "onRecordTooLarge": "skip", "kafka__max__request__size": "1000"}
+    for _ in range(2):
+        writer = batch_writer(broker, **named)
+        message = run_task(monkeypatch, writer, ["x" * 2000])
+        writer.commit([message])
+    assert [each.skipped for each in SUMMARIES] == [1, 0]
+
+
+def test_a_row_that_a_broker_refuses_fails_its_task(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark_kafka_sink.protocol.api_keys import ApiKey
+
+    writer = batch_writer(broker, onInvalidRecord="skip")
+    broker.inject(Fault(ApiKey.PRODUCE, error=Errors.INVALID_RECORD, error_message="no"))
+    with pytest.raises(KafkaError, match="a row that a broker refuses fails its task"):
+        run_task(monkeypatch, writer, ["a"])
+    assert open_ids(broker) == []
+    message = run_task(monkeypatch, writer, ["a"], attempt=1)
+    writer.commit([message])
+    assert seen(broker) == ["a"]
+
+
+def test_a_write_without_tasks_commits_nothing(broker: FakeBroker) -> None:
+    batch_writer(broker).commit([])
+    assert [each.exactly_once for each in SUMMARIES] == [None]
+
+
+@pytest.mark.parametrize(("given", "timeout_ms"), [({}, 900_000), ({"kafka__transaction__timeout__ms": "5000"}, 5_000)])
+def test_the_time_out_is_the_longest_that_brokers_allow_unless_the_user_says_otherwise(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], timeout_ms: int
+) -> None:
+    run_task(monkeypatch, batch_writer(broker, **given), ["a"])
+    (transaction,) = broker.transactions.transactions.values()
+    assert transaction.timeout_ms == timeout_ms
