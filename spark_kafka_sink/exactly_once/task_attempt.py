@@ -1,7 +1,7 @@
 """What a task attempt does in exactly-once mode, before and after its rows.
 
     begin()   1 take the own transactional id; it exists from here on, and whoever lists sees it
-              2 read the decision, and whether this write was aborted
+              2 read the decision, and whether this write was aborted; commit what was decided in an earlier version
               3 end what earlier runs have left open for this partition
               4 read the marker
     finish()  5 write the marker into the transaction, wait until all is acknowledged, and leave it open
@@ -15,8 +15,9 @@ import logging
 from typing import Protocol
 
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.coordination.transactions import End
 from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.exactly_once.ledger import Ledger, Marker, marker_text
+from spark_kafka_sink.exactly_once.ledger import Ledger, Marker, State, marker_text
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.unfinished import guessed, listed, put_to_rest
 from spark_kafka_sink.exactly_once.writes import Entry, ReplayError, Result, TaskReport, WriteAbortedError, WriteId
@@ -87,8 +88,21 @@ class TaskAttempt:
         if decision is not None and decision.reaches(self._write.version):
             self._is_decided = True
             return
+        if decision is not None and decision.state is State.DECIDED:
+            self._commit_earlier_version()
         self._end_earlier_runs(None if decision is None else decision.run)
         self._marker = self._ledger.markers([self._task.partition]).get(self._task.partition)
+
+    def _commit_earlier_version(self) -> None:
+        """Its driver died among its commits, and nobody repeated it: what it left open here is not to be fenced."""
+        decision = self._ledger.decision()
+        if decision is None or decision.version >= self._write.version:
+            return
+        entries = [entry for entry in decision.entries if entry.partition == self._task.partition]
+        prepared = [entry.prepared(self._names, self._task.owner, decision.run) for entry in entries]
+        for outcome in self._client.end_transactions(prepared, commit=True).values():
+            if outcome.end is End.FAILED and outcome.error is not None:
+                raise outcome.error
 
     def _end_earlier_runs(self, decided_by: str | None) -> None:
         """Not attempts of this run: a speculative copy must not fence its twin."""

@@ -1,6 +1,7 @@
 """What the driver does once all tasks have reported: check, decide, commit the tasks' transactions; or give the write up.
 
-    commit()   a  read the decision again; one of this version is carried out instead of making another
+    commit()   a  read the decision again; one of this version is carried out instead of making another, one of an earlier
+                  version before
                b  a task that found a decision which is gone: fail
                c  fence every id under the prefix that is not in the reports
                d  read the markers of all partitions: one with this version that its task has not seen means other rows
@@ -96,7 +97,9 @@ class VersionCommit:
             if decision.version == version and decision.state is State.DECIDED:
                 self._carry_out(decision)
                 how = How.ROLLED_FORWARD
-            self._fence_others(self._listed(decision), keep=())  # what this run wrote is not needed
+            # What this run wrote is not needed; what a later version has decided is.
+            keep = {TaskId(self._write.owner, each.partition, decision.run, each.attempt) for each in decision.entries}
+            self._fence_others(self._listed(decision), keep)
             self._compare(decision)
             return Committed(how, fenced=self._fenced)
         if any(each.result is Result.DECIDED for each in self._reports):
@@ -105,11 +108,25 @@ class VersionCommit:
                 f" {self._names.decision_group(self._write.owner)} was reset or has expired. Nothing was committed; run the"
                 " write again"
             )
+        if decision is not None:
+            self._settle_earlier(decision)
         decision = self._decide(decision)
         self._carry_out(decision)
         self._fence_others(self._listed(decision), keep=self._reported)
         skipped = sum(each.result is Result.SKIPPED for each in self._reports)
         return Committed(How.COMMITTED, skipped, self._fenced)
+
+    def _settle_earlier(self, decision: Decision) -> None:
+        """A version that its driver did not finish, and that was not repeated before this one."""
+        if decision.state is State.DECIDED:
+            self._carry_out(decision)
+        elif decision.state is State.TAKEN_OUT:
+            logger.warning(
+                "! only a part of version %d is in Kafka; the rest of its %d rows is not written, as version %d follows",
+                decision.version,
+                decision.content.rows,
+                self._write.version,
+            )
 
     def _check_runs(self) -> None:
         others = {each.write for each in self._reports} - {self._write}
@@ -236,9 +253,14 @@ class VersionCommit:
             logger.warning("! version %d is committed, but that could not be recorded: %s", decision.version, error)
 
     def _not_in_kafka(self, decision: Decision, gone: Collection[Entry]) -> list[Entry]:
-        """Those whose marker does not say that the same rows are in Kafka, by this transaction or another's."""
+        """Those whose marker does not say that the same rows are in Kafka, by this transaction or another's, or later rows."""
         markers = self._ledger.markers(each.partition for each in gone) if gone else {}
-        return [each for each in gone if markers.get(each.partition) != (decision.version, each.content)]
+
+        def is_lost(entry: Entry) -> bool:
+            marker = markers.get(entry.partition)
+            return marker is None or (marker != (decision.version, entry.content) and marker.version <= decision.version)
+
+        return [each for each in gone if is_lost(each)]
 
     def _compare(self, decision: Decision) -> None:
         content = total(each.content for each in self._reports)

@@ -1,0 +1,85 @@
+"""Versions that follow one that its driver has not finished, against the fake broker."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from spark_kafka_sink.exactly_once.ledger import Decision
+from spark_kafka_sink.exactly_once.version_commit import How
+from spark_kafka_sink.exactly_once.writes import CommitFailedError
+from tests.exactly_once.driving import Run
+from tests.exactly_once.test_exactly_once import Runs, broker, open_transactions, partly_committed, run, visible
+from tests.fakes.fake_broker import FakeBroker
+
+__all__ = ["broker", "run"]  # fixtures
+
+
+def die_amid_commits(first: Run, version: int = 0) -> Decision:
+    """Partition 0 of 2 is committed."""
+    decision = first.committing(first.reports(version, ["a"], ["b"]))._decide(None)
+    first.client.end_transactions([decision.entries[0].prepared(first.names, "q", decision.run)], commit=True)
+    return decision
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3])
+def test_what_was_decided_is_committed_before_a_later_version(broker: FakeBroker, run: Runs, partitions: int) -> None:
+    """txnVersion 0 died among its commits, and the job went on with txnVersion 1. Tasks and driver of that took the open
+    transactions of version 0 for garbage: readers never saw the rest of it, and nobody was told."""
+    die_amid_commits(run("r1"))
+    later = run("r2")
+    assert later.write_version(1, *[["c"], ["d"], ["e"]][:partitions]).how is How.COMMITTED
+    assert visible(broker) == ["a", "b", "c", "d", "e"][: 2 + partitions]
+    assert open_transactions(broker) == []
+
+
+def test_a_later_version_of_the_same_run_tells_what_it_has_taken_out(broker: FakeBroker, run: Runs) -> None:
+    """As foreachBatch does that swallows errors: its tasks begin with the ids of the version before."""
+    first = run("r1")
+    die_amid_commits(first)
+    with pytest.raises(CommitFailedError, match=r"1 of 2 transactions were gone when version 0 was committed"):
+        first.write_version(1, ["c"], ["d"])
+    first.abort(1)
+    assert visible(broker) == ["a"]
+    again = run("r2")
+    again.write_version(0, ["a"], ["b"])
+    again.write_version(1, ["c"], ["d"])
+    assert visible(broker) == ["a", "b", "c", "d"]
+
+
+def test_a_version_of_which_a_part_was_taken_out_is_told_of_when_another_follows(
+    broker: FakeBroker, run: Runs, caplog: pytest.LogCaptureFixture
+) -> None:
+    partly_committed(run("r1"))
+    with caplog.at_level(logging.WARNING):
+        run("r2").write_version(1, ["c"])
+    assert "only a part of version 0 is in Kafka; the rest of its 2 rows is not written, as version 1 follows" in caplog.text
+    assert visible(broker) == ["b", "c"]
+
+
+def test_a_decision_of_long_ago_that_arrives_late_harms_no_later_version(broker: FakeBroker, run: Runs) -> None:
+    """A driver stood still before it wrote its decision, until others had written that version and the next one."""
+    zombie, alive = run("r1"), run("r2")
+    stale = zombie.committing(zombie.reports(0, ["a"], ["b"]))
+    decision = stale._decide(None)
+    alive.client.fence([entry.prepared(zombie.names, "q", "r1").transactional_id for entry in decision.entries])
+    stale._ledger.write_decision(decision.now(decision.state.TAKEN_OUT))
+    alive.write_version(0, ["a"], ["b"])
+    alive.write_version(1, ["c"], ["d"])
+    stale._ledger.write_decision(decision)
+    assert alive.write_version(2, ["e"], ["f"]).how is How.COMMITTED
+    assert visible(broker) == ["a", "b", "c", "d", "e", "f"]
+    assert open_transactions(broker) == []
+
+
+def test_a_driver_of_an_earlier_version_leaves_alone_what_a_later_one_has_decided(broker: FakeBroker, run: Runs) -> None:
+    """It wakes up, finds that its version is long committed, and ends what is open: the commits of the later version too."""
+    zombie, alive = run("r1"), run("r2")
+    reports = zombie.reports(0, ["x"], ["y"])
+    alive.write_version(0, ["x"], ["y"])
+    commit = alive.committing(alive.reports(1, ["a"], ["b"]))
+    decision = commit._decide(None)
+    assert zombie.commit(reports).how is How.FOUND
+    commit._carry_out(decision)
+    assert visible(broker) == ["a", "b", "x", "y"]
