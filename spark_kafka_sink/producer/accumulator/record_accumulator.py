@@ -263,8 +263,11 @@ class RecordAccumulator:
         most = max(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
         return int(min(base, most) * self._random.uniform(0.8, 1.2))
 
-    def split_and_reenqueue(self, big: ProducerBatch) -> list[ProducerBatch]:
-        """Divide a batch that the broker found too large, and free its memory. The caller inserts the smaller batches."""
+    def split(self, big: ProducerBatch) -> list[ProducerBatch]:
+        """Divide a batch that the broker found too large, and free its memory.
+
+        The caller inserts the smaller batches after the TransactionManager knows them. Kafka's splitAndReenqueue.
+        """
         children = self._compressor.split(big)
         self._incomplete.add(children)
         self.deallocate(big)

@@ -145,10 +145,10 @@ class BatchFates:
         logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)
         self._metrics.splits.record(1)
         # An earlier attempt was as large, so the broker did not write it either: the children are certainly not in the log.
-        children = self._accumulator.split_and_reenqueue(batch)
+        children = self._accumulator.split(batch)
         if self._transactions is not None:
             self._transactions.replace_in_flight(batch, children)
-        for child in reversed(children):  # without sequences each goes to the front
+        for child in reversed(children):  # inserted by sequence; without sequences each goes to the front
             self._accumulator.insert(child)
 
     def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
