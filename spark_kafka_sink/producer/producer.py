@@ -50,9 +50,9 @@ from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
 from spark_kafka_sink.producer.sender.transactions import Transactions
 from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, serialize
-from spark_kafka_sink.producer.topic_chunk import NO_PARTITION
 from spark_kafka_sink.producer.transaction_calls import TransactionCalls
 from spark_kafka_sink.producer.transactional_methods import TransactionalMethods
+from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import Column
 
 logger = logging.getLogger(__name__)

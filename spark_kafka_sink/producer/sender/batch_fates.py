@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
@@ -155,7 +156,7 @@ class BatchFates:
         if self._transactions is not None:
             self._transactions.batch_completed(batch)
         # A duplicate that the broker no longer remembers is a success with an unknown offset.
-        base_offset = -1 if answer.error_code else answer.base_offset
+        base_offset = UNKNOWN_OFFSET if answer.error_code else answer.base_offset
         try:
             batch.complete(base_offset, answer.log_append_time_ms)
         finally:
