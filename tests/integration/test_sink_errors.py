@@ -151,7 +151,7 @@ def test_a_topic_that_does_not_exist_ends_a_stream(spark: SparkSession, strict_b
     assert "of batch 0, attempt 0)" in told
 
 
-def test_rows_for_topics_that_do_not_exist_are_buried_after_one_wait(
+def test_rows_for_topics_that_do_not_exist_are_dead_lettered_after_one_wait(
     spark: SparkSession, strict_broker: LocalKafka, tmp_path: Path
 ) -> None:
     """They failed the task, as if no broker were there, whatever onInvalidRecord said."""
