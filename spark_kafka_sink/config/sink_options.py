@@ -162,7 +162,7 @@ def _rejected_serializers(producer_options: dict[str, object]) -> Iterator[str]:
 
 
 def _rejected_transactions(producer_options: dict[str, object]) -> Iterator[str]:
-    """One transactional.id for all tasks would have them fence each other; the sink has no other ids yet."""
+    """Tasks with the same transactional.id would fence each other, and the sink does not choose ids for them yet."""
     if producer_options.pop("transactional.id", None) is not None:
         yield f"{PRODUCER_PREFIX}transactional.id is for KafkaProducer: the sink writes without transactions; remove it"
 

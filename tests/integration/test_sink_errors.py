@@ -60,7 +60,7 @@ def test_java_classes_are_refused_with_the_ways_out(spark: SparkSession) -> None
     df = spark.range(1).selectExpr("'v' value")
     told = error_of(lambda: save(df, SERVERS, "t", kafka__partitioner__class="com.example.Mine"))
     assert "[KAFKA_INVALID_CONFIG] partitioner.class=com.example.Mine is a Java class, which cannot be loaded here" in told
-    assert "write it in Python (README, Plug-ins)" in told
+    assert "write it in Python (docs/plug-ins.md)" in told
     told = error_of(lambda: save(df, SERVERS, "t", kafka__interceptor__classes="com.example.Audit"))
     assert "[KAFKA_INVALID_CONFIG] interceptor.classes=com.example.Audit is a Java class" in told
 
