@@ -55,7 +55,7 @@ class NodeApiVersions:
         self.finalized_features_epoch = response.finalized_features_epoch  # grows with each change; -1: not reported
 
     def max_version(self, api_key: ApiKey) -> int:
-        """The newest version that the broker speaks; -1 when it does not know the API."""
+        """The newest version that the broker supports; -1 if it does not support the API."""
         return self._ranges.get(api_key, (0, -1))[1]
 
     def latest_usable_version(self, api_key: ApiKey, max_version: int | None = None) -> int:

@@ -109,7 +109,7 @@ class NetworkClient:
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
         self._responses: list[ClientResponse] = []  # called back at the end of the present poll, or by the next one
         self._updater = MetadataUpdater(metadata, self, config)
-        self._features: tuple[int, Mapping[str, int]] = (-1, {})  # the newest that a broker told: epoch, levels
+        self._features: tuple[int, Mapping[str, int]] = (-1, {})  # the newest that a broker reported: epoch, levels
         self._learnt: dict[int, Node] = {}  # from answers other than metadata's, latest last
         self._is_closed = False
         if config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only":
@@ -176,17 +176,17 @@ class NetworkClient:
         return self._states.is_disconnected(node_id)
 
     def refusal(self, node_id: int) -> AuthenticationError | None:
-        """Why to give up what waits for this node: authentication failed twice in a row, or no broker accepts this client."""
+        """The error with which everything for this node fails: authentication failed twice in a row, or no broker accepts us."""
         return self._failures.refusal(node_id)
 
     def refusal_by_all(self) -> AuthenticationError | None:
-        """Why to give up what any broker could do: no broker accepts this client."""
+        """The error with which everything that any broker could do fails: no broker accepts this client."""
         return self._failures.refusal_by_all()
 
     def finalized_features(self) -> tuple[int, Mapping[str, int]]:
-        """The epoch and the levels of the cluster's finalized features (KIP-584), the newest that a broker told this client.
+        """The epoch and the levels of the cluster's finalized features (KIP-584), the newest that a broker reported.
 
-        (-1, {}) before any connection is ready, and with brokers that do not tell.
+        (-1, {}) before any connection is ready, and with brokers that report none.
         """
         for connection in self._connections.values():
             versions = connection.api_versions
@@ -323,7 +323,7 @@ class NetworkClient:
         self._handle_rebootstrap(now_ms)
 
     def _has_unhandled_events(self) -> bool:
-        """Whether the poll before failed before it had handled all events of the Selector, whose poll would clear them."""
+        """Whether the previous poll raised before it had handled all events of the Selector, which Selector.poll would clear."""
         selector = self._selector
         return bool(selector.completed_sends or selector.completed_receives or selector.disconnected or selector.connected)
 

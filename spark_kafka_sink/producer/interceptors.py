@@ -1,4 +1,4 @@
-"""Interceptors: plug-ins that see rows before they are sent, and hear what became of them.
+"""Interceptors: plug-ins that see rows before they are sent, and learn the outcome of each.
 
 The columns of `send_columns` pass through the interceptors before anything is checked. Records of `send` pass through those that
 take records at once, and through those that take columns when they have been gathered. KafkaProducer calls this module only when

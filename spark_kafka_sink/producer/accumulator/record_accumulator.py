@@ -168,7 +168,7 @@ class RecordAccumulator:
         self.partition_chooser.assign(topic, row_bytes, chosen, partitions, cluster)
 
     def flush(self, timeout_ms: int, wake_sender: Callable[[], None]) -> bool:
-        """Have all rows sent that were appended before, without lingering, and wait until they have an outcome.
+        """Send all rows that were appended before this call, without lingering, and wait until they have an outcome.
 
         Blocks at most `timeout_ms`; returns false when that time ran out.
         """
