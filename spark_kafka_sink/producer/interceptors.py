@@ -267,7 +267,7 @@ class Failures:
 
 
 def _check_columns(found: object, rows: int | None) -> None:
-    """Raises TypeError or ValueError unless these are ProducerColumns of so many rows."""
+    """Raises TypeError or ValueError unless these are ProducerColumns with this number of rows."""
     if not isinstance(found, ProducerColumns):
         raise TypeError(f"returned {type(found).__name__}, not ProducerColumns")
     found.check_types()

@@ -36,7 +36,7 @@ class MetadataWait:
         Raises:
             KafkaTimeoutError, InvalidRecordError: topic or partition does not exist after that time.
             BrokerError: brokers report an error for the topic.
-            InvalidRecordError, at once: no topic can have this name. A broker that is asked for a too long one hangs up.
+            InvalidRecordError, at once: no topic can have this name. Brokers disconnect at one that is too long.
         """
         if not isinstance(topic, str):
             raise TypeError(f"topic must be a str, not {type(topic).__name__}")

@@ -17,7 +17,7 @@ class Task:
     attempt: int = 0
     query_id: str | None = None
     batch_id: int | None = None
-    idle_timeout_s: float | None = None  # Spark kills a worker that is idle for so long; None: it does not
+    idle_timeout_s: float | None = None  # Spark kills a worker that is idle for this long; None: it does not
 
     @classmethod
     def current(cls) -> Task:

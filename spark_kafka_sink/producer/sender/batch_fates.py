@@ -180,7 +180,7 @@ class BatchFates:
         *,
         final_state: FinalState = FinalState.FAILED,
     ) -> None:
-        if not batch.is_done:  # counted before the owners hear of it
+        if not batch.is_done:  # counted before the owners get the outcome
             self._metrics.records_failed(batch.topic_partition.topic, batch.record_count)
         try:
             batch.fail(error, record_errors, final_state)
