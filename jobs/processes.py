@@ -1,4 +1,4 @@
-"""Recognises a process that was started earlier, by more than its id: the system reuses ids."""
+"""Recognizes a process that was started earlier, by more than its id: the system reuses ids."""
 
 from __future__ import annotations
 

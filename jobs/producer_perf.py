@@ -106,7 +106,7 @@ class Throttle:
         self._condition = threading.Condition()  # never notified
 
     def early_ms(self, sent: int) -> int:
-        """How long to wait after so many records in all."""
+        """How long to wait after this many records in total."""
         if self._per_second <= 0:
             return 0
         return round(sent / self._per_second * 1000) - (self._clock.now_ns() - self._started_ns) // NS_PER_MS

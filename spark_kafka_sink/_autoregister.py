@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """Forwards to KafkaDataSource, which it imports on the first call: for a writer, or for the error that there is no reader."""
+    """Forwards to KafkaDataSource, which is imported when Spark first calls a method here."""
 
     @classmethod
     def name(cls) -> str:

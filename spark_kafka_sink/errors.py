@@ -10,12 +10,12 @@ class tells callers how they can react. Tests and users match on the condition.
     ├── InvalidRecordError         one row cannot be sent as it is (null topic, partition out of range)
     │   └── RecordTooLargeError    a row exceeds a size limit of the client or of the broker
     ├── KafkaTimeoutError          a wait timed out: for metadata, memory, delivery or flush
-    │   └── TransactionTimeoutError    a transactional call goes on: make it again to wait for its end
+    │   └── TransactionTimeoutError    a transactional call continues in the background: call again to wait for it
     ├── ProducerClosedError        the producer was used after close(), or closed while rows were waiting
     ├── IllegalStateError          a call does not fit the state of the producer
     ├── AbortableTransactionError  the transaction failed: abort it and go on
     ├── TransactionAbortedError    rows were not sent, because their transaction was aborted
-    ├── FatalProducerError         the producer can do nothing more
+    ├── FatalProducerError         the producer cannot be used any more: close it
     │   └── ProducerFencedError    another producer with the same transactional.id has taken over
     ├── NetworkError               no broker answered, or a connection was lost
     │   └── AuthenticationError    client and broker do not accept each other: credentials, certificates, or only one uses TLS
@@ -147,13 +147,13 @@ class AbortableTransactionError(KafkaError):
 
 
 class TransactionAbortedError(KafkaError):
-    """What rows fail with that had not been sent when their transaction was aborted (KIP-654)."""
+    """The error of rows that had not been sent when their transaction was aborted (KIP-654)."""
 
     condition = "KAFKA_TRANSACTION_ABORTED"
 
 
 class FatalProducerError(KafkaError):
-    """The producer can do nothing more: close it."""
+    """The producer cannot be used any more: close it."""
 
     condition = "KAFKA_FATAL"
 
@@ -165,7 +165,7 @@ class ProducerFencedError(FatalProducerError):
 
 
 class TransactionTimeoutError(KafkaTimeoutError):
-    """A call of a transactional method has not ended in time. It goes on: the same call, made again, waits for its end."""
+    """A call of a transactional method timed out, but continues in the background. Make the same call again to wait for it."""
 
     condition = "KAFKA_TRANSACTION_TIMEOUT"
 

@@ -2,7 +2,7 @@
 
 A Stat adds values up. Samples keeps a Mark of each Stat for each of the last windows (metrics.num.samples windows of
 metrics.sample.window.ms). Recording a value is therefore a few additions, and the reader does the arithmetic. Tables of Metric,
-next to the code that they measure, list the metrics; the README's table is printed from them.
+next to the code that they measure, list the metrics; docs/metrics.md is printed from them.
 Law: one thread writes a Stat, or several under one lock; one thread calls `roll`; `restart` is called while nothing is recorded
 that its caller needs. Any thread may read at any time without a lock: each number is consistent, but two numbers that one event
 changes may differ by that event while it is being recorded.

@@ -1,4 +1,4 @@
-"""`python -m spark_kafka_sink.option_tables` prints all options as markdown tables, which the README contains.
+"""`python -m spark_kafka_sink.option_tables` prints all options as markdown tables, those of docs/options.md.
 
 The options are declared in config/ and legacy/config.py.
 """

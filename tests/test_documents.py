@@ -202,6 +202,15 @@ def test_the_way_of_a_row_and_of_an_option_names_what_there_is() -> None:
     assert missing == []
 
 
+def test_the_floors_name_every_package_and_every_module_at_the_top() -> None:
+    """The package of the requests to coordinators stood on no floor, and a table of this page is where contributors look."""
+    floors = read(DESIGN).partition("## Floors")[2].partition("## ")[0]
+    packages = {file.parent.name for file in PACKAGE.glob("*/__init__.py")} | {"accumulator", "sender"}
+    modules = {file.name for file in PACKAGE.glob("*.py")} - {"__init__.py"}
+    missing = [name for name in packages if f"{name}/  " not in floors] + [name for name in modules if name not in floors]
+    assert missing == []
+
+
 # ERROR CODES
 
 

@@ -169,7 +169,7 @@ class ProducerConfig(SecurityConfig):
 
     # transactions
     transactional_id: str | None = option("transactional.id", STRING, default=None, non_empty=True, convert=protocol_string,
-        doc="Makes the producer transactional, and names it for its successor after a restart. Not in the sink.")
+        doc="Enables transactions, and identifies the producer across restarts. The sink rejects it.")
     transaction_timeout_ms: int = option("transaction.timeout.ms", INT, default=60_000, at_least=1,
         doc="Time after which the transaction coordinator aborts an open transaction.")
     transaction_two_phase_commit_enable: bool = option(

@@ -61,7 +61,7 @@ def _bootstrap_servers_are_required(values: Values) -> Iterator[str]:
 
 @rule("enable.idempotence", "acks", "retries", "max.in.flight.requests.per.connection")
 def _idempotence_requires_acks_and_retries(values: Values) -> Iterator[str]:
-    """What the user asked for must be possible; idempotence by default gives way to acks and retries."""
+    """An explicit enable.idempotence=true is an error if acks or retries contradict it; the default is then switched off."""
     if not values["enable_idempotence"]:
         return
     if values["max_in_flight_requests_per_connection"] > 5:  # a broker remembers the last 5 batches of a producer and partition
@@ -187,11 +187,11 @@ def _name_problem(key: str, name: object, alternative: str) -> Iterator[str]:
         return
     if is_java_class(name):
         yield (
-            f"{key}={name} is a Java class, which cannot be loaded here: write it in Python (README, Plug-ins) and name it"
+            f"{key}={name} is a Java class, which cannot be loaded here: write it in Python (docs/plug-ins.md) and name it"
             f" package.module.Class, {alternative}"
         )
     elif not is_dotted_name(name):
-        yield f"{key}={name} is not a dotted name: name a Python class package.module.Class (README, Plug-ins), {alternative}"
+        yield f"{key}={name} is not a dotted name: name a Python class package.module.Class (docs/plug-ins.md), {alternative}"
 
 
 @rule("security.protocol", "sasl.mechanism", "sasl.jaas.config")

@@ -4,19 +4,19 @@
         outcomes = client.end_transactions(prepared, commit=True)
 
 Threads
-    There is none but the caller's: every call blocks until all is answered or its time is up, and moves the bytes itself. A
-    client belongs to one thread at a time. Names are looked up and logins prepared beside it, as for producers
-    (network/background.py).
+    A client has no thread of its own. Each call runs on the caller's thread, and blocks until everything is answered or the
+    time-out ends. Only one thread at a time may use a client. Short-lived threads look up host names and prepare logins, as for
+    producers (network/background.py).
 
 Files
-    transaction_client.py   what can be asked for, in terms of transactions, groups and settings
+    transaction_client.py   the public methods: transactions, groups, settings of brokers
     transactions.py         EndTxn, InitProducerId, ListTransactions, DescribeTransactions
     offsets.py              OffsetFetch, OffsetCommit
     brokers.py              FindCoordinator, DescribeConfigs
-    operation.py            what each of these tells the request client: messages, batches, what an answer means
-    request_client.py       many requests to many brokers, in parallel, each retried until a deadline
-    call.py                 how one such call goes: queues, look-ups of coordinators, back-offs
-    cluster_access.py       what all calls share
+    operation.py            the interface of the operations in these three files: messages, batches, meaning of answers
+    request_client.py       sends many requests to many brokers in parallel, and retries each until a deadline
+    call.py                 one call of the request client: queues, look-ups of coordinators, back-offs
+    cluster_access.py       what all calls share: network, metadata, known coordinators
 
-Stands on `network` and `protocol`, beside `producer`; neither of the two imports the other.
+Uses `network` and `protocol`. `coordination` and `producer` do not import each other.
 """

@@ -1,4 +1,4 @@
-"""FindCoordinator and DescribeConfigs: where groups and transactional ids are kept, and how brokers are set."""
+"""FindCoordinator and DescribeConfigs: which broker coordinates a group or transactional id, and the settings of brokers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEYS_PER_REQUEST = 200
 
 @dataclass(frozen=True)
 class FindCoordinator(Operation[str, Node]):
-    """The broker that keeps a group or a transactional id. Many keys in one request from version 4 on (KIP-699)."""
+    """The coordinator of a group or a transactional id. Many keys in one request from version 4 on (KIP-699)."""
 
     key_type: KeyType
 
@@ -58,7 +58,7 @@ class FindCoordinator(Operation[str, Node]):
 
 @dataclass(frozen=True)
 class DescribeBrokerConfig(Operation[str, str | None]):
-    """One setting of the broker that is asked; None when it does not know it, or keeps its value to itself."""
+    """One setting of the broker that gets the request; None if the broker has no such setting or hides its value."""
 
     api_key = ApiKey.DESCRIBE_CONFIGS
 

@@ -1,4 +1,4 @@
-"""One call of RequestClient: asks queue for their brokers, are sent, come back, and are tried again, until each has an outcome.
+"""One call of RequestClient: asks are queued for their brokers, sent, answered and retried, until each has an outcome.
 
     ask ──▶ look-up of the coordinator ──▶ queue of a broker ──▶ in flight ──▶ outcome
      ▲                                          │                   │
@@ -38,8 +38,8 @@ from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 
 log = logging.getLogger(__name__)
 
-LEAST_WAIT_MS = 10  # for a node of which no event tells
-LOOK_AGAIN_MS = 50  # while every broker is busy, throttled or backing off
+LEAST_WAIT_MS = 10  # between two checks of a node that takes no request now
+LOOK_AGAIN_MS = 50  # between two checks while every broker is busy, throttled or backing off
 
 
 @dataclass(eq=False, slots=True)
@@ -63,15 +63,15 @@ class Call:
         self._deadline_ms = access.clock.now_ms() + timeout_ms
         self._outcomes: dict[int, Any] = {}  # by position in `asks`
         self._asked = [_Pending(ask, partial(self._outcomes.setdefault, position)) for position, ask in enumerate(asks)]
-        self._queues: dict[_Place, dict[Operation[Any, Any], deque[_Pending]]] = {}  # never an empty one
-        self._backing_off: list[tuple[int, int, _Pending]] = []  # a heap: until when, a number that tells equals apart
+        self._queues: dict[_Place, dict[Operation[Any, Any], deque[_Pending]]] = {}  # without empty queues
+        self._backing_off: list[tuple[int, int, _Pending]] = []  # a heap: end of the back-off, a number for equal times
         self._numbers = count()
-        self._looked_up: dict[CoordinatorOf, list[_Pending]] = {}  # who waits for the answer
+        self._looked_up: dict[CoordinatorOf, list[_Pending]] = {}  # the asks that wait for each look-up
         self._is_over = False
 
     def run(self) -> list[Any]:
         """The outcomes, in the order of the asks: results and KafkaErrors. Blocks until the deadline at most."""
-        self._access.fatal_error()  # one of earlier attempts is of no interest
+        self._access.fatal_error()  # discards an error of earlier calls
         self._route(self._asked)
         try:
             while len(self._outcomes) < len(self._asked) and self._take_turn():
@@ -81,7 +81,7 @@ class Call:
         return [self._outcomes[position] for position in range(len(self._asked))]
 
     def _take_turn(self) -> bool:
-        """Send what can be sent, and wait for what comes. False when there is no point in waiting any longer."""
+        """Send what can be sent, and wait for answers. False if the call is over: by a fatal error or at its deadline."""
         now_ms = self._access.clock.now_ms()
         error = self._access.fatal_error()
         if error is not None or now_ms >= self._deadline_ms:
@@ -99,7 +99,7 @@ class Call:
                 what = pending.ask.operation.describe(pending.ask.item)
                 pending.settle(error or self._access.timeout_error(what, self._timeout_ms, pending.trouble))
 
-    # ---- whom to ask ---------------------------------------------------------------------------------------------------------
+    # ---- targets -------------------------------------------------------------------------------------------------------------
 
     def _route(self, asks: Iterable[_Pending]) -> None:
         for pending in asks:
@@ -139,18 +139,18 @@ class Call:
             self._route([heappop(self._backing_off)[2]])
 
     def _retry(self, pending: _Pending, trouble: str, *, find: bool) -> None:
-        """After a back-off. `find` the coordinator anew, if it is one that was asked."""
-        log.debug("= %s is asked again: %s", pending.ask.operation.describe(pending.ask.item), trouble)
+        """Queue an ask again after a back-off. `find`: look up its coordinator again first, if it has one."""
+        log.debug("= %s is retried: %s", pending.ask.operation.describe(pending.ask.item), trouble)
         target = pending.ask.target
         if find and isinstance(target, CoordinatorOf):
             self._access.coordinator_lost(target)
-        self._tell(pending, trouble)
+        self._note(pending, trouble)
         pending.failures += 1
         due_ms = self._access.clock.now_ms() + self._access.backoff_ms(pending.failures)
         heappush(self._backing_off, (due_ms, next(self._numbers), pending))
 
-    def _tell(self, pending: _Pending, trouble: str) -> None:
-        """What keeps it, for the error if nothing comes of it. What keeps a look-up keeps all who wait for it."""
+    def _note(self, pending: _Pending, trouble: str) -> None:
+        """Remember the reason of the delay, for the error if time runs out. That of a look-up counts for all that wait for it."""
         operation = pending.ask.operation
         pending.trouble = trouble
         if isinstance(operation, FindCoordinator):
@@ -160,7 +160,7 @@ class Call:
     # ---- sending ---------------------------------------------------------------------------------------------------------------
 
     def _send(self, now_ms: int) -> int:
-        """Send what can be sent now. Returns how long to wait, in milliseconds, when no event ends the wait before."""
+        """Send what can be sent now. Returns for how many milliseconds to wait for events."""
         waits = [self._send_to(place, now_ms) for place in list(self._queues)]
         next_ms = self._backing_off[0][0] - now_ms if self._backing_off else NEVER_MS
         return min(*waits, next_ms) if waits else next_ms
@@ -174,11 +174,11 @@ class Call:
         if place not in self._queues:
             return NEVER_MS
         if place is not ANY_BROKER:
-            self._drop_what_waits_in_vain(place, node_id)
+            self._give_up_on(place, node_id)
         return max(self._network.poll_delay_ms(node_id, now_ms), LEAST_WAIT_MS)
 
     def _node_at(self, place: _Place, now_ms: int) -> int | None:
-        """None when there is none at the moment. Before the first metadata no broker goes by its real id."""
+        """The node to send to; None if there is none at the moment. Ids of brokers are known after the first metadata."""
         if isinstance(place, int):
             return place
         cluster = self._access.cluster()
@@ -194,8 +194,8 @@ class Call:
             return None
         return place.node_id
 
-    def _drop_what_waits_in_vain(self, place: _Place, node_id: int) -> None:
-        """A broker that does not let us in for good ends all asks for it; another coordinator may be found for a lost one."""
+    def _give_up_on(self, place: _Place, node_id: int) -> None:
+        """Fail the asks for a broker that rejects the login. Retry those for a coordinator that cannot be reached."""
         refusal = self._network.refusal(node_id)
         if refusal is not None:
             for pending in self._take_all(place):
@@ -227,7 +227,7 @@ class Call:
             for pending in batch:
                 pending.settle(error)
         for pending in batch:
-            self._tell(pending, f"node {node_id} has not answered")
+            self._note(pending, f"node {node_id} has not answered")
         if not queue:
             del queues[operation]
         if not queues:
@@ -237,7 +237,7 @@ class Call:
 
     def _answered(self, batch: Sequence[_Pending], response: ClientResponse) -> None:
         if self._is_over:
-            return  # nobody waits any more
+            return  # the call has returned already
         for pending in batch:
             if response.error is not None:
                 pending.settle(response.error)

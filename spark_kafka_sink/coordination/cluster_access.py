@@ -1,6 +1,6 @@
-"""What every call shares: the network, the metadata, and the coordinators that were found so far.
+"""What all calls of a RequestClient share: the network, the metadata, and the coordinators that were found so far.
 
-Part of RequestClient, on its thread.
+Runs on the thread of the caller.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientRes
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 
-MAX_COORDINATORS = 10_000  # that are remembered; asks that wait for one do not depend on it
-LEAST_BACKOFF_MS = 10  # however small the options are
+MAX_COORDINATORS = 10_000  # how many are remembered; the oldest are forgotten, and found again when needed
+LEAST_BACKOFF_MS = 10  # also if retry.backoff.ms is less
 
 
 class Network(Protocol):
-    """What is needed of NetworkClient; tests hand in another."""
+    """The methods of NetworkClient that are used here. Tests pass another network."""
 
     def learn_node(self, node: Node) -> None: ...
     def ready(self, node_id: int, now_ms: int) -> bool: ...
@@ -54,18 +54,18 @@ class ClusterAccess:
         self.metadata = metadata or Metadata(config, self.clock)
         self.network: Network = network or NetworkClient(config, self.metadata, self.clock)
         self.request_timeout_ms = config.request_timeout_ms
-        self._coordinators: dict[CoordinatorOf, Node] = {}  # as found last, oldest first
+        self._coordinators: dict[CoordinatorOf, Node] = {}  # the one found last for each key; oldest first
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random or Random())
 
     def cluster(self) -> Cluster:
         return self.metadata.cluster()
 
     def backoff_ms(self, failures: int) -> int:
-        """Before an attempt that follows so many failed ones (KIP-580)."""
+        """How long to wait before the next attempt after this many failed ones (KIP-580)."""
         return max(self._backoff.backoff_ms(failures - 1), LEAST_BACKOFF_MS)
 
     def coordinator(self, key: CoordinatorOf) -> Node | None:
-        """None when it has to be found, or to be found again. One that is told of can be connected to."""
+        """The coordinator, to which the network can connect; None if it must be looked up first."""
         node = self._coordinators.get(key)
         if node is not None:
             self.network.learn_node(node)
@@ -81,8 +81,8 @@ class ClusterAccess:
     def coordinator_lost(self, key: CoordinatorOf) -> None:
         self._coordinators.pop(key, None)
 
-    def has_news_since(self, version: int) -> bool:
-        """Whether metadata is newer than that. Raises what is fatal, as `fatal_error` tells it."""
+    def is_newer_than(self, version: int) -> bool:
+        """Whether metadata is newer than this version. Raises a fatal error, as `fatal_error` returns it."""
         try:
             self.metadata.await_update(version, 0)
         except KafkaTimeoutError:
@@ -90,9 +90,9 @@ class ClusterAccess:
         return True
 
     def fatal_error(self) -> KafkaError | None:
-        """Why nothing can be asked of any broker, if so. Told once, unless it is permanent."""
+        """The error because of which no broker can be asked, if there is one. Returned once, unless it is permanent."""
         try:
-            self.has_news_since(-1)  # it always has
+            self.is_newer_than(-1)  # always true, unless it raises
         except KafkaError as error:
             return error
         return None
@@ -101,7 +101,7 @@ class ClusterAccess:
         connections = self.metadata.last_connection_error()
         if self.cluster().is_bootstrap:
             return KafkaTimeoutError(
-                f"no broker answered: {connections or 'no connection failed, and yet nothing came'}; check"
+                f"no broker answered: {connections or 'no connection failed, but there was no response'}; check"
                 f" bootstrap.servers and the network ({what}, within {timeout_ms} ms)",
                 condition="KAFKA_BROKER_UNREACHABLE",
             )

@@ -1,7 +1,7 @@
 """OffsetFetch and OffsetCommit of groups that have no members: a small durable store, one record per group and partition.
 
 A coordinator accepts an offset only for a partition that exists. Offsets that are part of an open transaction are invisible until
-it is committed. Whether a plain OffsetCommit or the commit of a transaction wins, is decided by which offset was written later.
+it is committed. Of a plain OffsetCommit and an offset in a transaction, the one that was written later takes effect.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CommittedOffset(NamedTuple):
 
 class OffsetQuestion(NamedTuple):
     group_id: str
-    partitions: tuple[TopicPartition, ...] | None  # None: all that have a committed offset
+    partitions: tuple[TopicPartition, ...] | None  # None: all partitions with a committed offset
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class FetchOffsets(Operation[OffsetQuestion, dict[TopicPartition, CommittedOffse
         if error:
             return Retry(error)
         for partition in item.partitions or ():
-            if partition not in found:  # it may have an offset: "none" would be a lie
+            if partition not in found:  # it may have an offset, so the result must not say that it has none
                 raise left_out(f"{where}, partition {partition}")
         return Done(
             {
@@ -168,7 +168,7 @@ class CommitOffsets(Operation[OffsetsToCommit, None]):
             size = len(item.offsets[partition].metadata) if partition in item.offsets else 0
             found.message += f" It has {size:,} characters; the broker's limit is offset.metadata.max.bytes."
         elif error in _HAS_MEMBERS:
-            found.message += " The group has members: consumers use this group id, which has to be for these offsets alone."
+            found.message += " The group has members: consumers use this group id; choose one that no consumer uses."
         return found
 
     def describe(self, item: OffsetsToCommit) -> str:

@@ -1,7 +1,7 @@
-"""What can be asked of brokers: whom, with which message, and what an answer means.
+"""What RequestClient can ask of brokers: the target, the message, and the meaning of an answer.
 
-An Operation is one API as it is used here. It computes only; RequestClient sends, waits and retries. Several items of one
-operation that go to the same broker may share a request; each item is judged by itself.
+An Operation is one API as it is used here. It only computes; RequestClient sends, waits and retries. Several items of one
+operation for the same broker may share a request; the answer to each item is judged separately.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ResultT = TypeVar("ResultT")
 
 
 class AnyBroker(Enum):
-    """Whichever broker has the least to do."""
+    """The broker with the fewest requests in flight."""
 
     ANY_BROKER = "any broker"
 
@@ -40,13 +40,13 @@ ANY_BROKER = AnyBroker.ANY_BROKER
 
 
 class Broker(NamedTuple):
-    """This broker and no other. The ask fails with BrokerGoneError when metadata does not list it any more."""
+    """The broker with this id. The ask fails with BrokerGoneError if the cluster's metadata does not contain it any more."""
 
     node_id: int
 
 
 class CoordinatorOf(NamedTuple):
-    """The broker that keeps this group or transactional id, be it found already or not."""
+    """The coordinator of this group or transactional id. RequestClient looks it up if it is not known."""
 
     key_type: KeyType
     key: str
@@ -62,23 +62,23 @@ class Done(Generic[ResultT]):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Ask again after a back-off; if the error says so, after the coordinator was found again."""
+    """Retry after a back-off; if the error says so, look up the coordinator again first."""
 
     error: ErrorCode
 
 
 class BrokerGoneError(NetworkError):
-    """A broker that was asked for by its id is not part of the cluster any more."""
+    """A broker that an ask named by id is not part of the cluster any more."""
 
 
 class Operation(ABC, Generic[ItemT, ResultT]):
-    """One API, and how it is used here. Instances are immutable, and equal only if they mean the same."""
+    """One API, and how it is used here. Instances are immutable. Asks with equal operations may share a request."""
 
     api_key: ClassVar[ApiKey]
 
     @property
     def versions(self) -> tuple[int, int | None]:
-        """The oldest and the newest version that will do; None: as new as possible."""
+        """The oldest and the newest version that can be used; None: no limit."""
         return 0, None
 
     def usable_version(self, broker: NodeApiVersions) -> int:
@@ -90,7 +90,9 @@ class Operation(ABC, Generic[ItemT, ResultT]):
         oldest, newest = self.versions
         version = broker.latest_usable_version(self.api_key, newest)
         if version < oldest:
-            raise UnsupportedVersionError(f"{self.api_key.name} is needed in version {oldest}, the broker speaks {version}")
+            raise UnsupportedVersionError(
+                f"{self.api_key.name} is needed in version {oldest}, but the newest that the broker supports is {version}"
+            )
         return version
 
     def batch_size(self, version: int) -> int:  # noqa: ARG002
@@ -99,15 +101,15 @@ class Operation(ABC, Generic[ItemT, ResultT]):
 
     @abstractmethod
     def message(self, items: Sequence[ItemT], node_id: int, version: int) -> Request[Any]:
-        """The request for these items to this node. Raises KafkaError when there can be none: all of them fail with it."""
+        """The request for these items to this node. If it raises KafkaError, all of the items fail with that error."""
 
     @abstractmethod
     def judge(self, item: ItemT, answer: Any, version: int) -> Done[ResultT] | Retry:
-        """What the answer to a request says about one of its items. Raises KafkaError when the item has failed for good."""
+        """The result of one item of a request, or that it must be retried. Raises KafkaError if the item has failed for good."""
 
     @abstractmethod
     def describe(self, item: ItemT) -> str:
-        """For errors and logs: "EndTxn of transactional id x"."""
+        """The item in words, for errors and logs: "EndTxn of transactional id x"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +125,17 @@ class Ask(Generic[ItemT, ResultT]):
 _TO_GRANT = {
     Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "WRITE on the transactional id {} or on a prefix of it (DESCRIBE to read)",
     Errors.GROUP_AUTHORIZATION_FAILED: "READ on the group {} or on a prefix of it",
-    Errors.TOPIC_AUTHORIZATION_FAILED: "READ on the topic {}, which committing an offset for it takes",
+    Errors.TOPIC_AUTHORIZATION_FAILED: "READ on the topic {}, which committing its offsets requires",
     Errors.CLUSTER_AUTHORIZATION_FAILED: "DESCRIBE_CONFIGS on the cluster",
 }
 
 
 def failure(error: ErrorCode, where: str, resource: str) -> KafkaError:
-    """The exception for an error that is final; where a permission is missing it says which one to grant.
+    """The exception for an error that is not retried. If a permission is missing, the text names the one to grant.
 
     Args:
-        error: what the broker answered.
-        where: what was asked, as Operation.describe says it.
+        error: the error in the broker's answer.
+        where: the item as Operation.describe returns it.
         resource: the name of the transactional id, group or topic.
     """
     found = error.error(where)
@@ -143,11 +145,11 @@ def failure(error: ErrorCode, where: str, resource: str) -> KafkaError:
 
 
 def retry_or_raise(error: ErrorCode, where: str, resource: str) -> Retry:
-    """For an answer that carries an error. Raises `failure` unless the error is retriable."""
+    """What to return for an answer with an error: Retry if the error is retriable; otherwise `failure` is raised."""
     if error.retriable:
         return Retry(error)
     raise failure(error, where, resource)
 
 
 def left_out(where: str) -> ProtocolError:
-    return ProtocolError(f"{where}: the broker's answer says nothing about it")
+    return ProtocolError(f"{where}: the broker's answer does not mention it")

@@ -1,10 +1,10 @@
-"""Many requests to many brokers at once, each retried until it is answered or the time is up.
+"""Sends many requests to many brokers at once, and retries each until it is answered or the time-out ends.
 
-`ask` takes asks (whom, what; see operation.py) and drives a NetworkClient until each has an outcome. Asks for the same broker
-that may share a request do; coordinators are found first, many at once, and found again when they have moved or are lost.
-The caller's thread does all of it, and a client belongs to one thread at a time.
-Laws: no call outlasts its time-out; every ask gets exactly one outcome; what a broker is asked is never more than
-max.in.flight.requests.per.connection requests at a time; an ask that failed is not repeated before its back-off.
+`ask` takes Asks (target, operation, item; see operation.py) and drives a NetworkClient until each has an outcome. Asks for the
+same broker share a request if the API allows it. Coordinators are looked up first, many at once, and again if they have moved or
+cannot be reached. Everything runs on the caller's thread, and only one thread at a time may use a client.
+Laws: no call takes longer than its time-out; every ask gets exactly one outcome; a broker has at most
+max.in.flight.requests.per.connection requests at a time; an ask that failed is retried only after its back-off.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ class RequestClient:
     """
     Args:
         config: the network's options; retry.backoff.ms, retry.backoff.max.ms, request.timeout.ms.
-        clock: for tests.
-        metadata, network, random: for tests; made of the config otherwise.
+        clock, metadata, network, random: only tests pass them; by default they are made from the config.
 
     Raises:
         ConfigError: as NetworkClient does.
@@ -62,33 +61,35 @@ class RequestClient:
         self._access.network.close()
 
     def ask(self, asks: Sequence[Ask[Any, T]], timeout_ms: int) -> list[T | KafkaError]:
-        """Send all that is asked, in parallel, and wait until each ask has its outcome. Blocks at most `timeout_ms`.
+        """Send all asks in parallel, and wait until each has its outcome. Blocks at most `timeout_ms`.
 
         Returns:
-            For each ask, in their order, its result, or the error it failed with: that of Operation.judge;
-            UnsupportedVersionError, when the broker speaks no version that will do; AuthenticationError, when a broker that it
-            waits for, or every broker, does not let us in; BrokerGoneError; NetworkError, when bootstrap.servers lead to
-            another cluster; and KafkaTimeoutError for what was not answered in time, with the last trouble. Its condition is
-            KAFKA_BROKER_UNREACHABLE when no broker answered at all. What was sent may have been carried out nevertheless.
+            The result or the error of each ask, in the order of the asks. Errors are those that Operation.judge raises, and:
+            UnsupportedVersionError: the broker does not support a version that the operation can use.
+            AuthenticationError: the broker that the ask is for, or every broker, rejects the login.
+            BrokerGoneError: the broker is not part of the cluster any more.
+            NetworkError: bootstrap.servers lead to another cluster.
+            KafkaTimeoutError: there was no answer in time; the text has the last problem. The condition is
+                KAFKA_BROKER_UNREACHABLE if no broker answered at all. The broker may have carried out the request nevertheless.
         """
         return Call(self._access, asks, timeout_ms).run()
 
     def ask_all(self, asks: Sequence[Ask[Any, T]], timeout_ms: int) -> list[T]:
-        """As `ask`, but raise when any failed: once all have their outcome, the error of the first one.
+        """As `ask`, but returns results only. If asks failed, raises the first error when all asks have their outcome.
 
-        If all that is wrong is that time ran out, one KafkaTimeoutError names what was not answered.
+        If asks failed only because time ran out, one KafkaTimeoutError names them.
         """
         outcomes = self.ask(asks, timeout_ms)
         return _results(asks, outcomes, timeout_ms)
 
     def ask_every_broker(self, operation: Operation[ItemT, ResultT], item: ItemT, timeout_ms: int) -> dict[int, ResultT]:
-        """Ask each broker of the cluster, as metadata that is fetched anew lists them. Blocks at most `timeout_ms`.
+        """Ask each broker of the cluster, after fetching the list of brokers. Blocks at most `timeout_ms`.
 
-        When the brokers become others meanwhile all are asked again: what one had was taken over by others, which may have
-        answered before.
+        If the list of brokers changes meanwhile, all are asked again: a broker that has answered already may have taken over what
+        belonged to a broker that left.
 
         Returns:
-            By node id, what each answered.
+            The result of each broker by node id.
 
         Raises:
             KafkaError: as `ask_all`.
@@ -101,16 +102,16 @@ class RequestClient:
             is_same = not any(isinstance(outcome, BrokerGoneError) for outcome in outcomes) and nodes == self._known_brokers()
             if is_same or self.clock.now_ms() >= deadline_ms:
                 return dict(zip(nodes, _results(asks, outcomes, timeout_ms), strict=True))
-            log.debug("= the brokers of the cluster have changed: all are asked again")
+            log.debug("= the brokers of the cluster have changed: asking all of them again")
 
     def _known_brokers(self) -> list[int]:
         return sorted(node.id for node in self._access.cluster().nodes)
 
     def _listed_brokers(self, deadline_ms: int, timeout_ms: int) -> list[int]:
-        """Node ids, from an answer that comes after this call."""
-        self._access.fatal_error()  # one of earlier attempts is of no interest
-        version = self._access.metadata.request_update("every broker is to be asked", reset_backoff=True)
-        while not self._access.has_news_since(version) or self._access.cluster().is_bootstrap:
+        """Node ids, from a Metadata answer that is requested by this call."""
+        self._access.fatal_error()  # discards an error of earlier calls
+        version = self._access.metadata.request_update("a request goes to every broker", reset_backoff=True)
+        while not self._access.is_newer_than(version) or self._access.cluster().is_bootstrap:
             now_ms = self.clock.now_ms()
             if now_ms >= deadline_ms:
                 raise self._access.timeout_error("the list of brokers", timeout_ms, "")

@@ -1,18 +1,21 @@
-"""Transactions, groups and settings of a cluster, looked at and changed from outside of a producer.
+"""TransactionClient: reads and changes transactions, group offsets and settings of a cluster, without a producer.
 
     with TransactionClient({"bootstrap.servers": "localhost:9092"}) as client:
         for transactional_id, outcome in client.end_transactions(prepared, commit=True).items():
             ...
 
-Every method blocks on the caller's thread, at most for `timeout_ms` milliseconds, by default max.block.ms as in Java's
-commitTransaction. All that a call asks for is asked in parallel: of every coordinator, with several requests in flight on each
-connection; and it is asked again until it is answered or the time is up. One thread at a time may use a client.
+Every method blocks the caller's thread for at most `timeout_ms` milliseconds, by default max.block.ms as Java's
+commitTransaction. A call sends its requests in parallel: to all coordinators, with several requests in flight on each connection.
+Each request is retried until it is answered or the time-out ends. Only one thread at a time may use a client.
 
-Beyond what each method says, all but `end_transactions` raise: KafkaTimeoutError when time runs out, with the last trouble
-(KAFKA_BROKER_UNREACHABLE when no broker answered at all); AuthenticationError when brokers do not let this client in;
-AuthorizationError when a permission is missing, with the one to grant; UnsupportedVersionError when a broker is too old;
-ProtocolError when an answer leaves out what was asked; BrokerError for any other error that a broker answers. What was asked
-of others has been carried out by then, or may be, and what timed out may have been carried out too.
+All methods but `end_transactions` raise, besides the errors that each method lists:
+    KafkaTimeoutError: the time-out ended; the text has the last problem. KAFKA_BROKER_UNREACHABLE if no broker answered at all.
+    AuthenticationError: brokers reject the login.
+    AuthorizationError: a permission is missing; the text names the one to grant.
+    UnsupportedVersionError: a broker is too old.
+    ProtocolError: an answer does not contain what was requested.
+    BrokerError: a broker answered with any other error.
+When a call raises, its other requests have been carried out or may be, and so may a request that timed out.
 """
 
 from __future__ import annotations
@@ -45,21 +48,21 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 FENCING_TRANSACTION_TIMEOUT_MS = 30_000  # below any sensible transaction.max.timeout.ms, see FenceProducer
 TRANSACTION_VERSION_2 = 2
-# Ids that need not exist, in as many partitions of __transaction_state as possible. That is Java's hashCode of the id modulo
-# transaction.state.log.num.partitions, by default 50: two digits at the end reach each of these, three digits most of 100.
+# Suffixes of ids, which need not exist, so that the ids are in as many partitions of __transaction_state as possible. The
+# partition is Java's hashCode of the id modulo transaction.state.log.num.partitions, by default 50: two digits at the end reach
+# each of 50 partitions, three digits most of 100.
 PROBES = range(10, 200)
 
 
 class TransactionClient:
     """
     Args:
-        config: Kafka's producer configuration by its own keys, of which those about brokers, security, time-outs and back-off
-            matter here.
-        clock: for tests.
-        requests: for tests; made of the config otherwise.
+        config: a configuration of Kafka's producer, by Kafka's keys. Options about brokers, security, time-outs and back-off have
+            an effect.
+        clock, requests: only tests pass them; by default they are made from the config.
 
     Raises:
-        ConfigError: naming all problems at once.
+        ConfigError: with all problems of the configuration.
     """
 
     def __init__(
@@ -91,20 +94,20 @@ class TransactionClient:
     ) -> dict[str, EndOutcome]:
         """Commit or abort transactions that other producers have left open (EndTxn, KIP-98, KIP-890).
 
-        What is in the way for a while is waited for: markers that are being written, coordinators that load, move or cannot be
-        reached. An answer that got lost is asked for again; coordinators recognise the repetition.
+        Waits while markers are being written, and while coordinators load, move or cannot be reached. If an answer is lost, the
+        request is sent again; coordinators recognize the retry.
 
         Args:
             prepared: one for each transactional id.
-            commit: false aborts.
+            commit: true commits the transactions, false aborts them.
             timeout_ms: for all of them together.
 
         Returns:
-            By transactional id, what came of it; nothing is raised for a single transaction. End.FAILED, with a
-            KafkaTimeoutError, also stands for those that were not answered in time: they may end all the same.
+            The outcome of each transaction by transactional id. An error of a single transaction is not raised: its outcome is
+            End.FAILED with the error. With a KafkaTimeoutError, the transaction may end nevertheless.
 
         Raises:
-            ValueError: two are of the same transactional id.
+            ValueError: a transactional id occurs twice.
         """
         numbers = Counter(each.transactional_id for each in prepared)
         if len(numbers) < len(prepared):
@@ -127,22 +130,22 @@ class TransactionClient:
         *,
         transaction_timeout_ms: int = FENCING_TRANSACTION_TIMEOUT_MS,
     ) -> dict[str, ProducerIdentity]:
-        """Abort what is open under these transactional ids, and shut their producers out (InitProducerId).
+        """Abort the open transactions of these transactional ids, and fence their producers (InitProducerId).
 
-        Returns when each id is at rest: an open transaction is aborted, one that was being ended is ended, and whoever used the
-        id before is refused from here on. An id that nobody has used comes into being.
+        When this returns, no transaction of these ids is open: it was aborted, or if its end had begun, that was completed. From
+        then on brokers reject the producers that used the ids before. An id that nobody has used is created.
 
         Args:
             transactional_ids: any number; each is fenced once.
             timeout_ms: for all of them together.
-            transaction_timeout_ms: that the coordinator keeps with the id until its next producer starts; above zero, and at
-                most the broker's transaction.max.timeout.ms.
+            transaction_timeout_ms: the transaction time-out that the coordinator stores with the id until its next producer
+                starts; above zero, and at most the broker's transaction.max.timeout.ms.
 
         Returns:
-            By transactional id, the producer id and the epoch that are the newest now.
+            The new producer id and epoch of each transactional id.
 
         Raises:
-            KafkaError: see above; others may have been fenced.
+            KafkaError: see the head of this file; other ids may have been fenced.
         """
         ids = list(dict.fromkeys(transactional_ids))
         operation = FenceProducer(transaction_timeout_ms)
@@ -154,25 +157,25 @@ class TransactionClient:
     ) -> list[ListedTransaction]:
         """The transactional ids that begin with `prefix`, from every broker (ListTransactions, KIP-664; Kafka 3.0 and newer).
 
-        Brokers since 4.1 send no others (KIP-1152); what older ones send is filtered here. An id is listed from its first
-        InitProducerId until seven days after its last use (transactional.id.expiration.ms).
+        Brokers from 4.1 on filter by the prefix (KIP-1152); answers of older ones are filtered here. An id is listed from its
+        first InitProducerId until seven days after its last use (transactional.id.expiration.ms).
 
-        Each broker answers for the ids that it keeps at that moment. So that none is missed, all are asked again when the
-        brokers of the cluster, or the coordinators of ids with this prefix, are others afterwards than before; and a part of
-        the ids that has no coordinator is waited for. What that cannot see is a move that one broker has not heard of yet.
+        Each broker lists the ids that it coordinates at that moment. So that no id is missed, all brokers are asked again if the
+        brokers of the cluster, or the coordinators of ids with this prefix, have changed meanwhile. The method waits while a part
+        of the ids has no coordinator. A change that a broker has not heard of yet is not noticed.
 
-        Brokers leave out, without a word, ids that the user may not DESCRIBE: a result without an id proves nothing where that
-        permission is missing. Without it on all ids with the prefix, coordinators are not compared either.
+        Without an error, brokers leave out ids that the user has no permission to DESCRIBE: such an id may exist although it is
+        not in the result. Without that permission on all ids with the prefix, coordinators are not compared either.
 
         Args:
-            prefix: "" for all.
-            states: of TransactionState; empty for all of them.
-            probed: whose coordinators are compared: ids that begin with this; `prefix` if not given. The same for many
-                prefixes saves requests, as what a call has found last is what the next one compares with.
+            prefix: "" for all ids.
+            states: names of TransactionState; empty for all states.
+            probed: prefix of the ids whose coordinators are compared; None: `prefix`. The same for many prefixes saves requests,
+                as each call compares with what the last one has found.
             timeout_ms: for all brokers together.
 
         Returns:
-            Each id once, in order.
+            Each id once, sorted.
         """
         operation = ListTransactions(tuple(sorted(set(map(str, states)))))
         within_ms = self._within(timeout_ms)
@@ -193,9 +196,9 @@ class TransactionClient:
         return max(deadline_ms - self._requests.clock.now_ms(), 0)
 
     def _keepers(self, prefix: str, timeout_ms: int) -> list[int] | None:
-        """Which brokers keep the ids with this prefix, as far as PROBES show it; None when they may not be looked for.
+        """The coordinators of ids with this prefix, as far as PROBES show them; None if the user may not look them up.
 
-        A coordinator that is away is waited for: brokers that are asked to list say nothing of what nobody keeps.
+        Waits for coordinators that are not available: ListTransactions does not show that ids have no coordinator.
         """
         operation = FindCoordinator(KeyType.TRANSACTION)
         try:
@@ -214,7 +217,7 @@ class TransactionClient:
             timeout_ms: for all of them together.
 
         Returns:
-            By transactional id; None for one that its coordinator does not know: never used, or forgotten.
+            The description of each transactional id; None if its coordinator does not know it: never used, or expired.
         """
         ids = list(dict.fromkeys(transactional_ids))
         asks = [Ask(_transaction(each), DescribeTransactions(), each) for each in ids]
@@ -232,19 +235,19 @@ class TransactionClient:
         """Committed offsets of many groups, with their metadata (OffsetFetch).
 
         Args:
-            groups: group id -> the partitions to look at; None for all that have a committed offset.
+            groups: group id -> the partitions; None for all partitions with a committed offset.
             require_stable: wait until no open transaction holds an offset of these partitions (KIP-447; Kafka 2.5 and newer).
-                Name the partitions then: one that has no offset but those of an open transaction is not among "all", and is
-                not waited for.
+                Name the partitions in this case: "all" does not include, or wait for, a partition whose only offset is part of an
+                open transaction.
             timeout_ms: for all groups together.
 
         Returns:
-            By group id; a partition without a committed offset is not in it.
+            The offsets of each group, without partitions that have no committed offset.
 
         Raises:
-            KafkaError: see above. It takes DESCRIBE on the group and on the topics, which READ includes, and WRITE on a topic
-                too. Of topics that the user may not describe, brokers leave out the offsets without a word if partitions are
-                not named.
+            KafkaError: see the head of this file. The user needs DESCRIBE on the group and on the topics. READ includes DESCRIBE;
+                on a topic, WRITE does too. If partitions are not named, brokers leave out topics that the user has no permission
+                to describe, without an error.
         """
         operation = FetchOffsets(require_stable)
         questions = [OffsetQuestion(group, None if named is None else tuple(named)) for group, named in groups.items()]
@@ -254,20 +257,20 @@ class TransactionClient:
     def commit_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, tuple[int, str]], *, timeout_ms: int | None = None
     ) -> None:
-        """Commit offsets with their metadata in one request, at once and outside of any transaction (OffsetCommit).
+        """Commit offsets with their metadata in one request, outside of any transaction (OffsetCommit).
 
-        The group must have no members. Offsets that are pending in an open transaction are overridden, also when that is
-        committed later.
+        The group must have no members. The offsets override those that are pending in an open transaction, even if that
+        transaction is committed later.
 
         Args:
-            offsets: (offset, metadata); metadata of at most offset.metadata.max.bytes, 4096 unless the broker is set otherwise.
-                Nothing is sent for none.
-            timeout_ms: after it the offsets may still be committed.
+            offsets: (offset, metadata) of each partition. Metadata have at most offset.metadata.max.bytes, by default 4096. If
+                `offsets` is empty, nothing is sent.
+            timeout_ms: after a time-out, the offsets may still be committed.
 
         Raises:
             BrokerError: KAFKA_UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist, KAFKA_OFFSET_METADATA_TOO_LARGE,
-                KAFKA_UNKNOWN_MEMBER_ID for a group that consumers use. Offsets that were not refused are committed.
-            KafkaError: see above. It takes READ on the group and READ on the topics; WRITE on them does not suffice.
+                KAFKA_UNKNOWN_MEMBER_ID for a group that consumers use. The other offsets are committed.
+            KafkaError: see the head of this file. The user needs READ on the group and on the topics; WRITE is not enough.
         """
         if not offsets:
             return
@@ -277,11 +280,11 @@ class TransactionClient:
     # ---- settings --------------------------------------------------------------------------------------------------------------
 
     def broker_config(self, name: str, *, timeout_ms: int | None = None) -> str | None:
-        """A setting of some broker, such as transaction.max.timeout.ms, as text (DescribeConfigs).
+        """A setting of any one broker, such as transaction.max.timeout.ms, as text (DescribeConfigs).
 
         Returns:
-            None when it cannot be known: the user may not DESCRIBE_CONFIGS on the cluster, the broker does not offer that, has
-            no such setting, or keeps its value secret. Go on with Kafka's default then, and let the broker refuse it.
+            The value, or None if it cannot be read: the user has no permission to DESCRIBE_CONFIGS on the cluster, or the broker
+            does not support the request, has no such setting, or hides its value. Callers then use Kafka's default.
         """
         ask = Ask(ANY_BROKER, DescribeBrokerConfig(), name)
         try:

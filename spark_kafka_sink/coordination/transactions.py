@@ -1,7 +1,7 @@
-"""EndTxn, InitProducerId, ListTransactions and DescribeTransactions, as they are asked from outside of a producer.
+"""EndTxn, InitProducerId, ListTransactions and DescribeTransactions, sent without a producer.
 
-A coordinator checks an EndTxn against transactional id, producer id and epoch, not against the connection: whoever is told these
-three can end a transaction that another process has written.
+A coordinator compares transactional id, producer id and epoch of an EndTxn with its state, not the connection. A process that
+knows these three can therefore end a transaction that another process has written.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _RE2_OPERATORS = frozenset(r"\.+*?()|[]{}^$")
 
 
 class End(Enum):
-    """What came of an EndTxn."""
+    """The result of an EndTxn."""
 
-    ENDED = "committed or aborted, as asked; by this request or an earlier one"
-    NOT_OPEN = "no transaction of this producer is open: it timed out, was fenced, or has been ended otherwise, perhaps as asked"
-    FAILED = "neither is known; the error says why"
+    ENDED = "committed or aborted as requested, by this request or an earlier one"
+    NOT_OPEN = "the producer has no open transaction: it timed out, was fenced or has ended, perhaps in the way requested"
+    FAILED = "the state of the transaction is not known; the error says why"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class EndOutcome:
 
 
 # Kafka up to 4.3.1 answers INVALID_TXN_STATE to the commit of a transaction that has timed out, later versions PRODUCER_FENCED.
-# To EndTxn 1 and older PRODUCER_FENCED is INVALID_PRODUCER_EPOCH (KIP-588).
+# To version 1 of EndTxn and older ones, brokers answer INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED (KIP-588).
 _NOT_OPEN = frozenset(
     {
         Errors.INVALID_PRODUCER_EPOCH,
@@ -57,7 +57,7 @@ _NOT_OPEN = frozenset(
 
 @dataclass(frozen=True)
 class EndTransaction(Operation[PreparedTransaction, EndOutcome]):
-    """EndTxn until it is carried out. While markers are being written a repetition is answered CONCURRENT_TRANSACTIONS."""
+    """EndTxn. It is retried until the broker has written the markers; before that it answers CONCURRENT_TRANSACTIONS."""
 
     commit: bool
     is_v2: bool  # the transaction was written with transaction.version 2 or higher
@@ -99,10 +99,11 @@ class ProducerIdentity(NamedTuple):
 
 @dataclass(frozen=True)
 class FenceProducer(Operation[str, ProducerIdentity]):
-    """InitProducerId without a producer id or epoch. The first one aborts an open transaction, and is answered
-    CONCURRENT_TRANSACTIONS until its markers are written; then the coordinator answers with a new epoch.
+    """InitProducerId without a producer id or epoch. The first request aborts an open transaction. The coordinator answers
+    CONCURRENT_TRANSACTIONS until the markers are written, and then with a new epoch.
 
-    The coordinator keeps the time-out with the id, and gives replicas so much time to write it down: not a few milliseconds.
+    The coordinator stores the time-out with the transactional id, and also uses it as the time-out for writing this to its log:
+    a few milliseconds would be too short.
     """
 
     transaction_timeout_ms: int
@@ -124,7 +125,7 @@ class FenceProducer(Operation[str, ProducerIdentity]):
 
 
 class TransactionState(StrEnum):
-    """As Kafka names them. Newer brokers may have more."""
+    """Kafka's names of the states. Newer brokers may have more."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -142,7 +143,7 @@ class ListedTransaction(NamedTuple):
 
 @dataclass(frozen=True)
 class ListTransactions(Operation[str, list[ListedTransaction]]):
-    """The transactional ids with a prefix, the item, whose coordinator is the broker that is asked."""
+    """The transactional ids with a prefix (the item) whose coordinator is the broker that gets the request."""
 
     states: tuple[str, ...]
 
@@ -173,13 +174,13 @@ class ListTransactions(Operation[str, list[ListedTransaction]]):
 
 
 def prefix_pattern(prefix: str) -> str:
-    """A regular expression of RE2 that matches what begins with `prefix`, whatever characters follow."""
+    """A regular expression of RE2 that matches every text that begins with `prefix`."""
     return "(?s)" + "".join(f"\\{each}" if each in _RE2_OPERATORS else each for each in prefix) + ".*"
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """What a coordinator knows of a transactional id. Times are milliseconds."""
+    """A coordinator's state of a transactional id. Times are milliseconds."""
 
     transactional_id: str
     state: str  # a TransactionState, if it is one that this client knows
@@ -187,12 +188,12 @@ class TransactionDescription:
     producer_epoch: int
     timeout_ms: int  # transaction.timeout.ms of its producer
     start_time_ms: int | None  # since 1970-01-01 UTC, by the coordinator's clock; None: no transaction since InitProducerId
-    partitions: frozenset[TopicPartition]  # of the open transaction; those of topics that the user may not describe are left out
+    partitions: frozenset[TopicPartition]  # of the open transaction, without topics that the user has no permission to describe
 
 
 @dataclass(frozen=True)
 class DescribeTransactions(Operation[str, TransactionDescription | None]):
-    """None for an id that its coordinator does not know."""
+    """The description of a transactional id; None if its coordinator does not know it."""
 
     api_key = ApiKey.DESCRIBE_TRANSACTIONS
 

@@ -53,8 +53,10 @@ class BackgroundWorker:
         self._running: dict[int, tuple[object, int]] = {}  # node id -> token, deadline
 
     def start(self, node_id: int, work: Callable[[], Any], deadline_ms: int, *, key: object = None) -> None:
-        """One at a time for each node. If work with the same key is running, the node waits for its outcome, and no thread is
-        started: work that hangs and is requested repeatedly takes one thread, and one more each HANGS_AFTER_MS.
+        """Start `work` for a node, at most one at a time for each node.
+
+        If work with the same key is running, the node waits for its outcome, and no thread is started: work that hangs and is
+        requested repeatedly takes one thread, and one more each HANGS_AFTER_MS.
         """
         now_ms = self._clock.now_ms()
         with self._lock:

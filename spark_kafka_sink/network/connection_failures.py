@@ -30,7 +30,7 @@ class ConnectionFailures:
         self._refused_in_this_poll.clear()
 
     def report(self, connection: NodeConnection, disconnect: Disconnect, now_ms: int) -> None:
-        """Log why a connection ended, and keep the reason for errors about metadata that does not come."""
+        """Log why a connection ended, and keep the reason for errors about missing metadata."""
         node_id, reason = connection.node_id, disconnect.reason
         address = self._states.address_text(node_id)
         if disconnect.state in (ChannelState.NOT_CONNECTED, ChannelState.AUTHENTICATION_FAILED):
@@ -65,7 +65,7 @@ class ConnectionFailures:
             self._metadata.fatal_error(error)
 
     def refusal(self, node_id: int) -> AuthenticationError | None:
-        """Why to give up what waits for this node; None when there is no reason to.
+        """The error with which everything that waits for this node fails; None if nothing has to fail.
 
         An error stays until the next attempt to connect begins, and at least until the next poll: with reconnect.backoff.ms=0
         the next attempt begins within the same poll.
@@ -76,7 +76,7 @@ class ConnectionFailures:
         return self._states.authentication_error(node_id) if is_final else None
 
     def refusal_by_all(self) -> AuthenticationError | None:
-        """Why to give up what any broker could do; None when there is no reason to."""
+        """The error with which everything that any broker could do fails; None if nothing has to fail."""
         nodes = [node.id for node in self._metadata.cluster().nodes]
         if not self._no_broker_accepts() or not all(map(self._is_refused_or_disconnected, nodes)):
             return None

@@ -55,7 +55,7 @@ class NodeApiVersions:
         self.finalized_features_epoch = response.finalized_features_epoch  # grows with each change; -1: not reported
 
     def max_version(self, api_key: ApiKey) -> int:
-        """The newest version that the broker speaks; -1 when it does not know the API."""
+        """The newest version that the broker supports; -1 if it does not support the API."""
         return self._ranges.get(api_key, (0, -1))[1]
 
     def latest_usable_version(self, api_key: ApiKey, max_version: int | None = None) -> int:
@@ -173,7 +173,7 @@ def _in_words(mechanisms: tuple[str, ...]) -> str:
 
 def _ask_versions() -> Generator[Step, Any, NodeApiVersions]:
     """In the newest version that both sides support. A broker that rejects our version names its own; if it does not, or rejects
-    that version too, it is asked in version 0, which every broker supports.
+    that version too, the request is sent in version 0, which every broker supports.
     """
     request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=_software_version())
     version = API_TABLE[ApiKey.API_VERSIONS].max_version

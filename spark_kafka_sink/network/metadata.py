@@ -228,7 +228,7 @@ class Metadata:
             self._ended_by = ended_by
             self._changed.notify_all()
 
-    # ---- Sender thread: when to fetch what, and what came of it ----------------------------------------------------------
+    # ---- Sender thread: when to send which request, and its outcome ------------------------------------------------------
 
     def bootstrap(self, servers: Sequence[tuple[str, int]]) -> None:
         """Start from `servers`, which get the node ids -1, -2, …"""

@@ -1,7 +1,8 @@
 """Requests to many brokers: which node is ready, what is in flight, which responses came back.
 
 The Sender asks `ready`, calls `send`, and lets `poll` do everything else: write, read, connect, keep metadata fresh, time
-requests out, run the callbacks. Selector waits and owns the sockets; ConnectionSetup makes connections ready.
+requests out, run the callbacks. Selector waits and owns the sockets; ConnectionSetup makes connections ready; NodeChoice knows
+which of them can take a request.
 Threads: the Sender only, except `wakeup`, which any thread may call.
 Laws: the callback of every request runs exactly once, unless `close` drops it; the callbacks of one node run in the order of its
 requests; when a callback runs, nothing refers to the request's buffers any more.
@@ -29,6 +30,7 @@ from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.metadata_updater import MetadataUpdater
 from spark_kafka_sink.network.names import Resolver, canonical_bootstrap_servers, resolve
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
+from spark_kafka_sink.network.node_choice import NodeChoice
 from spark_kafka_sink.network.node_connection import NodeConnection
 from spark_kafka_sink.network.sasl.login import Login
 from spark_kafka_sink.network.sasl_detection import CONNECTIONS_NEEDED
@@ -46,8 +48,6 @@ if TYPE_CHECKING:
 __all__ = ["ClientRequest", "ClientResponse", "NetworkClient"]
 
 log = logging.getLogger(__name__)
-
-MAX_LEARNT_NODES = 1000  # that metadata does not list; more than a cluster has
 
 
 class NetworkClient:
@@ -79,7 +79,7 @@ class NetworkClient:
     ) -> None:
         self._metadata = metadata
         self._clock = clock
-        self._random = random = random or Random()
+        random = random or Random()
         self._login = _login(config, clock, random)  # None without SASL
         self._request_timeout_ms = config.request_timeout_ms
         self._metrics = metrics or NetworkMetrics()
@@ -107,10 +107,10 @@ class NetworkClient:
         )
         self._failures = ConnectionFailures(self._states, metadata, config.security_protocol)
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
+        self._choice = NodeChoice(metadata, self._states, self._connections, self._selector, self._in_flight, random)
         self._responses: list[ClientResponse] = []  # called back at the end of the present poll, or by the next one
         self._updater = MetadataUpdater(metadata, self, config)
-        self._features: tuple[int, Mapping[str, int]] = (-1, {})  # the newest that a broker told: epoch, levels
-        self._learnt: dict[int, Node] = {}  # from answers other than metadata's, latest last
+        self._features: tuple[int, Mapping[str, int]] = (-1, {})  # the newest that a broker reported: epoch, levels
         self._is_closed = False
         if config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only":
             timeout_ms = config.socket_connection_setup_timeout_ms
@@ -126,43 +126,28 @@ class NetworkClient:
         if self.is_ready(node_id, now_ms):
             return True
         self.renew_session(node_id, now_ms)
-        node = self._metadata.cluster().node(node_id) or self._learnt.get(node_id)
+        node = self._choice.node(node_id)
         if node is not None and self._states.can_connect(node_id, now_ms):
             self.initiate_connect(node, now_ms)
         return False
 
     def learn_node(self, node: Node) -> None:
-        """Make a broker connectable that another answer than metadata's named: a coordinator that FindCoordinator found.
-
-        Metadata takes precedence where it has the id. The last MAX_LEARNT_NODES are kept.
-        """
-        self._learnt.pop(node.id, None)
-        self._learnt[node.id] = node
-        if len(self._learnt) > MAX_LEARNT_NODES:
-            del self._learnt[next(iter(self._learnt))]
+        """Make a broker connectable that another answer than metadata's named: a coordinator that FindCoordinator found."""
+        self._choice.learn(node)
 
     def is_ready(self, node_id: int, now_ms: int) -> bool:
         """Whether a request can be sent now. While a metadata update is due, no node is ready for other requests."""
         return not self._updater.is_update_due(now_ms) and self.can_send(node_id, now_ms)
 
     def can_send(self, node_id: int, now_ms: int) -> bool:
-        return (
-            self._states.is_ready(node_id, now_ms)
-            and self._selector.is_channel_ready(node_id)
-            and self._in_flight.can_send_more(node_id)
-            and not self._is_session_due(node_id, now_ms)
-        )
-
-    def _is_session_due(self, node_id: int, now_ms: int) -> bool:
-        connection = self._connections.get(node_id)
-        return connection is not None and connection.is_session_due(now_ms)
+        return self._choice.can_send(node_id, now_ms)
 
     def renew_session(self, node_id: int, now_ms: int) -> None:
         """Log in again if the session is about to end (KIP-368). Requests in flight are answered first; new ones wait.
 
         Called when there is something to send, so that an unused connection can become idle and be closed.
         """
-        if self._login is not None and self._states.is_ready(node_id, now_ms) and self._is_session_due(node_id, now_ms):
+        if self._login is not None and self._states.is_ready(node_id, now_ms) and self._choice.is_session_due(node_id, now_ms):
             self._setup.renew_session(node_id, now_ms)
 
     def can_connect(self, node_id: int, now_ms: int) -> bool:
@@ -176,17 +161,17 @@ class NetworkClient:
         return self._states.is_disconnected(node_id)
 
     def refusal(self, node_id: int) -> AuthenticationError | None:
-        """Why to give up what waits for this node: authentication failed twice in a row, or no broker accepts this client."""
+        """The error with which everything for this node fails: authentication failed twice in a row, or no broker accepts us."""
         return self._failures.refusal(node_id)
 
     def refusal_by_all(self) -> AuthenticationError | None:
-        """Why to give up what any broker could do: no broker accepts this client."""
+        """The error with which everything that any broker could do fails: no broker accepts this client."""
         return self._failures.refusal_by_all()
 
     def finalized_features(self) -> tuple[int, Mapping[str, int]]:
-        """The epoch and the levels of the cluster's finalized features (KIP-584), the newest that a broker told this client.
+        """The epoch and the levels of the cluster's finalized features (KIP-584), the newest that a broker reported.
 
-        (-1, {}) before any connection is ready, and with brokers that do not tell.
+        (-1, {}) before any connection is ready, and with brokers that report none.
         """
         for connection in self._connections.values():
             versions = connection.api_versions
@@ -204,29 +189,13 @@ class NetworkClient:
         return self._in_flight.count(node_id)
 
     def least_loaded_node(self, now_ms: int) -> int | None:
-        """The node with the fewest requests in flight.
-
-        A connected node is preferred, then one that is being connected, then the one with the longest time since its last
-        attempt. None when every node is busy, throttled or backing off.
-        """
-        node, _ = self.find_least_loaded_node(now_ms)
+        """The node with the fewest requests in flight; None when every node is busy, throttled or backing off."""
+        node, _ = self._choice.find_least_loaded(now_ms)
         return None if node is None else node.id
 
     def find_least_loaded_node(self, now_ms: int) -> tuple[Node | None, bool]:
         """As least_loaded_node; and whether any node is connected, even if it is busy or throttled."""
-        nodes = list(self._metadata.cluster().nodes)
-        self._random.shuffle(nodes)  # so that not every client chooses the first among equals
-        usable = [node for node in nodes if self.can_send(node.id, now_ms)]
-        preparing = [
-            node for node in nodes if self._states.is_preparing_connection(node.id) or self._is_session_due(node.id, now_ms)
-        ]
-        connectable = [node for node in nodes if self._states.can_connect(node.id, now_ms)]
-        is_any_connected = any(self._states.is_connected(node.id) and self._selector.is_channel_ready(node.id) for node in nodes)
-        if usable:
-            return min(usable, key=lambda node: self._in_flight.count(node.id)), is_any_connected
-        if preparing:
-            return preparing[0], is_any_connected
-        return min(connectable, key=lambda node: self._states.last_attempt_ms(node.id), default=None), is_any_connected
+        return self._choice.find_least_loaded(now_ms)
 
     def is_any_node_connecting(self) -> bool:
         return any(self._states.is_connecting(node.id) for node in self._metadata.cluster().nodes)
@@ -323,7 +292,7 @@ class NetworkClient:
         self._handle_rebootstrap(now_ms)
 
     def _has_unhandled_events(self) -> bool:
-        """Whether the poll before failed before it had handled all events of the Selector, whose poll would clear them."""
+        """Whether the previous poll raised before it had handled all events of the Selector, which Selector.poll would clear."""
         selector = self._selector
         return bool(selector.completed_sends or selector.completed_receives or selector.disconnected or selector.connected)
 

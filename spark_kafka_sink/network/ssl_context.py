@@ -122,7 +122,7 @@ def openssl_cipher_name(name: str) -> str:
     return (cipher if exchange == "RSA" else f"{exchange}_{cipher}").replace("_", "-")
 
 
-# ---- WHOM TO TRUST -----------------------------------------------------------------------------------------------------------
+# ---- TRUSTSTORE --------------------------------------------------------------------------------------------------------------
 
 
 def _trust(context: ssl.SSLContext, config: ProducerConfig) -> None:
@@ -153,7 +153,7 @@ def _add_trusted(context: ssl.SSLContext, certificates: list[str], option: str) 
         raise ConfigError(f"{option}: a certificate in it is malformed: {_text(error)}") from error
 
 
-# ---- WHO WE ARE --------------------------------------------------------------------------------------------------------------
+# ---- KEYSTORE ----------------------------------------------------------------------------------------------------------------
 
 
 def _identify(context: ssl.SSLContext, config: ProducerConfig) -> None:
@@ -325,7 +325,7 @@ def _pem_certificates(pem: Secret) -> list[str]:
 
 
 def _pem_keys(pem: Secret) -> list[Secret]:
-    """Encrypted ones too."""
+    """The private keys in a PEM text, encrypted ones included."""
     return [Secret(_pem_block(label, body)) for label, body in _BLOCK.findall(pem.reveal()) if label.endswith("PRIVATE KEY")]
 
 

@@ -1,5 +1,7 @@
 """The producer: Arrow columns in, acknowledged Kafka records out. Usable without Spark.
 
+docs/design.md follows a row and the end of a transaction by file and function, and says who wakes a thread that waits.
+
 Threads
     caller      any thread that calls KafkaProducer: chooses partitions, encodes, fills batches; waits for memory, metadata, flush
     Sender      one daemon thread per producer: drains batches, talks to brokers, completes, retries and expires batches
@@ -14,6 +16,7 @@ Which thread uses which class
     BufferPool          allocate: callers; deallocate: both
     ProducerBatch       callers fill it, under its queue's lock and their reservations; after that Sender only
     Delivery            completed by the Sender (or by a caller that closes the producer), awaited by callers
+    TransactionCalls    callers; each call posts an Operation, which the Sender completes and the caller awaits
     sender/             Sender only, except that callers start and stop it, and read `Sender.failure` and
                         `TransactionManager.fatal_error`
     NetworkClient       Sender only, except `wakeup`
@@ -24,7 +27,7 @@ Which thread uses which class
 
 Lock order: a thread that holds one of these locks takes only locks further down.
     1. PartitionQueue.lock        one per topic-partition: its deque, and the counters of the batch at its tail
-    2. RecordAccumulator._lock    the set of incomplete batches, flushes in progress
+    2. IncompleteBatches._lock    the batches whose rows have no outcome yet, flushes in progress
     3. BufferPool._lock           free blocks, charges, waiters
     4. Delivery._condition        acknowledged rows, first error (GatheredRecords._settled for gathered records)
     5. ProducerMetrics._lock      what both threads record: failures, time in flush and waiting for metadata
@@ -32,7 +35,8 @@ Two locks per topic in record_gatherer.py come before these five. `encoding` is 
 only if it is free. `chunk` is held while a chunk is begun, charged or taken. No thread waits for memory while it holds `chunk`,
 and encoding a chunk needs no more memory. GatheredRecords._lock, held while a record is appended to a chunk's lists, comes last.
 SyncDispatch._dispatching in legacy/producer.py comes before all of them; it is held for a whole dispatch.
-While a thread holds the lock of a partitioner, SendQueue._changed, EventHandler._back_off or Sender._closing, it takes no other.
+While a thread holds one of these it takes no other: a partitioner's lock, PartitionQueues._lock, RecordAccumulator._lock,
+TransactionCalls._changed, Operation._settled, Sender._closing; SendQueue._changed and EventHandler._back_off of legacy/.
 No thread takes Metadata's lock while it holds one of the five. No thread waits while it holds a PartitionQueue's lock, or waits
 for memory while it has a reservation: a batch with a reservation is not drained, so its memory would never come back.
 """

@@ -24,7 +24,8 @@ from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.producer.record_checks import SizeLimits
-from spark_kafka_sink.producer.topic_chunk import NO_PARTITION, explicit_partitions, rows_of
+from spark_kafka_sink.producer.topic_chunk import explicit_partitions, rows_of
+from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import RecordColumns, record_columns
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 

@@ -20,10 +20,8 @@ from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, Part, RecordsOwner
 from spark_kafka_sink.producer.gathered_records import GatheredRecords
 from spark_kafka_sink.producer.producer_record import RecordMetadata
-from spark_kafka_sink.records.columns import RecordColumns
-
-UNKNOWN_PARTITION = -1
-NO_TIMESTAMP = -1
+from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
+from spark_kafka_sink.records.columns import NO_TIMESTAMP, RecordColumns
 
 
 class OutcomeListener(Protocol):
@@ -79,7 +77,7 @@ class _Owner:
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
         error = for_keeping(error)
         try:
-            self.listener.report_failure(self.topic, UNKNOWN_PARTITION, len(rows), error)
+            self.listener.report_failure(self.topic, NO_PARTITION, len(rows), error)
         finally:
             self.delivery.abandon(rows, error)
 
@@ -105,7 +103,7 @@ class InterceptedRecords(GatheredRecords):
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
         error = for_keeping(error)
         try:
-            explicit = self.explicit_partitions(UNKNOWN_PARTITION)[rows]
+            explicit = self.explicit_partitions(NO_PARTITION)[rows]
             for partition, count in Counter(explicit.tolist()).items():
                 self._listener.report_failure(self.topic, partition, count, error)
         finally:

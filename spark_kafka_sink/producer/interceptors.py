@@ -1,4 +1,4 @@
-"""Interceptors: plug-ins that see rows before they are sent, and hear what became of them.
+"""Interceptors: plug-ins that see rows before they are sent, and learn the outcome of each.
 
 The columns of `send_columns` pass through the interceptors before anything is checked. Records of `send` pass through those that
 take records at once, and through those that take columns when they have been gathered. KafkaProducer calls this module only when
@@ -24,15 +24,14 @@ from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, Part
 from spark_kafka_sink.producer.gathered_records import Callback, GatheredRecords, RecordFuture
 from spark_kafka_sink.producer.intercepted_records import as_row, checked_record, columns_of, copied, encoded, records_of
 from spark_kafka_sink.producer.intercepted_rows import (
-    NO_TIMESTAMP,
-    UNKNOWN_PARTITION,
     InterceptedRecords,
     Watch,
     metadata_of_records,
 )
 from spark_kafka_sink.producer.plugins import Method, Plugin, make_plugin
 from spark_kafka_sink.producer.producer_record import BatchMetadata, ProducerColumns, ProducerRecord, RecordMetadata
-from spark_kafka_sink.records.columns import RecordColumns, texts
+from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
+from spark_kafka_sink.records.columns import NO_TIMESTAMP, NULL_LENGTH, RecordColumns, texts
 from spark_kafka_sink.records.interleave import contiguous
 
 logger = logging.getLogger(__name__)
@@ -184,7 +183,7 @@ class Interceptors:
         """Report the rows of a failed call, except those that were queued before."""
         topics = Counter([columns.topic] * (columns.rows or 0) if isinstance(columns.topic, str) else texts(columns.topic))
         for topic, rows in (topics - watch.queued).items():
-            self.report_failure(topic or "", UNKNOWN_PARTITION, rows, error)
+            self.report_failure(topic or "", NO_PARTITION, rows, error)
 
     # SINGLE RECORDS
 
@@ -203,7 +202,7 @@ class Interceptors:
         try:
             return send(seen, callback)
         except Exception as error:
-            self.report_failure(record.topic, UNKNOWN_PARTITION if record.partition is None else record.partition, 1, error)
+            self.report_failure(record.topic, NO_PARTITION if record.partition is None else record.partition, 1, error)
             raise
 
     def new_chunk(self, topic: str, cluster: Cluster, clock: Clock) -> GatheredRecords:
@@ -224,7 +223,7 @@ class Interceptors:
     ) -> None:
         batch = BatchMetadata(topic, partition, UNKNOWN_OFFSET, rows, NO_TIMESTAMP)
         count = rows if self._any_hears_records else 0
-        records = [RecordMetadata(topic, partition, UNKNOWN_OFFSET, NO_TIMESTAMP, -1, -1)] * count
+        records = [RecordMetadata(topic, partition, UNKNOWN_OFFSET, NO_TIMESTAMP, NULL_LENGTH, NULL_LENGTH)] * count
         self._report(batch, records, [(record_errors or {}).get(row, error) for row in range(count)], error)
 
     def _report(
@@ -268,7 +267,7 @@ class Failures:
 
 
 def _check_columns(found: object, rows: int | None) -> None:
-    """Raises TypeError or ValueError unless these are ProducerColumns of so many rows."""
+    """Raises TypeError or ValueError unless these are ProducerColumns with this number of rows."""
     if not isinstance(found, ProducerColumns):
         raise TypeError(f"returned {type(found).__name__}, not ProducerColumns")
     found.check_types()

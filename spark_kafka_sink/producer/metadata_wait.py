@@ -16,6 +16,7 @@ from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 
 
 class MetadataWait:
@@ -28,12 +29,14 @@ class MetadataWait:
         self._clock = clock
 
     def await_partition(self, topic: str, partition: int, max_block_ms: int) -> Cluster:
-        """Metadata that contains the topic and this partition; with -1 the topic is enough. Blocks at most `max_block_ms`.
+        """Metadata that contains the topic and this partition; with NO_PARTITION the topic is enough.
+
+        Blocks at most `max_block_ms`.
 
         Raises:
             KafkaTimeoutError, InvalidRecordError: topic or partition does not exist after that time.
             BrokerError: brokers report an error for the topic.
-            InvalidRecordError, at once: no topic can have this name. A broker that is asked for a too long one hangs up.
+            InvalidRecordError, at once: no topic can have this name. Brokers disconnect at one that is too long.
         """
         if not isinstance(topic, str):
             raise TypeError(f"topic must be a str, not {type(topic).__name__}")
@@ -97,7 +100,7 @@ class MetadataWait:
         unknown = [topic for topic in topics if cluster.topic_error(topic) == Errors.UNKNOWN_TOPIC_OR_PARTITION]
         for topic in unknown:
             self._metadata.forget_topic(topic)
-        return {topic: self.absent(topic, -1, None, waited_ms).message for topic in unknown}
+        return {topic: self.absent(topic, NO_PARTITION, None, waited_ms).message for topic in unknown}
 
     def absent(self, topic: str, partition: int, count: int | None, max_block_ms: int) -> KafkaError:
         """The error for a topic or partition that does not exist."""

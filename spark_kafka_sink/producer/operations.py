@@ -1,6 +1,6 @@
-"""What callers ask of a transactional producer: each call of a transactional method is an Operation.
+"""Operations: each call of a transactional method is one.
 
-The caller posts it and waits, the Sender carries it out and tells the result. Only the Sender moves the producer's state.
+The caller posts it and waits, the Sender carries it out and reports the result. Only the Sender changes the producer's state.
 Law: every posted operation is settled exactly once, also when the Sender ends.
 """
 
@@ -33,7 +33,7 @@ class OffsetAndMetadata(NamedTuple):
 class ConsumerGroupMetadata(NamedTuple):
     """A member of a consumer group (KIP-447). Without a member, generation and member id stay as they are here.
 
-    With generation and member id, the broker refuses offsets of a consumer that has lost its partitions meanwhile.
+    With generation and member id, the broker rejects offsets of a consumer that has lost its partitions meanwhile.
     """
 
     group_id: str

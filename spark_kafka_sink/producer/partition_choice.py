@@ -8,7 +8,7 @@ import numpy.typing as npt
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
-from spark_kafka_sink.producer.topic_chunk import NO_PARTITION
+from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import NULL_LENGTH, RecordColumns
 from spark_kafka_sink.records.murmur2 import partition_for_keys
 

@@ -25,10 +25,9 @@ from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.plugins import Plugin, make_plugin
 from spark_kafka_sink.producer.producer_record import whole_number
+from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.interleave import contiguous
-
-UNDECIDED = -1  # in an int32 column: the row has no partition yet
 
 
 class StickyPartitioner:
@@ -50,7 +49,7 @@ class StickyPartitioner:
         self._random = random
         self.in_use = False  # set by the first row without a key: before that, queue lengths are not needed
         self._lock = threading.Lock()  # guards the three below; held while assigning, never while waiting
-        self._partition = -1
+        self._partition = NO_PARTITION
         self._produced_bytes = 0
         self._quota_bytes = 0
         # Cumulative weights, and the partitions they belong to. The Sender replaces the tuple as a whole.
@@ -199,11 +198,12 @@ class UserPartitioner:
         rows: npt.NDArray[np.int32],
         cluster: Cluster,
     ) -> npt.NDArray[np.int32]:
-        """The partitions of all rows of a chunk: those given, and the user's where they are UNDECIDED. UNDECIDED may remain.
+        """The partitions of all rows of a chunk: those given, and the user's choice where NO_PARTITION is given.
 
-        `rows` are the rows' positions in the caller's chunk, for error texts. Raises KafkaError.
+        NO_PARTITION remains where the user's partitioner leaves the choice to the sticky one. `rows` are the rows' positions in
+        the caller's chunk, for error texts. Raises KafkaError.
         """
-        undecided = partitions == UNDECIDED
+        undecided = partitions == NO_PARTITION
         if not undecided.any():
             return partitions
         if not undecided.all():
@@ -232,7 +232,7 @@ class UserPartitioner:
     def decide_record(
         self, topic: str, key: object, key_bytes: bytes | None, value: object, value_bytes: bytes | None, cluster: Cluster
     ) -> int:
-        """The partition of a record that names none, or UNDECIDED. Raises KafkaError. Only if `asks_per_record`."""
+        """The partition of a record that names none, or NO_PARTITION. Raises KafkaError. Only if `asks_per_record`."""
         assert self._by_record is not None
         try:
             answer = self._by_record(topic, key, key_bytes, value, value_bytes, cluster)
@@ -241,14 +241,14 @@ class UserPartitioner:
         count = cluster.partition_count(topic) or 1
         if type(answer) is int and 0 <= answer < count:
             return answer
-        numbers = np.array([UNDECIDED if answer is None else answer])
+        numbers = np.array([NO_PARTITION if answer is None else answer])
         return int(self._checked(numbers, topic, np.zeros(1, np.int32), count)[0])
 
     def _checked(self, answer: object, topic: str, rows: npt.NDArray[np.int32], partition_count: int) -> npt.NDArray[np.int32]:
         numbers = self._numbers(answer, topic)
         if numbers.shape != rows.shape:
             raise self._failed(f"returned {numbers.size} partitions for {len(rows)} rows", topic)
-        wrong = (numbers < UNDECIDED) | (numbers >= partition_count)
+        wrong = (numbers < NO_PARTITION) | (numbers >= partition_count)
         if wrong.any():
             at = int(wrong.argmax())
             raise InvalidRecordError(
@@ -264,7 +264,7 @@ class UserPartitioner:
             kind = answer.type
             if pa.types.is_integer(answer.type) or pa.types.is_null(answer.type):
                 try:
-                    answer = pc.fill_null(answer.cast(pa.int64()), UNDECIDED).to_numpy(zero_copy_only=False)
+                    answer = pc.fill_null(answer.cast(pa.int64()), NO_PARTITION).to_numpy(zero_copy_only=False)
                 except pa.ArrowInvalid as error:  # uint64 beyond int64
                     raise self._failed(f"returned numbers that are not partitions: {error}", topic) from error
         elif isinstance(answer, np.ndarray):

@@ -8,7 +8,7 @@
         print(delivery.result().offsets)
 
 A caller blocks in three places only: for the first metadata of a topic, for buffer memory (each at most max.block.ms), and
-where it asks to wait (flush, Delivery.result, close).
+where it asks to wait (flush, Delivery.result, close, and the transactional methods). producer_parts.py makes the parts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from random import Random
 from types import TracebackType
 from typing import Any, overload
 
@@ -27,32 +26,17 @@ from spark_kafka_sink.clock import Clock, wait_seconds
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError, fresh_copy
 from spark_kafka_sink.network.cluster import PartitionInfo
-from spark_kafka_sink.network.metadata import Metadata
-from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer import forks
-from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
-from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
-from spark_kafka_sink.producer.column_sender import ColumnSender
-from spark_kafka_sink.producer.gathered_encoder import GatheredEncoder
 from spark_kafka_sink.producer.gathered_records import Callback, RecordFuture, failed_record
 from spark_kafka_sink.producer.interceptors import InterceptedRecord
-from spark_kafka_sink.producer.metadata_wait import MetadataWait
-from spark_kafka_sink.producer.partition_choice import PartitionChoice
-from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.producer_plugins import ProducerPlugins
+from spark_kafka_sink.producer.producer_parts import ProducerParts
 from spark_kafka_sink.producer.producer_record import ProducerColumns, ProducerRecord
-from spark_kafka_sink.producer.record_checks import RECORD_OVERHEAD, RecordDetails, SizeLimits, checked_details, headers_bound
-from spark_kafka_sink.producer.record_gatherer import RecordGatherer
+from spark_kafka_sink.producer.record_checks import RECORD_OVERHEAD, RecordDetails, checked_details, headers_bound
 from spark_kafka_sink.producer.send_arguments import record_of_arguments
-from spark_kafka_sink.producer.sender.coordinators import Coordinators
-from spark_kafka_sink.producer.sender.sender import Sender
-from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
-from spark_kafka_sink.producer.sender.transactions import Transactions
 from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, serialize
-from spark_kafka_sink.producer.topic_chunk import NO_PARTITION
-from spark_kafka_sink.producer.transaction_calls import TransactionCalls
 from spark_kafka_sink.producer.transactional_methods import TransactionalMethods
+from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import Column
 
 logger = logging.getLogger(__name__)
@@ -86,93 +70,44 @@ class KafkaProducer(TransactionalMethods):
         self.client_id = self._config.client_id
         self._generation = forks.generation()
         self._clock = clock or Clock()
-        self._size_limits = SizeLimits(self._config)
-        self._metrics = ProducerMetrics(self._config, self._clock)
-        self._transactions = _identity(self._config)
-        self._pool = BufferPool(self._config.buffer_memory, self._config.batch_size, self._clock)
-        self._accumulator = RecordAccumulator(
-            self._config,
-            self._pool,
-            self._clock,
-            self._transactions,
-            Random(),
-            self._metrics.records_failed,
-            is_transactional=self._config.transactional_id is not None,
-        )
-        self._metadata = Metadata(self._config, self._clock)
-        client = NetworkClient(self._config, self._metadata, self._clock, metrics=self._metrics.network)
-        self._metadata_wait = MetadataWait(self._metadata, client.wakeup, self._metrics, self._clock)
-        self._metrics.watch(self._pool, self._metadata, client.in_flight_request_count)
         with ExitStack() as if_this_fails:
-            if_this_fails.callback(client.close)
-            self._plugins = ProducerPlugins(self._config)  # users' code runs last, when nothing else can fail
-            if_this_fails.callback(self._plugins.close)
-            self._assemble(client)
+            self._use(ProducerParts(self._config, self._clock, if_this_fails, may_wait=self._may_wait))
             self._thread.start()
             if_this_fails.pop_all()
 
-    def _assemble(self, client: NetworkClient) -> None:
-        """Make the parts that queue rows, and the Sender."""
-        config, metrics, clock = self._config, self._metrics, self._clock
-        choice = PartitionChoice(config, self._accumulator)
-        encoder = GatheredEncoder(
-            self._metadata,
-            self._metadata_wait,
-            self._accumulator,
-            client.wakeup,
-            choice,
-            self._plugins,
-            self._size_limits,
-            metrics,
-            clock,
-        )
-        self._gatherer = RecordGatherer(
-            min(config.batch_size, self._size_limits.largest_record),
-            config.linger_ms,
-            config.max_block_ms,
-            encoder.encode,
-            client.wakeup,
-            clock,
-            self._accumulator,
-            self._plugins.new_chunk,
-            may_wait=lambda: threading.current_thread() is not self._thread,
-        )
-        self._chunks, self._chunk_bytes = self._gatherer.chunks, self._gatherer.chunk_bytes  # at hand for `send`
+    def _may_wait(self) -> bool:
+        """Whether the calling thread may wait for memory. The Sender's thread must not: it would wait for itself."""
+        return threading.current_thread() is not self._thread
+
+    def _use(self, parts: ProducerParts) -> None:
+        self._size_limits = parts.size_limits
+        self._metrics = parts.metrics
+        self._transactions = parts.transactions
+        self._pool = parts.pool
+        self._accumulator = parts.accumulator
+        self._metadata = parts.metadata
+        self._metadata_wait = parts.metadata_wait
+        self._plugins = parts.plugins
+        self._gatherer = parts.gatherer
+        self._columns = parts.columns
+        self._sender = parts.sender
+        self._transaction_calls = parts.transaction_calls
+        # At hand for `send`, which is called once per record.
+        self._chunks, self._chunk_bytes = self._gatherer.chunks, self._gatherer.chunk_bytes
+        self._interceptors = self._plugins.interceptors
+        self._record_partitioner = self._plugins.record_partitioner
+        self._largest_record = self._size_limits.largest_record
         forks.watch(self._gatherer)
-        self._columns = ColumnSender(
-            config,
-            self._metadata_wait,
-            self._accumulator,
-            self._gatherer,
-            client.wakeup,
-            choice,
-            self._plugins.partitioner,
-            self._size_limits,
-            metrics,
-            clock,
-        )
-        self._sender = Sender(
-            config, client, self._metadata, self._accumulator, self._transactions, metrics, clock, self._gatherer
-        )
-        if isinstance(self._transactions, Transactions):
-            self._transactions.use(client, Coordinators(self._transactions, client, config, clock))
-            self._transaction_calls = TransactionCalls(
-                self._transactions, self._gatherer.encode_all, client.wakeup, clock, config.max_block_ms, metrics.transaction_call
-            )
         # A daemon: an interpreter that ends without close() must not wait for a broker.
         self._thread = threading.Thread(
             target=self._run_sender, name=f"kafka-producer-network-thread | {self.client_id}", daemon=True
         )
-        # For `send`, which is called once per record.
-        self._interceptors = self._plugins.interceptors
-        self._record_partitioner = self._plugins.record_partitioner
-        self._largest_record = self._size_limits.largest_record
 
     def _run_sender(self) -> None:
         try:
             self._sender.run()
         finally:
-            self._plugins.close()  # only now: interceptors hear of every row, however the producer was closed
+            self._plugins.close()  # last: interceptors get the outcome of every row, however the producer was closed
 
     # SENDING
 
@@ -472,11 +407,11 @@ class KafkaProducer(TransactionalMethods):
     # METRICS: at any time, from any thread, without blocking; also after close()
 
     def metrics(self, *, since_start: bool = False) -> dict[str, float]:
-        """Kafka's producer-metrics by their names, as of now; the README lists them. Times are in ms unless the name says ns.
+        """Kafka's producer-metrics by their names, as of now; docs/metrics.md lists them.
 
-        Averages, maxima and rates cover the last metrics.num.samples windows of metrics.sample.window.ms, totals the
-        producer's whole life. With `since_start` all of them cover the time since its start, or since the last `resume`. An
-        average of nothing is 0.
+        Times are in ms unless the name says ns. Averages, maxima and rates cover the last metrics.num.samples windows of
+        metrics.sample.window.ms, totals the producer's whole life. With `since_start` all of them cover the time since its start,
+        or since the last `resume`. An average of nothing is 0.
         Rows that are settled, by flush() or a Delivery, are counted. While requests are being sent, some numbers may be one
         request ahead of others.
         """
@@ -498,10 +433,3 @@ class KafkaProducer(TransactionalMethods):
 
     def __repr__(self) -> str:
         return f"KafkaProducer({self.client_id})"
-
-
-def _identity(config: ProducerConfig) -> TransactionManager | None:
-    """Who the producer is to brokers: nobody without idempotence."""
-    if config.transactional_id is not None:
-        return Transactions(config.transactional_id, config.transaction_timeout_ms)
-    return TransactionManager() if config.enable_idempotence else None

@@ -3,7 +3,7 @@
 The Sender records each batch sent, request, answer, retry and failure; callers record their waits (memory, metadata, flush).
 Nothing is done per row. Any thread may read, see metrics.py. An outcome is counted before the row's Delivery gets it (except at a
 forced close), so after flush() or result() the numbers include these rows.
-The tables below declare every metric: its name, what is read, a sentence. tests/readme_tables.py prints them into the README.
+The tables below declare every metric: its name, what is read, a sentence. tests/documents.py prints them into docs/metrics.md.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SENDER_METRICS = [
     *average_and_max("record-queue-time", "queue_times", "Milliseconds from a batch's first record until it is sent."),
     *average_and_max("request-latency", "latency", "Milliseconds from making a Produce request to its response."),
     *gauge("requests-in-flight", "Requests that wait for a response now."),
-    *gauge("metadata-age", "Seconds since the brokers last told which topics and partitions there are."),
+    *gauge("metadata-age", "Seconds since brokers last answered with the metadata of all topics in use."),
 ]
 CALLER_METRICS = [
     *total("flush-time-ns-total", "flush_times", "Nanoseconds that callers have spent in flush()."),
@@ -92,7 +92,7 @@ SECTIONS = {
 
 
 def markdown_tables() -> str:
-    """For the README."""
+    """For docs/metrics.md."""
     tables = []
     for heading, metrics in SECTIONS.items():
         tables.append("\n".join([f"| {heading} | |", "|---|---|", *markdown_rows(metrics)]))

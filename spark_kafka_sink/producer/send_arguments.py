@@ -18,7 +18,7 @@ def record_of_arguments(
     """The record and callback of send(topic, value, …). Raises TypeError when the arguments are neither of its forms."""
     unknown = [name for name in fields if name not in _FIELDS]
     if unknown:
-        raise TypeError(f"{', '.join(unknown)} is no argument of send(), which has {', '.join(_FIELDS)}; {_FORMS}")
+        raise TypeError(f"send() has no argument {', '.join(unknown)}; its arguments are {', '.join(_FIELDS)}; {_FORMS}")
     if isinstance(topic, ProducerRecord):
         raise _beside_a_record(value, callback, fields)
     if topic is not None and "topic" in fields:
@@ -33,8 +33,8 @@ def record_of_arguments(
 
 def _beside_a_record(value: object, callback: object, fields: Mapping[str, Any]) -> TypeError:
     if fields:
-        return TypeError(f"{', '.join(fields)} is given beside a ProducerRecord, which says that itself; {_FORMS}")
+        return TypeError(f"{', '.join(fields)} cannot be given with a ProducerRecord, which has its own; {_FORMS}")
     if value is not None and callback is not None:
-        return TypeError(f"send() has two arguments beside a ProducerRecord, where only a callback may be; {_FORMS}")
+        return TypeError(f"send() has two arguments after a ProducerRecord; only a callback is allowed; {_FORMS}")
     wrong = callback if value is None else value
-    return TypeError(f"beside a ProducerRecord send() takes a callback, not {type(wrong).__name__}; {_FORMS}")
+    return TypeError(f"with a ProducerRecord send() takes only a callback, not {type(wrong).__name__}; {_FORMS}")

@@ -20,12 +20,12 @@ from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.partitioner import UserPartitioner
 from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.producer.record_checks import SizeLimits
+from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import RecordColumns, record_columns, texts
 from spark_kafka_sink.records.interleave import contiguous
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 
 SLICE_ROWS = 32 * 1024  # rows that are encoded at a time: bounds the scratch memory, some 250 B per row
-NO_PARTITION = -1  # in an int32 column: the row names no partition
 
 
 @dataclass(frozen=True, slots=True)

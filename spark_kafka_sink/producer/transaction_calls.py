@@ -1,9 +1,9 @@
 """The transactional methods of KafkaProducer: the callers' side, any thread.
 
-A call is posted to the Sender and awaited, at most max.block.ms. When that time runs out the call goes on, and the same call made
-again waits for it; another one is refused until then (as in Java).
-Rows are let in within a transaction only (`writing`). Ending it shuts the gate first, then waits until every caller who is
-inside has handed its rows over, so that no row of one transaction is sent in the next.
+A call is posted to the Sender, and its caller waits at most max.block.ms. After a time-out the call continues, and the same call
+made again waits for its end; until then any other call is rejected (as in Java).
+Rows are accepted only within a transaction (`writing`). The end of a transaction first rejects new callers, then waits until all
+callers who are handing rows over have finished, so that no row of one transaction is sent in the next.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TransactionCalls:
     encode_gathered: queues single records that were gathered, until a deadline (Clock.now_ms); false if some are left then.
     wake_sender: called after an operation was posted.
     clock, max_block_ms: for the bounded waits.
-    took: told method and nanoseconds of each call, for metrics.
+    took: called with method and nanoseconds of each call, for metrics.
     """
 
     def __init__(
@@ -51,16 +51,16 @@ class TransactionCalls:
         self._changed = threading.Condition()  # guards the three below; notified when the last writer has left
         self._is_open = False
         self._writers = 0
-        self._pending: Operation | None = None  # posted, and its caller has not heard of its end
+        self._pending: Operation | None = None  # posted, and its caller has not received its outcome
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hand rows over inside of this. Raises IllegalStateError outside of a transaction, or why it has failed."""
+        """Rows are handed over in this context. Raises IllegalStateError outside of a transaction, or a failed one's error."""
         with self._changed:
             if not self._is_open:
                 self._transactions.check_usable()
                 raise IllegalStateError(
-                    "A transactional producer takes rows within a transaction only: call begin_transaction() first"
+                    "A transactional producer accepts rows only within a transaction: call begin_transaction() first"
                 )
             self._writers += 1
         try:
@@ -97,7 +97,7 @@ class TransactionCalls:
         self._call(Kind.ABORT, deadline_ms)
 
     def _end(self, kind: Kind) -> None:
-        """All rows handed over so far go first."""
+        """Queue all rows that were handed over so far, then end the transaction."""
         deadline_ms = self._deadline_ms()
         if self._is_pending(kind):
             self._call(kind, deadline_ms)
@@ -165,7 +165,7 @@ class TransactionCalls:
                 self._transactions.post(self._pending)
             elif self._pending.kind is not kind:
                 raise IllegalStateError(
-                    f"{kind.value}() is not possible now: {self._pending.kind.value}() ran out of time before and goes on;"
+                    f"{kind.value}() is not possible now: {self._pending.kind.value}() timed out before and is still in progress;"
                     f" call {self._pending.kind.value}() again to wait for its end"
                 )
             return self._pending
@@ -175,12 +175,12 @@ class TransactionCalls:
 
     def _timed_out(self, kind: Kind, why: str) -> KafkaTimeoutError:
         return TransactionTimeoutError(
-            f"{kind.value}() has not ended within max.block.ms={self._max_block_ms}: {why}. Call {kind.value}() again to go on"
-            " waiting"
+            f"{kind.value}() has not ended within max.block.ms={self._max_block_ms}: {why}. Call {kind.value}() again to"
+            " continue waiting"
         )
 
 
-# What cannot be encoded is refused here: on the Sender's thread there is no caller to tell.
+# Values that no request can carry are rejected here: on the Sender's thread, an error could not be raised to the caller.
 
 
 def _checked_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -29,23 +29,24 @@ class TransactionalMethods:
 
     Each raises, besides what it says:
         IllegalStateError: the call does not fit the producer's state; nothing has changed.
-        TransactionTimeoutError: max.block.ms has passed. The call goes on, and the same call made again waits for its end.
+        TransactionTimeoutError: max.block.ms has passed. The call continues, and the same call made again waits for its end.
         AbortableTransactionError: the transaction has failed. Call abort_transaction(), then go on with the next one.
-        FatalProducerError: this producer can write nothing more; close it. ProducerFencedError, one of these: another
+        FatalProducerError: this producer cannot be used any more; close it. ProducerFencedError, one of these: another
             producer with the same transactional.id has taken over.
     """
 
     _transaction_calls: TransactionCalls | None = None  # with transactional.id only
 
     def init_transactions(self) -> None:
-        """Take the transactional.id over: fence its earlier producers, and wait until what they left open is aborted.
+        """Take over the transactional.id: fence earlier producers with it, and wait until their open transactions are aborted.
 
-        Called once, before anything else. An AuthorizationError of it passes when the permission has been granted.
+        Must be called once, before any other method. After an AuthorizationError it can be called again, when the permission has
+        been granted.
         """
         self._calls().init()
 
     def begin_transaction(self) -> None:
-        """Begin a transaction: rows can be sent from here on. Nothing is asked of brokers."""
+        """Begin a transaction: from now on rows can be sent. Sends no request."""
         self._calls().begin()
 
     def send_offsets_to_transaction(
@@ -55,7 +56,7 @@ class TransactionalMethods:
 
         Args:
             offsets: the next record to read, by partition. Topic and partition must exist.
-            group_metadata: the group and, so that a member that has lost its partitions is refused, the member.
+            group_metadata: the group; with a member, brokers reject the offsets if it has lost its partitions.
 
         Raises:
             TypeError, ValueError: a topic, number or text that no request can carry; nothing has changed.
@@ -80,8 +81,8 @@ class TransactionalMethods:
     def prepare_transaction(self) -> PreparedTransaction:
         """Send everything and wait until every row is acknowledged, but leave the transaction open.
 
-        Returns all that somebody else, in another process, needs to end it. This producer can still commit or abort it, takes
-        no more rows, and leaves it open when it is closed. Brokers abort it after transaction.timeout.ms.
+        Returns what another process needs to end the transaction. This producer can still commit or abort it, accepts no more
+        rows, and leaves the transaction open when it is closed. Brokers abort the transaction after transaction.timeout.ms.
         """
         return self._calls().prepare()
 
@@ -100,7 +101,7 @@ class TransactionalMethods:
             raise
 
     def _abort_after_error(self, calls: TransactionCalls) -> None:
-        """The error that led here is the one to raise; that of the abort is in its context."""
+        """Abort after an error, which the caller raises. An error of the abort itself is only logged."""
         try:
             calls.abort()
         except IllegalStateError:
@@ -115,7 +116,7 @@ class TransactionalMethods:
         return self._transaction_calls
 
     def _writing(self) -> AbstractContextManager[None]:
-        """Around whatever hands rows over: within a transaction only, for a transactional producer."""
+        """The context in which rows are handed over. A transactional producer accepts them only within a transaction."""
         return nullcontext() if self._transaction_calls is None else self._transaction_calls.writing()
 
     def _check_process(self) -> None:

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 
 class PreparedTransaction(NamedTuple):
-    """All that it takes to end the transaction: a coordinator checks EndTxn against nothing else, not even the connection.
+    """What a process needs to end the transaction. A coordinator checks only these values of an EndTxn, not the connection.
 
-    `transaction_version` is the level of the finalized feature that its producer went by: from 2 on every end of a transaction
-    raises the epoch (KIP-890), and EndTxn 5 is what ends it; below that EndTxn 4 at most.
+    `transaction_version` is the level of the finalized feature transaction.version that the producer used. From 2 on, every end
+    of a transaction raises the epoch (KIP-890), and EndTxn must have version 5; below 2, it has at most version 4.
     """
 
     transactional_id: str

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+NO_PARTITION = -1  # in place of a partition: it is not given, not decided or not known
+
 
 class TopicPartition(NamedTuple):
     topic: str

@@ -3,11 +3,12 @@
     columns.py         the columns of one slice, checked and prepared
     record_batch.py    the size of each row in bytes; the bytes of all rows; the 61 bytes of the batch header
     interleave.py      columns joined row by row, without a loop over rows
+    rebase.py          encoded records divided into new batches, for batches that have to be split
     varint.py          the numbers inside a record
     compression.py     the codecs, and how well each topic compresses
     crc32c.py          the checksum of a batch
     murmur2.py         the partition of a key
 
-Pure functions of their arguments: no threads, no clock, no sockets. Brokers, requests and memory for batches are other packages'
-work.
+Pure functions of their arguments: no threads, no clock, no sockets. This package knows nothing of brokers, requests, or the
+memory of batches.
 """

@@ -50,7 +50,7 @@ def _advance(lanes: Lanes) -> Lanes:
 
 
 def _join(crcs: Lanes, size: int) -> int:
-    """One checksum from those of neighbouring lanes of `size` bytes, a power of two: CRC(ab) = CRC(a zeros) ^ CRC(b)."""
+    """One checksum from those of neighboring lanes of `size` bytes, a power of two: CRC(ab) = CRC(a zeros) ^ CRC(b)."""
     while len(crcs) > 1:
         if len(crcs) % 2:
             crcs = np.concatenate([np.zeros(1, np.uint32), crcs])

@@ -176,7 +176,7 @@ _Size: TypeAlias = Int64Column | int
 
 
 def _numbers(run: Sequence[bytes | int | Int64Column], rows: int) -> list[NDArray[np.void]]:
-    """Neighbouring numbers and constants, packed into as few views as they need."""
+    """Neighboring numbers and constants, packed into as few views as they need."""
     packed: list[tuple[_Word, _Size]] = []
     width = _WORD_BYTES
     for piece in run:

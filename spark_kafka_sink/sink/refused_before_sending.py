@@ -1,4 +1,4 @@
-"""Removes from a chunk the rows that this side refuses, before any row of the chunk is queued.
+"""Removes from a chunk the rows that the client rejects, before any row of the chunk is queued.
 
 The producer refuses a whole chunk for one bad row. `remove_refused_rows` finds all bad rows of the chunk (refused_rows.py),
 applies their fate (row_fates.py), and returns the others to be sent.
@@ -56,9 +56,9 @@ class RefusedBeforeSending:
         self._unknown_topics: dict[str, str] = {}  # topic -> error text, for topics that did not exist after max.block.ms
 
     def remove_refused_rows(self, chunk: Chunk, error: KafkaError) -> Chunk:
-        """The rows to be sent, after the producer has refused the chunk with `error`; the others have met their fate.
+        """The rows to be sent, after the producer has refused the chunk with `error`. The others are skipped or dead-lettered.
 
-        Raises when a row must fail the task, and `error` itself when no row is the reason for it.
+        Raises an error if a row must fail the task, and `error` itself if no row is the reason for it.
         """
         if not isinstance(error, InvalidRecordError) and error.condition != "KAFKA_UNKNOWN_TOPIC":
             raise error
@@ -77,7 +77,7 @@ class RefusedBeforeSending:
         return self._remove(chunk, refusals)
 
     def remove_rows_known_to_fail(self, chunk: Chunk) -> Chunk:
-        """The rows whose topics and partitions are not known to be missing; the others have met their fate."""
+        """The rows whose topics and partitions may exist. The others are skipped or dead-lettered."""
         if self._takes_any_size:
             chunk = self._remove_large_rows(chunk)
         if not self._unknown_topics and not self._partition_counts:

@@ -1,7 +1,7 @@
-"""Sends a task's rows, and waits until each is acknowledged or has met the fate that the user chose for rows like it.
+"""Sends a task's rows, and waits until each is acknowledged, skipped or dead-lettered.
 
-Stands between writer.py, which reads Arrow batches, and KafkaProducer. Rows that this side refuses go through
-refused_before_sending.py, rows that a broker refuses through refused_by_brokers.py; both apply row_fates.py.
+Stands between writer.py, which reads Arrow batches, and KafkaProducer. refused_before_sending.py handles rows that the client
+rejects, refused_by_brokers.py rows that a broker rejects; both apply the user's choice with row_fates.py.
 Chunks are kept until they are acknowledged, up to KEPT_BYTES, so that an error can name its row and rows can be sent again.
 Law: when finish() returns, rows == acknowledged + skipped + dead-lettered; anything else is an error.
 """
@@ -127,7 +127,7 @@ class RowSender:
             self._send_again()
 
     def finish(self) -> None:
-        """Wait until every row has met its fate: as long as the producer's flush takes, and again if rows are sent again.
+        """Wait until every row is acknowledged, skipped or dead-lettered. Blocks for a flush, and another if rows are sent again.
 
         Raises the first error.
         """
@@ -146,11 +146,11 @@ class RowSender:
             )
 
     def close(self, timeout_ms: int | None) -> None:
-        """Close what RowSender has made itself."""
+        """Close the second producer of the dead letters, if there is one."""
         self._fates.close(timeout_ms)
 
     def _send_again(self) -> None:
-        """Sending settles other chunks, which may add rows to be sent again: hence a loop."""
+        """Send the rows of `_again`. A loop, because sending settles other chunks, which may add rows to it."""
         while self._again:
             self._send(self._again.popleft())
 

@@ -18,7 +18,7 @@ class Task:
     query_id: str | None = None
     batch_id: int | None = None
     job_group: str | None = None  # a streaming query's run id, unless the user has set another
-    idle_timeout_s: float | None = None  # Spark kills a worker that is idle for so long; None: it does not
+    idle_timeout_s: float | None = None  # Spark kills a worker that is idle for this long; None: it does not
 
     @classmethod
     def current(cls) -> Task:

@@ -32,7 +32,7 @@ class Throttle:
         return self._records_per_second is None and self._bytes_per_second is None
 
     def seconds(self, rows: int, size: int) -> float:
-        """The least time for so many rows of so many bytes in all."""
+        """The least time for this many rows with this many bytes in total."""
         return max(rows / (self._records_per_second or np.inf), size / (self._bytes_per_second or np.inf))
 
     def runs(self, row_bytes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:

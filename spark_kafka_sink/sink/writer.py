@@ -152,9 +152,9 @@ def _no_larger_producer() -> KafkaProducer:
 def write_batches(
     batches: Iterator[pa.RecordBatch], sender: RowSender, producer: KafkaProducer, task: Task
 ) -> KafkaCommitMessage:
-    """Send every row, and wait until each is acknowledged or has met the fate that the user chose for rows like it.
+    """Send every row, and wait until each is acknowledged, skipped or dead-lettered.
 
-    Raises KafkaError otherwise; some rows may have been written then.
+    Raises KafkaError if a row must fail the task; some rows may have been written then.
     """
     started = time.monotonic()
     for group in _groups(batches, sender, task):
@@ -165,7 +165,7 @@ def write_batches(
 
 
 def _groups(batches: Iterator[pa.RecordBatch], sender: RowSender, task: Task) -> Iterator[list[pa.RecordBatch]]:
-    """The batches that are sent together. With rates each is sent alone: Spark sees that a task lives when it reads a batch."""
+    """The batches that are sent together. With rates each is sent alone: Spark sees that a task is alive when it reads."""
     if not sender.has_rates:
         return gather(batches)
     if task.idle_timeout_s is not None:
@@ -206,7 +206,7 @@ class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
 
 
 class PlanningError(ConfigError, pickle.PicklingError):
-    """A problem of the driver's environment. Spark's serializer replaces all errors but those of pickle by its own."""
+    """A problem of the driver's environment. It is a PicklingError because Spark's serializer replaces all other errors."""
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,7 @@ def test_plugins_are_dotted_names_or_in_python_what_these_would_name() -> None:
 def test_java_classes_are_refused_with_the_ways_out(name: str) -> None:
     told = problem({"partitioner.class": name})
     assert told.startswith(f"partitioner.class={name} is a Java class, which cannot be loaded here")
-    for way in ("write it in Python (README, Plug-ins)", "RoundRobinPartitioner", "a `partition` column"):
+    for way in ("write it in Python (docs/plug-ins.md)", "RoundRobinPartitioner", "a `partition` column"):
         assert way in told
     told = problem({"interceptor.classes": ["good.Name", name]})
     assert told.startswith(f"interceptor.classes={name} is a Java class, which cannot be loaded here")

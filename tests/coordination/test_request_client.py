@@ -347,8 +347,8 @@ def test_a_group_that_may_not_be_looked_for_says_which_permission_is_missing(net
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (found(), "says nothing about it"),
-        (found(Coordinator(key="other", node_id=1, host="h", port=1)), "says nothing about it"),
+        (found(), "does not mention it"),
+        (found(Coordinator(key="other", node_id=1, host="h", port=1)), "does not mention it"),
         (found(Coordinator(key="a", node_id=-1, host="h", port=1)), "the broker names a coordinator with the id -1"),
     ],
 )
@@ -366,7 +366,7 @@ def test_a_broker_that_is_too_old_is_an_error_of_what_is_asked_of_it(net: Script
     operation = EndTransaction(commit=True, is_v2=True)
     first, second = net.client.ask([Ask(KEPT(each.transactional_id), operation, each) for each in prepared], TIMEOUT_MS)
     assert isinstance(first, UnsupportedVersionError)
-    assert "END_TXN is needed in version 5, the broker speaks 4" in first.message
+    assert "END_TXN is needed in version 5, but the newest that the broker supports is 4" in first.message
     assert not isinstance(second, KafkaError)
     assert ended(net) == [("b", 2)]
 

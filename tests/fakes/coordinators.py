@@ -1,7 +1,7 @@
-"""The coordinators of a cluster: on which node each group and transactional id is kept, and the answers to all that asks them.
+"""The coordinators of a cluster: which node coordinates which group or transactional id, and how it answers requests.
 
-Without sockets, so that any fake can use it. The fake keeps the logs: it asks `batch_error` before it writes a transactional
-batch, and writes markers when it is told to. FakeBroker does so over sockets; over MockClient a test says
+Has no sockets, so that any fake can use it. The fake holds the logs: it calls `batch_error` before it writes a transactional
+batch, and writes the markers for which `write_marker` is called. FakeBroker does so over sockets. With MockClient a test writes
 
     request = client.requests[0]
     client.respond(coordinators.answer(request.message, client.version_of(request), request.node_id))
@@ -58,8 +58,8 @@ class Coordinators:
 
     Args:
         nodes: the ids of the cluster's nodes.
-        address: of a node; None while it is down.
-        exists: whether there is such a partition.
+        address: host and port of a node; None while the node is down.
+        exists: whether a partition exists.
         write_marker: called for each partition of a topic when a transaction ends.
         transaction_version: the finalized feature transaction.version.
     """
@@ -76,7 +76,7 @@ class Coordinators:
     ) -> None:
         self.transactions = TransactionCoordinator(clock, write_marker=self._marker_due, transaction_version=transaction_version)
         self.offsets = GroupOffsets(self.transactions, exists=exists)
-        self.violations: list[str] = []  # what a broker would not have minded
+        self.violations: list[str] = []  # what is wrong in requests, though a broker accepts it
         self._nodes = nodes
         self._write_marker = write_marker
         self._exists = exists
@@ -84,28 +84,35 @@ class Coordinators:
         self._moved: dict[tuple[int, str], int] = {}  # (key type, key) -> node id
 
     def node_of(self, key_type: int, key: str) -> int:
-        """The node that keeps a group or a transactional id."""
+        """The node that coordinates a group or transactional id."""
         return self._moved.get((key_type, key), self._nodes[internal_partition(key) % len(self._nodes)])
 
     def move(self, key_type: KeyType, key: str, node_id: int) -> None:
-        """The old node answers NOT_COORDINATOR from here on; the state moves along."""
+        """Make this node the coordinator of a group or transactional id. The old node answers NOT_COORDINATOR from now on."""
         self._moved[key_type, key] = node_id
 
     def batch_error(
         self, transactional_id: str | None, version: int, partition: TopicPartition, pid: int, epoch: int
     ) -> ErrorCode:
-        """What a leader learns before the first batch of a transaction that a Produce request of `version` brings (KIP-890)."""
+        """The coordinator's verdict on the first batch of a transaction in a partition (KIP-890).
+
+        Args:
+            version: of the Produce request with the batch.
+        """
         if transactional_id is None:
             return Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         last = produce.LAST_VERSION_BEFORE_TRANSACTION_V2
         self._expect_feature(version > last, f"Produce v{version} in a transaction")
         error = self.transactions.verify(transactional_id, pid, epoch, partition, verification(version, last))
         if error == Errors.CONCURRENT_TRANSACTIONS and version <= last:
-            return Errors.NOT_ENOUGH_REPLICAS  # older clients know how to retry that
+            return Errors.NOT_ENOUGH_REPLICAS  # older clients retry this error
         return error
 
     def _expect_feature(self, is_v2: bool, what: str) -> None:
-        """Kafka goes by the version of the request; a client has to go by the feature."""
+        """Note a violation if the client uses version 2 of the protocol before the feature is finalized.
+
+        A broker decides by the version of the request and would accept it.
+        """
         level = self.transactions.transaction_version
         if is_v2 and level < 2:
             self.violations.append(f"{what} although {TRANSACTION_VERSION} is {level}")
@@ -119,13 +126,13 @@ class Coordinators:
     # ---- requests --------------------------------------------------------------------------------------------------------------
 
     def answer(self, message: Message, version: int, node_id: int) -> Message:
-        """The answer of a node. KeyError for requests that have nothing to do with coordinators."""
+        """The answer of a node. Raises KeyError for requests that are not for coordinators."""
         if self._wanted_node(message, node_id) != node_id:
             return error_response(message, Errors.NOT_COORDINATOR)
         return self._HANDLERS[type(message)](self, message, version, node_id)
 
     def _wanted_node(self, message: Message, asked: int) -> int:
-        """That of the one group or id that the request is about; requests that are about several decide for each."""
+        """The coordinator of the group or transactional id in the request; `asked` if the request names none or several."""
         if isinstance(message, TxnOffsetCommitRequest | OffsetCommitRequest):
             return self.node_of(KeyType.GROUP, message.group_id)
         transactional_id: str | None = getattr(message, "transactional_id", None)
@@ -180,7 +187,7 @@ class Coordinators:
         return DescribeConfigsResponse(results=tuple(self._describe_config(node_id, resource) for resource in message.resources))
 
     def _describe_config(self, node_id: int, resource: DescribeConfigsResource) -> DescribeConfigsResult:
-        """Of the broker that is asked, and only what belongs to coordinators."""
+        """Only options of the broker that gets the request, and of these only options of coordinators."""
         values = {
             "transaction.max.timeout.ms": self.transactions.max_timeout_ms,
             "offset.metadata.max.bytes": self.offsets.max_metadata_bytes,

@@ -1,8 +1,9 @@
-"""A Kafka cluster in threads, over real sockets on 127.0.0.1, for what a scripted fake cannot show.
+"""A Kafka cluster in threads, over real sockets on 127.0.0.1, for tests that need more than scripted answers.
 
-It answers ApiVersions, Metadata, InitProducerId and Produce, and judges batches as a broker does: format, checksum, size,
-leader, epoch, sequence, duplicates of the last five. Batches are decoded by record_decoder.py, never by our own code.
-Transactions are kept by transaction_coordinator.py, offsets by group_offsets.py; both can be looked at and made to wait.
+FakeBroker answers ApiVersions, Metadata and Produce itself, and checks batches as a broker does: format, checksum, size, leader,
+epoch, sequence, duplicates of the last five. record_decoder.py decodes the batches, without any code of the package.
+coordinators.py answers all requests to coordinators: transaction_coordinator.py holds the transactions, group_offsets.py the
+offsets. A test can read the state of both, and can delay the markers of transactions.
 A test queues faults for the next requests, moves leaders and coordinators, stops nodes, and reads the logs afterwards.
 
     with FakeBroker(nodes=3, topics={"orders": 6}) as broker:
@@ -11,8 +12,9 @@ A test queues faults for the next requests, moves leaders and coordinators, stop
         assert broker.values("orders") == [...]
         assert broker.violations == []
 
-With transactions, `committed_values` are what read_committed readers see. Markers are written with the answer to EndTxn, unless
-`broker.transactions.holds_markers`; nothing times out before `broker.clock.advance(…)` and `transactions.abort_timed_out()`.
+With transactions, `committed_values` returns what read_committed readers see. The broker writes markers before it answers EndTxn,
+unless the test sets `broker.transactions.holds_markers`. A transaction times out only when the test calls
+`broker.clock.advance(…)` and then `broker.transactions.abort_timed_out()`.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ from tests.fakes.record_decoder import Batch, InvalidBatch, Record, decode_batch
 from tests.fakes.requests import REQUESTS, read_request
 from tests.fakes.sasl_server import SaslGate
 
-MAX_REQUEST_BYTES = 100 * 1024 * 1024  # socket.request.max.bytes: what claims more has its connection closed
+MAX_REQUEST_BYTES = 100 * 1024 * 1024  # socket.request.max.bytes: a larger request ends its connection
 WAIT_SECONDS = 30  # no thread here waits longer for anything
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 DUPLICATES_REMEMBERED = 5
@@ -97,18 +99,18 @@ class ReceivedRequest:
 
 @dataclass
 class Fault:
-    """What happens to the next requests that match; consumed one per request."""
+    """What happens to the next request that matches. Each fault is used once."""
 
     api_key: ApiKey
     node_id: int | None = None
-    topic_partition: TopicPartition | None = None  # only requests that write to it; the error goes to it alone
+    topic_partition: TopicPartition | None = None  # only requests that write to this partition match, and only it gets the error
     error: ErrorCode | None = None
     error_message: str | None = None
     drop_connection: bool = False
-    after_append: bool = False  # the request is carried out, then the error or the drop takes the place of the answer
+    after_append: bool = False  # the broker carries out the request, then sends the error or drops the connection
     throttle_ms: int = 0
-    release: threading.Event | None = None  # answer only when this is set
-    reply: Callable[[Any], Message] | None = None  # answer with this instead
+    release: threading.Event | None = None  # the broker handles the request only when this is set
+    reply: Callable[[Any], Message] | None = None  # gets the broker's response, returns the one to send
 
 
 @dataclass
@@ -133,7 +135,7 @@ class Topic:
     topic_id: UUID
     partitions: list[Partition]
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
-    error: ErrorCode | None = None  # instead of its metadata
+    error: ErrorCode | None = None  # Metadata answers have this error instead of the partitions
 
 
 class DropConnection(Exception):
@@ -144,14 +146,15 @@ class FakeBroker:
     """A cluster of `nodes` brokers with ids 0, 1, …
 
     Args:
-        topics: name -> number of partitions; leaders go round robin.
-        auto_create_partitions: partitions of topics that are asked for and unknown; None: they stay unknown.
-        versions: where a broker should speak less than we do: api key -> (min, max); max below min: not at all.
+        topics: name -> number of partitions; the nodes lead them in turn.
+        auto_create_partitions: number of partitions with which a Metadata request creates an unknown topic; None: it does not.
+        versions: api key -> (min, max), for APIs of which the broker supports fewer versions than the client; an API whose max is
+            below its min is not supported.
         knows_topic_ids: false for brokers before Kafka 2.8.
-        users: name -> password (or token) of those who may log in, with SASL; None: no SASL.
-        session_ms: after so long a client must log in again; 0: never.
-        transaction_version: the finalized feature transaction.version; 0 and 1 behave alike to clients.
-        clock: what transactions are timed by.
+        users: name -> password (or token) of the users who can log in with SASL; None: the listeners have no SASL.
+        session_ms: how long a login is valid; 0: without limit.
+        transaction_version: the finalized feature transaction.version. For clients 0 and 1 mean the same.
+        clock: measures the time-outs of transactions.
     """
 
     def __init__(
@@ -177,7 +180,7 @@ class FakeBroker:
         self.topics: dict[str, Topic] = {}
         self.requests: list[ReceivedRequest] = []
         self.refused_logins: list[int] = []  # node ids
-        self.violations: list[str] = []  # wrong, though a broker would not have minded
+        self.violations: list[str] = []  # what is wrong in requests, though a broker accepts it
         self._changed = threading.Condition(self.lock)  # notified on every request and append
         self._faults: list[Fault] = []
         self.clock = clock or ManualClock()
@@ -220,11 +223,11 @@ class FakeBroker:
         return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes.values())
 
     def stop_node(self, node_id: int) -> None:
-        """Close its connections and refuse new ones; its partitions keep it as leader."""
+        """Close the node's connections and reject new ones. It stays the leader of its partitions."""
         self.nodes[node_id].stop()
 
     def start_node(self, node_id: int) -> None:
-        """On the same port as before."""
+        """Start a stopped node again, on the same port."""
         self.nodes[node_id].start()
 
     def drop_connections(self, node_id: int) -> None:
@@ -282,7 +285,7 @@ class FakeBroker:
             return [request for request in self.requests if request.header.api_key == api_key]
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Until `condition` holds, looked at after each request and append."""
+        """Wait until `condition` holds. It is checked after each request and each append, for at most WAIT_SECONDS."""
         with self._changed:
             if not self._changed.wait_for(condition, WAIT_SECONDS):
                 raise TimeoutError("the broker did not see what the test waits for")
@@ -295,7 +298,7 @@ class FakeBroker:
             self.features_epoch += 1
 
     def move_coordinator(self, key_type: KeyType, key: str, node_id: int) -> None:
-        """The old node answers NOT_COORDINATOR from here on; the state moves along."""
+        """Make this node the coordinator of a group or transactional id. The old node answers NOT_COORDINATOR from now on."""
         with self.lock:
             self.coordinators.move(key_type, key, node_id)
 
@@ -322,18 +325,18 @@ class FakeBroker:
         self.inject(Fault(api_key, drop_connection=True, after_append=after_append, node_id=node_id), times=times)
 
     def hold_next(self, api_key: ApiKey, *, times: int = 1, node_id: int | None = None) -> threading.Event:
-        """Do not look at the request before the event that is returned is set."""
+        """Handle the next request only when the test sets the event that this returns."""
         release = threading.Event()
         self.inject(Fault(api_key, release=release, node_id=node_id), times=times)
         return release
 
     def refuse_next_login(self, node_id: int) -> None:
-        """As a broker does that has not read all users yet."""
+        """Reject the node's next login, as a broker does that has not loaded all users yet."""
         with self.lock:
             self._logins_to_refuse.append(node_id)
 
     def judge_login(self, node_id: int, response: Message) -> Message:
-        """What `response`, the answer to a part of a login, becomes."""
+        """The response to send for a step of a login: `response`, or a rejection if the test asked for one."""
         with self._changed:
             if node_id in self._logins_to_refuse and isinstance(response, SaslAuthenticateResponse):
                 self._logins_to_refuse.remove(node_id)
@@ -363,7 +366,7 @@ class FakeBroker:
     # ---- requests --------------------------------------------------------------------------------------------------------------
 
     def handle(self, request: ReceivedRequest, is_stopping: threading.Event) -> Message | None:
-        """The answer; None for acks=0. DropConnection instead of an answer."""
+        """The answer; None for acks=0. Raises DropConnection if there is to be no answer."""
         with self._changed:
             self.requests.append(request)
             self._changed.notify_all()
@@ -441,7 +444,7 @@ class FakeBroker:
         topic = self.topics.get(name)
         if topic is None:
             if may_create and self.auto_create_partitions is not None:
-                self.add_topic(name, self.auto_create_partitions)  # the answer after this one knows it, as in Kafka
+                self.add_topic(name, self.auto_create_partitions)  # as in Kafka, only the next answer contains it
             return MetadataResponseTopic(error_code=Errors.UNKNOWN_TOPIC_OR_PARTITION.number, name=name)
         error = error or topic.error or Errors.NONE
         if error:
@@ -500,7 +503,7 @@ class FakeBroker:
         has_failed = any(part.error_code for topic in responses for part in topic.partition_responses)
         if message.acks == 0:
             if has_failed:
-                raise DropConnection  # the only way to tell
+                raise DropConnection  # with acks=0 there is no other sign of an error
             return None
         leaders = {part.current_leader.leader_id for topic in responses for part in topic.partition_responses} - {-1}
         return ProduceResponse(
@@ -584,7 +587,7 @@ class FakeBroker:
     def _check_transaction(
         self, request: ReceivedRequest, message: ProduceRequest, partition: TopicPartition, batch: Batch
     ) -> None:
-        """The leader asks the coordinator before the first batch of a transaction (KIP-890)."""
+        """The leader verifies the first batch of a transaction with the coordinator (KIP-890)."""
         log = self.topics[partition.topic].partitions[partition.partition]
         state = log.producers.get(batch.producer_id)
         if log.transactions.is_open(batch.producer_id) and state is not None and state.epoch == batch.producer_epoch:
@@ -628,14 +631,14 @@ def _describe_producers(index: int, log: Partition | None) -> PartitionResponse:
 
 
 def _check_sequence(log: Partition, batch: Batch, *, starts_at_zero: bool) -> int | None:
-    """The base offset of an earlier batch that this one repeats; None when it is to be written."""
+    """The base offset of the earlier batch if this one is a duplicate; None if the batch must be written."""
     if batch.producer_id < 0:
         return None
     state = log.producers.get(batch.producer_id)
     if state is None:
         if starts_at_zero and batch.base_sequence != 0:
             raise InvalidBatch(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, f"an unknown producer starts at {batch.base_sequence}")
-        return None  # a producer that the broker does not know (any more) may start with any sequence
+        return None  # a producer without state in the log may start with any sequence
     if batch.producer_epoch < state.epoch:
         raise InvalidBatch(Errors.INVALID_PRODUCER_EPOCH, f"epoch {batch.producer_epoch} is older than {state.epoch}")
     if batch.producer_epoch > state.epoch:
@@ -645,7 +648,7 @@ def _check_sequence(log: Partition, batch: Batch, *, starts_at_zero: bool) -> in
     for first, last, offset in state.batches:
         if (batch.base_sequence, batch.last_sequence) == (first, last):
             return offset
-    expected = (state.batches[-1][1] + 1) % (1 << 31) if state.batches else 0  # only a marker has this epoch
+    expected = (state.batches[-1][1] + 1) % (1 << 31) if state.batches else 0  # no batches: only a marker had this epoch
     if batch.base_sequence != expected:
         raise InvalidBatch(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {batch.base_sequence} instead of {expected}")
     return None
@@ -682,8 +685,8 @@ class _Node:
         self.node_id = node_id
         self.port = 0
         self.is_running = False
-        self.tls: ssl.SSLContext | None = None  # every new connection speaks TLS then
-        self.greeting = b""  # said first on each connection, as no Kafka broker does
+        self.tls: ssl.SSLContext | None = None  # set: every new connection uses TLS
+        self.greeting = b""  # sent first on each connection, as servers of other protocols do
         self._listener: socket.socket | None = None
         self._is_stopping = threading.Event()
         self._lock = threading.Lock()  # guards the two below
@@ -715,7 +718,7 @@ class _Node:
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
-            with contextlib.suppress(OSError):  # gone already
+            with contextlib.suppress(OSError):  # the client has closed it already
                 connection.shutdown(socket.SHUT_RDWR)
 
     def _spawn(self, target: Callable[[socket.socket], None], argument: socket.socket) -> None:
@@ -745,13 +748,13 @@ class _Node:
                 while not self._is_stopping.is_set() and self._serve_one(connection, gate):
                     continue
         except (OSError, DropConnection):
-            return  # the client left, or we drop it
+            return  # the client closed the connection, or a fault drops it
         finally:
             with self._lock:
                 self._connections.discard(connection)
 
     def _secured(self, connection: socket.socket, context: ssl.SSLContext) -> socket.socket:
-        """Shakes hands; the plain socket is of no use any more."""
+        """The TLS handshake. The connection replaces the plain socket, which cannot be used any more."""
         with self._lock:
             self._connections.discard(connection)
         secured = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
@@ -798,7 +801,7 @@ class _Node:
         return first <= api_version <= last
 
     def _refuse_version(self, connection: socket.socket, correlation_id: int) -> None:
-        """In version 0, naming only the versions of ApiVersions (KIP-511)."""
+        """Answer in version 0, with the versions of ApiVersions only (KIP-511)."""
         first, last = self.broker.versions[ApiKey.API_VERSIONS]
         keys = (ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=first, max_version=last),)
         refusal = ApiVersionsResponse(error_code=Errors.UNSUPPORTED_VERSION.number, api_keys=keys)

@@ -1,7 +1,7 @@
-"""Committed offsets of groups without members, with those that wait for the end of a transaction, as a pure state machine.
+"""Offsets of consumer groups, committed or pending in a transaction, as a pure state machine.
 
-Kafka's group coordinator as far as a producer meets it: OffsetCommit, TxnOffsetCommit, OffsetFetch. Left out: members,
-generations, expiry of offsets, permissions.
+The part of Kafka's group coordinator that producers use: OffsetCommit, TxnOffsetCommit, OffsetFetch. Groups have no members.
+Members, generations, expiry of offsets and permissions are left out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CommittedOffset(NamedTuple):
     offset: int
     metadata: str
     leader_epoch: int = -1
-    position: int = -1  # in __consumer_offsets: the later of two wins, also when it is settled first
+    position: int = -1  # in __consumer_offsets: the higher position wins, also if its transaction ends first
 
 
 @dataclass
@@ -68,8 +68,8 @@ class GroupOffsets:
     """All groups of a cluster.
 
     Args:
-        coordinator: asked before offsets are taken into a transaction.
-        exists: whether there is such a partition; offsets of others are refused.
+        coordinator: verifies transactions before offsets become pending in them.
+        exists: whether a partition exists; offsets of partitions that do not exist are rejected.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class GroupOffsets:
         return self.groups.setdefault(group_id, Group())
 
     def delete_topic(self, name: str) -> None:
-        """Offsets go with their topic."""
+        """Delete the offsets of a deleted topic."""
         for group in self.groups.values():
             for offsets in (group.offsets, *group.pending.values()):
                 for partition in [partition for partition in offsets if partition.topic == name]:
@@ -153,7 +153,7 @@ class GroupOffsets:
     def handle_fetch(
         self, request: OffsetFetchRequest, version: int, *, is_mine: Callable[[str], bool] = lambda _: True
     ) -> OffsetFetchResponse:
-        """`is_mine` tells the groups whose coordinator is the broker that was asked."""
+        """`is_mine`: whether the broker that got the request coordinates a group."""
         if version < FIRST_VERSION_WITH_GROUPS:
             group = self._fetch(request.group_id, request.topics, request.require_stable, is_mine)
             return OffsetFetchResponse(topics=group.topics, error_code=group.error_code)
@@ -172,7 +172,7 @@ class GroupOffsets:
             return OffsetFetchResponseGroup(group_id=group_id, error_code=Errors.NOT_COORDINATOR.number)
         group = self.groups.get(group_id, Group())
         if topics is None:
-            asked: Iterable[TopicPartition] = sorted(group.offsets)  # what is only pending is not among them
+            asked: Iterable[TopicPartition] = sorted(group.offsets)  # without offsets that are only pending
         else:
             asked = [TopicPartition(topic.name, index) for topic in topics for index in topic.partition_indexes]
         found: dict[str, list[OffsetFetchResponsePartition]] = {}
@@ -186,7 +186,7 @@ class GroupOffsets:
     # ---- markers ---------------------------------------------------------------------------------------------------------------
 
     def end_transaction(self, log: TopicPartition, producer_id: int, committed: bool) -> None:
-        """A marker was written to __consumer_offsets: it settles the groups that are kept there."""
+        """Called with a marker in a partition of __consumer_offsets: commits or drops the pending offsets of its groups."""
         for group_id, group in self.groups.items():
             if offsets_partition(group_id) == log:
                 pending = group.pending.pop(producer_id, {})

@@ -1,6 +1,6 @@
-"""Which records of one partition read_committed readers see: open transactions, aborted ones, the last stable offset.
+"""The transactions of one partition: which are open, which were aborted, and which records read_committed readers see.
 
-The log itself is the fake's that uses this; it says where transactions begin and end. No sockets, threads or clock.
+The fake that uses this holds the log, and calls `write` and `end` for what it appends. No sockets, threads or clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class AbortedTransaction(NamedTuple):
 
 @dataclass
 class PartitionTransactions:
-    first_offsets: dict[int, int] = field(default_factory=dict)  # producer id -> where its open transaction begins
+    first_offsets: dict[int, int] = field(default_factory=dict)  # producer id -> first offset of its open transaction
     aborted: list[AbortedTransaction] = field(default_factory=list)
     markers: list[Marker] = field(default_factory=list)  # in log order
 
@@ -34,22 +34,22 @@ class PartitionTransactions:
         return producer_id in self.first_offsets
 
     def write(self, producer_id: int, base_offset: int) -> None:
-        """A transactional batch was appended."""
+        """Called after a transactional batch was appended."""
         self.first_offsets.setdefault(producer_id, base_offset)
 
     def end(self, marker: Marker) -> None:
-        """A marker was appended. Without records before it, it has no effect on readers."""
+        """Called after a marker was appended. A marker of a transaction without records changes nothing for readers."""
         self.markers.append(marker)
         first_offset = self.first_offsets.pop(marker.producer_id, None)
         if first_offset is not None and not marker.committed:
             self.aborted.append(AbortedTransaction(marker.producer_id, first_offset, marker.offset))
 
     def last_stable_offset(self, end_offset: int) -> int:
-        """Readers with read_committed get no further than to the first record of the oldest open transaction."""
+        """The end of what read_committed readers can read: the first record of the oldest open transaction, or the log's end."""
         return min(self.first_offsets.values(), default=end_offset)
 
     def is_visible(self, *, offset: int, producer_id: int, is_transactional: bool, end_offset: int) -> bool:
-        """Whether read_committed readers see the record."""
+        """Whether read_committed readers see the record at `offset`."""
         if offset >= self.last_stable_offset(end_offset):
             return False
         return not is_transactional or not any(

@@ -1,12 +1,13 @@
-"""A transaction coordinator as a pure state machine: what Kafka's TransactionCoordinator answers, without its log and threads.
+"""A transaction coordinator as a pure state machine: it answers as Kafka's TransactionCoordinator, without its log and threads.
 
-Requests go to `handle_*` and are answered at once. What Kafka does later, a test does when it likes: the markers at the end of a
-transaction (`write_markers`; at once unless `holds_markers`), and the sweep for transactions past their time-out
-(`abort_timed_out`). Answers follow Kafka 4.3 (TransactionCoordinator.scala, KIP-98, KIP-360, KIP-588, KIP-890).
+`handle_*` takes a request and returns the answer. What a broker does in the background happens when a test calls it:
+`write_markers` writes the markers at the end of a transaction (by default handle_end_txn calls it; not with `holds_markers`), and
+`abort_timed_out` aborts transactions that have timed out. Answers follow Kafka 4.3 (TransactionCoordinator.scala, KIP-98,
+KIP-360, KIP-588, KIP-890).
 
     coordinator = TransactionCoordinator(ManualClock(), write_marker=print)
     coordinator.holds_markers = True
-    ... EndTxn is answered, and asked again: CONCURRENT_TRANSACTIONS ...
+    ... the answer to EndTxn; a second EndTxn gets CONCURRENT_TRANSACTIONS ...
     coordinator.write_markers()
 
 Left out: permissions, expiry of transactional ids, the coordinator's own epoch, two-phase commit (KIP-939).
@@ -44,7 +45,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 OFFSETS_TOPIC = "__consumer_offsets"
 INTERNAL_PARTITIONS = 50  # of __consumer_offsets and of __transaction_state
 DEFAULT_MAX_TIMEOUT_MS = 900_000  # transaction.max.timeout.ms
-LAST_EPOCH = 0x7FFF - 1  # handed out to producers; the one above is kept to fence them with
+LAST_EPOCH = 0x7FFF - 1  # the highest that producers get; the coordinator fences them with the one above
 
 WriteMarker = Callable[[TopicPartition, int, int, bool], None]  # partition, producer id, epoch, committed
 
@@ -63,28 +64,28 @@ COMPLETE = {State.PREPARE_COMMIT: State.COMPLETE_COMMIT, State.PREPARE_ABORT: St
 
 
 class Verification(Enum):
-    """What the leader of a partition asks the coordinator, by the version of the request that writes (KIP-890)."""
+    """What a leader wants of the coordinator before it writes; depends on the version of the request (KIP-890)."""
 
-    INVALID_STATE = "is the partition in the transaction? Otherwise INVALID_TXN_STATE"
-    ABORTABLE = "is it? Otherwise TRANSACTION_ABORTABLE"
-    ADD = "add it"
+    INVALID_STATE = "verify that the partition is in the transaction; INVALID_TXN_STATE if it is not"
+    ABORTABLE = "verify that the partition is in the transaction; TRANSACTION_ABORTABLE if it is not"
+    ADD = "add the partition to the transaction"
 
 
 @dataclass
 class Transaction:
-    """What the coordinator knows of one transactional id."""
+    """The coordinator's state of one transactional id."""
 
     transactional_id: str
     producer_id: int
     epoch: int = -1
-    last_epoch: int = -1  # the one before, as long as a request with it can be a repetition
+    last_epoch: int = -1  # the epoch before this one, while a retried request may still have it
     previous_producer_id: int = -1
-    next_producer_id: int = -1  # takes over when the markers are written: the epochs of the current id are used up
+    next_producer_id: int = -1  # replaces producer_id when the markers are written, because its epochs are exhausted
     timeout_ms: int = 0
     state: State = State.EMPTY
     partitions: set[TopicPartition] = field(default_factory=set)
     start_ms: int = -1
-    unwritten: list[TopicPartition] = field(default_factory=list)  # partitions that lack the marker
+    unwritten: list[TopicPartition] = field(default_factory=list)  # partitions that do not have the marker yet
 
     @property
     def is_exhausted(self) -> bool:
@@ -92,12 +93,12 @@ class Transaction:
 
 
 class TransactionCoordinator:
-    """All transactional ids of a cluster. Which broker coordinates which id is the business of the fake that uses this.
+    """All transactional ids of a cluster. The fake that uses this decides which broker coordinates which id.
 
     Args:
-        write_marker: called for each partition of a transaction that ends. `TopicPartition("__consumer_offsets", …)` stands
-            for the offsets of groups, see `offsets_partition`.
-        new_producer_id: ids that no producer of the cluster has.
+        write_marker: called for each partition of a transaction that ends. For the offsets of a group this is a partition of
+            __consumer_offsets, see `offsets_partition`.
+        new_producer_id: returns an id that no producer of the cluster has.
         transaction_version: the finalized feature transaction.version.
     """
 
@@ -118,10 +119,14 @@ class TransactionCoordinator:
         self._write_marker = write_marker
         self._new_producer_id = new_producer_id or iter(range(1000, 1 << 62)).__next__
 
-    # ---- what a test says ------------------------------------------------------------------------------------------------------
+    # ---- called by tests -------------------------------------------------------------------------------------------------------
 
     def write_markers(self, transactional_id: str | None = None, *, limit: int | None = None) -> None:
-        """Write the markers that are due, of one id or of all; `limit` stops after so many, in the middle of a transaction."""
+        """Write the markers that are due, of one transactional id or of all.
+
+        Args:
+            limit: maximum number of markers; more of them may stay due within a transaction.
+        """
         for transaction in list(self.transactions.values()):
             if transactional_id in (None, transaction.transactional_id) and transaction.state in PREPARED:
                 while transaction.unwritten and limit != 0:
@@ -133,7 +138,7 @@ class TransactionCoordinator:
                     self._complete(transaction)
 
     def abort_timed_out(self) -> list[str]:
-        """Abort what has been open for longer than its time-out, as brokers do every 10 s; the transactional ids."""
+        """Abort the transactions that are open for longer than their time-out, as brokers do every 10 s. Returns their ids."""
         now_ms = self.clock.wall_ms()
         overdue = [
             transaction
@@ -187,7 +192,7 @@ class TransactionCoordinator:
             transaction.epoch, transaction.last_epoch = transaction.epoch + 1, -1
         elif transaction.epoch in (-1, expected_epoch):
             transaction.epoch, transaction.last_epoch = transaction.epoch + 1, transaction.epoch
-        elif expected_epoch != transaction.last_epoch:  # otherwise a repetition, whose answer got lost
+        elif expected_epoch != transaction.last_epoch:  # an equal one is a retry of a request whose answer was lost
             return Errors.PRODUCER_FENCED
         transaction.state, transaction.start_ms = State.EMPTY, -1
         transaction.timeout_ms = timeout_ms
@@ -196,7 +201,7 @@ class TransactionCoordinator:
     def handle_add_partitions(
         self, request: AddPartitionsToTxnRequest, version: int, *, unknown: Collection[TopicPartition] = ()
     ) -> AddPartitionsToTxnResponse:
-        """`unknown` are partitions that do not exist: with one of them none is added."""
+        """`unknown`: partitions that do not exist. If there are any, no partition is added."""
         asked = [TopicPartition(topic.name, partition) for topic in request.topics for partition in topic.partitions]
         errors = {
             partition: Errors.UNKNOWN_TOPIC_OR_PARTITION if partition in unknown else Errors.OPERATION_NOT_ATTEMPTED
@@ -227,7 +232,7 @@ class TransactionCoordinator:
         return AddOffsetsToTxnResponse(error_code=_for_version(error, version, fenced_since=2).number)
 
     def add(self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]) -> ErrorCode:
-        """Add partitions to the transaction, which begins with the first ones."""
+        """Add partitions to the transaction. The first ones begin it."""
         error = self._writer_error(transactional_id, producer_id, epoch)
         if error:
             return error
@@ -240,7 +245,7 @@ class TransactionCoordinator:
     def verify(
         self, transactional_id: str, producer_id: int, epoch: int, partition: TopicPartition, verification: Verification
     ) -> ErrorCode:
-        """What the leader of a partition learns before it writes the first batch of a transaction to it."""
+        """The answer to a leader that is about to write the first batch of a transaction to a partition."""
         if verification is Verification.ADD:
             error = self.add(transactional_id, producer_id, epoch, [partition])
         else:
@@ -249,7 +254,7 @@ class TransactionCoordinator:
                 error = Errors.TRANSACTION_ABORTABLE
         if error == Errors.TRANSACTION_ABORTABLE and verification is Verification.INVALID_STATE:
             return Errors.INVALID_TXN_STATE
-        # To a Produce request a fenced producer is one with an old epoch (KIP-588).
+        # A Produce request of a fenced producer is answered with INVALID_PRODUCER_EPOCH (KIP-588).
         return Errors.INVALID_PRODUCER_EPOCH if error == Errors.PRODUCER_FENCED else error
 
     def _writer_error(self, transactional_id: str, producer_id: int, epoch: int) -> ErrorCode:
@@ -284,7 +289,7 @@ class TransactionCoordinator:
         return EndTxnResponse(producer_id=producer_id, producer_epoch=epoch) if bumps else EndTxnResponse()
 
     def _fence(self, transaction: Transaction) -> None:
-        """Abort it in an epoch of its own: neither the producer nor who asked for the fencing may use that one."""
+        """Abort a transaction under a new epoch, which no producer gets."""
         if self.transaction_version < 2:
             transaction.epoch, transaction.last_epoch = transaction.epoch + 1, -1
         self._prepare(transaction, State.PREPARE_ABORT, bumps=self.transaction_version >= 2, rotates=False)
@@ -292,7 +297,7 @@ class TransactionCoordinator:
             self.write_markers(transaction.transactional_id)
 
     def _prepare(self, transaction: Transaction, state: State, *, bumps: bool, rotates: bool = True) -> None:
-        """The decision is written; from here on only the markers are missing."""
+        """Record the decision to commit or abort. After this only the markers remain to be written."""
         if bumps:
             if transaction.is_exhausted and rotates:
                 transaction.next_producer_id = self._new_producer_id()
@@ -309,12 +314,12 @@ class TransactionCoordinator:
             transaction.previous_producer_id, transaction.producer_id = transaction.producer_id, transaction.next_producer_id
             transaction.epoch, transaction.next_producer_id = 0, -1
 
-    # ---- looking on ------------------------------------------------------------------------------------------------------------
+    # ---- list and describe -----------------------------------------------------------------------------------------------------
 
     def handle_list(
         self, request: ListTransactionsRequest, *, is_mine: Callable[[str], bool] = lambda _: True
     ) -> ListTransactionsResponse:
-        """`is_mine` tells the transactional ids whose coordinator is the broker that was asked."""
+        """`is_mine`: whether the broker that got the request coordinates a transactional id."""
         pattern = re.compile(request.transactional_id_pattern or "(?s).*")
         now_ms = self.clock.wall_ms()
         listed = [
@@ -371,12 +376,12 @@ def _undescribed(transactional_id: str, error: ErrorCode) -> DescribedTransactio
 
 
 def offsets_partition(group_id: str) -> TopicPartition:
-    """Where the offsets of a group are kept, as Kafka chooses it."""
+    """The partition of __consumer_offsets that holds a group's offsets."""
     return TopicPartition(OFFSETS_TOPIC, internal_partition(group_id))
 
 
 def internal_partition(key: str) -> int:
-    """The partition of __consumer_offsets or __transaction_state that a group or transactional id belongs to: Java's hashCode."""
+    """The partition of __consumer_offsets or __transaction_state for a group or transactional id, by Java's hashCode."""
     units = key.encode("utf-16-be")
     code = 0
     for index in range(0, len(units), 2):
@@ -386,14 +391,14 @@ def internal_partition(key: str) -> int:
 
 
 def verification(version: int, last_before_v2: int) -> Verification:
-    """What is asked for a request of `version`, when those up to `last_before_v2` do not add partitions by themselves."""
+    """The verification for a request of `version`; requests above version `last_before_v2` add their partitions."""
     if version > last_before_v2:
         return Verification.ADD
     return Verification.ABORTABLE if version == last_before_v2 else Verification.INVALID_STATE
 
 
 def _may_continue(transaction: Transaction, producer_id: int, epoch: int) -> bool:
-    """Whether a producer that names its id and epoch is the one known here; the epoch is looked at later (KIP-360)."""
+    """Whether a producer with this id may continue the transactional id. The caller compares the epoch (KIP-360)."""
     return (
         transaction.epoch == -1
         or producer_id == transaction.producer_id
@@ -402,7 +407,7 @@ def _may_continue(transaction: Transaction, producer_id: int, epoch: int) -> boo
 
 
 def _end_v1(transaction: Transaction, request: EndTxnRequest) -> tuple[ErrorCode, bool]:
-    """The error, and whether the end begins now. Without epochs that grow a repetition looks like the request itself."""
+    """The error, and whether this request begins to end the transaction. A retry has the same epoch as the first request."""
     if transaction.producer_id != request.producer_id:
         return Errors.INVALID_PRODUCER_ID_MAPPING, False
     if transaction.epoch != request.producer_epoch:
@@ -416,7 +421,7 @@ def _end_v1(transaction: Transaction, request: EndTxnRequest) -> tuple[ErrorCode
 
 
 def _end_v2(transaction: Transaction, request: EndTxnRequest) -> tuple[ErrorCode, bool]:
-    """As _end_v1; a repetition has the epoch before the current one (the table above endTransaction in Kafka's coordinator)."""
+    """As _end_v1, but a retry has the epoch before the current one (see the table above endTransaction in Kafka's source)."""
     repeats_last_epoch = (
         transaction.previous_producer_id == request.producer_id
         and request.producer_epoch == LAST_EPOCH

@@ -1,14 +1,14 @@
 """Tests with real brokers and real Spark, and where the sink scenarios of Spark's own Kafka connector are found here.
 
-Files: test_sink_batch.py, test_sink_streaming.py, test_sink_errors.py, test_sink_rows.py (fates of rows, rates, reports),
-test_sink_parity.py (beside format("kafka")), test_sink_deployment.py, test_broker_failures.py, test_transactions.py,
-test_versions.py. A claim is
-ported, not Spark's way: its memory streams are files here, its test partitioner is one that Kafka has.
+The tests of the sink are in test_sink_batch.py, test_sink_streaming.py, test_sink_errors.py, test_sink_faults.py,
+test_sink_rows.py (fates of rows, rates, reports), test_sink_parity.py (compared with format("kafka")), test_sink_memory.py and
+test_sink_deployment.py. The other files test clusters, broker versions, security, transactions, migration and documents. The
+tests check what Spark's tests check, by other means: its memory streams are files here, its test partitioner is one of Kafka's.
 
 KafkaSinkMicroBatchStreamingSuite, KafkaContinuousSinkSuite → test_sink_streaming.py
     streaming - write to kafka with topic field → test_two_rounds_go_where_the_topic_column_says
     streaming - write w/o topic field, with topic option → test_the_topic_option_suffices
-    streaming - topic field and topic option → test_the_topic_option_goes_before_the_column
+    streaming - topic field and topic option → test_the_topic_option_overrides_the_column
     streaming - write data with bad schema → test_a_wrong_schema_is_told_as_spark_tells_it
     streaming - write data with valid schema but wrong types → the same
     streaming - write to non-existing topic → test_sink_errors: test_a_topic_that_does_not_exist_ends_a_stream
@@ -20,8 +20,9 @@ KafkaSinkMicroBatchStreamingSuite, KafkaContinuousSinkSuite → test_sink_stream
 
 KafkaSinkBatchSuiteV1, …V2 → test_sink_batch.py
     batch - write to kafka → test_topic_value_and_headers_come_back_as_written
-    batch - partition column and partitioner priorities → test_the_partition_column_goes_before_the_key, test_sink_parity:
-        test_a_partition_column_goes_before_a_partitioner_and_null_leaves_it_to_it, test_a_java_partitioner_is_refused_by_name
+    batch - partition column and partitioner priorities → test_the_partition_column_takes_precedence_over_the_key,
+        test_sink_parity: test_a_partition_column_takes_precedence_over_a_partitioner_which_decides_for_nulls,
+        test_a_java_partitioner_is_refused_by_name
     batch - null topic field value, and no topic option → test_sink_errors: test_a_null_topic_is_told_in_sparks_words
     SPARK-20496: batch - enforce analyzed plans → test_an_analyzed_expression_may_be_the_value
     batch - unsupported save modes (V1) → test_sink_errors: test_overwrite_is_refused_with_the_remedy
@@ -54,9 +55,9 @@ What Spark has no test for
     a commit that fails, and the restart → test_a_commit_that_failed_is_made_good_by_writing_the_batch_again
     complete mode, update mode → test_complete_mode_writes_the_whole_result_with_each_batch, test_update_mode_is_refused_by_spark
     a writer that does not read all rows → tests/sink/test_writer.py: test_every_batch_is_sent_flushed_and_counted
-    a topic that cannot be → tests/config/test_sink_options.py: test_an_impossible_topic_name_is_a_problem, test_sink_rows:
-        test_rows_that_can_be_sent_nowhere_are_buried_before_anything_is_sent
-    a topic that is not there → test_sink_errors: test_rows_for_topics_that_do_not_exist_are_buried_after_one_wait,
+    an invalid topic name → tests/config/test_sink_options.py: test_an_impossible_topic_name_is_a_problem, test_sink_rows:
+        test_rows_that_can_be_sent_nowhere_are_dead_lettered_before_anything_is_sent
+    a topic that does not exist → test_sink_errors: test_rows_for_topics_that_do_not_exist_are_dead_lettered_after_one_wait,
         test_the_option_topic_must_exist_whatever_becomes_of_invalid_rows
     a cancelled job → test_sink_faults: test_a_cancelled_job_says_what_stays_and_leaves_nothing_open
     tables, threads, compressed Arrow, names in other case → test_sink_batch, section ways to write

@@ -43,7 +43,7 @@ def test_topic_value_and_headers_come_back_as_written(
     assert found == {b"1": [("a", b"b"), ("c", b"d"), ("a", None), ("é", b"")], b"2": [], b"3": [], b"4": [("", b"\x00\xff")]}
 
 
-def test_the_partition_column_goes_before_the_key(
+def test_the_partition_column_takes_precedence_over_the_key(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     name = topic(4)
@@ -62,7 +62,7 @@ def test_the_partition_column_goes_before_the_key(
     assert {record.value: record.partition for record in read_topic(third)} == chosen
 
 
-def test_a_partitioner_goes_before_the_key_and_the_partition_column_before_it(
+def test_a_partitioner_takes_precedence_over_the_key_and_the_partition_column_over_both(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     by_key = spark.range(20).selectExpr("cast(id as string) key", "cast(id as string) value")
@@ -189,7 +189,7 @@ def test_rows_of_one_task_go_to_several_topics(spark: SparkSession, broker: Loca
     assert_df_equality(found.select("topic", "value"), written, ignore_row_order=True)
 
 
-def test_the_topic_option_goes_before_the_column(
+def test_the_topic_option_overrides_the_column(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     name, other = topic(), topic()

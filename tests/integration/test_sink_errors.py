@@ -60,7 +60,7 @@ def test_java_classes_are_refused_with_the_ways_out(spark: SparkSession) -> None
     df = spark.range(1).selectExpr("'v' value")
     told = error_of(lambda: save(df, SERVERS, "t", kafka__partitioner__class="com.example.Mine"))
     assert "[KAFKA_INVALID_CONFIG] partitioner.class=com.example.Mine is a Java class, which cannot be loaded here" in told
-    assert "write it in Python (README, Plug-ins)" in told
+    assert "write it in Python (docs/plug-ins.md)" in told
     told = error_of(lambda: save(df, SERVERS, "t", kafka__interceptor__classes="com.example.Audit"))
     assert "[KAFKA_INVALID_CONFIG] interceptor.classes=com.example.Audit is a Java class" in told
 
@@ -151,7 +151,7 @@ def test_a_topic_that_does_not_exist_ends_a_stream(spark: SparkSession, strict_b
     assert "of batch 0, attempt 0)" in told
 
 
-def test_rows_for_topics_that_do_not_exist_are_buried_after_one_wait(
+def test_rows_for_topics_that_do_not_exist_are_dead_lettered_after_one_wait(
     spark: SparkSession, strict_broker: LocalKafka, tmp_path: Path
 ) -> None:
     """They failed the task, as if no broker were there, whatever onInvalidRecord said."""

@@ -115,7 +115,7 @@ def test_rows_above_the_topics_limit_are_skipped_in_order_of_the_others(
 
 
 @pytest.mark.parametrize("batch_size", ["1000", "262144"])
-def test_rows_that_the_broker_refuses_are_buried_and_their_batch_is_sent_again(
+def test_rows_that_the_broker_refuses_are_dead_lettered_and_their_batch_is_sent_again(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path, batch_size: str
 ) -> None:
     name, dead, report = topic(2, NO_KEY_ON_COMPACTED), topic(), tmp_path / "report.jsonl"
@@ -142,7 +142,7 @@ def test_rows_whose_timestamp_the_broker_refuses_are_skipped(
     assert {record.value for record in read_topic(name)} == {b"%d" % i for i in range(100) if i % 10}
 
 
-def test_rows_that_can_be_sent_nowhere_are_buried_before_anything_is_sent(
+def test_rows_that_can_be_sent_nowhere_are_dead_lettered_before_anything_is_sent(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     name, dead = topic(3), topic()

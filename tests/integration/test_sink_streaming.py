@@ -59,7 +59,7 @@ def test_the_topic_option_suffices(stream: FileStream, broker: LocalKafka, topic
     assert counted(read_topic(name)) == Counter([b"a", None])
 
 
-def test_the_topic_option_goes_before_the_column(
+def test_the_topic_option_overrides_the_column(
     stream: FileStream, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     name = topic()

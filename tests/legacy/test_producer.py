@@ -276,7 +276,7 @@ def test_a_partitioner_that_cannot_be_loaded_is_told_with_those_that_are_built_i
         find_legacy_partitioner(name)
 
 
-def test_a_key_decides_the_partition_and_a_part_key_goes_before_it(fake: FakeBroker) -> None:
+def test_a_key_decides_the_partition_and_a_part_key_takes_precedence(fake: FakeBroker) -> None:
     with legacy(fake) as producer:
         producer.send(
             KeyedMessage("orders", "1", "a"), KeyedMessage("orders", "1", "b", part_key=2), KeyedMessage("orders", None, "c", 3)

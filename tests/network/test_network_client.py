@@ -20,7 +20,7 @@ from spark_kafka_sink.errors import (
     ProducerClosedError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.network import connection_setup, names, network_client
+from spark_kafka_sink.network import connection_setup, names, node_choice
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
@@ -175,7 +175,7 @@ def test_metadata_takes_precedence_over_what_was_learnt(net: Net) -> None:
 
 
 def test_no_more_nodes_are_remembered_than_a_cluster_has(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_client, "MAX_LEARNT_NODES", 2)
+    monkeypatch.setattr(node_choice, "MAX_LEARNT_NODES", 2)
     net.connect()
     for node_id in (97, 98, 97, 99):
         net.client.learn_node(Node(node_id, f"broker{node_id}", 9000))

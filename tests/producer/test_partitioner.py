@@ -16,7 +16,8 @@ import pytest
 
 from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.producer.partitioner import UNDECIDED, RoundRobinPartitioner, StickyPartitioner, UserPartitioner
+from spark_kafka_sink.producer.partitioner import RoundRobinPartitioner, StickyPartitioner, UserPartitioner
+from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import record_columns
 from tests.producer.harness import TOPIC, cluster, columns, config
 
@@ -218,7 +219,7 @@ def partitioner_of(wanted: object, **options: object) -> UserPartitioner:
 
 
 def decide(wanted: object, values: list[bytes | None], explicit: list[int] | None = None, **more: Any) -> list[int]:
-    chosen = np.array([UNDECIDED] * len(values) if explicit is None else explicit, np.int32)
+    chosen = np.array([NO_PARTITION] * len(values) if explicit is None else explicit, np.int32)
     rows = np.arange(100, 100 + len(values), dtype=np.int32)
     decided = partitioner_of(wanted).decide(TOPIC, columns(values, **more), chosen, rows, CLUSTER)
     assert decided.dtype == np.int32
@@ -244,20 +245,20 @@ def test_a_class_by_name_or_itself_is_asked_for_whole_columns(wanted: object) ->
 
 
 def test_a_function_is_a_partitioner_too() -> None:
-    assert decide(by_key_length, [b"v", None], keys=[b"kkk", None]) == [3, UNDECIDED]
+    assert decide(by_key_length, [b"v", None], keys=[b"kkk", None]) == [3, NO_PARTITION]
     assert decide(f"{HERE}.by_key_length", [b"v"], keys=[b"k"]) == [1]
 
 
 def test_only_rows_that_name_no_partition_are_shown_with_null_for_what_they_lack() -> None:
     instance = ByLength()
-    assert decide(instance, [b"a", b"bb", None, b"ccc"], [UNDECIDED, 0, 3, UNDECIDED]) == [1, 0, 3, 3]
+    assert decide(instance, [b"a", b"bb", None, b"ccc"], [NO_PARTITION, 0, 3, NO_PARTITION]) == [1, 0, 3, 3]
     assert decide(instance, [b"a", b"a"], [2, 2]) == [2, 2]
     assert instance.calls == [(TOPIC, [None, None], [b"a", b"ccc"])]
 
 
 def test_values_in_pieces_are_one_array_to_a_partitioner() -> None:
     in_pieces = record_columns(pa.chunked_array([[b"a"], [b"bb", b""]], pa.binary()))
-    undecided, rows = np.full(3, UNDECIDED, np.int32), np.arange(3, dtype=np.int32)
+    undecided, rows = np.full(3, NO_PARTITION, np.int32), np.arange(3, dtype=np.int32)
     instance = ByLength()
     assert partitioner_of(instance).decide(TOPIC, in_pieces, undecided, rows, CLUSTER).tolist() == [1, 2, 0]
     assert instance.kinds == {pa.BinaryArray}
@@ -274,11 +275,11 @@ def test_values_in_pieces_are_one_array_to_a_partitioner() -> None:
     ],
 )
 def test_whole_numbers_of_any_width_will_do_and_null_or_minus_one_leaves_the_choice(answer: object) -> None:
-    assert decide(Answering(answer), [b"a", b"b", b"c"]) == [3, UNDECIDED, 0]
+    assert decide(Answering(answer), [b"a", b"b", b"c"]) == [3, NO_PARTITION, 0]
 
 
 def test_an_answer_of_nulls_alone_leaves_all_to_the_sticky_partitioner() -> None:
-    assert decide(Answering(pa.nulls(2)), [b"a", b"b"]) == [UNDECIDED] * 2
+    assert decide(Answering(pa.nulls(2)), [b"a", b"b"]) == [NO_PARTITION] * 2
 
 
 @pytest.mark.parametrize(
@@ -307,7 +308,7 @@ def test_the_error_for_a_wrong_answer_names_the_class(answer: object, expected: 
 def test_a_partition_that_there_is_not_is_told_with_class_and_row(bad: int) -> None:
     answer = np.array([0, bad], np.uint8 if bad == 200 else np.int64)
     with pytest.raises(InvalidRecordError) as raised:
-        decide(Answering(answer), [b"a", b"b", b"c"], [UNDECIDED, 3, UNDECIDED])
+        decide(Answering(answer), [b"a", b"b", b"c"], [NO_PARTITION, 3, NO_PARTITION])
     assert raised.value.condition == "KAFKA_INVALID_PARTITION"
     for part in (f"{HERE}.Answering chose partition {bad}", "row 102 of this chunk", "partitions 0 to 3"):
         assert part in raised.value.message
@@ -315,7 +316,7 @@ def test_a_partition_that_there_is_not_is_told_with_class_and_row(bad: int) -> N
 
 def test_javas_method_is_called_for_each_row_with_bytes() -> None:
     instance = JavasWay()
-    assert decide(instance, [b"a", None, b"ccc"], keys=[b"k", None, None]) == [1, UNDECIDED, 3]
+    assert decide(instance, [b"a", None, b"ccc"], keys=[b"k", None, None]) == [1, NO_PARTITION, 3]
     assert instance.calls[0] == (TOPIC, b"k", b"k", b"a", b"a")
     assert instance.calls[1] == (TOPIC, None, None, None, None)
 
@@ -325,7 +326,7 @@ def test_a_single_record_shows_its_own_key_and_value_to_javas_method() -> None:
     partitioner = partitioner_of(instance)
     assert partitioner.asks_per_record
     assert partitioner.decide_record(TOPIC, "key", b"key", 5, b"555", CLUSTER) == 3
-    assert partitioner.decide_record(TOPIC, None, None, None, None, CLUSTER) == UNDECIDED
+    assert partitioner.decide_record(TOPIC, None, None, None, None, CLUSTER) == NO_PARTITION
     assert instance.calls[0] == (TOPIC, "key", b"key", 5, b"555")
     with pytest.raises(InvalidRecordError, match="chose partition 4"):
         partitioner.decide_record(TOPIC, None, None, "", b"4444", CLUSTER)

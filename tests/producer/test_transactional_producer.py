@@ -527,7 +527,7 @@ def test_a_call_that_times_out_is_waited_for_by_the_same_call(broker: FakeBroker
         held = broker.hold_next(ApiKey.END_TXN)
         with pytest.raises(TransactionTimeoutError, match=r"commit_transaction\(\) again"):
             producer.commit_transaction()
-        with pytest.raises(IllegalStateError, match=r"commit_transaction\(\) ran out of time before"):
+        with pytest.raises(IllegalStateError, match=r"commit_transaction\(\) timed out before"):
             producer.abort_transaction()
         held.set()
         broker.wait_until(lambda: not producer._transactions.has_open_transaction)  # type: ignore[union-attr]

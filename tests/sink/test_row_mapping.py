@@ -38,7 +38,7 @@ def test_value_alone_is_enough_with_the_topic_option() -> None:
     assert mapping == RowMapping(topic="orders", value=0, key=None, partition=None, headers=None, timestamp=None)
 
 
-def test_the_topic_option_goes_before_the_column_whatever_its_type() -> None:
+def test_the_topic_option_overrides_the_column_whatever_its_type() -> None:
     mapping, problems = check({"topic": "int", "value": "string"}, topic="orders")
     assert problems == []
     assert mapping.topic == "orders"

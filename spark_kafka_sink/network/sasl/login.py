@@ -33,7 +33,7 @@ class Login(Protocol):
 
 
 def illegal_challenge(what: str) -> AuthenticationError:
-    """For a broker that violates the mechanism: it may not be the broker that it claims to be."""
+    """The error for a broker that violates the mechanism: it may not be the broker that it claims to be."""
     return AuthenticationError(
         f"the broker's part of the SASL exchange is wrong: {what}", condition="KAFKA_ILLEGAL_SASL_CHALLENGE"
     )

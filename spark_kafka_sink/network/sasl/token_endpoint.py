@@ -217,7 +217,7 @@ def _access_token(answer: SecretBytes) -> Secret | None:
     return Secret(token.strip()) if isinstance(token, str) and token.strip() else None
 
 
-# ---- the connection: its time and its way --------------------------------------------------------------------------------------
+# ---- the connection: deadline and proxies --------------------------------------------------------------------------------------
 
 
 def _opener(endpoint: Endpoint) -> Any:

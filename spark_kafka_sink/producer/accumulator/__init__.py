@@ -1,1 +1,1 @@
-"""The rows that wait to be sent: their batches, the queues of these batches, and their memory. Enter at record_accumulator.py."""
+"""The rows that wait to be sent: their batches, the queues of these batches, and their memory. Start at record_accumulator.py."""

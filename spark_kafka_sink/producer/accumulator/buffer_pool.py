@@ -66,7 +66,7 @@ class PoolMemory:
 @dataclass(slots=True, eq=False)
 class _Turn:
     condition: threading.Condition
-    block_count: int  # wake the caller when so many are free
+    block_count: int  # wake the caller when this many are free
 
 
 class BufferPool:

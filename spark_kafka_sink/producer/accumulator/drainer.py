@@ -97,7 +97,10 @@ class Drainer:
             result.next_ready_check_delay_ms = min(result.next_ready_check_delay_ms, remaining_ms)
 
     def _waits_for_a_response(self, batch: ProducerBatch) -> bool:
-        """To another batch of its partition. Without a producer id all batches wait, but nodes are ready, to be connected to."""
+        """Whether the batch must wait for the response to another one of its partition.
+
+        Without a producer id all batches wait, but their nodes count as ready, so that the Sender connects to them.
+        """
         return self._sequencer is not None and self._sequencer.has_producer_id and self._sequencer.must_stop_draining(batch)
 
     # DRAIN

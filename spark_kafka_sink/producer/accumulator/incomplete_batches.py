@@ -10,7 +10,7 @@ from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 
 
 class IncompleteBatches:
-    """From its first row until it is done, a batch is in here, be it queued or in flight."""
+    """Contains each batch from its first row until it is done, while it is queued and while it is in flight."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -24,12 +24,12 @@ class IncompleteBatches:
         return len(self._batches)
 
     def __iter__(self) -> Iterator[ProducerBatch]:
-        """Those of this moment, oldest first."""
+        """The batches at this moment, oldest first."""
         with self._lock:
             return iter(sorted(self._batches, key=lambda batch: batch.flush_id))
 
     def new_flush_id(self) -> int:
-        """For a new batch. A flush waits for all batches up to the id that was the newest when it began."""
+        """The id for a new batch. A flush waits for all batches up to the id that was the newest when it began."""
         with self._lock:
             self.newest_flush_id += 1
             return self.newest_flush_id
@@ -45,7 +45,7 @@ class IncompleteBatches:
                 self._removed.notify_all()
 
     def flush(self, timeout_ms: int, wake_sender: Callable[[], None]) -> bool:
-        """Wake the Sender and wait until all batches of this moment are done.
+        """Wake the Sender and wait until all batches that exist now are done.
 
         Blocks at most `timeout_ms`; returns false when that time ran out.
         """

@@ -168,7 +168,7 @@ class RecordAccumulator:
         self.partition_chooser.assign(topic, row_bytes, chosen, partitions, cluster)
 
     def flush(self, timeout_ms: int, wake_sender: Callable[[], None]) -> bool:
-        """Have all rows sent that were appended before, without lingering, and wait until they have an outcome.
+        """Send all rows that were appended before this call, without lingering, and wait until they have an outcome.
 
         Blocks at most `timeout_ms`; returns false when that time ran out.
         """
@@ -263,8 +263,11 @@ class RecordAccumulator:
         most = max(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
         return int(min(base, most) * self._random.uniform(0.8, 1.2))
 
-    def split_and_reenqueue(self, big: ProducerBatch) -> list[ProducerBatch]:
-        """Divide a batch that the broker found too large, and free its memory. The caller inserts the smaller batches."""
+    def split(self, big: ProducerBatch) -> list[ProducerBatch]:
+        """Divide a batch that the broker found too large, and free its memory.
+
+        The caller inserts the smaller batches after the TransactionManager knows them. Kafka's splitAndReenqueue.
+        """
         children = self._compressor.split(big)
         self._incomplete.add(children)
         self.deallocate(big)

@@ -125,7 +125,7 @@ class SliceWriter:
 
 
 def _encoded_together(reservations: list[Reservation]) -> Iterator[list[Reservation]]:
-    """Groups of neighbours whose rows go into blocks, limited in bytes; each segment alone, as it keeps its memory."""
+    """Groups of neighbors whose rows go into blocks, limited in bytes; each segment alone, as it keeps its memory."""
     group: list[Reservation] = []
     size = 0
     for reservation in reservations:

@@ -18,7 +18,7 @@ from spark_kafka_sink.records.record_batch import RecordRows, record_sizes
 
 ONE_BYTE_DELTAS = 64  # offset deltas below this take one byte as a zigzag varint
 TWO_BYTE_DELTAS = 8192  # offset deltas below this take at most two bytes
-LEAST_OVERHEAD = 3  # a record takes at least so many bytes for its length and its two deltas
+LEAST_OVERHEAD = 3  # a record takes at least this many bytes for its length and its two deltas
 _DELTAS = np.arange(TWO_BYTE_DELTAS)
 
 

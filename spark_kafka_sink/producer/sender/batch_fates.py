@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
@@ -145,17 +146,17 @@ class BatchFates:
         logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)
         self._metrics.splits.record(1)
         # An earlier attempt was as large, so the broker did not write it either: the children are certainly not in the log.
-        children = self._accumulator.split_and_reenqueue(batch)
+        children = self._accumulator.split(batch)
         if self._transactions is not None:
             self._transactions.replace_in_flight(batch, children)
-        for child in reversed(children):  # without sequences each goes to the front
+        for child in reversed(children):  # inserted by sequence; without sequences each goes to the front
             self._accumulator.insert(child)
 
     def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
         if self._transactions is not None:
             self._transactions.batch_completed(batch)
         # A duplicate that the broker no longer remembers is a success with an unknown offset.
-        base_offset = -1 if answer.error_code else answer.base_offset
+        base_offset = UNKNOWN_OFFSET if answer.error_code else answer.base_offset
         try:
             batch.complete(base_offset, answer.log_append_time_ms)
         finally:
@@ -179,7 +180,7 @@ class BatchFates:
         *,
         final_state: FinalState = FinalState.FAILED,
     ) -> None:
-        if not batch.is_done:  # counted before the owners hear of it
+        if not batch.is_done:  # counted before the owners get the outcome
             self._metrics.records_failed(batch.topic_partition.topic, batch.record_count)
         try:
             batch.fail(error, record_errors, final_state)

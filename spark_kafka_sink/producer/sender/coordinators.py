@@ -125,7 +125,7 @@ class Coordinators:
                 continue
             node = self._node_for(request, now_ms)
             if node is None and request.coordinator is not None:
-                self.enqueue(FindCoordinator(request.coordinator))  # it goes before the request
+                self.enqueue(FindCoordinator(request.coordinator))  # of higher priority, so it is sent first
                 continue
             if node is None:
                 return self._backoff.backoff_ms(0)

@@ -1,4 +1,4 @@
-"""delivery.timeout.ms: which batches it has caught up with, in queues and in flight, and what their errors say.
+"""delivery.timeout.ms: finds the batches that have exceeded it, in queues and in flight, and fails them with an explanation.
 
 Sender thread only.
 """

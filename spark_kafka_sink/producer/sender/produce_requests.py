@@ -160,7 +160,7 @@ class ProduceRequests:
 
 
 def _answer(batch: ProducerBatch, error: ErrorCode, text: str | None) -> PartitionProduceResponse:
-    """What is used instead of an answer that did not come."""
+    """The answer to apply to a batch if the broker sent none."""
     return PartitionProduceResponse(index=batch.topic_partition.partition, error_code=error.number, error_message=text)
 
 

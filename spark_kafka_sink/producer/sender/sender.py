@@ -1,14 +1,16 @@
 """The Sender: one daemon thread per producer that turns queued batches into requests, and handles the answers.
 
 `run_once` is one round: producer id → ready → expire → drop nodes that are not connected → drain → send → coordinators → poll.
-Stands on RecordAccumulator, TransactionManager and a KafkaClient; KafkaProducer starts and stops it.
+Uses RecordAccumulator, TransactionManager and a KafkaClient; KafkaProducer starts and stops it.
 
     failures            what happens when code raises on this thread
     producer_id         the request for the idempotent producer's id
     produce_requests    builds Produce requests and reads their answers
     batch_fates         what an answer or a failure means for a batch (retry.py decides)
     expiry              delivery.timeout.ms
-    transaction_manager the producer's id and epoch, the numbering of batches, and requests to coordinators
+    transaction_manager the producer's id and epoch, and the numbering of batches
+    transactions        the same with transactions: the state, and the calls that callers have posted
+    coordinators        sends the requests of a transaction to coordinators
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ class Sender:
         return self._accumulator.has_undrained() or self._client.in_flight_request_count() > 0
 
     def _abort_open_transaction(self) -> None:
-        """After close(), when every row is settled. A prepared transaction is left to whoever is to end it."""
+        """After close(), when every row is settled. A prepared transaction stays open, for another process to end it."""
         transactions = self._transactions
         while transactions is not None and transactions.has_open_transaction and not self._force_close and self.failure is None:
             if not transactions.is_ending:
@@ -195,7 +197,7 @@ class Sender:
         return not self._fates.in_flight and not self._accumulator.has_incomplete()
 
     def _fatal_error(self) -> KafkaError | None:
-        """Why nothing can ever be sent again, if so."""
+        """The error because of which nothing can be sent any more, if there is one."""
         error = None if self._transactions is None else self._transactions.fatal_error
         return error or self._metadata.permanent_error()
 

@@ -4,7 +4,7 @@
                                                  │    └▶ PREPARED: another process ends the transaction
                                                  └▶ ABORTABLE_ERROR ─▶ ABORTING      FATAL_ERROR is reachable from each
 
-Callers post operations (`post`) and wait; the Sender takes them (`take_posted`) and alone moves the state. Whether the brokers
+Callers post operations (`post`) and wait; the Sender takes them (`begin_round`) and alone moves the state. Whether the brokers
 speak transactions of version 2 (KIP-890) is looked at between transactions:
 
     version 2   a partition joins the transaction by its first Produce, a group by its TxnOffsetCommit; each end raises the epoch

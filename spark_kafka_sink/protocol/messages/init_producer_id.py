@@ -1,4 +1,4 @@
-"""InitProducerId: the producer id and epoch by which brokers recognise a producer's retries (KIP-98)."""
+"""InitProducerId: the producer id and epoch by which brokers recognize a producer's retries (KIP-98)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """SaslAuthenticate: one message of a SASL exchange, and the broker's reply to it (KIP-152, KIP-368).
 
-The client's message contains credentials: no repr shows it, neither of the message nor of the encoded frame (law 6 of config/).
+The client's message contains credentials: no repr shows it, neither of the message nor of the encoded frame.
 """
 
 from __future__ import annotations

@@ -384,7 +384,7 @@ def test_no_back_off_after_the_leaders_of_several_partitions_have_changed() -> N
     assert len(stage.drain(new, 1)[1]) == 2
 
 
-def test_a_retried_batch_goes_before_newer_ones() -> None:
+def test_a_retried_batch_is_sent_before_newer_ones() -> None:
     stage = Accumulation(retry_backoff_ms=0, batch_size=BATCH)
     stage.append(b"1")
     first = stage.drain_one(ONE_NODE)

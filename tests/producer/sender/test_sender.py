@@ -162,7 +162,7 @@ def test_with_one_request_in_flight_a_moving_leader_does_not_reorder() -> None:
     assert stage.in_flight[0].node_id == 1
 
 
-def test_with_one_request_in_flight_a_retried_batch_goes_before_those_behind_it() -> None:
+def test_with_one_request_in_flight_a_retried_batch_is_sent_before_those_behind_it() -> None:
     stage = Stage(max_in_flight_requests_per_connection=1)
     stage.send(b"1")
     stage.send(b"2")

@@ -1,0 +1,133 @@
+"""Makes the parts of a KafkaProducer from its configuration, and connects them.
+
+Runs once, on the thread that creates the producer, before the Sender thread exists. KafkaProducer uses the parts and starts the
+thread. Of the parts that hold something open, each is entered in `if_this_fails` as soon as it exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from random import Random
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.network.network_client import NetworkClient
+from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
+from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
+from spark_kafka_sink.producer.column_sender import ColumnSender
+from spark_kafka_sink.producer.gathered_encoder import GatheredEncoder
+from spark_kafka_sink.producer.metadata_wait import MetadataWait
+from spark_kafka_sink.producer.partition_choice import PartitionChoice
+from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
+from spark_kafka_sink.producer.producer_plugins import ProducerPlugins
+from spark_kafka_sink.producer.record_checks import SizeLimits
+from spark_kafka_sink.producer.record_gatherer import RecordGatherer
+from spark_kafka_sink.producer.sender.coordinators import Coordinators
+from spark_kafka_sink.producer.sender.sender import Sender
+from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
+from spark_kafka_sink.producer.sender.transactions import Transactions
+from spark_kafka_sink.producer.transaction_calls import TransactionCalls
+
+
+class ProducerParts:
+    """
+    Args:
+        config: of the producer.
+        clock: for every part that waits or expires.
+        if_this_fails: gets what closes the parts, for a producer that cannot be created or started.
+        may_wait: whether the calling thread may wait for memory; see RecordGatherer.
+
+    Raises:
+        ConfigError: as NetworkClient and ProducerPlugins do.
+    """
+
+    def __init__(self, config: ProducerConfig, clock: Clock, if_this_fails: ExitStack, may_wait: Callable[[], bool]) -> None:
+        self._config = config
+        self._clock = clock
+        self.size_limits = SizeLimits(config)
+        self.metrics = ProducerMetrics(config, clock)
+        self.transactions = _identity(config)
+        self.pool = BufferPool(config.buffer_memory, config.batch_size, clock)
+        self.accumulator = RecordAccumulator(
+            config,
+            self.pool,
+            clock,
+            self.transactions,
+            Random(),
+            self.metrics.records_failed,
+            is_transactional=config.transactional_id is not None,
+        )
+        self.metadata = Metadata(config, clock)
+        self._client = NetworkClient(config, self.metadata, clock, metrics=self.metrics.network)
+        if_this_fails.callback(self._client.close)
+        self.metadata_wait = MetadataWait(self.metadata, self._client.wakeup, self.metrics, clock)
+        self.metrics.watch(self.pool, self.metadata, self._client.in_flight_request_count)
+        self.plugins = ProducerPlugins(config)  # users' code runs last, when nothing else can fail
+        if_this_fails.callback(self.plugins.close)
+        choice = PartitionChoice(config, self.accumulator)
+        self.gatherer = self._make_gatherer(choice, may_wait)
+        self.columns = self._make_column_sender(choice)
+        self.sender = Sender(
+            config, self._client, self.metadata, self.accumulator, self.transactions, self.metrics, clock, self.gatherer
+        )
+        self.transaction_calls = self._make_transaction_calls()
+
+    def _make_gatherer(self, choice: PartitionChoice, may_wait: Callable[[], bool]) -> RecordGatherer:
+        encoder = GatheredEncoder(
+            self.metadata,
+            self.metadata_wait,
+            self.accumulator,
+            self._client.wakeup,
+            choice,
+            self.plugins,
+            self.size_limits,
+            self.metrics,
+            self._clock,
+        )
+        return RecordGatherer(
+            min(self._config.batch_size, self.size_limits.largest_record),
+            self._config.linger_ms,
+            self._config.max_block_ms,
+            encoder.encode,
+            self._client.wakeup,
+            self._clock,
+            self.accumulator,
+            self.plugins.new_chunk,
+            may_wait=may_wait,
+        )
+
+    def _make_column_sender(self, choice: PartitionChoice) -> ColumnSender:
+        return ColumnSender(
+            self._config,
+            self.metadata_wait,
+            self.accumulator,
+            self.gatherer,
+            self._client.wakeup,
+            choice,
+            self.plugins.partitioner,
+            self.size_limits,
+            self.metrics,
+            self._clock,
+        )
+
+    def _make_transaction_calls(self) -> TransactionCalls | None:
+        if not isinstance(self.transactions, Transactions):
+            return None
+        self.transactions.use(self._client, Coordinators(self.transactions, self._client, self._config, self._clock))
+        return TransactionCalls(
+            self.transactions,
+            self.gatherer.encode_all,
+            self._client.wakeup,
+            self._clock,
+            self._config.max_block_ms,
+            self.metrics.transaction_call,
+        )
+
+
+def _identity(config: ProducerConfig) -> TransactionManager | None:
+    """The producer's id and transactions as brokers know them; None without idempotence."""
+    if config.transactional_id is not None:
+        return Transactions(config.transactional_id, config.transaction_timeout_ms)
+    return TransactionManager() if config.enable_idempotence else None
