@@ -8,12 +8,14 @@ from contextlib import ExitStack
 import pytest
 
 from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, State
 from spark_kafka_sink.exactly_once.version_commit import How
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, Result, WriteAbortedError
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, Entry, ReplayError, Result, WriteAbortedError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.exactly_once.driving import Run
 from tests.fakes.fake_broker import FakeBroker
-from tests.fakes.transaction_coordinator import State
+from tests.fakes.transaction_coordinator import State as TransactionState
 
 TOPIC = "t"
 Runs = Callable[..., Run]
@@ -38,7 +40,7 @@ def visible(broker: FakeBroker) -> list[str]:
 
 
 def open_transactions(broker: FakeBroker) -> list[str]:
-    open_states = (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT)
+    open_states = (TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
     return [name for name, each in broker.transactions.transactions.items() if each.state in open_states]
 
 
@@ -116,7 +118,7 @@ def test_a_transaction_that_timed_out_before_the_decision_fails_the_version_and_
     first = run("r1")
     reports = first.reports(0, ["a"], ["b"])
     time_out(broker, partition=0)
-    with pytest.raises(CommitFailedError, match="not open any more .*transaction.timeout.ms.*Nothing is visible"):
+    with pytest.raises(CommitFailedError, match=r"not open any more .*transaction\.timeout\.ms.*Nothing is visible"):
         first.commit(reports)
     first.abort()
     assert visible(broker) == []
@@ -167,7 +169,7 @@ def test_a_replay_with_fewer_partitions_is_refused_by_the_driver(broker: FakeBro
     partly_committed(run("r1"))
     second = run("r2")
     reports = second.reports(0, ["a", "b"])
-    with pytest.raises(ReplayError, match="for the Spark partitions 1, .*this one has 1 partitions"):
+    with pytest.raises(ReplayError, match=r"for the Spark partitions 1, .*this one has 1 partitions"):
         second.commit(reports)
     second.abort()
     assert visible(broker) == ["b"]
@@ -223,19 +225,29 @@ def test_a_zombie_driver_whose_successor_is_done_finds_the_version_committed(bro
     assert open_transactions(broker) == []
 
 
-def test_a_zombie_driver_that_decides_amid_its_successor_has_its_decision_carried_out(broker: FakeBroker, run: Runs) -> None:
-    zombie = run("r1")
+def test_a_zombie_driver_that_commits_while_its_successor_begins_is_found_by_it(broker: FakeBroker, run: Runs) -> None:
+    zombie, second = run("r1"), run("r2")
     reports = zombie.reports(0, ["a"])
-    second = run("r2")
     task = second.task(0, 0, "a")
     task.producer.init_transactions()
-    with pytest.raises(KafkaError):  # its own transaction or the other's: one of the two is fenced
+    assert zombie.commit(reports).fenced == 1
+    task.producer.close(timeout_ms=0)
+    assert second.write_version(0, ["a"]).how is How.FOUND
+    assert visible(broker) == ["a"]
+    assert open_transactions(broker) == []
+
+
+def test_a_zombie_driver_whose_tasks_its_successor_has_fenced_commits_nothing(broker: FakeBroker, run: Runs) -> None:
+    zombie, second = run("r1"), run("r2")
+    reports = zombie.reports(0, ["a"])
+    task = second.task(0, 0, "a").begin().send()
+    with pytest.raises(CommitFailedError, match="not open any more"):
         zombie.commit(reports)
-        task.begin().send()
+    zombie.abort()
+    assert visible(broker) == []
+    with pytest.raises(KafkaError):  # fenced by the zombie: a prefix is for one query at a time
         second.commit([task.finish()])
-        raise CommitFailedError("both have committed")
-    third = run("r3")
-    third.write_version(0, ["a"])
+    assert run("r3").write_version(0, ["a"]).how is How.COMMITTED
     assert visible(broker) == ["a"]
     assert open_transactions(broker) == []
 
@@ -263,25 +275,17 @@ def test_two_writes_of_one_version_in_one_run_are_told_apart(broker: FakeBroker,
     assert visible(broker) == ["a"]
 
 
-def test_a_decision_too_long_for_one_record_is_read_back_whole(broker: FakeBroker, run: Runs) -> None:
+def test_a_decision_too_long_for_one_record_is_read_back_whole(run: Runs) -> None:
     first = run("r1")
-    reports = [first.task(0, 0, "a").run()]
-    many = [*reports, *(_like(reports[0], partition) for partition in range(1, 1000))]
-    commit = first.committing(many)
-    commit._check_open = lambda entries: None  # type: ignore[method-assign]  # there are no such transactions
-    decided = commit._decide(None)
-    found = commit._ledger.decision()
-    assert found == decided
-    assert len(found.entries) == 1000
+    entries = tuple(Entry(each, 0, each * 7, 3, 2, Content(each, 2**64 - 1 - each)) for each in range(1000))
+    ledger = Ledger(first.client, first.names, "q", TOPIC)
+    for version in range(3):
+        decision = Decision(version, "r1", State.DECIDED, 1000, 1000, Content(5, 6), entries[version:])
+        ledger.write_decision(decision)
+        assert ledger.decision() == decision
 
 
-def _like(report: object, partition: int) -> object:
-    import dataclasses
-
-    return dataclasses.replace(report, entry=report.entry._replace(partition=partition, producer_id=partition * 7))  # type: ignore
-
-
-def test_ids_at_rest_are_not_fenced_again(broker: FakeBroker, run: Runs) -> None:
+def test_ids_at_rest_are_not_fenced_again(run: Runs) -> None:
     run("r1").reports(0, ["a"], [], [])
     second = run("r2")
     assert second.write_version(0, ["a"], [], []).how is How.COMMITTED
