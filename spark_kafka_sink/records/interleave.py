@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -68,7 +68,7 @@ class Payload:
         views: list[NDArray[np.void]] = []
         buffers: list[pa.Buffer] = []
         for part in (part for piece in pieces_of(column) for part in _addressable(piece)):
-            as_views = part.cast(pa.binary_view())
+            as_views = _at_its_start(part).cast(pa.binary_view())
             _, views_buffer, *own = as_views.buffers()
             views.append(np.frombuffer(views_buffer, _OPAQUE_VIEW, len(part), as_views.offset * _OPAQUE_VIEW.itemsize))
             if buffers:
@@ -123,10 +123,14 @@ def row_offsets_and_data(written: pa.Array, rows: int) -> tuple[Int64Column, pa.
 
 def binary_offsets(array: pa.Array) -> NDArray[np.int32] | NDArray[np.int64]:
     """The n + 1 offsets of a binary or string array (large or not, slice or not) into its data buffer, without a copy."""
-    dtype = np.dtype(np.int64 if array.type in (pa.large_binary(), pa.large_string()) else np.int32)
+    dtype = _offsets_dtype(array.type)
     if len(array) == 0:
         return np.zeros(1, dtype)  # an empty array may have no buffer at all
     return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize)
+
+
+def _offsets_dtype(kind: pa.DataType) -> np.dtype[Any]:
+    return np.dtype(np.int64 if kind in (pa.large_binary(), pa.large_string()) else np.int32)
 
 
 def data_buffer(array: pa.Array) -> pa.Buffer:
@@ -152,6 +156,18 @@ def _moved(views: NDArray[np.void], by: int) -> NDArray[np.void]:
     words = views.view(np.int32).reshape(-1, _INT32_PER_VIEW).copy()
     words[:, _BUFFER_INDEX] += np.where(words[:, 0] > _INLINE_BYTES, np.int32(by), np.int32(0))
     return words.view(_OPAQUE_VIEW)[:, 0]
+
+
+def _at_its_start(payload: pa.Array) -> pa.Array:
+    """The same payload, at most 7 rows into its buffers: a cast of a slice allocates views for all rows before the slice."""
+    skipped = payload.offset // 8 * 8 if len(payload) else 0  # a validity bitmap has one bit per row
+    if not skipped:
+        return payload
+    validity, offsets, data = payload.buffers()
+    if validity is not None:
+        validity = validity.slice(skipped // 8)
+    offsets = offsets.slice(skipped * _offsets_dtype(payload.type).itemsize)
+    return pa.Array.from_buffers(payload.type, len(payload), [validity, offsets, data], offset=payload.offset - skipped)
 
 
 def _addressable(payload: pa.Array) -> list[pa.Array]:
