@@ -22,7 +22,7 @@ INT32_MAX = 2**31 - 1  # binary arrays and views have int32 offsets; larger resu
 
 # Another thread, the Sender, frees what is written here. Arrow's default allocator keeps memory that is freed that way: a writer
 # of fifty million rows grew by 125 MiB with it, and by 65 MiB with this pool, which is as fast.
-_POOL_OF_WRITTEN = pa.system_memory_pool()
+_POOL_FOR_OTHER_THREADS = pa.system_memory_pool()
 
 # Arrow's layout of a view. One of more than 12 bytes has their first four and the index of their buffer in place of `data`, and
 # the offset in that buffer in place of `rest`.
@@ -42,11 +42,14 @@ class InterleavedRows:
     views: NDArray[np.void]  # opaque views[rows, pieces of a row]
     buffers: list[pa.Buffer]  # that views of more than 12 bytes refer to
 
-    def write(self, lo: int, hi: int, is_large: bool = False) -> pa.Array:
-        """Rows lo … hi-1 as binary: one element per piece, so that a row's bytes are consecutive. `is_large` beyond 2 GiB."""
+    def write(self, lo: int, hi: int, is_large: bool = False, memory_pool: pa.MemoryPool = _POOL_FOR_OTHER_THREADS) -> pa.Array:
+        """Rows lo … hi-1 as binary: one element per piece, so that a row's bytes are consecutive. `is_large` beyond 2 GiB.
+
+        Arrow's default pool is faster for what the calling thread frees itself.
+        """
         chosen = self.views[lo:hi]
         pieces = pa.Array.from_buffers(pa.binary_view(), chosen.size, [None, pa.py_buffer(chosen), *self.buffers], null_count=0)
-        return pieces.cast(pa.large_binary() if is_large else pa.binary(), memory_pool=_POOL_OF_WRITTEN)
+        return pieces.cast(pa.large_binary() if is_large else pa.binary(), memory_pool=memory_pool)
 
     def size_in_bytes(self) -> int:
         return int(self.views.view(_VIEW)["size"].sum(dtype=np.int64))
@@ -76,6 +79,21 @@ class Payload:
             buffers += own
         joined = views[0] if len(views) == 1 else np.concatenate([_NO_VIEWS, *views])
         return cls(joined if selected is None else joined[selected], buffers)
+
+    @classmethod
+    def prefixes(cls, data: bytes, step: int = 1) -> Payload:
+        """Entry i consists of the first i * step bytes of `data`. All entries share one copy of it."""
+        sizes = np.arange(0, len(data) + 1, step)
+        whole = cls.of(pa.array([data], pa.binary()))
+        views = np.repeat(whole.views, len(sizes))
+        views.view(_VIEW)["size"] = sizes
+        inline = [data[:size] for size in sizes if size <= _INLINE_BYTES]
+        views[: len(inline)] = cls.of(pa.array(inline, pa.binary())).views
+        return cls(views, whole.buffers)
+
+    def at(self, entries: NDArray[np.integer]) -> Payload:
+        """Row i has entry entries[i]."""
+        return Payload(self.views[entries], self.buffers)
 
     def rows(self, lo: int, hi: int) -> Payload:
         return Payload(self.views[lo:hi], self.buffers)

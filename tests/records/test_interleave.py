@@ -113,6 +113,18 @@ def test_views_of_a_slice_take_no_memory_for_the_rows_before_it(kind: pa.DataTyp
         assert joined([column.slice(start, 10)], 10) == [cell or b"" for cell in column.slice(start, 10).to_pylist()]
 
 
+def test_prefixes_share_their_bytes() -> None:
+    data = b"0123456789abcdefghij"
+    every = np.arange(len(data) + 1)
+    prefixes = interleave([Payload.prefixes(data).at(every[::-1])], len(every))
+    offsets, octets = row_offsets_and_data(prefixes.write(0, len(every)), len(every))
+    assert octets.to_pybytes() == b"".join(data[:size] for size in every[::-1])
+    assert np.diff(offsets).tolist() == every[::-1].tolist()
+    by_fours = interleave([Payload.prefixes(data, 4).at(np.array([0, 3, 5]))], 3)
+    assert data_buffer(by_fours.write(0, 3)).to_pybytes() == data[:12] + data
+    assert data_buffer(interleave([Payload.prefixes(bytes(3)).at(np.array([3, 1]))], 2).write(0, 2)).to_pybytes() == bytes(4)
+
+
 def test_rows_beyond_two_gib_are_written_with_int64_offsets() -> None:
     views = interleave([Payload.of(pa.array([b"a payload that takes a buffer"]))], 1)
     written = views.write(0, 1, is_large=True)
