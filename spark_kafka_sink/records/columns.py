@@ -104,11 +104,11 @@ def record_columns(
     for name, column in (("value", value), ("key", key), ("headers", headers)):
         if column is not None and len(column) != rows:
             raise SchemaError(f"column {name} has {len(column)} rows where {rows} are expected; pass columns of one length")
-    keys, values = _payload("key", key), _payload("value", value)
+    keys, values = binary_column("key", key), binary_column("value", value)
     if keys is not None:
         keys = contiguous(keys)
     encoded_headers = _encode_headers(headers, rows)
-    key_lengths, value_lengths = _lengths(keys), _lengths(values)
+    key_lengths, value_lengths = lengths_of(keys), lengths_of(values)
     return RecordColumns(
         rows=rows,
         key=keys,
@@ -121,8 +121,11 @@ def record_columns(
     )
 
 
-def _payload(name: str, column: Column) -> Column:
-    """As binary or large_binary over the same bytes; other layouts are converted."""
+def binary_column(name: str, column: Column) -> Column:
+    """As binary or large_binary over the same bytes; other layouts are converted. None if the column's type is null.
+
+    Raises SchemaError, with the column's `name`, for a type that is neither binary nor string.
+    """
     if column is None or pa.types.is_null(column.type):
         return None
     if not _is_payload(column.type):
@@ -161,7 +164,8 @@ def texts(column: pa.Array) -> list[Any]:
     return [cell if cell is None else cell.decode("utf-8", "backslashreplace") for cell in cells]
 
 
-def _lengths(payload: Column) -> Int64Column | int:
+def lengths_of(payload: Column) -> Int64Column | int:
+    """Bytes of each row of a binary column, NULL_LENGTH for a null; the int NULL_LENGTH for all rows when the column is None."""
     if payload is None:
         return NULL_LENGTH
     lengths: Int64Column = np.concatenate([_NO_LENGTHS, *(np.diff(binary_offsets(piece)) for piece in pieces_of(payload))])
@@ -209,7 +213,28 @@ def _refuse_negative(timestamps: Int64Column) -> Int64Column:
 
 
 def _encode_headers(column: Column, rows: int) -> pa.Array | None:
-    """Each row's header count and headers; None if no row has any. Nested columns are flattened, encoded and grouped by row."""
+    """Each row's header count and headers; None if no row has any."""
+    joined = join_headers(column, rows)
+    if joined is None:
+        return None
+    _refuse_null_header_keys(joined)
+    return _binary(*join_rows([joined.counts, Payload.of(joined.headers)], rows))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinedHeaders:
+    """The headers of each row as a record writes them, without their count."""
+
+    counts: Int64Column
+    headers: pa.Array  # binary: as many headers in each row as `counts` says
+    key_lengths: Int64Column | int  # of each header; NULL_LENGTH for a header without a key
+
+
+def join_headers(column: Column, rows: int) -> JoinedHeaders | None:
+    """None if no row has headers. Nested columns are flattened, encoded and grouped by row; null lists count as empty.
+
+    Raises SchemaError for a type that `record_columns` does not list.
+    """
     if column is None or pa.types.is_null(column.type):
         return None
     column = contiguous(column)
@@ -223,14 +248,15 @@ def _encode_headers(column: Column, rows: int) -> pa.Array | None:
     if ends[-1] == 0:
         return None
     fields = dict(zip((field.name.lower() for field in column.type.value_type), column.flatten().flatten(), strict=True))
-    key, value = _payload("headers", fields["key"]), _payload("headers", fields["value"])
-    key_lengths = _lengths(key)
-    _refuse_null_header_keys(key_lengths, ends)
-    offsets, data = join_rows(
-        [key_lengths, Payload.of(key), _lengths(value), *([] if value is None else [Payload.of(value)])], int(ends[-1])
-    )
-    spans = _binary(offsets[ends], data)
-    return _binary(*join_rows([counts, Payload.of(spans)], rows))
+    key, value = binary_column("headers", fields["key"]), binary_column("headers", fields["value"])
+    key_lengths = lengths_of(key)
+    pieces = [key_lengths, *_payloads(key), lengths_of(value), *_payloads(value)]
+    offsets, data = join_rows(pieces, int(ends[-1]))
+    return JoinedHeaders(counts, _binary(offsets[ends], data), key_lengths)
+
+
+def _payloads(column: Column) -> list[Payload]:
+    return [] if column is None else [Payload.of(column)]
 
 
 def _check_header_type(kind: pa.DataType) -> None:
@@ -243,10 +269,11 @@ def _check_header_type(kind: pa.DataType) -> None:
         raise SchemaError(f"column headers has type {kind}; it must be list<struct<key: string, value: binary>>")
 
 
-def _refuse_null_header_keys(key_lengths: Int64Column | int, ends: Int64Column) -> None:
-    nulls = np.broadcast_to(np.asarray(key_lengths), ends[-1]) == NULL_LENGTH
+def _refuse_null_header_keys(joined: JoinedHeaders) -> None:
+    ends = np.cumsum(joined.counts)
+    nulls = np.broadcast_to(np.asarray(joined.key_lengths), ends[-1]) == NULL_LENGTH
     if nulls.any():
-        row = int(np.searchsorted(ends, np.argmax(nulls), side="right")) - 1
+        row = int(np.searchsorted(ends, np.argmax(nulls), side="right"))
         raise InvalidRecordError(f"row {row}: a header has no key; every header needs one: leave it out or name it")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ INT32_MAX = 2**31 - 1  # binary arrays and views have int32 offsets; larger resu
 
 # Another thread, the Sender, frees what is written here. Arrow's default allocator keeps memory that is freed that way: a writer
 # of fifty million rows grew by 125 MiB with it, and by 65 MiB with this pool, which is as fast.
-_POOL_OF_WRITTEN = pa.system_memory_pool()
+_POOL_FOR_OTHER_THREADS = pa.system_memory_pool()
 
 # Arrow's layout of a view. One of more than 12 bytes has their first four and the index of their buffer in place of `data`, and
 # the offset in that buffer in place of `rest`.
@@ -42,11 +42,14 @@ class InterleavedRows:
     views: NDArray[np.void]  # opaque views[rows, pieces of a row]
     buffers: list[pa.Buffer]  # that views of more than 12 bytes refer to
 
-    def write(self, lo: int, hi: int, is_large: bool = False) -> pa.Array:
-        """Rows lo … hi-1 as binary: one element per piece, so that a row's bytes are consecutive. `is_large` beyond 2 GiB."""
+    def write(self, lo: int, hi: int, is_large: bool = False, memory_pool: pa.MemoryPool = _POOL_FOR_OTHER_THREADS) -> pa.Array:
+        """Rows lo … hi-1 as binary: one element per piece, so that a row's bytes are consecutive. `is_large` beyond 2 GiB.
+
+        Arrow's default pool is faster for what the calling thread frees itself.
+        """
         chosen = self.views[lo:hi]
         pieces = pa.Array.from_buffers(pa.binary_view(), chosen.size, [None, pa.py_buffer(chosen), *self.buffers], null_count=0)
-        return pieces.cast(pa.large_binary() if is_large else pa.binary(), memory_pool=_POOL_OF_WRITTEN)
+        return pieces.cast(pa.large_binary() if is_large else pa.binary(), memory_pool=memory_pool)
 
     def size_in_bytes(self) -> int:
         return int(self.views.view(_VIEW)["size"].sum(dtype=np.int64))
@@ -68,7 +71,7 @@ class Payload:
         views: list[NDArray[np.void]] = []
         buffers: list[pa.Buffer] = []
         for part in (part for piece in pieces_of(column) for part in _addressable(piece)):
-            as_views = part.cast(pa.binary_view())
+            as_views = _at_its_start(part).cast(pa.binary_view())
             _, views_buffer, *own = as_views.buffers()
             views.append(np.frombuffer(views_buffer, _OPAQUE_VIEW, len(part), as_views.offset * _OPAQUE_VIEW.itemsize))
             if buffers:
@@ -76,6 +79,21 @@ class Payload:
             buffers += own
         joined = views[0] if len(views) == 1 else np.concatenate([_NO_VIEWS, *views])
         return cls(joined if selected is None else joined[selected], buffers)
+
+    @classmethod
+    def prefixes(cls, data: bytes, step: int = 1) -> Payload:
+        """Entry i consists of the first i * step bytes of `data`. All entries share one copy of it."""
+        sizes = np.arange(0, len(data) + 1, step)
+        whole = cls.of(pa.array([data], pa.binary()))
+        views = np.repeat(whole.views, len(sizes))
+        views.view(_VIEW)["size"] = sizes
+        inline = [data[:size] for size in sizes if size <= _INLINE_BYTES]
+        views[: len(inline)] = cls.of(pa.array(inline, pa.binary())).views
+        return cls(views, whole.buffers)
+
+    def at(self, entries: NDArray[np.integer]) -> Payload:
+        """Row i has entry entries[i]."""
+        return Payload(self.views[entries], self.buffers)
 
     def rows(self, lo: int, hi: int) -> Payload:
         return Payload(self.views[lo:hi], self.buffers)
@@ -123,10 +141,14 @@ def row_offsets_and_data(written: pa.Array, rows: int) -> tuple[Int64Column, pa.
 
 def binary_offsets(array: pa.Array) -> NDArray[np.int32] | NDArray[np.int64]:
     """The n + 1 offsets of a binary or string array (large or not, slice or not) into its data buffer, without a copy."""
-    dtype = np.dtype(np.int64 if array.type in (pa.large_binary(), pa.large_string()) else np.int32)
+    dtype = _offsets_dtype(array.type)
     if len(array) == 0:
         return np.zeros(1, dtype)  # an empty array may have no buffer at all
     return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize)
+
+
+def _offsets_dtype(kind: pa.DataType) -> np.dtype[Any]:
+    return np.dtype(np.int64 if kind in (pa.large_binary(), pa.large_string()) else np.int32)
 
 
 def data_buffer(array: pa.Array) -> pa.Buffer:
@@ -152,6 +174,18 @@ def _moved(views: NDArray[np.void], by: int) -> NDArray[np.void]:
     words = views.view(np.int32).reshape(-1, _INT32_PER_VIEW).copy()
     words[:, _BUFFER_INDEX] += np.where(words[:, 0] > _INLINE_BYTES, np.int32(by), np.int32(0))
     return words.view(_OPAQUE_VIEW)[:, 0]
+
+
+def _at_its_start(payload: pa.Array) -> pa.Array:
+    """The same payload, at most 7 rows into its buffers: a cast of a slice allocates views for all rows before the slice."""
+    skipped = payload.offset // 8 * 8 if len(payload) else 0  # a validity bitmap has one bit per row
+    if not skipped:
+        return payload
+    validity, offsets, data = payload.buffers()
+    if validity is not None:
+        validity = validity.slice(skipped // 8)
+    offsets = offsets.slice(skipped * _offsets_dtype(payload.type).itemsize)
+    return pa.Array.from_buffers(payload.type, len(payload), [validity, offsets, data], offset=payload.offset - skipped)
 
 
 def _addressable(payload: pa.Array) -> list[pa.Array]:

@@ -101,6 +101,30 @@ def test_a_slice_far_inside_a_large_column_is_read_where_it_lies() -> None:
     assert joined([7, column.slice(1)], 2) == [b"\x0e" + bytes(40), b"\x0e" + bytes(24)]
 
 
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_views_of_a_slice_take_no_memory_for_the_rows_before_it(kind: pa.DataType) -> None:
+    """Arrow casts a slice together with all rows before it: a column of n rows, taken slice by slice, took n² of memory."""
+    column = pa.array([b"%d" % row if row % 3 else None for row in range(40_000)], kind)
+    before = pa.total_allocated_bytes()
+    slices = [Payload.of(column.slice(start, 10)) for start in range(0, len(column), 1003)]
+    assert pa.total_allocated_bytes() - before < 40_000
+    assert len(slices) == 40
+    for start in (0, 7, 8, 9, 1003, 39_990):
+        assert joined([column.slice(start, 10)], 10) == [cell or b"" for cell in column.slice(start, 10).to_pylist()]
+
+
+def test_prefixes_share_their_bytes() -> None:
+    data = b"0123456789abcdefghij"
+    every = np.arange(len(data) + 1)
+    prefixes = interleave([Payload.prefixes(data).at(every[::-1])], len(every))
+    offsets, octets = row_offsets_and_data(prefixes.write(0, len(every)), len(every))
+    assert octets.to_pybytes() == b"".join(data[:size] for size in every[::-1])
+    assert np.diff(offsets).tolist() == every[::-1].tolist()
+    by_fours = interleave([Payload.prefixes(data, 4).at(np.array([0, 3, 5]))], 3)
+    assert data_buffer(by_fours.write(0, 3)).to_pybytes() == data[:12] + data
+    assert data_buffer(interleave([Payload.prefixes(bytes(3)).at(np.array([3, 1]))], 2).write(0, 2)).to_pybytes() == bytes(4)
+
+
 def test_rows_beyond_two_gib_are_written_with_int64_offsets() -> None:
     views = interleave([Payload.of(pa.array([b"a payload that takes a buffer"]))], 1)
     written = views.write(0, 1, is_large=True)
