@@ -13,6 +13,7 @@ Files
     transactions.py         EndTxn, InitProducerId, ListTransactions, DescribeTransactions
     offsets.py              OffsetFetch, OffsetCommit
     brokers.py              FindCoordinator, DescribeConfigs
+    producers.py            DescribeProducers, and Metadata to find the leaders that answer it
     operation.py            what each of these tells the request client: messages, batches, what an answer means
     request_client.py       many requests to many brokers, in parallel, each retried until a deadline
     call.py                 how one such call goes: queues, look-ups of coordinators, back-offs

@@ -123,7 +123,7 @@ class Ask(Generic[ItemT, ResultT]):
 _TO_GRANT = {
     Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "WRITE on the transactional id {} or on a prefix of it (DESCRIBE to read)",
     Errors.GROUP_AUTHORIZATION_FAILED: "READ on the group {} or on a prefix of it",
-    Errors.TOPIC_AUTHORIZATION_FAILED: "READ on the topic {}, which committing an offset for it takes",
+    Errors.TOPIC_AUTHORIZATION_FAILED: "READ on the topic {}, which commits of its offsets and a look at its producers take",
     Errors.CLUSTER_AUTHORIZATION_FAILED: "DESCRIBE_CONFIGS on the cluster",
 }
 
