@@ -125,7 +125,7 @@ class Ask(Generic[ItemT, ResultT]):
 _TO_GRANT = {
     Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "WRITE on the transactional id {} or on a prefix of it (DESCRIBE to read)",
     Errors.GROUP_AUTHORIZATION_FAILED: "READ on the group {} or on a prefix of it",
-    Errors.TOPIC_AUTHORIZATION_FAILED: "READ on the topic {}, which committing its offsets requires",
+    Errors.TOPIC_AUTHORIZATION_FAILED: "READ on the topic {}, which committing its offsets and looking at its producers require",
     Errors.CLUSTER_AUTHORIZATION_FAILED: "DESCRIBE_CONFIGS on the cluster",
 }
 

@@ -104,6 +104,16 @@ class RequestClient:
                 return dict(zip(nodes, _results(asks, outcomes, timeout_ms), strict=True))
             log.debug("= the brokers of the cluster have changed: asking all of them again")
 
+    def back_off(self, failures: int, at_most_ms: int) -> None:
+        """Wait before attempts that follow so many failed ones, when it is the caller who makes them. Blocks `at_most_ms`.
+
+        Metadata is fetched anew meanwhile, as the brokers may be others.
+        """
+        self._access.metadata.request_update("what was asked for is elsewhere")
+        until_ms = self.clock.now_ms() + min(self._access.backoff_ms(failures), at_most_ms)
+        while (left_ms := until_ms - self.clock.now_ms()) > 0:
+            self._access.network.poll(left_ms, self.clock.now_ms())
+
     def _known_brokers(self) -> list[int]:
         return sorted(node.id for node in self._access.cluster().nodes)
 

@@ -28,7 +28,8 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.coordination.brokers import DescribeBrokerConfig, FindCoordinator
 from spark_kafka_sink.coordination.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetQuestion, OffsetsToCommit
-from spark_kafka_sink.coordination.operation import ANY_BROKER, Ask, CoordinatorOf
+from spark_kafka_sink.coordination.operation import ANY_BROKER, Ask, Broker, BrokerGoneError, CoordinatorOf
+from spark_kafka_sink.coordination.producers import ActiveProducer, DescribeProducers, FindLeaders, leader_of
 from spark_kafka_sink.coordination.request_client import RequestClient
 from spark_kafka_sink.coordination.transactions import (
     DescribeTransactions,
@@ -222,6 +223,69 @@ class TransactionClient:
         ids = list(dict.fromkeys(transactional_ids))
         asks = [Ask(_transaction(each), DescribeTransactions(), each) for each in ids]
         return dict(zip(ids, self._requests.ask_all(asks, self._within(timeout_ms)), strict=True))
+
+    # ---- producers -------------------------------------------------------------------------------------------------------------
+
+    def describe_producers(
+        self,
+        partitions: Iterable[TopicPartition],
+        producer_ids: Collection[int] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, dict[int, ActiveProducer] | KafkaError]:
+        """The producers that have written to partitions lately, from their leaders (DescribeProducers, KIP-664; Kafka 2.8).
+
+        Partitions keep a producer for a day after its last batch (producer.id.expiration.ms). A partition without a leader, or
+        whose leader moves, is waited for.
+
+        Args:
+            partitions: any number.
+            producer_ids: leave out all others; a partition may know very many. None: leave out none.
+            timeout_ms: for all of them together.
+
+        Returns:
+            By partition, its producers by producer id, or why they cannot be known; nothing is raised for a single partition.
+            AuthorizationError: it takes READ on the topic. BrokerError: there is no such topic or partition.
+        """
+        within_ms = self._within(timeout_ms)
+        deadline_ms = self._requests.clock.now_ms() + within_ms
+        wanted = list(dict.fromkeys(partitions))
+        operation = DescribeProducers(None if producer_ids is None else frozenset(producer_ids))
+        found = self._ask_leaders(operation, wanted, within_ms)
+        failures = 0
+        while sought := [each for each in wanted if each not in found]:
+            failures += 1
+            self._requests.back_off(failures, self._until(deadline_ms))
+            if not self._until(deadline_ms):
+                break
+            found |= self._ask_leaders(operation, sought, self._until(deadline_ms))
+        for each in sought:
+            found[each] = KafkaTimeoutError(
+                f"{operation.describe(each)}: it had no leader, or another one each time, for {within_ms} ms"
+            )
+        return {each: found[each] for each in wanted}
+
+    def _ask_leaders(
+        self, operation: DescribeProducers, partitions: Sequence[TopicPartition], timeout_ms: int
+    ) -> dict[TopicPartition, dict[int, ActiveProducer] | KafkaError]:
+        """Partitions that have no leader at the moment, or whose leader was another one, are left out."""
+        deadline_ms = self._requests.clock.now_ms() + timeout_ms
+        topics = list(dict.fromkeys(each.topic for each in partitions))
+        outcomes = self._requests.ask([Ask(ANY_BROKER, FindLeaders(), topic) for topic in topics], timeout_ms)
+        leaders = dict(zip(topics, outcomes, strict=True))
+        found: dict[TopicPartition, dict[int, ActiveProducer] | KafkaError] = {}
+        asks = []
+        for partition in partitions:
+            leader = leader_of(partition, leaders[partition.topic])
+            if isinstance(leader, KafkaError):
+                found[partition] = leader
+            elif leader is not None:
+                asks.append(Ask(Broker(leader), operation, partition))
+        answers = self._requests.ask(asks, self._until(deadline_ms))
+        for ask, outcome in zip(asks, answers, strict=True):
+            if outcome is not None and not isinstance(outcome, BrokerGoneError):
+                found[ask.item] = outcome
+        return found
 
     # ---- offsets ---------------------------------------------------------------------------------------------------------------
 

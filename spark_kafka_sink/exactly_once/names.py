@@ -17,6 +17,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 _PARTS_AFTER_PREFIX = 4
+_MOST_DIGITS = 19  # of a partition or an attempt, whatever of Spark's numbers stands there
 
 
 class TaskId(NamedTuple):
@@ -75,4 +76,6 @@ class Names:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal()
+    """As `transactional_id` writes it. Others may have ids with any digits: more than int() takes, or zeros that it loses."""
+    is_short = len(text) <= _MOST_DIGITS
+    return is_short and text.isascii() and text.isdecimal() and str(int(text)) == text

@@ -76,7 +76,8 @@ API_TABLE: dict[ApiKey, Api] = {
         Api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, flexible_from=3, throttles_from=1),
         # 1: the oldest that Kafka 4 supports.
         Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, flexible_from=4, throttles_from=2),
-        Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, flexible_from=0, throttles_from=NEVER),
+        # 32 MiB: some 900,000 producers; a partition lists all that have written to it within a day.
+        Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, flexible_from=0, throttles_from=NEVER, max_response_bytes=32 * MIB),
         # 32 MiB: each transaction comes with its partitions.
         Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, flexible_from=0, throttles_from=NEVER, max_response_bytes=32 * MIB),
         # 2: a pattern of transactional ids (KIP-1152). 32 MiB: some 300,000 ids of 100 bytes; brokers keep an id for 7 days.

@@ -9,6 +9,7 @@ import pytest
 from spark_kafka_sink.coordination.brokers import DescribeBrokerConfig, FindCoordinator
 from spark_kafka_sink.coordination.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetQuestion, OffsetsToCommit
 from spark_kafka_sink.coordination.operation import Done, Operation, Retry
+from spark_kafka_sink.coordination.producers import DescribeProducers, FindLeaders
 from spark_kafka_sink.coordination.transactions import (
     DescribeTransactions,
     End,
@@ -39,7 +40,17 @@ OPERATIONS: list[tuple[Operation[Any, Any], Any]] = [
     (FetchOffsets(require_stable=True), OffsetQuestion("g", (PARTITION,))),
     (FetchOffsets(require_stable=False), OffsetQuestion("g", None)),
     (CommitOffsets(), OffsetsToCommit("g", {PARTITION: CommittedOffset(1, "m")})),
+    (FindLeaders(), "t"),
+    (DescribeProducers(), PARTITION),
 ]
+UNKNOWN_TOPIC = Errors.UNKNOWN_TOPIC_OR_PARTITION
+# What is no failure of the item: an id that nobody has used, a partition that is on another broker.
+KNOWN_ANSWERS = {
+    (DescribeTransactions, Errors.TRANSACTIONAL_ID_NOT_FOUND),
+    (DescribeProducers, Errors.NOT_LEADER_OR_FOLLOWER),
+    (DescribeProducers, UNKNOWN_TOPIC),
+}
+FINAL_THOUGH_RETRIABLE = {(CommitOffsets, UNKNOWN_TOPIC), (FindLeaders, UNKNOWN_TOPIC)}
 UNKNOWN = Errors.for_code(999)
 
 
@@ -65,13 +76,13 @@ def test_every_error_is_retried_or_told_by_its_name(operation: Operation[Any, An
             assert found.value.end is not End.ENDED
             found = found.value.error
         if isinstance(found, Done):
-            assert (type(operation), error) == (DescribeTransactions, Errors.TRANSACTIONAL_ID_NOT_FOUND)
+            assert found.value is None
+            assert (type(operation), error) in KNOWN_ANSWERS
         elif isinstance(found, Retry):
             assert error.retriable
             assert found.error == error
         else:
-            is_final = not error.retriable or (type(operation), error) == (CommitOffsets, Errors.UNKNOWN_TOPIC_OR_PARTITION)
-            assert is_final
+            assert not error.retriable or (type(operation), error) in FINAL_THOUGH_RETRIABLE
             assert found.condition == f"KAFKA_{error.name}"
             assert operation.describe(item) in str(found)
 

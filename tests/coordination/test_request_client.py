@@ -191,6 +191,18 @@ def test_several_requests_are_in_flight_on_each_connection_and_never_more_than_t
     assert max(waiting) == 8
 
 
+def test_a_caller_who_repeats_by_himself_backs_off_alike_and_never_beyond_his_deadline() -> None:
+    net = ScriptedNetwork(retry_backoff_ms=100, retry_backoff_max_ms=1000)
+    waited = []
+    for failures, at_most_ms in ((1, 60_000), (3, 60_000), (3, 50), (1, 0)):
+        started_ms = net.clock.now_ms()
+        net.client.back_off(failures, at_most_ms)
+        waited.append(net.clock.now_ms() - started_ms)
+    assert 80 <= waited[0] <= 120
+    assert 320 <= waited[1] <= 480
+    assert waited[2:] == [50, 0]
+
+
 def test_an_ask_is_repeated_after_a_back_off_that_doubles() -> None:
     net = ScriptedNetwork(retry_backoff_ms=100, retry_backoff_max_ms=1000)
     times: list[int] = []

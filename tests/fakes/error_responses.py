@@ -18,6 +18,12 @@ from spark_kafka_sink.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from spark_kafka_sink.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    TopicResponse,
+)
 from spark_kafka_sink.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -27,6 +33,7 @@ from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResp
 from spark_kafka_sink.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from spark_kafka_sink.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -105,6 +112,19 @@ def _describe_transactions(request: DescribeTransactionsRequest, code: int) -> D
     return DescribeTransactionsResponse(transaction_states=tuple(states))
 
 
+def _describe_producers(request: DescribeProducersRequest, code: int) -> DescribeProducersResponse:
+    topics = []
+    for topic in request.topics:
+        parts = (PartitionResponse(partition_index=index, error_code=code) for index in topic.partition_indexes)
+        topics.append(TopicResponse(name=topic.name, partitions=tuple(parts)))
+    return DescribeProducersResponse(topics=tuple(topics))
+
+
+def _metadata(request: MetadataRequest, code: int) -> MetadataResponse:
+    topics = (MetadataResponseTopic(error_code=code, name=topic.name) for topic in request.topics or ())
+    return MetadataResponse(topics=tuple(topics))
+
+
 _ANSWERS: dict[type[Message], Callable[[Any, int], Message]] = {
     FindCoordinatorRequest: _find_coordinator,
     InitProducerIdRequest: lambda _, code: InitProducerIdResponse(error_code=code),
@@ -117,4 +137,6 @@ _ANSWERS: dict[type[Message], Callable[[Any, int], Message]] = {
     ListTransactionsRequest: lambda _, code: ListTransactionsResponse(error_code=code),
     DescribeTransactionsRequest: _describe_transactions,
     DescribeConfigsRequest: _describe_configs,
+    DescribeProducersRequest: _describe_producers,
+    MetadataRequest: _metadata,
 }

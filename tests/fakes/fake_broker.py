@@ -407,7 +407,7 @@ class FakeBroker:
 
     def _coordinate(self, request: ReceivedRequest) -> Message:
         if isinstance(request.message, DescribeProducersRequest):
-            return self._describe_producers(request.message)
+            return self._describe_producers(request.message, request.node_id)
         return self.coordinators.answer(request.message, request.header.api_version, request.node_id)
 
     def _api_versions(self, error: ErrorCode) -> ApiVersionsResponse:
@@ -472,13 +472,14 @@ class FakeBroker:
         node = self.nodes[node_id]
         return (self.hosts.get(node_id, "127.0.0.1"), node.port) if node.is_running else None
 
-    def _describe_producers(self, message: DescribeProducersRequest) -> DescribeProducersResponse:
+    def _describe_producers(self, message: DescribeProducersRequest, node_id: int) -> DescribeProducersResponse:
+        """In Kafka other replicas answer too; here a partition is on its leader alone."""
         return DescribeProducersResponse(
             topics=tuple(
                 TopicResponse(
                     name=topic.name,
                     partitions=tuple(
-                        _describe_producers(index, self._log(TopicPartition(topic.name, index)))
+                        _describe_producers(index, self._log(TopicPartition(topic.name, index)), node_id)
                         for index in topic.partition_indexes
                     ),
                 )
@@ -614,14 +615,18 @@ def _committed_records(log: Partition) -> list[Record]:
     ]
 
 
-def _describe_producers(index: int, log: Partition | None) -> PartitionResponse:
+def _describe_producers(index: int, log: Partition | None, node_id: int) -> PartitionResponse:
     if log is None:
         return PartitionResponse(partition_index=index, error_code=Errors.UNKNOWN_TOPIC_OR_PARTITION.number)
+    if log.leader != node_id:
+        return PartitionResponse(partition_index=index, error_code=Errors.NOT_LEADER_OR_FOLLOWER.number)
+    timestamps = {batch.producer_id: batch.max_timestamp for batch in log.batches}
     producers = (
         DescribedProducer(
             producer_id=producer_id,
             producer_epoch=state.epoch,
             last_sequence=state.batches[-1][1] if state.batches else -1,
+            last_timestamp=timestamps.get(producer_id, -1),
             coordinator_epoch=0 if any(marker.producer_id == producer_id for marker in log.transactions.markers) else -1,
             current_txn_start_offset=log.transactions.first_offsets.get(producer_id, -1),
         )

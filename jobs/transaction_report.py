@@ -1,0 +1,213 @@
+"""What `transactions` prints: tables for people, JSON for programs, and sentences.
+
+Names of others are escaped: they may contain any characters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from urllib.parse import unquote
+
+from jobs.transaction_signs import Run
+from jobs.transaction_survey import Survey, Transaction
+from jobs.transaction_verdicts import Fate, Obstacle, Verdict
+from spark_kafka_sink.errors import KafkaError, printable
+from spark_kafka_sink.exactly_once.ledger import Decision
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+TABLE_ROWS = 100  # of those that `abort` shows; `list` shows all
+PARTITIONS_SHOWN = 60  # characters
+UNKNOWN = "?"
+NONE = "-"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+
+
+WHAT_IS_LOST = (
+    "the driver has recorded that this version is to be committed, and other partitions of it may be visible already. The rows"
+    " aborted here are missing until the same query or txnAppId runs again and writes them. A batch write without txnAppId is"
+    " repeated as a whole: its rows that are visible already are then there twice"
+)
+REMEDIES = {
+    Fate.ALIVE: "Stop the query first; or --force aborts them all the same, and the query fails.",
+    Fate.UNWATCHED: "If the query has ended, --force aborts them.",
+    Fate.DECIDED: f"--even-decided aborts them, but {WHAT_IS_LOST}.",
+    Fate.UNREADABLE: f"--even-decided aborts them all the same. If a version is decided, {WHAT_IS_LOST}.",
+    Fate.ENDING: "Look for partitions without a leader, and at the brokers' logs: markers cannot be written.",
+}
+THE_QUERY_FAILS = "The query fails if it is alive. Nothing of the version is visible, and it can be run again."
+CONSEQUENCES = {
+    Fate.ALIVE: THE_QUERY_FAILS,
+    Fate.UNWATCHED: THE_QUERY_FAILS,
+    Fate.DECIDED: _sentence(WHAT_IS_LOST),
+    Fate.UNREADABLE: f"If a version is decided, {WHAT_IS_LOST}.",
+}
+
+# TABLES
+
+
+def table(transactions: Iterable[Transaction]) -> list[str]:
+    """A line for each, below a heading."""
+    rows = [COLUMNS, *(tuple(map(printable, _cells(each))) for each in transactions)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+COLUMNS = (
+    "STATE",
+    "AGE",
+    "TIME-OUT IN",
+    "VERSION",
+    "LAST DECISION",
+    "OWNER",
+    "RUN",
+    "TASK",
+    "ATTEMPT",
+    "PARTITIONS",
+    "TRANSACTIONAL ID",
+)
+
+
+def _cells(each: Transaction) -> tuple[str, ...]:
+    return (
+        each.state,
+        NONE if each.age_ms is None else duration(each.age_ms),
+        NONE if each.time_left_ms is None else duration(each.time_left_ms) if each.time_left_ms > 0 else "due",
+        NONE if each.is_complete else str(each.decided_version) if each.is_decided else UNKNOWN,
+        _decision(each),
+        each.owner,
+        each.run,
+        str(each.task.partition),
+        str(each.task.attempt),
+        partitions_text(each.written or each.known.partitions),
+        each.transactional_id,
+    )
+
+
+def _decision(each: Transaction) -> str:
+    if isinstance(each.decision, Decision):
+        return f"{each.decision.version} {each.decision.state.value}"
+    return UNKNOWN if isinstance(each.decision, KafkaError) else NONE
+
+
+def duration(ms: int) -> str:
+    """In its two largest units: 12s, 3m 05s, 2h 10m, 6d 01h."""
+    seconds = ms // 1000
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86_400
+    if days:
+        return f"{days}d {hours % 24:02}h"
+    if hours:
+        return f"{hours}h {minutes % 60:02}m"
+    return f"{minutes}m {seconds % 60:02}s" if minutes else f"{seconds}s"
+
+
+def partitions_text(partitions: Iterable[TopicPartition]) -> str:
+    """orders: 0-5, 7; events: 0"""
+    by_topic = groupby(sorted(partitions), key=lambda each: each.topic)
+    text = "; ".join(f"{topic}: {_ranges([each.partition for each in parts])}" for topic, parts in by_topic)
+    return printable(text, PARTITIONS_SHOWN) or NONE
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    ends: list[list[int]] = []  # first and last of each range
+    for number in numbers:
+        if ends and ends[-1][1] == number - 1:
+            ends[-1][1] = number
+        else:
+            ends.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
+
+
+# JSON
+
+
+def json_line(each: Transaction) -> str:
+    """One object. Times are milliseconds; `version` is null unless a decision names this transaction."""
+    decision = each.decision
+    started_ms = each.known.start_time_ms
+    return json.dumps(
+        {
+            "transactional_id": each.transactional_id,
+            "state": each.state,
+            "age_ms": each.age_ms,
+            "time_left_ms": each.time_left_ms,
+            "timeout_ms": each.known.timeout_ms,
+            "started": None
+            if started_ms is None
+            else datetime.fromtimestamp(started_ms / 1000, UTC).isoformat("T", "milliseconds"),
+            "partitions": [{"topic": topic, "partition": partition} for topic, partition in sorted(each.known.partitions)],
+            "owner": each.owner,
+            "version": each.decided_version if each.is_decided else None,
+            "task": each.task.partition,
+            "attempt": each.task.attempt,
+            "run": each.run,
+            "producer_id": each.known.producer_id,
+            "producer_epoch": each.known.producer_epoch,
+            "last_decision": {"version": decision.version, "state": decision.state.value, "run": unquote(decision.run)}
+            if isinstance(decision, Decision)
+            else None,
+            "last_decision_error": str(decision) if isinstance(decision, KafkaError) else None,
+        }
+    )
+
+
+# SENTENCES
+
+
+def summary(found: Survey, prefix: str, recent: str) -> str:
+    """How many there are in which state."""
+    ended = sum(each.is_complete for each in found.transactions)
+    begun = sum(each.is_empty and not each.is_complete for each in found.transactions)
+    still_open = len(found.transactions) - ended - begun
+    parts = [f"{still_open:,} open"]
+    parts += [f"{begun:,} begun without a row"] if begun else []
+    parts += [f"{ended:,} ended that began within {recent}"] if ended else []
+    more = f"{found.others:,} more {'is' if found.others == 1 else 'are'} complete"
+    return f"Transactional ids of prefix {printable(prefix)}: {', '.join(parts)}; {more}."
+
+
+def warnings(found: Survey) -> list[str]:
+    """What the survey could not find out, each thing once."""
+    errors = {str(each.decision) for each in found.unfinished if isinstance(each.decision, KafkaError)}
+    hidden = [found.warning] if found.warning else []
+    return hidden + [f"the decision of an owner is not known: {error}" for error in sorted(errors)]
+
+
+def shown(transactions: Sequence[Transaction]) -> list[str]:
+    """The table, cut off after TABLE_ROWS."""
+    more = len(transactions) - TABLE_ROWS
+    return table(transactions[:TABLE_ROWS]) + ([f"and {more:,} more, which `list` shows"] if more > 0 else [])
+
+
+def findings(verdicts: Sequence[Verdict]) -> list[str]:
+    """What is left alone and why, and what is gone over: two lines for each run and reason, of all its transactions."""
+    groups: dict[tuple[Run, Fate, Obstacle], list[Transaction]] = {}
+    for each in verdicts:
+        for obstacle in each.obstacles:
+            groups.setdefault((each.run, each.fate, obstacle), []).append(each.transaction)
+    lines = []
+    for (_, fate, obstacle), group in groups.items():
+        is_aborted = fate is Fate.ABORT
+        what = "To be aborted all the same" if is_aborted else "Left alone"
+        who = f"owner {printable(group[0].owner)}, run {printable(group[0].run)}: {count(len(group), 'transactional id')}"
+        why = f"{obstacle.fate.value}: {obstacle.reason}" if obstacle.reason else obstacle.fate.value
+        lines += [f"{what}: {who}. {_sentence(why)}", f"    {(CONSEQUENCES if is_aborted else REMEDIES)[obstacle.fate]}"]
+    return lines
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def plan(chosen: Sequence[Verdict]) -> str:
+    """What will be done, as a noun phrase."""
+    ongoing = sum(each.transaction.is_ongoing for each in chosen)
+    begun = len(chosen) - ongoing
+    parts = [count(ongoing, "open transaction")] if ongoing else []
+    parts += [f"{count(begun, 'transactional id')} of {'tasks' if begun > 1 else 'a task'} without a row yet"] if begun else []
+    return " and ".join(parts)

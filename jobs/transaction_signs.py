@@ -1,0 +1,138 @@
+"""Whether a query is alive: two looks at its transactions, some seconds apart, and what has changed between them.
+
+Part of `transactions`. Signs of life are told by run, since all transactions of a run end together. A query can be alive without
+a sign: when its tasks compute for longer than the time between the looks before they write a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jobs.transaction_survey import Survey, Transaction, survey
+from spark_kafka_sink.coordination.producers import ActiveProducer
+from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.coordination.transactions import TransactionState
+from spark_kafka_sink.errors import BrokerError, KafkaError, printable
+from spark_kafka_sink.exactly_once.ledger import Decision
+from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+ENDING = frozenset((TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT))
+ABORTED = frozenset((TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT))
+NOTHING_SHOWN = "brokers show none of its partitions: grant the user READ on the topics that the query writes to"
+
+
+class Run(NamedTuple):
+    """One life of a driver, by the names in transactional ids."""
+
+    owner: str
+    run: str
+
+    @staticmethod
+    def of(task: TaskId) -> Run:
+        return Run(task.owner, task.run)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """
+    Args:
+        survey: of the prefix.
+        producers: what the partitions of ongoing transactions know of their producers, or why that cannot be known.
+    """
+
+    survey: Survey
+    producers: Mapping[TopicPartition, Mapping[int, ActiveProducer] | KafkaError]
+
+
+def look(client: TransactionClient, names: Names, wall_ms: Callable[[], int]) -> Look:
+    """Blocks and raises as `survey` does."""
+    found = survey(client, names, wall_ms)
+    ongoing = [each for each in found.transactions if each.is_ongoing]
+    written = {partition for each in ongoing for partition in each.written}
+    return Look(found, client.describe_producers(sorted(written), {each.known.producer_id for each in ongoing}))
+
+
+def unwatched(before: Look, after: Look) -> dict[Run, str]:
+    """The runs of which it cannot be seen whether rows still arrive, and why."""
+    reasons: dict[Run, str] = {}
+    for each in after.survey.transactions:
+        if each.is_ongoing and not each.known.partitions:
+            reasons[Run.of(each.task)] = NOTHING_SHOWN
+        for seen in (before, after):
+            troubles = (seen.producers.get(partition) for partition in each.written)
+            for trouble in troubles:
+                if isinstance(trouble, KafkaError) and not _is_gone(trouble):
+                    reasons[Run.of(each.task)] = str(trouble)
+    return reasons
+
+
+def _is_gone(trouble: KafkaError) -> bool:
+    """The topic was deleted: no row arrives there, and nobody waits for any."""
+    return isinstance(trouble, BrokerError) and trouble.error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION.number
+
+
+def signs_of_life(before: Look, after: Look) -> dict[Run, list[str]]:
+    """What has changed, by run, in sentences; a run without a change is not in it."""
+    earlier = {each.task: each for each in before.survey.transactions}
+    later = {each.task: each for each in after.survey.transactions}
+    signs: dict[Run, list[str]] = {}
+    for task, state in after.survey.states.items():
+        was = before.survey.states.get(task)
+        if was is None:
+            found = ["is new"]
+        elif was != state:
+            is_its_own = _is_its_own_doing(was, state, earlier.get(task), after.survey.seen_ms, is_unfinished=task in later)
+            found = [f"went from {printable(was)} to {printable(state)}"] if is_its_own else []
+        elif task in earlier and task in later:
+            found = [*_changes(earlier[task], later[task]), *_arrivals(later[task], before, after)]
+        else:  # described now and not before: it was at rest
+            found = ["has begun anew"] if task in later else []
+        name = f"the transaction of task {task.partition}, attempt {task.attempt},"
+        signs.setdefault(Run.of(task), []).extend(f"{name} {each}" for each in found)
+    for run, sign in _decisions(earlier.values(), later.values()):
+        signs.setdefault(run, []).append(sign)
+    return {run: found for run, found in signs.items() if found}
+
+
+def _is_its_own_doing(was: str, state: str, earlier: Transaction | None, now_ms: int, *, is_unfinished: bool) -> bool:
+    """Whether it is the query that has changed the state, and not the coordinator, or somebody who fenced it."""
+    if was in ENDING:
+        return is_unfinished and state not in ENDING
+    if state == TransactionState.EMPTY:
+        return is_unfinished
+    if state not in ABORTED or earlier is None or earlier.known.start_time_ms is None:
+        return True
+    return now_ms < earlier.known.start_time_ms + earlier.known.timeout_ms
+
+
+def _changes(was: Transaction, now: Transaction) -> list[str]:
+    if (was.known.producer_id, was.known.producer_epoch) != (now.known.producer_id, now.known.producer_epoch):
+        return ["has another producer"]
+    if was.known.start_time_ms != now.known.start_time_ms:
+        return ["has begun anew"]
+    if now.known.partitions - was.known.partitions:
+        return ["has further partitions"]
+    return []
+
+
+def _arrivals(now: Transaction, before: Look, after: Look) -> list[str]:
+    for partition in now.written:
+        old, new = before.producers.get(partition), after.producers.get(partition)
+        if old is None or new is None or isinstance(old, KafkaError) or isinstance(new, KafkaError):
+            continue  # see `unwatched`
+        if old.get(now.known.producer_id) != new.get(now.known.producer_id):
+            return [f"has new rows in {printable(partition)}"]
+    return []
+
+
+def _decisions(earlier: Iterable[Transaction], later: Iterable[Transaction]) -> list[tuple[Run, str]]:
+    old, new = ({each.task.owner: each.decision for each in seen} for seen in (earlier, later))
+    return [
+        (Run(owner, decision.run), f"version {decision.version} is now {decision.state.value}")
+        for owner, decision in new.items()
+        if isinstance(decision, Decision) and owner in old and old[owner] != decision and not isinstance(old[owner], KafkaError)
+    ]

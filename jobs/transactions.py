@@ -1,0 +1,303 @@
+"""List the open transactions of exactly-once writes, and abort what a query that has died left open.
+
+    python -m jobs.transactions list --prefix orders --bootstrap-servers localhost:9092
+    python -m jobs.transactions abort --prefix orders --bootstrap-servers localhost:9092
+
+Open transactions hold back readers with isolation.level=read_committed. Brokers abort them after their time-out; `abort` does so
+at once: it takes their transactional ids over (InitProducerId), so that whoever wrote under them can write no more.
+Laws: a query that shows a sign of life, and a version that is decided, are left alone unless a flag of its own says otherwise;
+nothing is aborted without a "y" or --yes; values of options are never printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from jobs import transaction_report as report
+from jobs.command_line import UsageError, option_name, pair, read_properties
+from jobs.transaction_signs import Look, look
+from jobs.transaction_survey import survey
+from jobs.transaction_verdicts import EVEN_DECIDED, FORCE, Fate, Verdict, judge
+from spark_kafka_sink import stderr_log
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.errors import ConfigError, KafkaError, printable
+from spark_kafka_sink.exactly_once.names import Names
+from spark_kafka_sink.exactly_once.unfinished import FENCED_TIMEOUT_MS
+
+MS_PER_S, MS_PER_MINUTE = 1000, 60_000
+EXIT_CODES = "exit codes: 0 done, or nothing to do; 1 something was left alone, or failed; 2 wrong usage or options; 130 Ctrl-C"
+EXAMPLES = """
+    python -m jobs.transactions list --prefix orders --bootstrap-servers localhost:9092
+    python -m jobs.transactions list --prefix orders --command-config conf/sink.properties --json
+    python -m jobs.transactions abort --prefix orders --command-config conf/sink.properties --yes
+"""
+KAFKA_PREFIX = "kafka."
+
+
+# --- ARGUMENTS --------------------------------------------------------------------------------------------------------
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="transactions",
+        description="List the open transactions of exactly-once writes, and abort what a query that has died left open.",
+        epilog=f"examples:\n{textwrap.indent(textwrap.dedent(EXAMPLES).strip(), '  ')}\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="list|abort")
+    what = "show open transactions, and those that ended lately; needs DESCRIBE on the prefix's transactional ids, READ on groups"
+    command = commands.add_parser("list", help=what, description=f"Transactions of a prefix: {what} with the prefix.")
+    _add_common(command)
+    json_help = "one JSON object per line instead of a table; times are milliseconds"
+    command.add_argument("--json", action="store_true", help=json_help)
+    recent = "also show ended transactions that began within this time; 0: none (default: %(default)s)"
+    command.add_argument("--recent-minutes", type=_not_negative, default=15, metavar="N", help=recent)
+    what = "abort the open transactions of queries that have died; asks before"
+    needs = "Needs, beyond `list`: WRITE on the transactional ids, READ on the topics, to see whether rows still arrive."
+    command = commands.add_parser("abort", help=what, description=f"Transactions of a prefix: {what}. {needs}")
+    _add_common(command)
+    add = command.add_argument
+    add("--yes", action="store_true", help="do not ask; needed where there is no terminal to ask at")
+    watch = "how long a query may be silent before it is taken for dead (default: %(default)s); 0 only with --force"
+    add("--watch-seconds", type=_not_negative, default=10, metavar="N", help=watch)
+    force = "also abort a query that is alive; it fails. Nothing is lost or doubled when it is run again"
+    add("--force", action="store_true", help=force)
+    add("--even-decided", action="store_true", help=f"also abort a version that is decided: {report.WHAT_IS_LOST}")
+    return parser
+
+
+def _add_common(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--prefix", required=True, type=_prefix, help="the option transactionalIdPrefix of the query or job")
+    add("--bootstrap-servers", metavar="HOST:PORT,...", help="brokers; overrides the next two")
+    prop = "a client option of Kafka; overrides the files'; repeatable"
+    add("--command-property", type=pair, action="append", default=[], metavar="NAME=VALUE", help=prop)
+    config = ".properties file with client options of Kafka; put passwords here. A --config file of the other jobs will do: the"
+    config += " sink's own options are passed over; repeatable, later files override earlier ones"
+    add("--command-config", type=Path, action="append", default=[], metavar="FILE", help=config)
+    timeout = "time limit of each step: list, read decisions, look at partitions, abort (default: %(default)s)"
+    add("--timeout-ms", type=_positive, default=60_000, metavar="MS", help=timeout)
+
+
+def _prefix(text: str) -> str:
+    if not text.strip():
+        what = "is empty: name the transactionalIdPrefix of one query or job. Kafka's own kafka-transactions.sh lists all ids"
+        raise argparse.ArgumentTypeError(what)
+    return text
+
+
+def _positive(text: str) -> int:
+    number = _not_negative(text)
+    if not number:
+        raise argparse.ArgumentTypeError("0 is not at least 1")
+    return number
+
+
+def _not_negative(text: str) -> int:
+    if not text.isascii() or not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return int(text)
+
+
+def client_options(arguments: argparse.Namespace) -> dict[str, str]:
+    """Kafka's options by Kafka's keys, with --timeout-ms as the limit of each wait. Raises UsageError."""
+    options = {"client.id": "pykafka-sink-transactions"}
+    for file in arguments.command_config:
+        names = {option_name(key): value for key, value in read_properties(file, "--command-config").items()}
+        options |= {name.removeprefix(KAFKA_PREFIX): value for name, value in names.items() if name.startswith(KAFKA_PREFIX)}
+    options |= {name.removeprefix(KAFKA_PREFIX): value for name, value in arguments.command_property}
+    if arguments.bootstrap_servers:
+        options["bootstrap.servers"] = arguments.bootstrap_servers
+    if not options.get("bootstrap.servers", "").strip():
+        raise UsageError("--bootstrap-servers is missing: pass it, or set bootstrap.servers in a --command-config file.")
+    return options | {"max.block.ms": str(arguments.timeout_ms)}
+
+
+# --- PEOPLE -----------------------------------------------------------------------------------------------------------
+
+
+class Console:
+    """Who runs the job, and the time. Tests have one of their own."""
+
+    def __init__(self) -> None:
+        self._clock = Clock()
+
+    @property
+    def is_terminal(self) -> bool:
+        return sys.stdin is not None and sys.stdin.isatty()
+
+    def say(self, *lines: str) -> None:
+        for line in lines:
+            print(line, flush=True)
+
+    def note(self, line: str) -> None:
+        """To stderr: what is not part of the result."""
+        print(f"transactions: {line}", file=sys.stderr, flush=True)
+
+    def confirms(self, question: str) -> bool:
+        """Blocks until a line was entered."""
+        try:
+            return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+        except EOFError:
+            return False
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    def let_pass(self, ms: int) -> None:
+        until_ms = self._clock.now_ms() + ms
+        condition = threading.Condition()  # never notified
+        while (left_ms := until_ms - self._clock.now_ms()) > 0:
+            with condition:
+                self._clock.wait(condition, left_ms)
+
+
+# --- COMMANDS ---------------------------------------------------------------------------------------------------------
+
+
+def list_transactions(client: TransactionClient, names: Names, arguments: argparse.Namespace, console: Console) -> int:
+    """Print them. Returns the exit code."""
+    found = survey(client, names, console.wall_ms, arguments.recent_minutes * MS_PER_MINUTE)
+    for warning in report.warnings(found):
+        console.note(f"warning: {warning}")
+    summary = report.summary(found, names.prefix, report.count(arguments.recent_minutes, "minute"))
+    if arguments.json:
+        console.say(*map(report.json_line, found.transactions))
+        console.note(summary)
+        return 0
+    if found.transactions:
+        console.say(*report.table(found.transactions), "")
+    console.say(summary)
+    return 0
+
+
+class Abort:
+    """One run of `abort`."""
+
+    def __init__(self, client: TransactionClient, names: Names, arguments: argparse.Namespace, console: Console) -> None:
+        self._client = client
+        self._names = names
+        self._arguments = arguments
+        self._console = console
+
+    def run(self) -> int:
+        """Returns the exit code. Blocks for --watch-seconds, and for the answer to the question."""
+        console = self._console
+        before = after = look(self._client, self._names, console.wall_ms)
+        for warning in report.warnings(before.survey):
+            console.note(f"warning: {warning}")
+        if not before.survey.unfinished:
+            console.say(f"Nothing to abort: prefix {printable(self._names.prefix)} has no open transaction.")
+            return 0
+        console.say(*report.shown(before.survey.unfinished), "")
+        if self._arguments.watch_seconds:
+            seconds = self._arguments.watch_seconds
+            console.note(f"looking again in {seconds} s, to see whether a query is alive")
+            console.let_pass(seconds * MS_PER_S)
+            after = look(self._client, self._names, console.wall_ms)
+        verdicts = self._judge(before, after)
+        console.say(*report.findings(verdicts))
+        if not _chosen(verdicts):
+            if not verdicts:
+                console.say("Nothing to abort any more: all of them have ended by themselves.")
+            return int(bool(verdicts))
+        if not self._arguments.yes:
+            if not console.confirms(f"Abort {report.plan(_chosen(verdicts))}?"):
+                console.say("Nothing was aborted.")
+                return 1
+            verdicts = self._judge_again(verdicts, after)
+        has_aborted_all = self._fence(_chosen(verdicts))
+        return int(not has_aborted_all or len(_chosen(verdicts)) < len(verdicts))
+
+    def _judge(self, before: Look, after: Look) -> list[Verdict]:
+        allowed = (FORCE if self._arguments.force else frozenset()) | (
+            EVEN_DECIDED if self._arguments.even_decided else frozenset()
+        )
+        return judge(before, after, allowed)
+
+    def _judge_again(self, verdicts: Sequence[Verdict], seen: Look) -> list[Verdict]:
+        """The question may have waited for hours. What has shown a sign of life since, or was decided, is left alone."""
+        now = look(self._client, self._names, self._console.wall_ms)
+        asked = {each.transaction.task for each in _chosen(verdicts)}
+        again = [each for each in self._judge(seen, now) if each.transaction.task in asked]
+        self._console.say(*report.findings(again))
+        return [each for each in verdicts if each.fate is not Fate.ABORT] + again
+
+    def _fence(self, chosen: Sequence[Verdict]) -> bool:
+        """Whether all of them are at rest now. What failed is told."""
+        console = self._console
+        ids = {each.transaction.transactional_id: each for each in chosen}
+        trouble: KafkaError | None = None
+        try:
+            self._client.fence(ids, transaction_timeout_ms=FENCED_TIMEOUT_MS)
+        except KafkaError as error:
+            trouble = error  # of one of them; the others may be at rest
+        try:
+            now = survey(self._client, self._names, console.wall_ms)
+        except KafkaError as error:
+            raise trouble or error from error
+        failed = [each for each in now.unfinished if each.transactional_id in ids]
+        for each in failed:
+            del ids[each.transactional_id]
+        if ids:
+            console.say(f"Aborted: {report.plan(list(ids.values()))}.")
+        if failed:
+            why = "they have begun anew: is the query alive?" if trouble is None else str(trouble)
+            console.say(*report.shown(failed))
+            console.note(f"error: {report.count(len(failed), 'transactional id')} not at rest: {why}")
+        return not failed
+
+
+def _chosen(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    return [each for each in verdicts if each.fate is Fate.ABORT]
+
+
+# --- RUNNING ----------------------------------------------------------------------------------------------------------
+
+
+def check(arguments: argparse.Namespace, console: Console) -> None:
+    """Raises UsageError for what can be said before any broker is asked."""
+    if arguments.command != "abort":
+        return
+    if not arguments.yes and not console.is_terminal:
+        raise UsageError("there is no terminal to ask at: pass --yes to abort without a question, or use `list` to look first.")
+    if not arguments.watch_seconds and not arguments.force:
+        raise UsageError("--watch-seconds 0 takes --force: without looking twice, nothing tells a live query from a dead one.")
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Returns the exit code. Raises UsageError, ConfigError and KafkaError."""
+    check(arguments, console)
+    names = Names(arguments.prefix)
+    with TransactionClient(client_options(arguments)) as client:
+        if arguments.command == "list":
+            return list_transactions(client, names, arguments, console)
+        return Abort(client, names, arguments, console).run()
+
+
+def main(argv: list[str] | None = None, console: Console | None = None) -> int:
+    """Exit code: 0 done or nothing to do, 1 something was left alone or failed, 2 usage, 130 Ctrl-C."""
+    arguments = build_parser().parse_args(argv)
+    console = console or Console()
+    stderr_log.add_handler()
+    try:
+        return run(arguments, console)
+    except (UsageError, ConfigError) as error:
+        console.note(f"error: {error}")
+        return 2
+    except KafkaError as error:
+        console.note(f"error: {error}")
+        return 1
+    except KeyboardInterrupt:
+        console.note("interrupted; what brokers had been asked for may still be carried out")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""Metadata and DescribeProducers: who leads a partition, and which producers it knows.
+
+What a producer's last batch was tells whether it is still writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from spark_kafka_sink.coordination.operation import Done, Operation, Retry, failure, left_out, retry_or_raise
+from spark_kafka_sink.errors import KafkaError, printable
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    TopicRequest,
+)
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+TOPICS_PER_REQUEST = 200
+
+# The broker that was asked has the partition no more, or never had it.
+_ELSEWHERE = frozenset({Errors.NOT_LEADER_OR_FOLLOWER, Errors.UNKNOWN_TOPIC_OR_PARTITION})
+
+
+@dataclass(frozen=True)
+class FindLeaders(Operation[str, dict[int, int]]):
+    """The node ids of the leaders of a topic's partitions, by partition; below zero where there is none at the moment."""
+
+    api_key = ApiKey.METADATA
+
+    def batch_size(self, version: int) -> int:  # noqa: ARG002
+        return TOPICS_PER_REQUEST
+
+    def message(self, items: Sequence[str], node_id: int, version: int) -> MetadataRequest:  # noqa: ARG002
+        topics = tuple(MetadataRequestTopic(name=topic) for topic in items)
+        return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+
+    def judge(self, item: str, answer: MetadataResponse, version: int) -> Done[dict[int, int]] | Retry:  # noqa: ARG002
+        found = next((topic for topic in answer.topics if topic.name == item), None)
+        error = Errors.for_code(answer.error_code if found is None else found.error_code)
+        if error == Errors.UNKNOWN_TOPIC_OR_PARTITION:
+            raise failure(error, self.describe(item), item)  # a topic that has been written to does not come into being
+        if error:
+            return retry_or_raise(error, self.describe(item), item)
+        if found is None:
+            raise left_out(self.describe(item))
+        return Done({each.partition_index: each.leader_id for each in found.partitions})
+
+    def describe(self, item: str) -> str:
+        return f"Metadata of topic {printable(item)}"
+
+
+def leader_of(partition: TopicPartition, leaders: dict[int, int] | KafkaError) -> int | KafkaError | None:
+    """The node id, by what FindLeaders has found for its topic; None while there is no leader."""
+    if isinstance(leaders, KafkaError):
+        return leaders
+    if partition.partition not in leaders:
+        where = FindLeaders().describe(partition.topic)
+        return failure(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"{where}, partition {printable(partition)}", partition.topic)
+    leader = leaders[partition.partition]
+    return None if leader < 0 else leader
+
+
+class ActiveProducer(NamedTuple):
+    """What a partition knows of one producer that has written to it."""
+
+    producer_epoch: int
+    last_sequence: int  # of its last batch; -1: it has written nothing in this epoch
+    last_timestamp_ms: int  # the largest of its last batch, which may be any time that its records name; -1: unknown
+    transaction_start_offset: int | None  # None: it has no open transaction there
+
+
+@dataclass(frozen=True)
+class DescribeProducers(Operation[TopicPartition, dict[int, ActiveProducer] | None]):
+    """The producers of a partition, by producer id. None: the broker that was asked does not have the partition.
+
+    One partition in a request: it comes with all producers of a day (producer.id.expiration.ms), 37 bytes each.
+    """
+
+    producer_ids: frozenset[int] | None = None  # None: all
+
+    api_key = ApiKey.DESCRIBE_PRODUCERS
+
+    def message(self, items: Sequence[TopicPartition], node_id: int, version: int) -> DescribeProducersRequest:  # noqa: ARG002
+        (item,) = items
+        return DescribeProducersRequest(topics=(TopicRequest(name=item.topic, partition_indexes=(item.partition,)),))
+
+    def judge(
+        self,
+        item: TopicPartition,
+        answer: DescribeProducersResponse,
+        version: int,  # noqa: ARG002
+    ) -> Done[dict[int, ActiveProducer] | None] | Retry:
+        parts = (each for topic in answer.topics if topic.name == item.topic for each in topic.partitions)
+        found = next((each for each in parts if each.partition_index == item.partition), None)
+        if found is None:
+            raise left_out(self.describe(item))
+        error = Errors.for_code(found.error_code)
+        if error in _ELSEWHERE:
+            return Done(None)
+        if error:
+            return retry_or_raise(error, self.describe(item), item.topic)
+        return Done(
+            {
+                each.producer_id: ActiveProducer(
+                    each.producer_epoch,
+                    each.last_sequence,
+                    each.last_timestamp,
+                    each.current_txn_start_offset if each.current_txn_start_offset >= 0 else None,
+                )
+                for each in found.active_producers
+                if self.producer_ids is None or each.producer_id in self.producer_ids
+            }
+        )
+
+    def describe(self, item: TopicPartition) -> str:
+        return f"DescribeProducers of partition {printable(item)}"

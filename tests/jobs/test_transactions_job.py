@@ -1,0 +1,735 @@
+"""jobs/transactions.py against the fake broker: what it lists, what it aborts, what it leaves alone, and what it says."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import transactions
+from jobs.transaction_report import duration, partitions_text
+from jobs.transactions import Console, build_parser, client_options
+from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.exactly_once.unfinished import FENCED_TIMEOUT_MS
+from spark_kafka_sink.exactly_once.version_commit import VersionCommit
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from tests.coordination.open_transactions import TOPIC, Writer, partition
+from tests.exactly_once.driving import Run
+from tests.fakes.fake_broker import FakeBroker
+from tests.fakes.transaction_coordinator import State
+
+QUICK = ["retry.backoff.ms=5", "retry.backoff.max.ms=20", "reconnect.backoff.ms=5", "reconnect.backoff.max.ms=20"]
+CANARY = "canary7Qx2zzWq"
+MINUTE = 60_000
+
+
+class ScriptedConsole(Console):
+    """Somebody at a terminal. `meanwhile` happens while the job waits, `while_asked` before the question is answered."""
+
+    def __init__(self, broker: FakeBroker, *, answer: str | None = "y") -> None:
+        super().__init__()
+        self.broker = broker
+        self.answer = answer
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.while_asked: Callable[[], object] = lambda: None
+        self.said: list[str] = []
+        self.noted: list[str] = []
+        self.questions: list[str] = []
+        self.waited_ms = 0
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.answer is not None
+
+    def say(self, *lines: str) -> None:
+        self.said += lines
+
+    def note(self, line: str) -> None:
+        self.noted.append(line)
+
+    def confirms(self, question: str) -> bool:
+        self.questions.append(question)
+        self.while_asked()
+        return self.answer == "y"
+
+    def wall_ms(self) -> int:
+        return self.broker.clock.wall_ms()
+
+    def let_pass(self, ms: int) -> None:
+        self.waited_ms += ms
+        self.broker.clock.advance(ms)
+        self.meanwhile()
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.said + self.noted)
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker(nodes=2, topics={TOPIC: 6}) as broker:
+        yield broker
+        assert broker.violations == []
+
+
+@pytest.fixture
+def console(broker: FakeBroker) -> ScriptedConsole:
+    return ScriptedConsole(broker)
+
+
+def call(console: ScriptedConsole, command: str, *more: str, prefix: str = "P") -> int:
+    properties = [word for each in QUICK for word in ("--command-property", each)]
+    address = ["--bootstrap-servers", console.broker.bootstrap_servers]
+    return transactions.main([command, "--prefix", prefix, *address, *properties, *more], console)
+
+
+def name(owner: str = "q", task: int = 0, run: str = "r1", attempt: int = 0, prefix: str = "P") -> str:
+    return Names(prefix).transactional_id(TaskId(owner, task, run, attempt))
+
+
+def orphan(broker: FakeBroker, transactional_id: str, *, rows: int = 1, timeout_ms: int = 15 * MINUTE) -> Writer:
+    """Its process wrote into as many partitions, and is gone."""
+    writer = Writer(broker, transactional_id, timeout_ms=timeout_ms)
+    for index in range(rows):
+        assert not writer.write(b"row", partition=index)
+    return writer
+
+
+def state_of(broker: FakeBroker, transactional_id: str) -> State:
+    return broker.transactions.transactions[transactional_id].state
+
+
+def is_open(broker: FakeBroker, transactional_id: str) -> bool:
+    return state_of(broker, transactional_id) is State.ONGOING
+
+
+def decided(broker: FakeBroker, *partitions: list[str], owner: str = "q", run: str = "r1", version: int = 7) -> list[str]:
+    """The driver wrote its decision, and died before it ended a transaction. The transactional ids."""
+    with Run(broker.bootstrap_servers, TOPIC, run, owner=owner) as life:
+        reports = life.reports(version, *partitions)
+        committing = life.committing(reports)
+        committing._decide(None)
+    return [name(owner, number, run) for number in range(len(partitions))]
+
+
+# ---- list ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_open_transactions_are_listed_oldest_first_and_those_that_ended_lately_last(
+    broker: FakeBroker, console: ScriptedConsole
+) -> None:
+    ended_long_ago = orphan(broker, name("another", task=8))
+    ended_long_ago.end(commit=True)
+    broker.clock.advance(20 * MINUTE)
+    ended = orphan(broker, name("another", task=9))
+    ended.end(commit=True)
+    orphan(broker, name(task=1), rows=3)
+    broker.clock.advance(3 * MINUTE + 5_000)
+    orphan(broker, name(task=2))
+    Writer(broker, name(task=3))  # has begun, and written nothing
+    broker.clock.advance(12_000)
+    assert call(console, "list") == 0
+    heading, *rows, empty, summary = console.said
+    assert heading.split("  ")[0] == "STATE"
+    assert [row.split()[0] for row in rows] == ["Ongoing", "Ongoing", "Empty", "CompleteCommit"]
+    first, second, begun, last = (row.split("  ") for row in rows)
+    first, second, begun, last = ([cell.strip() for cell in row if cell.strip()] for row in (first, second, begun, last))
+    assert first == ["Ongoing", "3m 17s", "11m 43s", "?", "-", "q", "r1", "1", "0", "t: 0-2", "P-q-1-r1-0"]
+    assert second[1:3] == ["12s", "14m 48s"]
+    assert begun[1:3] == ["-", "-"]
+    assert last[-1] == name("another", task=9)
+    assert empty == ""
+    counts = "2 open, 1 begun without a row, 1 ended that began within 15 minutes; 1 more is complete"
+    assert summary == f"Transactional ids of prefix P: {counts}."
+    assert console.noted == []
+
+
+def test_ids_that_begin_alike_and_are_of_another_prefix_are_left_out(broker: FakeBroker, console: ScriptedConsole) -> None:
+    orphan(broker, name())
+    for other in (name(prefix="P-2"), "P-free-text", "P-q-x-r1-0", "P", "Px-q-0-r1-0"):
+        orphan(broker, other)
+    assert call(console, "list", "--json") == 0
+    assert [json.loads(line)["transactional_id"] for line in console.said] == [name()]
+    assert console.noted[-1].endswith(": 1 open; 0 more are complete.")
+
+
+def test_json_has_one_object_per_line_with_all_that_is_known(broker: FakeBroker, console: ScriptedConsole) -> None:
+    owner, run = "3f2a%2D77", "r%201"
+    writer = orphan(broker, name(owner, 4, run, 2), rows=2)
+    writer.commit_offset("P-3f2a%2D77-4-marker", 1)
+    broker.clock.advance(1_234)
+    assert call(console, "list", "--json") == 0
+    (line,) = console.said
+    found = json.loads(line)
+    assert [each["topic"] for each in found.pop("partitions")] == ["__consumer_offsets", "t", "t"]
+    assert found == {
+        "transactional_id": "P-3f2a%2D77-4-r%201-2",
+        "state": "Ongoing",
+        "age_ms": 1_234,
+        "time_left_ms": 15 * MINUTE - 1_234,
+        "timeout_ms": 15 * MINUTE,
+        "started": "2023-11-14T22:30:00.000+00:00",
+        "owner": "3f2a-77",
+        "version": None,
+        "task": 4,
+        "attempt": 2,
+        "run": "r 1",
+        "producer_id": writer.producer_id,
+        "producer_epoch": writer.epoch,
+        "last_decision": None,
+        "last_decision_error": None,
+    }
+
+
+def test_the_version_is_told_where_a_decision_names_the_transaction(broker: FakeBroker, console: ScriptedConsole) -> None:
+    mine, _ = decided(broker, ["a"], ["b"])
+    other = orphan(broker, name(run="r0")).transactional_id
+    assert call(console, "list", "--json") == 0
+    found = {each["transactional_id"]: each for each in map(json.loads, console.said)}
+    assert found[mine]["version"] == 7
+    assert found[other]["version"] is None
+    assert found[other]["last_decision"] == {"version": 7, "state": "decided", "run": "r1"}
+    console.said.clear()
+    assert call(console, "list") == 0
+    assert any("7        7 decided" in line and mine in line for line in console.said)
+
+
+def test_a_decision_that_cannot_be_read_is_a_warning_and_the_list_is_there(broker: FakeBroker, console: ScriptedConsole) -> None:
+    orphan(broker, name())
+    broker.fail_next(ApiKey.OFFSET_FETCH, Errors.GROUP_AUTHORIZATION_FAILED)
+    assert call(console, "list", "--json") == 0
+    assert "KAFKA_GROUP_AUTHORIZATION_FAILED" in json.loads(console.said[0])["last_decision_error"]
+    assert "Grant the user READ on the group 'P-q-decision' or on a prefix of it" in console.noted[0]
+    with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
+        client.commit_offsets("P-q-decision", {partition(): (3, "something else")})
+    console.noted.clear()
+    assert call(console, "list") == 0
+    assert "KAFKA_EXACTLY_ONCE_RECORD_UNREADABLE" in console.noted[0]
+
+
+def test_an_empty_list_without_the_permission_to_list_is_an_error_that_names_it(
+    broker: FakeBroker, console: ScriptedConsole
+) -> None:
+    """Brokers leave out what may not be described: "nothing is open" would be believed, while readers wait on."""
+    denied = Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    broker.fail_next(ApiKey.DESCRIBE_TRANSACTIONS, denied)
+    assert call(console, "list") == 1
+    assert "Grant the user WRITE on the transactional id 'P-' or on a prefix of it (DESCRIBE to read)" in console.noted[-1]
+    orphan(broker, name())
+    broker.fail_next(ApiKey.DESCRIBE_TRANSACTIONS, denied)
+    console.noted.clear()
+    assert call(console, "list") == 0
+    assert "may not DESCRIBE are left out" in console.noted[0]
+
+
+def test_ended_transactions_are_left_out_on_demand(broker: FakeBroker, console: ScriptedConsole) -> None:
+    orphan(broker, name()).end(commit=False)
+    assert call(console, "list", "--recent-minutes", "0") == 0
+    assert console.said == ["Transactional ids of prefix P: 0 open; 1 more is complete."]
+
+
+def test_names_of_others_cannot_forge_lines(broker: FakeBroker, console: ScriptedConsole) -> None:
+    orphan(broker, "P-q%0Ax-0-r%1B-0")
+    assert call(console, "list") == 0
+    assert not any("\n" in line or "\x1b" in line for line in console.said)
+
+
+def test_brokers_that_cannot_list_are_told_as_such(console: ScriptedConsole) -> None:
+    with FakeBroker(versions={ApiKey.LIST_TRANSACTIONS: (0, -1)}) as old:
+        console.broker = old
+        assert call(console, "list") == 1
+    assert "KAFKA_UNSUPPORTED_VERSION" in console.noted[-1]
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(0, "0s"), (59_999, "59s"), (185_000, "3m 05s"), (7_800_000, "2h 10m"), (6 * 86_400_000 + 3_600_000, "6d 01h")],
+)
+def test_durations_are_told_in_two_units(ms: int, text: str) -> None:
+    assert duration(ms) == text
+
+
+def test_partitions_are_told_as_ranges() -> None:
+    partitions = [TopicPartition("b", 1), *(TopicPartition("a", number) for number in (7, 0, 2, 1, 9))]
+    assert partitions_text(partitions) == "a: 0-2, 7, 9; b: 1"
+    assert partitions_text([]) == "-"
+
+
+# ---- abort ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_dead_query_left_is_aborted_and_readers_go_on(broker: FakeBroker, console: ScriptedConsole) -> None:
+    committed = orphan(broker, name("another", task=5))
+    committed.end(commit=True)
+    dead, begun = orphan(broker, name(task=0), rows=2), Writer(broker, name(task=1))
+    foreign = orphan(broker, name(prefix="P-2"), rows=0)
+    foreign.write(b"x", partition=4)
+    stable = broker.last_stable_offset(TOPIC, 1)
+    assert call(console, "abort") == 0
+    assert console.questions == ["Abort 1 open transaction and 1 transactional id of a task without a row yet?"]
+    assert console.waited_ms == 10_000
+    assert console.said[-1] == "Aborted: 1 open transaction and 1 transactional id of a task without a row yet."
+    assert broker.last_stable_offset(TOPIC, 1) > stable
+    assert dead.write(b"late") == begun.write(b"late") == Errors.INVALID_PRODUCER_EPOCH
+    assert is_open(broker, foreign.transactional_id)
+    assert state_of(broker, committed.transactional_id) is State.COMPLETE_COMMIT
+    console.said.clear()
+    assert call(console, "abort") == 0
+    assert console.said == ["Nothing to abort: prefix P has no open transaction."]
+    assert len(console.questions) == 1
+    assert call(console, "list", "--recent-minutes", "0") == 0
+    assert console.said[-1] == "Transactional ids of prefix P: 0 open; 3 more are complete."
+
+
+@pytest.mark.parametrize("answer", ["n", ""])
+def test_without_a_yes_nothing_is_aborted(broker: FakeBroker, console: ScriptedConsole, answer: str) -> None:
+    orphan(broker, name())
+    console.answer = answer
+    assert call(console, "abort") == 1
+    assert console.said[-1] == "Nothing was aborted."
+    assert is_open(broker, name())
+
+
+def test_without_a_terminal_it_takes_yes(broker: FakeBroker, console: ScriptedConsole) -> None:
+    orphan(broker, name())
+    console.answer = None
+    before = len(broker.requests)
+    assert call(console, "abort") == 2
+    assert "pass --yes" in console.text
+    assert len(broker.requests) == before
+    assert call(console, "abort", "--yes") == 0
+    assert console.questions == []
+    assert not is_open(broker, name())
+
+
+def a_row(broker: FakeBroker, writer: Writer) -> None:  # noqa: ARG001
+    writer.write(b"next")
+
+
+def a_row_in_another_partition(broker: FakeBroker, writer: Writer) -> None:  # noqa: ARG001
+    writer.write(b"next", partition=3)
+
+
+def a_new_task(broker: FakeBroker, writer: Writer) -> None:  # noqa: ARG001
+    Writer(broker, name(task=1))
+
+
+def a_task_on_a_fenced_id(broker: FakeBroker, writer: Writer) -> None:  # noqa: ARG001
+    Writer(broker, name(task=3))
+
+
+def a_commit(broker: FakeBroker, writer: Writer) -> None:
+    assert not taken_over(broker, writer, name(task=2)).end(commit=True)
+
+
+def an_abort(broker: FakeBroker, writer: Writer) -> None:
+    assert not taken_over(broker, writer, name(task=2)).end(commit=False)
+
+
+def the_next_transaction(broker: FakeBroker, writer: Writer) -> None:
+    a_commit(broker, writer)
+    orphan(broker, name(task=2))
+
+
+def taken_over(broker: FakeBroker, writer: Writer, transactional_id: str) -> Writer:
+    """Who ends the transaction that another process has written."""
+    known = broker.transactions.transactions[transactional_id]
+    other = copy.copy(writer)
+    other.transactional_id, other.producer_id, other.epoch = transactional_id, known.producer_id, known.epoch
+    return other
+
+
+SIGNS = {
+    a_row: "attempt 0, has new rows in t-0",
+    a_row_in_another_partition: "attempt 0, has further partitions",
+    a_new_task: "the transaction of task 1, attempt 0, is new",
+    a_task_on_a_fenced_id: "task 3, attempt 0, has begun anew",
+    a_commit: "task 2, attempt 0, went from Ongoing to CompleteCommit",
+    an_abort: "task 2, attempt 0, went from Ongoing to CompleteAbort",
+    the_next_transaction: "task 2, attempt 0, has another producer",
+}
+
+
+@pytest.mark.parametrize("happens", SIGNS, ids=lambda each: each.__name__)
+def test_a_query_that_shows_a_sign_of_life_is_left_alone_with_all_its_transactions(
+    broker: FakeBroker, console: ScriptedConsole, happens: Callable[[FakeBroker, Writer], None]
+) -> None:
+    writer = orphan(broker, name())
+    orphan(broker, name(task=2))
+    dead = orphan(broker, name("another", run="r0"))
+    with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
+        client.fence([name(task=3)], transaction_timeout_ms=FENCED_TIMEOUT_MS)
+    console.meanwhile = lambda: happens(broker, writer)
+    assert call(console, "abort") == 1
+    assert is_open(broker, name())
+    assert not is_open(broker, dead.transactional_id)  # the same prefix, another owner
+    (left,) = (line for line in console.said if line.startswith("Left alone"))
+    assert left.startswith("Left alone: owner q, run r1: ")
+    assert "The query is alive: the transaction of task" in left
+    assert SIGNS[happens] in left
+    assert console.questions == ["Abort 1 open transaction?"]
+
+
+def test_a_live_query_is_aborted_by_force_and_the_question_says_that_it_is_alive(
+    broker: FakeBroker, console: ScriptedConsole
+) -> None:
+    writer = orphan(broker, name())
+    orphan(broker, name(task=1))
+    console.meanwhile = lambda: writer.write(b"more")
+    assert call(console, "abort", "--force") == 0
+    assert not is_open(broker, name())
+    assert re.search(r"To be aborted all the same: owner q, run r1: 2 transactional ids\. The query is alive: ", console.text)
+
+
+def test_a_producer_that_keeps_its_epoch_is_seen_to_go_on(broker: FakeBroker, console: ScriptedConsole) -> None:
+    """With transaction.version 1 epochs stay the same from one transaction to the next."""
+    broker.set_transaction_version(1)
+    writer = orphan(broker, name())
+
+    def next_one() -> None:
+        assert not writer.end(commit=True)
+        writer.write(b"next")
+
+    console.meanwhile = next_one
+    assert call(console, "abort") == 1
+    assert "attempt 0, has begun anew" in console.text
+    console.meanwhile = lambda: None
+    assert call(console, "abort") == 0
+    assert broker.committed_values(TOPIC) == [b"row"]
+
+
+def test_nothing_is_asked_when_all_is_left_alone(broker: FakeBroker, console: ScriptedConsole) -> None:
+    writer = orphan(broker, name())
+    console.meanwhile = lambda: writer.write(b"next")
+    assert call(console, "abort") == 1
+    assert console.questions == []
+
+
+def test_a_driver_that_commits_is_a_sign_of_life_for_what_its_tasks_hold(broker: FakeBroker, console: ScriptedConsole) -> None:
+    """A copy of a task that lost the race is open, while its driver goes from version to version with the others."""
+    with Run(broker.bootstrap_servers, TOPIC, "r1") as life:
+        life.write_version(1, ["a"])
+        loser = orphan(broker, name(attempt=1))
+        keeps_losers = VersionCommit._fence_others
+        try:
+            VersionCommit._fence_others = lambda *_, **__: None  # type: ignore[method-assign]
+            console.meanwhile = lambda: life.write_version(2, ["b"])
+            assert call(console, "abort") == 1
+        finally:
+            VersionCommit._fence_others = keeps_losers  # type: ignore[method-assign]
+    assert is_open(broker, loser.transactional_id)
+    assert "version 2 is now carried-out" in console.text
+
+
+def times_out(broker: FakeBroker, writer: Writer) -> None:  # noqa: ARG001
+    assert broker.transactions.abort_timed_out() == [name(task=1)]
+
+
+def is_fenced_by_another(broker: FakeBroker, writer: Writer) -> None:  # noqa: ARG001
+    with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
+        client.fence([name(task=1)], transaction_timeout_ms=FENCED_TIMEOUT_MS)
+
+
+@pytest.mark.parametrize("happens", [times_out, is_fenced_by_another], ids=lambda each: each.__name__)
+def test_what_others_do_to_a_dead_query_is_no_sign_of_life(
+    broker: FakeBroker, console: ScriptedConsole, happens: Callable[[FakeBroker, Writer], None]
+) -> None:
+    writer = orphan(broker, name())
+    orphan(broker, name(task=1), timeout_ms=9_000)
+    console.meanwhile = lambda: happens(broker, writer)
+    assert call(console, "abort") == 0
+    assert not is_open(broker, name())
+
+
+def test_transactions_that_end_while_they_are_watched_need_nothing(broker: FakeBroker, console: ScriptedConsole) -> None:
+    orphan(broker, name(), timeout_ms=9_000)
+    console.meanwhile = broker.transactions.abort_timed_out
+    assert call(console, "abort") == 0
+    assert console.said[-1] == "Nothing to abort any more: all of them have ended by themselves."
+
+
+def test_what_cannot_be_watched_is_left_alone_and_the_permission_is_named(broker: FakeBroker, console: ScriptedConsole) -> None:
+    orphan(broker, name())
+    broker.fail_next(ApiKey.DESCRIBE_PRODUCERS, Errors.TOPIC_AUTHORIZATION_FAILED)
+    assert call(console, "abort") == 1
+    assert "Whether the query is alive cannot be seen: [KAFKA_TOPIC_AUTHORIZATION_FAILED]" in console.text
+    assert "Grant the user READ on the topic 't'" in console.text
+    assert is_open(broker, name())
+    broker.fail_next(ApiKey.DESCRIBE_PRODUCERS, Errors.TOPIC_AUTHORIZATION_FAILED, times=2)
+    assert call(console, "abort", "--force") == 0
+    assert not is_open(broker, name())
+
+
+def test_a_transaction_whose_partitions_are_hidden_is_left_alone(broker: FakeBroker, console: ScriptedConsole) -> None:
+    orphan(broker, name())
+    broker.transactions.transactions[name()].partitions.clear()
+    for flags, fate in (([], "Whether the query is alive"), (["--force"], "Whether its version is decided")):
+        console.said.clear()
+        assert call(console, "abort", *flags) == 1
+        assert f"{fate} cannot be" in console.text
+        assert "grant the user READ on the topics that the query writes to" in console.text
+        assert is_open(broker, name())
+    assert call(console, "abort", "--force", "--even-decided") == 0
+
+
+def test_a_deleted_topic_keeps_nothing_from_being_aborted(broker: FakeBroker, console: ScriptedConsole) -> None:
+    orphan(broker, name())
+    broker.delete_topic(TOPIC)
+    assert call(console, "abort") == 0
+    assert not is_open(broker, name())
+
+
+@pytest.mark.parametrize("flags", [[], ["--force"]])
+def test_a_decided_version_is_left_alone_whatever_else_is_allowed(
+    broker: FakeBroker, console: ScriptedConsole, flags: list[str]
+) -> None:
+    promised = decided(broker, ["a"], ["b"])
+    loser = orphan(broker, name(attempt=1))
+    assert call(console, "abort", *flags) == 1
+    assert "2 transactional ids. Decided: run the query again, it will be committed" in console.text
+    assert all(is_open(broker, each) for each in promised)
+    assert not is_open(broker, loser.transactional_id)
+    with Run(broker.bootstrap_servers, TOPIC, "r2") as again:
+        again.write_version(7, ["a"], ["b"])
+    assert sorted(filter(None, broker.committed_values(TOPIC))) == [b"a", b"b"]
+
+
+def test_a_decided_version_is_aborted_by_a_flag_that_tells_what_is_lost(broker: FakeBroker, console: ScriptedConsole) -> None:
+    promised = decided(broker, ["a"], ["b"])
+    assert call(console, "abort") == 1
+    assert "--even-decided aborts them, but the driver has recorded" in console.text
+    console.said.clear()
+    console.while_asked = lambda: console.say("asked")
+    assert call(console, "abort", "--even-decided") == 0
+    told = console.text.index("The rows aborted here are missing until the same query or txnAppId runs again")
+    assert told < console.text.index("asked")
+    assert not any(is_open(broker, each) for each in promised)
+    assert broker.committed_values(TOPIC) == []
+
+
+def test_a_decision_that_must_be_there_and_is_not_shown_is_not_taken_for_none(
+    broker: FakeBroker, console: ScriptedConsole
+) -> None:
+    """Brokers leave out offsets of topics that the user may not describe, without a word."""
+    with Run(broker.bootstrap_servers, TOPIC, "r1") as life:
+        life.write_version(0, ["a"])
+    left_open = orphan(broker, name(run="r2")).transactional_id
+    del broker.offsets.groups["P-q-decision"]
+    assert call(console, "abort", "--force") == 1
+    assert "Whether its version is decided cannot be read: [KAFKA_EXACTLY_ONCE_RECORD_UNREADABLE]" in console.text
+    assert "Grant the user READ on it (option markerTopic, or topic)" in console.text
+    assert is_open(broker, left_open)
+
+
+def test_an_epoch_that_the_decision_does_not_name_is_not_decided(broker: FakeBroker, console: ScriptedConsole) -> None:
+    (promised,) = decided(broker, ["a"])
+    with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
+        client.fence([promised])
+    orphan(broker, promised)
+    assert call(console, "abort") == 0
+    assert not is_open(broker, promised)
+
+
+def test_where_decisions_may_not_be_read_open_transactions_are_left_alone(broker: FakeBroker, console: ScriptedConsole) -> None:
+    orphan(broker, name())
+    broker.fail_next(ApiKey.OFFSET_FETCH, Errors.GROUP_AUTHORIZATION_FAILED, times=2)
+    assert call(console, "abort", "--force") == 1
+    assert "Whether its version is decided cannot be read: [KAFKA_GROUP_AUTHORIZATION_FAILED]" in console.text
+    assert is_open(broker, name())
+    broker.fail_next(ApiKey.OFFSET_FETCH, Errors.GROUP_AUTHORIZATION_FAILED, times=4)
+    assert call(console, "abort", "--even-decided") == 0
+
+
+def test_what_shows_a_sign_of_life_while_the_question_waits_is_left_alone(broker: FakeBroker, console: ScriptedConsole) -> None:
+    writer, dead = orphan(broker, name()), orphan(broker, name(run="r0"))
+    console.while_asked = lambda: writer.write(b"next")
+    assert call(console, "abort") == 1
+    assert console.questions == ["Abort 2 open transactions?"]
+    assert is_open(broker, name())
+    assert not is_open(broker, dead.transactional_id)
+    assert console.said[-1] == "Aborted: 1 open transaction."
+
+
+def test_what_is_decided_while_the_question_waits_is_left_alone(broker: FakeBroker, console: ScriptedConsole) -> None:
+    with Run(broker.bootstrap_servers, TOPIC, "r1") as life:
+        reports = life.reports(7, ["a"])
+        console.while_asked = lambda: life.committing(reports)._decide(None)
+        assert call(console, "abort", "--force") == 1
+        assert "Decided: run the query again" in console.text
+        assert is_open(broker, name())
+
+
+def test_an_end_that_does_not_come_is_told(broker: FakeBroker, console: ScriptedConsole) -> None:
+    broker.transactions.holds_markers = True
+    orphan(broker, name()).end(commit=False)
+    assert call(console, "abort") == 1
+    assert "Brokers are ending it already, and have not come to an end" in console.text
+    assert "partitions without a leader" in console.text
+    console.meanwhile = broker.transactions.write_markers
+    console.said.clear()
+    assert call(console, "abort") == 0
+
+
+def test_a_missing_permission_to_abort_is_named_and_what_is_left_is_shown(broker: FakeBroker, console: ScriptedConsole) -> None:
+    orphan(broker, name(task=0))
+    orphan(broker, name(task=1), rows=2)
+    broker.fail_next(ApiKey.INIT_PRODUCER_ID, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    assert call(console, "abort", "--yes") == 1
+    assert "Aborted: 1 open transaction." in console.said
+    assert "error: 1 transactional id not at rest: [KAFKA_TRANSACTIONAL_ID_AUTHORIZATION_FAILED]" in console.noted[-1]
+    assert "Grant the user WRITE on the transactional id 'P-q-" in console.noted[-1]
+    assert "Ongoing" in console.said[-1]
+
+
+def test_many_transactions_are_aborted_and_the_table_is_cut_off(broker: FakeBroker, console: ScriptedConsole) -> None:
+    for number in range(130):
+        orphan(broker, name(task=number))
+    assert call(console, "abort", "--yes") == 0
+    assert "and 30 more, which `list` shows" in console.said
+    assert console.said[-1] == "Aborted: 130 open transactions."
+
+
+def test_brokers_that_do_not_answer_are_told_in_time(console: ScriptedConsole) -> None:
+    arguments = ["list", "--prefix", "P", "--bootstrap-servers", "127.0.0.1:1", "--timeout-ms", "300"]
+    assert transactions.main(arguments, console) == 1
+    assert "KAFKA_BROKER_UNREACHABLE" in console.noted[-1]
+
+
+def test_ctrl_c_says_that_something_may_have_happened(broker: FakeBroker, console: ScriptedConsole) -> None:
+    orphan(broker, name())
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    console.while_asked = interrupt
+    assert call(console, "abort") == 130
+    assert "interrupted" in console.noted[-1]
+
+
+# ---- arguments -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["list", "--bootstrap-servers", "b:1"],
+        ["list", "--prefix", "", "--bootstrap-servers", "b:1"],
+        ["list", "--prefix", "P", "--timeout-ms", "0"],
+        ["abort", "--prefix", "P", "--watch-seconds", "-1"],
+        ["abort", "--prefix", "P", "--json"],
+        ["list", "--prefix", "P", "--yes"],
+    ],
+    ids=str,
+)
+def test_a_wrong_call_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        transactions.main(arguments)
+    assert ended.value.code == 2
+    assert "usage: transactions" in capsys.readouterr().err
+
+
+def test_an_empty_prefix_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        transactions.main(["list", "--prefix", ""])
+    assert "--prefix: is empty: name the transactionalIdPrefix of one query or job" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["list", "--prefix", "P"], "--bootstrap-servers is missing"),
+        (["abort", "--prefix", "P", "--bootstrap-servers", "b:1", "--watch-seconds", "0"], "takes --force"),
+        (["list", "--prefix", "P", "--command-config", "/absent"], "--command-config /absent cannot be read"),
+        (["list", "--prefix", "P", "--bootstrap-servers", "nonsense"], "Invalid url in bootstrap.servers"),
+    ],
+)
+def test_a_wrong_option_exits_with_2(broker: FakeBroker, arguments: list[str], message: str) -> None:
+    console = ScriptedConsole(broker)
+    assert transactions.main(arguments, console) == 2
+    assert message in console.text
+
+
+def test_the_files_of_the_other_jobs_will_do(tmp_path: Path) -> None:
+    sink, secrets = tmp_path / "sink.properties", tmp_path / "secrets.properties"
+    sink.write_text("topic=t\ntransactionalIdPrefix=P\nkafka.bootstrap.servers=a:1\nkafka.security.protocol=SSL\nacks=all\n")
+    secrets.write_text("security.protocol=SASL_SSL\n")
+    arguments = ["list", "--prefix", "P", "--command-config", str(sink), "--command-config", str(secrets)]
+    arguments += ["--command-property", "kafka.request.timeout.ms=7", "--timeout-ms", "9"]
+    assert client_options(build_parser().parse_args(arguments)) == {
+        "client.id": "pykafka-sink-transactions",
+        "bootstrap.servers": "a:1",
+        "security.protocol": "SASL_SSL",
+        "acks": "all",
+        "request.timeout.ms": "7",
+        "max.block.ms": "9",
+    }
+
+
+@pytest.mark.parametrize("where", ["file", "argument", "malformed"])
+def test_no_secret_is_shown(tmp_path: Path, where: str, capfd: pytest.CaptureFixture[str], caplog: Any) -> None:
+    caplog.set_level("DEBUG")
+    login = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="{CANARY}";'
+    properties = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": login}
+    if where == "malformed":
+        properties["sasl.jaas.config"] = f"{CANARY} nonsense"
+    file = tmp_path / "secrets.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    given = ["--command-config", str(file)]
+    if where == "argument":
+        given = [word for pair in properties.items() for word in ("--command-property", "=".join(pair))]
+    with FakeBroker(users={"me": "right"}) as broker:
+        console = ScriptedConsole(broker)
+        assert call(console, "list", *given) == (2 if where == "malformed" else 1)
+    if where != "malformed":
+        assert "KAFKA_SASL_AUTHENTICATION_FAILED" in console.text
+    printed = capfd.readouterr()
+    assert CANARY not in console.text + printed.out + printed.err + caplog.text
+
+
+def test_a_property_without_a_value_does_not_show_what_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        transactions.main(["list", "--prefix", "P", "--command-property", CANARY])
+    assert CANARY not in capsys.readouterr().err
+
+
+# ---- the real console ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("entered", "is_yes"), [("y", True), ("YES ", True), ("", False), ("n", False), ("yy", False)])
+def test_only_a_yes_is_a_yes(monkeypatch: pytest.MonkeyPatch, entered: str, is_yes: bool) -> None:
+    monkeypatch.setattr("builtins.input", lambda _: entered)
+    assert Console().confirms("Abort?") is is_yes
+
+
+def test_the_end_of_input_is_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(_: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", end)
+    assert Console().confirms("Abort?") is False
+
+
+def test_time_passes_for_as_long_as_it_is_asked_to() -> None:
+    started = time.monotonic()
+    Console().let_pass(30)
+    assert time.monotonic() - started >= 0.029
+
+
+def test_the_help_says_what_is_lost_and_what_the_exit_codes_are(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ([], ["list"], ["abort"]):
+        with pytest.raises(SystemExit) as ended:
+            transactions.main([*command, "--help"])
+        assert ended.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "1 something was left alone, or failed" in text
+    assert "The rows aborted here are missing until the same query or txnAppId runs again" in text

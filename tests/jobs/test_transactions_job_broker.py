@@ -1,0 +1,214 @@
+"""jobs/transactions.py with a real broker: transactions of processes that were killed, and of one that goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import IsolationLevel
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from jobs.local_kafka import LocalKafka
+from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.exactly_once.names import Names, TaskId, escaped
+from tests.exactly_once.driving import Run
+from tests.integration.reading import ReadRecord
+from tests.integration.sasl_cluster import allow, client_options, sasl_cluster
+
+pytestmark = pytest.mark.broker
+
+LIMIT_S = 60
+# Writes a row to each partition in one transaction, says so, and with `on` goes on writing rows.
+WRITER = """
+import sys, time
+from spark_kafka_sink import KafkaProducer, ProducerRecord
+address, topic, transactional_id, partitions, goes_on = sys.argv[1:]
+producer = KafkaProducer({"bootstrap.servers": address, "transactional.id": transactional_id, "linger.ms": "0"})
+producer.init_transactions()
+producer.begin_transaction()
+while True:
+    for partition in range(int(partitions)):
+        producer.send(ProducerRecord(topic, b"row", partition=partition))
+    producer.flush()
+    print("written", flush=True)
+    time.sleep(0.2 if goes_on == "on" else 3600)
+"""
+
+
+@contextmanager
+def writer(broker: LocalKafka, topic: str, transactional_id: str, *, goes_on: bool, partitions: int = 2) -> Iterator[None]:
+    """A process with an open transaction. Killed at the end of the block."""
+    arguments = [broker.bootstrap_servers, topic, transactional_id, str(partitions), "on" if goes_on else "off"]
+    process = subprocess.Popen([sys.executable, "-c", WRITER, *arguments], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        readable, _, _ = select.select([process.stdout], [], [], LIMIT_S)
+        assert readable, "the writer has not written in time"
+        assert process.stdout.readline() == b"written\n"
+        yield
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def run(broker: LocalKafka, command: str, prefix: str, *more: str, address: str = "") -> subprocess.CompletedProcess[str]:
+    arguments = [command, "--prefix", prefix, "--bootstrap-servers", address or broker.bootstrap_servers, *more]
+    return subprocess.run(
+        [sys.executable, "-m", "jobs.transactions", *arguments],
+        cwd=Path(__file__).resolve().parent.parent.parent,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+def listed(broker: LocalKafka, prefix: str, address: str = "", *more: str) -> dict[str, dict[str, Any]]:
+    done = run(broker, "list", prefix, "--json", *more, address=address)
+    assert done.returncode == 0, done.stderr
+    return {each["transactional_id"]: each for each in map(json.loads, done.stdout.splitlines())}
+
+
+def last_stable_offset(broker: LocalKafka, topic: str, partition: int) -> int:
+    place = Place(topic, partition)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    futures = admin.list_offsets({place: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED)
+    return int(futures[place].result(30).offset)
+
+
+def names_of_a_query() -> tuple[Names, str]:
+    """With dashes in the prefix and in the owner."""
+    return Names(f"job-{uuid.uuid4().hex[:8]}"), escaped(str(uuid.uuid4()))
+
+
+def test_what_a_killed_process_left_is_listed_and_aborted_and_readers_go_on(
+    broker: LocalKafka, topic: Callable[..., str], read_topic: Callable[..., list[ReadRecord]]
+) -> None:
+    name = topic(partitions=2)
+    names, owner = names_of_a_query()
+    other = Names(f"{names.prefix}-2")
+    orphan, begun, foreign = (
+        names.transactional_id(TaskId(owner, 0, "run", 0)),
+        names.transactional_id(TaskId(owner, 1, "run", 0)),
+        other.transactional_id(TaskId(owner, 0, "run", 0)),
+    )
+    with writer(broker, name, orphan, goes_on=False), writer(broker, name, foreign, goes_on=False, partitions=1):
+        pass
+    with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
+        client.fence([begun])  # a task that has begun; its time-out is not that of ids at rest
+    found = listed(broker, names.prefix)
+    assert {each: found[each]["state"] for each in found} == {orphan: "Ongoing", begun: "Empty"}
+    assert found[orphan]["partitions"] == [{"topic": name, "partition": 0}, {"topic": name, "partition": 1}]
+    assert 0 <= found[orphan]["age_ms"] < found[orphan]["timeout_ms"] == 60_000
+    assert found[orphan]["owner"].count("-") == 4
+    assert last_stable_offset(broker, name, 1) == 0
+
+    refused = run(broker, "abort", names.prefix)
+    assert refused.returncode == 2
+    assert "pass --yes" in refused.stderr
+    done = run(broker, "abort", names.prefix, "--yes", "--watch-seconds", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("Aborted: 1 open transaction and 1 transactional id of a task without a row yet.\n")
+    assert last_stable_offset(broker, name, 1) == 2  # the row, and the marker that ends its transaction
+    assert last_stable_offset(broker, name, 0) < 2  # the other prefix holds it back
+    assert listed(broker, names.prefix) == {}
+    assert listed(broker, other.prefix)[foreign]["state"] == "Ongoing"
+    again = run(broker, "abort", names.prefix, "--yes")
+    assert (again.returncode, again.stdout.split(":")[0]) == (0, "Nothing to abort")
+    assert run(broker, "abort", other.prefix, "--yes", "--watch-seconds", "1").returncode == 0
+    assert read_topic(name, isolation_level="read_committed") == []
+
+
+def test_a_process_that_goes_on_is_left_alone_until_it_is_forced(broker: LocalKafka, topic: Callable[..., str]) -> None:
+    name = topic(partitions=2)
+    names, owner = names_of_a_query()
+    alive = names.transactional_id(TaskId(owner, 0, "run", 0))
+    with writer(broker, name, alive, goes_on=True):
+        done = run(broker, "abort", names.prefix, "--yes", "--watch-seconds", "2")
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "The query is alive: the transaction of task 0, attempt 0, has new rows in" in done.stdout
+        assert listed(broker, names.prefix)[alive]["state"] == "Ongoing"
+        forced = run(broker, "abort", names.prefix, "--yes", "--watch-seconds", "2", "--force")
+        assert forced.returncode == 0, forced.stdout + forced.stderr
+        assert "To be aborted all the same" in forced.stdout
+        assert listed(broker, names.prefix, "", "--recent-minutes", "0") == {}
+
+
+def test_a_decided_version_is_left_alone_and_the_next_run_commits_it(
+    broker: LocalKafka, topic: Callable[..., str], read_topic: Callable[..., list[ReadRecord]]
+) -> None:
+    name = topic(partitions=1)
+    names, owner = names_of_a_query()
+    how = {"owner": owner, "prefix": names.prefix}
+    with Run(broker.bootstrap_servers, name, "r1", **how) as first:
+        first.write_version(0, ["a"])
+        committing = first.committing(first.reports(1, ["b"], ["c"]))
+        committing._decide(committing._ledger.decision())  # and dies before it ends a transaction
+    found = [each for each in listed(broker, names.prefix).values() if each["state"] == "Ongoing"]
+    assert [each["version"] for each in found] == [1, 1]
+    done = run(broker, "abort", names.prefix, "--yes", "--watch-seconds", "1", "--force")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Decided: run the query again, it will be committed." in done.stdout
+    with Run(broker.bootstrap_servers, name, "r2", **how) as second:
+        second.write_version(1, ["b"], ["c"])
+    assert sorted(row.value or b"" for row in read_topic(name, isolation_level="read_committed")) == [b"a", b"b", b"c"]
+    assert run(broker, "abort", names.prefix, "--yes").returncode == 0
+
+
+def test_permissions_that_are_missing_are_told_by_name(
+    kafka_jars: Path,  # noqa: ARG001 - fetched first
+    tmp_path: Path,
+) -> None:
+    names, owner = Names("P-1"), "q"
+    orphan = names.transactional_id(TaskId(owner, 0, "run", 0))
+    file = tmp_path / "alice.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in client_options("PLAIN").items()))
+    with sasl_cluster(tmp_path) as cluster:
+        cluster.create_topic("orders", 1)
+        with writer(cluster, "orders", orphan, goes_on=False, partitions=1):
+            pass
+        alice = cluster.bootstrap_servers_for("SASL_PLAINTEXT")
+
+        def call(command: str, *more: str) -> subprocess.CompletedProcess[str]:
+            return run(cluster, command, "P-1", "--command-config", str(file), *more, address=alice)
+
+        def grant(operation: str, resource: str, prefix: str) -> None:
+            allow(cluster, "alice", operation, prefix, resource)
+
+        nothing = call("list")
+        assert nothing.returncode == 1
+        assert "DESCRIBE to read" in nothing.stderr
+        grant("DESCRIBE", "TRANSACTIONAL_ID", "P-1-")
+        no_group = call("list")
+        assert no_group.returncode == 0, no_group.stderr
+        assert "Grant the user READ on the group 'P-1-q-decision'" in no_group.stderr
+        grant("READ", "GROUP", "P-1-")
+        hidden = call("abort", "--yes", "--watch-seconds", "1")
+        assert hidden.returncode == 1
+        assert "grant the user READ on the topics" in hidden.stdout
+        grant("DESCRIBE", "TOPIC", "orders")
+        unread = call("abort", "--yes", "--watch-seconds", "1")
+        assert unread.returncode == 1
+        assert "Grant the user READ on the topic 'orders'" in unread.stdout
+        grant("READ", "TOPIC", "orders")
+        unwritten = call("abort", "--yes", "--watch-seconds", "1")
+        assert unwritten.returncode == 1
+        assert "Grant the user WRITE on the transactional id" in unwritten.stderr
+        grant("WRITE", "TRANSACTIONAL_ID", "P-1-")
+        done = call("abort", "--yes", "--watch-seconds", "1")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert last_stable_offset(cluster, "orders", 0) == 2
