@@ -55,6 +55,10 @@ def new_parser(name: str, description: str, examples: str) -> argparse.ArgumentP
     add = parser.add_argument_group("Kafka").add_argument
     add("--topic", help="topic to write to (or `topic` in a --config file)")
     add("--bootstrap-servers", metavar="HOST:PORT,...", help="brokers (or `bootstrap.servers` in a --config file)")
+    once = (
+        "write each row exactly once for readers with isolation.level=read_committed; PREFIX is a name of this job or query alone"
+    )
+    add("--exactly-once", metavar="PREFIX", help=f"{once} (transactionalIdPrefix)")
     option = "option of the sink, or kafka.<name> for the producer; overrides --config; repeatable"
     add("--option", type=pair, action="append", default=[], metavar="NAME=VALUE", help=option)
     config = "file with one NAME=VALUE per line, options of the sink and of the producer; put passwords here; repeatable, "
@@ -86,7 +90,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """The sink's options. --bootstrap-servers and --topic override --option, which overrides --config; later files win."""
+    """The sink's options. Arguments of their own override --option, which overrides --config; later files win."""
     options: dict[str, str] = {}
     for file in arguments.config:
         options |= {option_name(key): value for key, value in read_properties(file).items()}
@@ -95,6 +99,10 @@ def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
         options["kafka.bootstrap.servers"] = arguments.bootstrap_servers
     if arguments.topic:
         options["topic"] = arguments.topic
+    if arguments.exactly_once is not None:
+        own = {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": arguments.exactly_once}
+        overridden = {name.lower() for name in own}
+        options = {name: value for name, value in options.items() if name.lower() not in overridden} | own
     for name, argument in (("kafka.bootstrap.servers", "--bootstrap-servers"), ("topic", "--topic")):
         if not options.get(name, "").strip():
             raise UsageError(f"{argument} is missing: pass it, or set it in a --config file.")

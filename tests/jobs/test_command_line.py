@@ -71,6 +71,17 @@ def test_kafkas_keys_may_be_written_without_their_prefix(key: str, option: str) 
     assert option_name(key) == option
 
 
+def test_exactly_once_overrides_the_guarantee_of_files(tmp_path: Path) -> None:
+    file = tmp_path / "a.properties"
+    file.write_text("deliveryguarantee=at-least-once\ntopic=t\nbootstrap.servers=b:1\n")
+    assert sink_options(_batch("--config", str(file), "--exactly-once", "p")) == {
+        "topic": "t",
+        "kafka.bootstrap.servers": "b:1",
+        "deliveryGuarantee": "exactly-once",
+        "transactionalIdPrefix": "p",
+    }
+
+
 def test_arguments_override_options_which_override_later_files_which_override_earlier_ones(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("topic=a\nacks=0\nlinger.ms=1\nbatch.size=1")
     (tmp_path / "b").write_text("topic=b\nlinger.ms=2\nbatch.size=2\nbootstrap.servers=b:1")
