@@ -48,7 +48,7 @@ from spark_kafka_sink.producer.send_arguments import record_of_arguments
 from spark_kafka_sink.producer.sender.coordinators import Coordinators
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
-from spark_kafka_sink.producer.sender.transactions import Transactions
+from spark_kafka_sink.producer.sender.transactions import Transactions, identity_of
 from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, serialize
 from spark_kafka_sink.producer.topic_chunk import NO_PARTITION
 from spark_kafka_sink.producer.transaction_calls import TransactionCalls
@@ -88,7 +88,8 @@ class KafkaProducer(TransactionalMethods):
         self._clock = clock or Clock()
         self._size_limits = SizeLimits(self._config)
         self._metrics = ProducerMetrics(self._config, self._clock)
-        self._transactions = _identity(self._config)
+        self._transactions = identity_of(self._config)
+        self._row_failed = (self._transactions or TransactionManager()).row_failed
         self._pool = BufferPool(self._config.buffer_memory, self._config.batch_size, self._clock)
         self._accumulator = RecordAccumulator(
             self._config,
@@ -125,6 +126,7 @@ class KafkaProducer(TransactionalMethods):
             self._size_limits,
             metrics,
             clock,
+            self._row_failed,
         )
         self._gatherer = RecordGatherer(
             min(config.batch_size, self._size_limits.largest_record),
@@ -150,6 +152,7 @@ class KafkaProducer(TransactionalMethods):
             self._size_limits,
             metrics,
             clock,
+            self._row_failed,
         )
         self._sender = Sender(
             config, client, self._metadata, self._accumulator, self._transactions, metrics, clock, self._gatherer
@@ -336,6 +339,7 @@ class KafkaProducer(TransactionalMethods):
         self, topic: str, callback: Callback | None, details: RecordDetails | None, error: KafkaError
     ) -> RecordFuture:
         self._metrics.records_failed(topic, 1)
+        self._row_failed(error)
         return failed_record(topic, callback, details, error, self._clock, self._plugins.new_chunk)
 
     # CHECKS
@@ -344,10 +348,13 @@ class KafkaProducer(TransactionalMethods):
         """Raises KafkaError in a forked child, which has no Sender and must not use its parent's sockets. Takes no lock."""
         forks.check_not_forked(self._generation, f"the producer {self.client_id}")
 
-    def _check_usable(self) -> None:
-        self._check_process()
+    def _check_alive(self) -> None:
         self._check_sender()
         self._accumulator.check_not_closed()
+
+    def _check_usable(self) -> None:
+        self._check_process()
+        self._check_alive()
         if self._transactions is not None:
             self._transactions.check_usable()
         fatal_error = self._fatal_error()
@@ -498,10 +505,3 @@ class KafkaProducer(TransactionalMethods):
 
     def __repr__(self) -> str:
         return f"KafkaProducer({self.client_id})"
-
-
-def _identity(config: ProducerConfig) -> TransactionManager | None:
-    """Who the producer is to brokers: nobody without idempotence."""
-    if config.transactional_id is not None:
-        return Transactions(config.transactional_id, config.transaction_timeout_ms)
-    return TransactionManager() if config.enable_idempotence else None
