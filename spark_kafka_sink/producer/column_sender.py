@@ -46,6 +46,7 @@ class ColumnSender:
         size_limits: SizeLimits,
         metrics: ProducerMetrics,
         clock: Clock,
+        row_failed: Callable[[KafkaError], None],
     ) -> None:
         self._max_block_ms = config.max_block_ms
         self._metadata_wait = metadata_wait
@@ -57,6 +58,7 @@ class ColumnSender:
         self._size_limits = size_limits
         self._metrics = metrics
         self._clock = clock
+        self._row_failed = row_failed
 
     def send(self, given: ProducerColumns, watch: Watch | None = None) -> Delivery:
         """As KafkaProducer.send_columns. `watch`: makes the rows' owners, where there are interceptors."""
@@ -73,9 +75,13 @@ class ColumnSender:
             raise
         if watch is not None:
             watch.begin(columns)
-        for chunk, cluster in zip(chunks, clusters, strict=True):
-            self._gatherer.encode_topic(chunk.topic)  # records that were sent one by one before go first
-            self._append(chunk, cluster, delivery, watch)
+        try:
+            for chunk, cluster in zip(chunks, clusters, strict=True):
+                self._gatherer.encode_topic(chunk.topic)  # records that were sent one by one before go first
+                self._append(chunk, cluster, delivery, watch)
+        except BaseException as error:
+            self._row_failed(error if isinstance(error, KafkaError) else KafkaError(f"rows were not queued: {error!r}"))
+            raise
         return delivery
 
     def _checked(self, chunks: list[TopicChunk]) -> tuple[list[TopicChunk], list[Cluster]]:

@@ -46,6 +46,7 @@ class GatheredEncoder:
         size_limits: SizeLimits,
         metrics: ProducerMetrics,
         clock: Clock,
+        row_failed: Callable[[KafkaError], None],
     ) -> None:
         self._metadata = metadata
         self._metadata_wait = metadata_wait
@@ -56,6 +57,7 @@ class GatheredEncoder:
         self._size_limits = size_limits
         self._metrics = metrics
         self._clock = clock
+        self._row_failed = row_failed
 
     def encode(self, chunk: GatheredRecords) -> None:
         self._metadata.add_topic(chunk.topic, self._clock.now_ms())  # metadata of a topic in use must not expire
@@ -69,7 +71,9 @@ class GatheredEncoder:
             partitions = self._partition_choice.choose(chunk.topic, columns, explicit, chunk.cluster)
         except BaseException as error:
             self._metrics.records_failed(chunk.topic, len(rows))
-            chunk.abandon(rows, error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error!r}"))
+            failure = error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error!r}")
+            self._row_failed(failure)
+            chunk.abandon(rows, failure)
             if not isinstance(error, KafkaError | pa.ArrowException | OverflowError | MemoryError):
                 raise
             return
@@ -110,6 +114,7 @@ class GatheredEncoder:
                 self._size_limits.check(int(bounds[row]), f"a record for topic {chunk.topic}, as interceptors left it")
                 raise self._metadata_wait.absent(chunk.topic, int(explicit[row]), count, 0)
             except KafkaError as error:
+                self._row_failed(error)
                 chunk.abandon(np.array([row], np.int32), error)
                 self._metrics.records_failed(chunk.topic, 1)
         good = np.flatnonzero(~bad).astype(np.int32)
@@ -136,6 +141,7 @@ class GatheredEncoder:
             )
         except (KafkaError, MemoryError) as error:
             logger.debug("! records for %s: %s", chunk.topic, error)  # append has failed the records concerned
+            self._row_failed(error if isinstance(error, KafkaError) else KafkaError(f"records for {chunk.topic}: {error!r}"))
 
 
 def _as_given(topic: str, given: GatheredPayload, explicit: npt.NDArray[np.int32]) -> ProducerColumns:

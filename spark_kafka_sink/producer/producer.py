@@ -83,6 +83,7 @@ class KafkaProducer(TransactionalMethods):
         self._size_limits = parts.size_limits
         self._metrics = parts.metrics
         self._transactions = parts.transactions
+        self._row_failed = parts.row_failed
         self._pool = parts.pool
         self._accumulator = parts.accumulator
         self._metadata = parts.metadata
@@ -271,6 +272,7 @@ class KafkaProducer(TransactionalMethods):
         self, topic: str, callback: Callback | None, details: RecordDetails | None, error: KafkaError
     ) -> RecordFuture:
         self._metrics.records_failed(topic, 1)
+        self._row_failed(error)
         return failed_record(topic, callback, details, error, self._clock, self._plugins.new_chunk)
 
     # CHECKS
@@ -279,10 +281,13 @@ class KafkaProducer(TransactionalMethods):
         """Raises KafkaError in a forked child, which has no Sender and must not use its parent's sockets. Takes no lock."""
         forks.check_not_forked(self._generation, f"the producer {self.client_id}")
 
-    def _check_usable(self) -> None:
-        self._check_process()
+    def _check_alive(self) -> None:
         self._check_sender()
         self._accumulator.check_not_closed()
+
+    def _check_usable(self) -> None:
+        self._check_process()
+        self._check_alive()
         if self._transactions is not None:
             self._transactions.check_usable()
         fatal_error = self._fatal_error()

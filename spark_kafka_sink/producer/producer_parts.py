@@ -27,7 +27,7 @@ from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.coordinators import Coordinators
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
-from spark_kafka_sink.producer.sender.transactions import Transactions
+from spark_kafka_sink.producer.sender.transactions import Transactions, identity_of
 from spark_kafka_sink.producer.transaction_calls import TransactionCalls
 
 
@@ -48,7 +48,8 @@ class ProducerParts:
         self._clock = clock
         self.size_limits = SizeLimits(config)
         self.metrics = ProducerMetrics(config, clock)
-        self.transactions = _identity(config)
+        self.transactions = identity_of(config)
+        self.row_failed = (self.transactions or TransactionManager()).row_failed
         self.pool = BufferPool(config.buffer_memory, config.batch_size, clock)
         self.accumulator = RecordAccumulator(
             config,
@@ -85,6 +86,7 @@ class ProducerParts:
             self.size_limits,
             self.metrics,
             self._clock,
+            self.row_failed,
         )
         return RecordGatherer(
             min(self._config.batch_size, self.size_limits.largest_record),
@@ -110,6 +112,7 @@ class ProducerParts:
             self.size_limits,
             self.metrics,
             self._clock,
+            self.row_failed,
         )
 
     def _make_transaction_calls(self) -> TransactionCalls | None:
@@ -124,10 +127,3 @@ class ProducerParts:
             self._config.max_block_ms,
             self.metrics.transaction_call,
         )
-
-
-def _identity(config: ProducerConfig) -> TransactionManager | None:
-    """The producer's id and transactions as brokers know them; None without idempotence."""
-    if config.transactional_id is not None:
-        return Transactions(config.transactional_id, config.transaction_timeout_ms)
-    return TransactionManager() if config.enable_idempotence else None

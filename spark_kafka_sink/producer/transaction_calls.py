@@ -1,9 +1,11 @@
 """The transactional methods of KafkaProducer: the callers' side, any thread.
 
 A call is posted to the Sender, and its caller waits at most max.block.ms. After a time-out the call continues, and the same call
-made again waits for its end; until then any other call is rejected (as in Java).
+made again waits for its end; until then any other call is rejected. After offsets that timed out, any call may follow (both as
+in Java).
 Rows are accepted only within a transaction (`writing`). The end of a transaction first rejects new callers, then waits until all
-callers who are handing rows over have finished, so that no row of one transaction is sent in the next.
+callers who are handing rows over have finished, so that no row of one transaction is sent in the next. An abort does not wait
+for them; the next transaction does.
 """
 
 from __future__ import annotations
@@ -76,13 +78,17 @@ class TransactionCalls:
 
     def begin(self) -> None:
         deadline_ms = self._deadline_ms()
-        self._await_writers(Kind.BEGIN, deadline_ms)  # of a transaction that was aborted while they wrote
+        with self._changed:
+            self._unfinished_locked(Kind.BEGIN)
+        # Of a transaction that was aborted while they wrote: what they leave behind fails here, not in this transaction.
+        self._hand_over(Kind.BEGIN, deadline_ms)
         self._call(Kind.BEGIN, deadline_ms)
         self._set_open(True)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata) -> None:
+        checked = _checked_group(group)
         if offsets:
-            self._call(Kind.SEND_OFFSETS, self._deadline_ms(), _checked_offsets(offsets), _checked_group(group))
+            self._call(Kind.SEND_OFFSETS, self._deadline_ms(), _checked_offsets(offsets), checked)
 
     def commit(self) -> None:
         self._end(Kind.COMMIT)
@@ -99,15 +105,19 @@ class TransactionCalls:
     def _end(self, kind: Kind) -> None:
         """Queue all rows that were handed over so far, then end the transaction."""
         deadline_ms = self._deadline_ms()
-        if self._is_pending(kind):
-            self._call(kind, deadline_ms)
-            return
-        self._transactions.check_allowed(kind)
-        self._set_open(False)
+        with self._changed:
+            is_new = self._unfinished_locked(kind) is None
+            if is_new:
+                self._is_open = False
+        if is_new:
+            self._hand_over(kind, deadline_ms)
+        self._call(kind, deadline_ms)
+
+    def _hand_over(self, kind: Kind, deadline_ms: int) -> None:
+        """Wait until whoever was let in has queued its rows, and queue those that were gathered."""
         self._await_writers(kind, deadline_ms)
         if not self._encode_gathered(deadline_ms):
             raise self._timed_out(kind, "another thread is still encoding records")
-        self._call(kind, deadline_ms)
 
     def _deadline_ms(self) -> int:
         return self._clock.now_ms() + self._max_block_ms
@@ -115,10 +125,6 @@ class TransactionCalls:
     def _set_open(self, is_open: bool) -> None:
         with self._changed:
             self._is_open = is_open
-
-    def _is_pending(self, kind: Kind) -> bool:
-        with self._changed:
-            return self._pending is not None and self._pending.kind is kind
 
     def _await_writers(self, kind: Kind, deadline_ms: int) -> None:
         with self._changed:
@@ -157,27 +163,36 @@ class TransactionCalls:
     ) -> Operation:
         """The operation to wait for: the one that timed out before, or a new one."""
         with self._changed:
-            if self._pending is not None and self._pending.is_done and kind is Kind.ABORT:
-                self._pending = None  # a commit that failed after its caller had gone
-            if self._pending is None:
-                self._transactions.check_allowed(kind)
-                self._pending = Operation(kind, self._clock, offsets, group)
-                self._transactions.post(self._pending)
-            elif self._pending.kind is not kind:
+            operation = self._unfinished_locked(kind)
+            if operation is None:
+                operation = Operation(kind, self._clock, offsets, group)
+                if kind is not Kind.SEND_OFFSETS:
+                    self._pending = operation
+                self._transactions.post(operation)
+            return operation
+
+    def _unfinished_locked(self, kind: Kind) -> Operation | None:
+        """The same call that timed out before, if there was one. Raises why this call is not possible now."""
+        pending = self._pending
+        if pending is not None and pending.kind is not kind:
+            if kind is not Kind.ABORT or not pending.is_done or pending.error is None:
                 raise IllegalStateError(
-                    f"{kind.value}() is not possible now: {self._pending.kind.value}() timed out before and is still in progress;"
-                    f" call {self._pending.kind.value}() again to wait for its end"
+                    f"{kind.value}() is not possible now: {pending.kind.value}() timed out before and is still in progress;"
+                    f" call {pending.kind.value}() again to wait for its end"
                 )
-            return self._pending
+            self._pending = pending = None  # a commit that failed after its caller had gone
+        if pending is None:
+            self._transactions.check_allowed(kind)
+        return pending
 
     def log_failed_abort(self, error: KafkaError) -> None:
         logger.warning("! the transaction could not be aborted: %s", error)
 
     def _timed_out(self, kind: Kind, why: str) -> KafkaTimeoutError:
-        return TransactionTimeoutError(
-            f"{kind.value}() has not ended within max.block.ms={self._max_block_ms}: {why}. Call {kind.value}() again to"
-            " continue waiting"
-        )
+        remedy = f"Call {kind.value}() again to continue waiting"
+        if kind is Kind.SEND_OFFSETS:
+            remedy = "Send them again, or abort the transaction"
+        return TransactionTimeoutError(f"{kind.value}() has not ended within max.block.ms={self._max_block_ms}: {why}. {remedy}")
 
 
 # Values that no request can carry are rejected here: on the Sender's thread, an error could not be raised to the caller.
@@ -194,13 +209,18 @@ def _checked_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> dic
 
 
 def _checked_group(group: ConsumerGroupMetadata) -> ConsumerGroupMetadata:
+    if not isinstance(group, ConsumerGroupMetadata):
+        raise TypeError(f"group_metadata must be a ConsumerGroupMetadata, not {group!r}")
     group_id, generation, member_id, instance = group
-    return ConsumerGroupMetadata(
+    checked = ConsumerGroupMetadata(
         _text(group_id, "a group id"),
         _number(generation, "a generation id", -1, 2**31),
         _text(member_id, "a member id"),
         None if instance is None else _text(instance, "a group instance id"),
     )
+    if checked.generation_id > 0 and not checked.member_id:
+        raise ValueError(f"generation {checked.generation_id} of group {checked.group_id!r} needs a member id")
+    return checked
 
 
 def _number(value: object, what: str, at_least: int, below: int) -> int:

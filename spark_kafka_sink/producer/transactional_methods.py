@@ -30,6 +30,7 @@ class TransactionalMethods:
     Each raises, besides what it says:
         IllegalStateError: the call does not fit the producer's state; nothing has changed.
         TransactionTimeoutError: max.block.ms has passed. The call continues, and the same call made again waits for its end.
+        ProducerClosedError: the producer is closed. KafkaError (KAFKA_INTERNAL_ERROR): its Sender has ended.
         AbortableTransactionError: the transaction has failed. Call abort_transaction(), then go on with the next one.
         FatalProducerError: this producer cannot be used any more; close it. ProducerFencedError, one of these: another
             producer with the same transactional.id has taken over.
@@ -59,15 +60,16 @@ class TransactionalMethods:
             group_metadata: the group; with a member, brokers reject the offsets if it has lost its partitions.
 
         Raises:
-            TypeError, ValueError: a topic, number or text that no request can carry; nothing has changed.
+            TypeError, ValueError: a topic, number or text that no request can carry, or no group; nothing has changed.
             AbortableTransactionError: the group has moved on, or this user may not commit offsets of it.
+            TransactionTimeoutError: they may still be sent. Send them again, or abort.
         """
         self._calls().send_offsets(offsets, group_metadata)
 
     def commit_transaction(self) -> None:
         """Send what is queued without lingering, wait until every row is acknowledged, and commit.
 
-        A row that failed makes the commit an AbortableTransactionError.
+        A row that failed makes the commit an AbortableTransactionError, also one that failed before it was queued.
         """
         self._calls().commit()
 
@@ -113,6 +115,7 @@ class TransactionalMethods:
         self._check_process()
         if self._transaction_calls is None:
             raise IllegalStateError("This producer has no transactions: give it a transactional.id")
+        self._check_alive()
         return self._transaction_calls
 
     def _writing(self) -> AbstractContextManager[None]:
@@ -120,4 +123,8 @@ class TransactionalMethods:
         return nullcontext() if self._transaction_calls is None else self._transaction_calls.writing()
 
     def _check_process(self) -> None:
+        raise NotImplementedError
+
+    def _check_alive(self) -> None:
+        """Raises when the producer is closed, or its Sender has ended."""
         raise NotImplementedError

@@ -323,11 +323,12 @@ class Stage(Accumulation):
         leaders: Mapping[str, Sequence[int | None]] | None = None,
         has_producer_id: bool = True,
         seed: int = 0,
+        transactions: TransactionManager | None = None,
         **options: object,
     ) -> None:
         idempotent = bool(options.get("enable_idempotence", False))
-        self.transactions = TransactionManager() if idempotent else None
-        super().__init__(sequencer=self.transactions, seed=seed, clock=None, **options)
+        self.transactions = transactions or (TransactionManager() if idempotent else None)
+        super().__init__(sequencer=self.transactions, seed=seed, clock=None, is_transactional=transactions is not None, **options)
         self.leaders = dict(leaders or {TOPIC: (0,)})
         self.metadata = Metadata(self.config, self.clock, random=Random(seed))
         self.client = DecodingClient(self.clock, self.metadata, max_in_flight=self.config.max_in_flight_requests_per_connection)

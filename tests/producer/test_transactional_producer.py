@@ -530,7 +530,9 @@ def test_a_call_that_times_out_is_waited_for_by_the_same_call(broker: FakeBroker
         with pytest.raises(IllegalStateError, match=r"commit_transaction\(\) timed out before"):
             producer.abort_transaction()
         held.set()
-        broker.wait_until(lambda: not producer._transactions.has_open_transaction)  # type: ignore[union-attr]
+        assert producer._transaction_calls is not None
+        assert producer._transaction_calls._pending is not None
+        assert producer._transaction_calls._pending.wait(WAIT_MS)
         producer.commit_transaction()
         with producer.transaction():
             write(producer, b"b")

@@ -251,10 +251,16 @@ class RecordAccumulator:
 
     # SENDER: batches that come back
 
-    def reenqueue(self, batch: ProducerBatch, now_ms: int) -> None:
-        """Queue a batch again for a retry, in sequence order if it has a sequence."""
+    def reenqueue(self, batch: ProducerBatch, now_ms: int, at_most_ms: int | None = None) -> None:
+        """Queue a batch again for a retry, in sequence order if it has a sequence.
+
+        It backs off as retry.backoff.ms and retry.backoff.max.ms say, or for `at_most_ms`, if that is given and less.
+        """
         batch.reenqueued(now_ms)
-        batch.backoff_ms = self._draw_backoff_ms(batch.attempts)  # drawn once: the shortest of many draws would end the wait
+        if at_most_ms is None:
+            batch.backoff_ms = self._draw_backoff_ms(batch.attempts)  # drawn once: the shortest of many draws would end the wait
+        else:
+            batch.backoff_ms = min(at_most_ms, self._config.retry_backoff_ms)
         self.insert(batch)
 
     def _draw_backoff_ms(self, attempts: int) -> int:

@@ -128,7 +128,7 @@ class BatchFates:
         elif decision in (Decision.RETRY, Decision.RETRY_IN_NEW_EPOCH):
             if decision is Decision.RETRY_IN_NEW_EPOCH and self._transactions is not None:
                 self._transactions.request_epoch_bump(batch.topic_partition)
-            self._retry(batch, now_ms)
+            self._retry(batch, error, now_ms)
         elif decision is Decision.SPLIT:
             self._split(batch)
         else:
@@ -137,10 +137,11 @@ class BatchFates:
                 self._transactions.become_fatal(failure)
             self.fail(batch, failure, _record_errors(failure, error, answer, batch.record_count))
 
-    def _retry(self, batch: ProducerBatch, now_ms: int) -> None:
+    def _retry(self, batch: ProducerBatch, error: ErrorCode, now_ms: int) -> None:
         logger.info("! %s: retrying after attempt %d: %s", batch.topic_partition, batch.attempts + 1, batch.last_error)
         self._metrics.records_retried(batch.topic_partition.topic, batch.record_count)
-        self._accumulator.reenqueue(batch, now_ms)
+        at_most_ms = None if self._transactions is None else self._transactions.retry_backoff_ms(error)
+        self._accumulator.reenqueue(batch, now_ms, at_most_ms)
 
     def _split(self, batch: ProducerBatch) -> None:
         logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)

@@ -7,13 +7,13 @@ TransactionState what an answer without errors means. coordinators.py queues, se
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, OffsetAndMetadata, Operation
+from spark_kafka_sink.producer.operations import OffsetAndMetadata, Operation
 from spark_kafka_sink.producer.sender.sequence_numbers import ProducerIdAndEpoch
 from spark_kafka_sink.producer.sender.transaction_errors import Effect, effect_of
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -33,7 +33,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
 from spark_kafka_sink.protocol.schema import Request
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
-FIRST_ADD_BACKOFF_MS = 20  # the previous transaction's markers are being written: it takes milliseconds (KAFKA-5482)
+FIRST_BACKOFF_MS = 20  # the previous transaction's markers are being written: it takes milliseconds (KAFKA-5482)
 
 
 class CoordinatorKey(NamedTuple):
@@ -66,12 +66,13 @@ class TransactionState(Protocol):
 
     def offsets_added(self, request: AddOffsets) -> None: ...
 
-    def transaction_ended(self, identity: ProducerIdAndEpoch | None) -> None: ...
+    def transaction_ended(self, request: EndTransaction, identity: ProducerIdAndEpoch | None) -> None: ...
 
 
 class CoordinatorRequest(ABC):
     """Args:
     operation: the call that waits for this request; told when the request is done, or fails for good.
+    begins_transaction: whether the coordinator learns of the transaction by this request.
     """
 
     PRIORITY: ClassVar[int]  # a smaller one goes first (Kafka's TxnRequestHandler.priority)
@@ -79,8 +80,9 @@ class CoordinatorRequest(ABC):
     completes_operation: ClassVar[bool] = True  # whether nothing follows this request
     max_version: int | None = None
 
-    def __init__(self, operation: Operation | None = None) -> None:
+    def __init__(self, operation: Operation | None = None, *, begins_transaction: bool = False) -> None:
         self.operation = operation
+        self.begins_transaction = begins_transaction
         self.attempts = 0
         self.not_before_ms = 0
 
@@ -100,9 +102,15 @@ class CoordinatorRequest(ABC):
     def succeed(self, state: TransactionState, response: Any, version: int) -> None:
         """Tell what an answer without errors means."""
 
-    def first_backoff_ms(self, _: ErrorCode) -> int | None:
-        """The wait before the first retry where it is not retry.backoff.ms."""
-        return None
+    @property
+    def group(self) -> str | None:
+        """The consumer group whose coordinator is asked, or asked for."""
+        asked = self.coordinator
+        return asked.key if asked is not None and asked.key_type is KeyType.GROUP else None
+
+    def backoff_ms(self, error: ErrorCode) -> int | None:
+        """The wait before the next attempt, where it is less than retry.backoff.ms."""
+        return FIRST_BACKOFF_MS if self.begins_transaction and error == Errors.CONCURRENT_TRANSACTIONS else None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(to {self.coordinator or 'any broker'})"
@@ -125,6 +133,10 @@ class FindCoordinator(CoordinatorRequest):
     def coordinator(self) -> None:
         return None
 
+    @property
+    def group(self) -> str | None:
+        return self.key.key if self.key.key_type is KeyType.GROUP else None
+
     def message(self) -> FindCoordinatorRequest:
         return FindCoordinatorRequest.for_keys(self.key.key_type, [self.key.key])
 
@@ -143,8 +155,15 @@ class FindCoordinator(CoordinatorRequest):
 class OfTransaction(CoordinatorRequest):
     """A request to the transactional id's own coordinator."""
 
-    def __init__(self, transactional_id: str, identity: ProducerIdAndEpoch, operation: Operation | None = None) -> None:
-        super().__init__(operation)
+    def __init__(
+        self,
+        transactional_id: str,
+        identity: ProducerIdAndEpoch,
+        operation: Operation | None = None,
+        *,
+        begins_transaction: bool = False,
+    ) -> None:
+        super().__init__(operation, begins_transaction=begins_transaction)
         self.transactional_id = transactional_id
         self.identity = identity
 
@@ -194,11 +213,15 @@ class AddPartitions(OfTransaction):
     API = ApiKey.ADD_PARTITIONS_TO_TXN
 
     def __init__(
-        self, transactional_id: str, identity: ProducerIdAndEpoch, partitions: Sequence[TopicPartition], is_first: bool
+        self,
+        transactional_id: str,
+        identity: ProducerIdAndEpoch,
+        partitions: Iterable[TopicPartition],
+        *,
+        begins_transaction: bool,
     ) -> None:
-        super().__init__(transactional_id, identity)
+        super().__init__(transactional_id, identity, begins_transaction=begins_transaction)
         self.partitions = sorted(partitions)
-        self._is_first = is_first
 
     def message(self) -> AddPartitionsToTxnRequest:
         topics = tuple(
@@ -225,9 +248,6 @@ class AddPartitions(OfTransaction):
     def succeed(self, state: TransactionState, response: Any, version: int) -> None:  # noqa: ARG002
         state.partitions_added(self.partitions)
 
-    def first_backoff_ms(self, error: ErrorCode) -> int | None:
-        return FIRST_ADD_BACKOFF_MS if self._is_first and error == Errors.CONCURRENT_TRANSACTIONS else None
-
 
 class AddOffsets(OfTransaction):
     """Where transaction.version is below 2: before CommitOffsets, which completes the operation."""
@@ -236,25 +256,23 @@ class AddOffsets(OfTransaction):
     completes_operation = False
     API = ApiKey.ADD_OFFSETS_TO_TXN
 
-    def __init__(self, transactional_id: str, identity: ProducerIdAndEpoch, operation: Operation) -> None:
-        super().__init__(transactional_id, identity, operation)
-
-    @property
-    def group(self) -> ConsumerGroupMetadata:
-        assert self.operation is not None
-        assert self.operation.group is not None
-        return self.operation.group
+    def __init__(
+        self, transactional_id: str, identity: ProducerIdAndEpoch, operation: Operation, *, begins_transaction: bool
+    ) -> None:
+        super().__init__(transactional_id, identity, operation, begins_transaction=begins_transaction)
+        assert operation.group is not None
+        self.group_id = operation.group.group_id
 
     def message(self) -> AddOffsetsToTxnRequest:
         return AddOffsetsToTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.identity.producer_id,
             producer_epoch=self.identity.epoch,
-            group_id=self.group.group_id,
+            group_id=self.group_id,
         )
 
     def errors(self, response: Any, version: int) -> Iterator[Problem]:  # noqa: ARG002
-        yield from self._problem(response.error_code, f"group {self.group.group_id!r}")
+        yield from self._problem(response.error_code, f"group {self.group_id!r}")
 
     def succeed(self, state: TransactionState, response: Any, version: int) -> None:  # noqa: ARG002
         state.offsets_added(self)
@@ -266,26 +284,34 @@ class CommitOffsets(OfTransaction):
     PRIORITY = 2
     API = ApiKey.TXN_OFFSET_COMMIT
 
-    def __init__(self, transactional_id: str, identity: ProducerIdAndEpoch, operation: Operation, *, adds_group: bool) -> None:
-        super().__init__(transactional_id, identity, operation)
+    def __init__(
+        self,
+        transactional_id: str,
+        identity: ProducerIdAndEpoch,
+        operation: Operation,
+        *,
+        adds_group: bool,
+        begins_transaction: bool = False,
+    ) -> None:
+        super().__init__(transactional_id, identity, operation, begins_transaction=begins_transaction)
         assert operation.group is not None
-        self.group = operation.group
+        self.member = operation.group
         self.pending: dict[TopicPartition, OffsetAndMetadata] = dict(sorted(operation.offsets.items()))
         self.max_version = None if adds_group else LAST_OFFSET_COMMIT
 
     @property
     def coordinator(self) -> CoordinatorKey:
-        return CoordinatorKey(KeyType.GROUP, self.group.group_id)
+        return CoordinatorKey(KeyType.GROUP, self.member.group_id)
 
     def message(self) -> TxnOffsetCommitRequest:
         return TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
-            group_id=self.group.group_id,
+            group_id=self.member.group_id,
             producer_id=self.identity.producer_id,
             producer_epoch=self.identity.epoch,
-            generation_id=self.group.generation_id,
-            member_id=self.group.member_id,
-            group_instance_id=self.group.group_instance_id,
+            generation_id=self.member.generation_id,
+            member_id=self.member.member_id,
+            group_instance_id=self.member.group_instance_id,
             topics=tuple(
                 TxnOffsetCommitRequestTopic(name=topic, partitions=tuple(map(self._partition, partitions)))
                 for topic, partitions in groupby(self.pending, attrgetter("topic"))
@@ -308,7 +334,7 @@ class CommitOffsets(OfTransaction):
                 where = TopicPartition(topic.name, each.partition_index)
                 if not each.error_code:
                     self.pending.pop(where, None)
-                problems += self._problem(each.error_code, f"offset of {where} for group {self.group.group_id!r}")
+                problems += self._problem(each.error_code, f"offset of {where} for group {self.member.group_id!r}")
         retried = (Effect.RETRY, Effect.FIND_COORDINATOR)
         yield from sorted(problems, key=lambda problem: problem.effect in retried)  # what cannot be retried decides
         if self.pending and not problems:
@@ -345,4 +371,4 @@ class EndTransaction(OfTransaction):
 
     def succeed(self, state: TransactionState, response: Any, version: int) -> None:
         raised = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
-        state.transaction_ended(raised if version > LAST_END_TXN and raised.is_valid else None)
+        state.transaction_ended(self, raised if version > LAST_END_TXN and raised.is_valid else None)

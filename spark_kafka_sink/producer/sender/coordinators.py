@@ -54,7 +54,7 @@ class RequestOwner(TransactionState, Protocol):
 
     def refusal_of(self, request: CoordinatorRequest) -> KafkaError | None: ...
 
-    def ends_nothing(self, request: EndTransaction) -> bool: ...
+    def has_begun(self) -> bool: ...
 
     def request_failed(self, request: CoordinatorRequest, problem: Problem) -> None: ...
 
@@ -74,6 +74,7 @@ class Coordinators:
         self._client = client
         self._clock = clock
         self._request_timeout_ms = config.request_timeout_ms
+        self._retry_backoff_ms = config.retry_backoff_ms
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random or Random())
         self._nodes: dict[CoordinatorKey, int] = {}
         self._queue: list[tuple[int, int, CoordinatorRequest]] = []  # a heap: priority, then the order of arrival
@@ -112,17 +113,25 @@ class Coordinators:
         Args:
             all_settled: whether every batch is acknowledged or has failed.
         """
+        wait_ms = NEVER_MS
         while self._in_flight is None and self._queue:
             request = self._queue[0][2]
             if isinstance(request, EndTransaction) and not all_settled:
                 return NEVER_MS  # the answer that settles the last batch wakes the Sender
-            if request.not_before_ms > now_ms:
-                return request.not_before_ms - now_ms
             refusal = self._owner.refusal_of(request)
-            if refusal is not None or (isinstance(request, EndTransaction) and self._owner.ends_nothing(request)):
+            if refusal is not None:
                 heapq.heappop(self._queue)
                 _tell(request, refusal)
                 continue
+            if isinstance(request, EndTransaction) and not self._owner.has_begun():
+                logger.debug("= %r is not sent: nothing was written", request)
+                heapq.heappop(self._queue)
+                self._owner.transaction_ended(request, None)
+                _tell(request, None)
+                wait_ms = 0  # there is no answer that would wake the Sender, and close() may wait for this end
+                continue
+            if request.not_before_ms > now_ms:
+                return request.not_before_ms - now_ms
             node = self._node_for(request, now_ms)
             if node is None and request.coordinator is not None:
                 self.enqueue(FindCoordinator(request.coordinator))  # of higher priority, so it is sent first
@@ -139,7 +148,7 @@ class Coordinators:
                 self._send(request, node, now_ms)
             except Exception as error:  # noqa: BLE001 - logged and told in _broken
                 self._broken(request, error)
-        return NEVER_MS
+        return wait_ms
 
     def _node_for(self, request: CoordinatorRequest, now_ms: int) -> int | None:
         """The node to ask; None when the coordinator is not known, or any broker would do and none can be asked now."""
@@ -190,8 +199,7 @@ class Coordinators:
                 self._nodes.pop(request.coordinator, None)
             self._retry(request)
         elif response.error is not None:
-            _tell(request, response.error)
-            self._owner.become_fatal(response.error)
+            self._end_producer(request, response.error)
         else:
             try:
                 self._read(request, response)
@@ -202,9 +210,11 @@ class Coordinators:
         """A defect of ours. What the coordinator knows is not known here: the caller is told, and the producer has ended."""
         logger.exception("! %r: failed", request)
         self._in_flight = None
-        told = KafkaError(f"{request!r} failed: {error!r}", condition="KAFKA_INTERNAL_ERROR")
-        _tell(request, told)
-        self._owner.become_fatal(told)
+        self._end_producer(request, KafkaError(f"{request!r} failed: {error!r}", condition="KAFKA_INTERNAL_ERROR"))
+
+    def _end_producer(self, request: CoordinatorRequest, error: KafkaError) -> None:
+        self._owner.become_fatal(error)
+        _tell(request, self._owner.refusal_of(request) or error)
 
     def _read(self, request: CoordinatorRequest, response: ClientResponse) -> None:
         problem = next(request.errors(response.message, response.version), None)
@@ -220,12 +230,12 @@ class Coordinators:
             self._nodes.pop(request.coordinator, None)
         if problem.effect in (Effect.RETRY, Effect.FIND_COORDINATOR):
             self._trouble = f"{problem.where}: {problem.error}"
-            self._retry(request, request.first_backoff_ms(problem.error))
+            self._retry(request, request.backoff_ms(problem.error))
         else:
             self._owner.request_failed(request, problem)
 
-    def _retry(self, request: CoordinatorRequest, backoff_ms: int | None = None) -> None:
-        delay_ms = self._backoff.backoff_ms(request.attempts) if backoff_ms is None else backoff_ms
+    def _retry(self, request: CoordinatorRequest, at_most_ms: int | None = None) -> None:
+        delay_ms = self._backoff.backoff_ms(request.attempts) if at_most_ms is None else min(at_most_ms, self._retry_backoff_ms)
         request.attempts += 1
         request.not_before_ms = self._clock.now_ms() + delay_ms
         self.enqueue(request)

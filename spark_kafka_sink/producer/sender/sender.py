@@ -145,7 +145,7 @@ class Sender:
         self._fates.give_up_all(error)
         self._fail_gathered(error)
         if self._transactions is not None:
-            self._transactions.settle_all(error)
+            self._transactions.sender_ended(error)
 
     # ANY THREAD
 

@@ -1,8 +1,11 @@
 """What an error of a coordinator means for the transaction: one row for each API and error that has a rule of its own.
 
-Errors without a row follow protocol/error_codes.py: a retriable one is retried with back-off, any other is fatal. The requests
-in coordinator_requests.py apply the effect; nothing here has one. Source: the handlers of Kafka's TransactionManager, KIP-360
-(epoch bumps), KIP-588 (fencing), KIP-890 and KIP-1050 (TRANSACTION_ABORTABLE).
+Errors without a row follow protocol/error_codes.py: a retriable one is retried with back-off, any other is fatal, or abortable
+where it is a partition's. Transactions applies the effect; nothing here has one. Source: the handlers of Kafka's
+TransactionManager, KIP-360 (epoch bumps), KIP-588 (fencing), KIP-890 and KIP-1050 (TRANSACTION_ABORTABLE).
+
+Softer than Java 4, as librdkafka is: INVALID_PRODUCER_ID_MAPPING ends the transaction, not the producer, because the abort asks
+for a new epoch, and a producer that was replaced is fenced then; and so do offsets that are refused for their topic or size.
 """
 
 from __future__ import annotations
@@ -46,9 +49,9 @@ RULES: Mapping[ApiKey, Mapping[ErrorCode, Effect]] = {
     ApiKey.INIT_PRODUCER_ID: _OF_EVERY_COORDINATOR
     | dict.fromkeys((Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Errors.CLUSTER_AUTHORIZATION_FAILED), Effect.DENIED),
     ApiKey.ADD_PARTITIONS_TO_TXN: _OF_AN_OPEN_TRANSACTION
-    | dict.fromkeys((Errors.TOPIC_AUTHORIZATION_FAILED, Errors.OPERATION_NOT_ATTEMPTED), Effect.ABORTABLE),
+    | dict.fromkeys((Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Errors.INVALID_TXN_STATE), Effect.FATAL),
     ApiKey.ADD_OFFSETS_TO_TXN: _OF_AN_OPEN_TRANSACTION | {Errors.GROUP_AUTHORIZATION_FAILED: Effect.ABORTABLE},
-    ApiKey.TXN_OFFSET_COMMIT: _OF_EVERY_COORDINATOR
+    ApiKey.TXN_OFFSET_COMMIT: _OF_AN_OPEN_TRANSACTION
     | {Errors.REQUEST_TIMED_OUT: Effect.FIND_COORDINATOR}
     | dict.fromkeys(
         (
@@ -71,4 +74,5 @@ RULES: Mapping[ApiKey, Mapping[ErrorCode, Effect]] = {
 def effect_of(api: ApiKey, error: ErrorCode) -> Effect:
     if not error:
         return Effect.NONE
-    return RULES[api].get(error) or (Effect.RETRY if error.retriable else Effect.FATAL)
+    others = Effect.ABORTABLE if api is ApiKey.ADD_PARTITIONS_TO_TXN else Effect.FATAL
+    return RULES[api].get(error) or (Effect.RETRY if error.retriable else others)

@@ -24,6 +24,7 @@ from spark_kafka_sink.producer.sender.sequence_numbers import (
     ProducerIdAndEpoch,
     SequenceNumbers,
 )
+from spark_kafka_sink.protocol.error_codes import ErrorCode
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -47,13 +48,14 @@ class State(enum.Enum):
 
 NEXT = {  # an absent entry is the error; FATAL_ERROR is reachable from every state
     State.UNINITIALIZED: {State.INITIALIZING},
-    State.INITIALIZING: {State.READY, State.UNINITIALIZED},
+    State.INITIALIZING: {State.READY, State.UNINITIALIZED, State.ABORTABLE_ERROR},
     State.READY: {State.IN_TRANSACTION, State.UNINITIALIZED},
     State.IN_TRANSACTION: {State.PREPARED, State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR},
     State.PREPARED: {State.COMMITTING, State.ABORTING},
     State.COMMITTING: {State.READY, State.INITIALIZING, State.ABORTABLE_ERROR},
-    State.ABORTING: {State.READY, State.INITIALIZING},  # INITIALIZING: the epoch is raised by InitProducerId
-    State.ABORTABLE_ERROR: {State.ABORTING, State.ABORTABLE_ERROR},
+    # INITIALIZING: the epoch is raised by InitProducerId; UNINITIALIZED: it was init_transactions() that failed
+    State.ABORTING: {State.READY, State.INITIALIZING, State.UNINITIALIZED},
+    State.ABORTABLE_ERROR: {State.ABORTING},
     State.FATAL_ERROR: set(),
 }
 
@@ -126,6 +128,12 @@ class TransactionManager:
     def settle_all(self, error: KafkaError) -> None:
         """Tell every caller who waits that nothing more will be sent."""
 
+    def sender_ended(self, error: KafkaError) -> None:
+        """The same, and every caller from now on."""
+
+    def row_failed(self, error: KafkaError) -> None:
+        """A row failed before it got into a batch. Any thread."""
+
     # PRODUCER ID
 
     @property
@@ -188,16 +196,15 @@ class TransactionManager:
             return bool(entry.in_flight) and entry.in_flight[0] is not first
         if entry.in_flight and entry.producer != self.producer:
             return True  # a new epoch's batch 0 must not overtake batches of the old epoch
-        if entry.in_flight and entry.last_acked_sequence == NO_LAST_ACKED_SEQUENCE and not self.first_sequence_is_checked:
+        if entry.in_flight and entry.last_acked_sequence == NO_LAST_ACKED_SEQUENCE and not self._is_known(first.topic_partition):
             # A broker that does not know the producer accepts any first sequence. If it rejected batch 0 and accepted batch 1,
             # batch 0 would stay out of order for ever. So the second batch waits until the first is acknowledged, once per
             # partition and epoch.
             return True
         return first.topic_partition in self._unresolved
 
-    @property
-    def first_sequence_is_checked(self) -> bool:
-        """Whether brokers refuse a first sequence other than 0 of a producer that they do not know."""
+    def _is_known(self, topic_partition: TopicPartition) -> bool:  # noqa: ARG002
+        """Whether the partition's brokers know the producer id: then they refuse a new epoch that does not begin at 0."""
         return False
 
     def assign_sequence(self, batch: ProducerBatch) -> None:
@@ -232,6 +239,10 @@ class TransactionManager:
         entry.remove_in_flight(parent)
         for child in children:
             entry.add_in_flight(child)
+
+    def retry_backoff_ms(self, error: ErrorCode) -> int | None:  # noqa: ARG002
+        """How long a batch waits for its next attempt, where that is less than retry.backoff.ms."""
+        return None
 
     # UNRESOLVED SEQUENCES
 

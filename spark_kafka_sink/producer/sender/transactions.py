@@ -10,7 +10,8 @@ speak transactions of version 2 (KIP-890) is looked at between transactions:
     version 2   a partition joins the transaction by its first Produce, a group by its TxnOffsetCommit; each end raises the epoch
     version 1   AddPartitionsToTxn and AddOffsetsToTxn come first; the epoch is raised by InitProducerId, after an error only
 
-Laws: a batch of one transaction is never sent in the next; a batch whose fate is not known makes the transaction abortable.
+Laws: a batch of one transaction is never sent in the next; a row that fails, or whose fate is not known, makes the transaction
+abortable.
 """
 
 from __future__ import annotations
@@ -18,22 +19,25 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Protocol, TypeVar
+from typing import Protocol
 
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import (
-    AbortableTransactionError,
     FatalProducerError,
-    IllegalStateError,
     KafkaError,
     ProducerFencedError,
     TransactionAbortedError,
+    for_keeping,
     fresh_copy,
 )
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.handshake import NodeApiVersions
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.operations import Kind, Operation
+from spark_kafka_sink.producer.sender.allowed_calls import ALLOWED_IN, illegal_state
+from spark_kafka_sink.producer.sender.caller_errors import abortable, aborted, fatal, fenced
 from spark_kafka_sink.producer.sender.coordinator_requests import (
+    FIRST_BACKOFF_MS,
     AddOffsets,
     AddPartitions,
     CommitOffsets,
@@ -49,14 +53,13 @@ from spark_kafka_sink.producer.sender.sequence_numbers import NO_PRODUCER, Produ
 from spark_kafka_sink.producer.sender.transaction_errors import Effect
 from spark_kafka_sink.producer.sender.transaction_manager import State, TransactionManager
 from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.produce import LAST_VERSION_BEFORE_TRANSACTION_V2 as LAST_PRODUCE
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
-KafkaErrorT = TypeVar("KafkaErrorT", bound=KafkaError)
 
 TRANSACTION_V2 = 2  # of the finalized feature transaction.version
 FIRST_INIT_WITH_IDENTITY = 3  # of InitProducerId
@@ -82,16 +85,20 @@ class Transactions(TransactionManager):
         self.coordinators: Coordinators  # set by `use`
         self._client: FeaturesClient  # the same
         self._timeout_ms = timeout_ms
-        self._posted: deque[Operation] = deque()  # appended by callers, taken by the Sender
+        self._posted: deque[Operation | KafkaError] = (
+            deque()
+        )  # calls, and errors of rows; appended by callers, taken by the Sender
+        self._ended_by: KafkaError | None = None  # the Sender takes no more of them
         self._uses_v2 = False
         self._features_epoch = -1
         self._must_raise_epoch = False  # by InitProducerId, when the transaction has ended
         self._has_started = False  # brokers know of the transaction: it must be ended
+        self._is_written = False  # a batch of the transaction was acknowledged
+        self._known_by: set[TopicPartition] = set()  # where a batch of this producer id was ever acknowledged
         self._partitions: set[TopicPartition] = set()  # that the transaction has
         self._new_partitions: set[TopicPartition] = set()  # to be added (version 1)
         self._adding: set[TopicPartition] = set()  # in a request
         self._preparing: Operation | None = None  # waits until everything is settled
-        self._skips_end = False  # the coordinator does not know the producer id any more: there is nothing to end
         self._carry_out = {
             Kind.INIT: self._initialize,
             Kind.BEGIN: self._begin,
@@ -111,6 +118,12 @@ class Transactions(TransactionManager):
     def post(self, operation: Operation) -> None:
         """Hand a call over to the Sender; wake it afterwards. Any thread, never blocks."""
         self._posted.append(operation)
+        if self._ended_by is not None:  # looked at after it was posted: one of the two threads sees the other
+            operation.fail(self._ended_by)
+
+    def row_failed(self, error: KafkaError) -> None:
+        """Posted like a call, so that it comes before the commit that its caller asks for next."""
+        self._posted.append(for_keeping(error))
 
     def check_usable(self) -> None:
         """Raise why no further row or operation is possible, if so. Any thread."""
@@ -135,8 +148,7 @@ class Transactions(TransactionManager):
         if fatal is not None:
             return fresh_copy(fatal)
         if self.state is State.ABORTABLE_ERROR and last is not None:
-            text = f"The transaction cannot be committed: {last.message} Call abort_transaction(), then go on with the next one."
-            return _caused(AbortableTransactionError(text, condition=last.condition), last)
+            return abortable(last)
         return None
 
     @property
@@ -151,6 +163,10 @@ class Transactions(TransactionManager):
         """Carry out what callers have posted, as far as that needs no answer of a broker."""
         while self._posted:
             operation = self._posted.popleft()
+            if isinstance(operation, KafkaError):
+                if self.state is State.IN_TRANSACTION:
+                    self.become_abortable(operation)
+                continue
             error = self.fatal_error or (self.last_error if operation.kind is not Kind.ABORT else None)
             if error is not None:
                 operation.fail(self.call_error() or error)
@@ -168,11 +184,12 @@ class Transactions(TransactionManager):
         operation.succeed()
 
     def _send_offsets(self, operation: Operation) -> None:
+        identity, begins = (self.transactional_id, self.producer), not self._has_started
         if self._uses_v2:
             self._has_started = True
-            self.coordinators.enqueue(CommitOffsets(self.transactional_id, self.producer, operation, adds_group=True))
+            self.coordinators.enqueue(CommitOffsets(*identity, operation, adds_group=True, begins_transaction=begins))
         else:
-            self.coordinators.enqueue(AddOffsets(self.transactional_id, self.producer, operation))
+            self.coordinators.enqueue(AddOffsets(*identity, operation, begins_transaction=begins))
 
     def _prepare(self, operation: Operation) -> None:
         self._preparing = operation
@@ -191,27 +208,9 @@ class Transactions(TransactionManager):
         self._abort(None)
 
     def _end(self, operation: Operation | None, *, commits: bool) -> None:
-        """End the transaction and, where that is due, have the epoch raised then: the operation waits for the last of the two."""
-        v2_before = self._uses_v2
-        self._look_at_features()
-        if self._uses_v2 and not v2_before:
-            self._must_raise_epoch = True  # the brokers were upgraded: numbers of both versions must not mix in an epoch
-        then_raises = self._must_raise_epoch and self._can_raise_epoch()
-        self._must_raise_epoch = then_raises
-        if not self._skips_end:
-            end = EndTransaction(
-                self.transactional_id,
-                self.producer,
-                None if then_raises else operation,
-                commits=commits,
-                raises_epoch=v2_before,
-            )
-            self.coordinators.enqueue(end)
-        if then_raises or self._skips_end:
-            self.coordinators.enqueue(InitProducerId(self.transactional_id, self._timeout_ms, self.producer, operation))
-        if self._skips_end:
-            self.transition_to(State.INITIALIZING)
-            self._forget_transaction()
+        self.coordinators.enqueue(
+            EndTransaction(self.transactional_id, self.producer, operation, commits=commits, raises_epoch=self._uses_v2)
+        )
 
     def _look_at_features(self) -> None:
         epoch, levels = self._client.finalized_features()
@@ -241,28 +240,31 @@ class Transactions(TransactionManager):
             return self.call_error()
         if self.state is State.ABORTABLE_ERROR and not isinstance(request, FindCoordinator):
             return self.call_error()
+        if self.state is State.ABORTING and request.group is not None:
+            return TransactionAbortedError(f"The transaction was aborted before offsets of group {request.group!r} were sent")
         return None
 
-    def ends_nothing(self, request: EndTransaction) -> bool:  # noqa: ARG002
-        """Whether brokers know of no transaction: then there is nothing to ask of them."""
-        if self._has_started:
-            return False
-        logger.debug("= transactional id %r: nothing was written, no EndTxn is sent", self.transactional_id)
-        self.transaction_ended(None)
-        return True
+    def has_begun(self) -> bool:
+        """Whether brokers know of the transaction; otherwise there is nothing to end."""
+        return self._has_started
 
     def coordinator_found(self, key: CoordinatorKey, node: Node) -> None:
         self.coordinators.coordinator_found(key, node)
 
     def identity_received(self, identity: ProducerIdAndEpoch) -> None:
-        self.producer = identity
-        self.sequences = SequenceNumbers()
-        self._unresolved.clear()
+        self._adopt(identity)
         self._look_at_features()
-        self._must_raise_epoch = self._skips_end = False
         self.last_error = None
         self.transition_to(State.READY)
         logger.info("= transactional id %r: producer id is %d, epoch %d", self.transactional_id, *identity)
+
+    def _adopt(self, identity: ProducerIdAndEpoch) -> None:
+        if identity.producer_id != self.producer.producer_id:
+            self._known_by.clear()
+        self.producer = identity
+        self.sequences = SequenceNumbers()
+        self._unresolved.clear()
+        self._must_raise_epoch = False
 
     def partitions_added(self, partitions: Iterable[TopicPartition]) -> None:
         self._adding.difference_update(partitions)
@@ -274,19 +276,30 @@ class Transactions(TransactionManager):
         assert request.operation is not None
         self.coordinators.enqueue(CommitOffsets(self.transactional_id, self.producer, request.operation, adds_group=False))
 
-    def transaction_ended(self, identity: ProducerIdAndEpoch | None) -> None:
-        """`identity` is the one to go on with, where the broker raised the epoch (version 2)."""
+    def transaction_ended(self, request: EndTransaction, identity: ProducerIdAndEpoch | None) -> None:
+        """`identity` is the one to go on with, where the broker raised the epoch (version 2).
+
+        Where it has to be raised yet, the operation waits for that.
+        """
         if identity is not None:
-            self.producer = identity
-            self.sequences = SequenceNumbers()
-            self._unresolved.clear()
-            self._must_raise_epoch = False
+            self._adopt(identity)
         self._forget_transaction()
         self.last_error = None
-        self.transition_to(State.INITIALIZING if self._must_raise_epoch else State.READY)
+        v2_before = self._uses_v2
+        self._look_at_features()
+        # After an upgrade of the brokers, numbers of both versions must not mix in an epoch.
+        self._must_raise_epoch |= self._uses_v2 and not v2_before
+        if not self.producer.is_valid:
+            self.transition_to(State.UNINITIALIZED)
+        elif self._must_raise_epoch:
+            self.transition_to(State.INITIALIZING)
+            operation, request.operation = request.operation, None
+            self.coordinators.enqueue(InitProducerId(self.transactional_id, self._timeout_ms, self.producer, operation))
+        else:
+            self.transition_to(State.READY)
 
     def _forget_transaction(self) -> None:
-        self._has_started = False
+        self._has_started = self._is_written = False
         self._partitions.clear()
         self._new_partitions.clear()
         self._adding.clear()
@@ -298,42 +311,40 @@ class Transactions(TransactionManager):
         error = problem.error.error(problem.where, problem.broker_message)
         effect = problem.effect
         if effect is Effect.ABORTABLE_BY_BUMP:
-            self._skips_end |= problem.error == Errors.INVALID_PRODUCER_ID_MAPPING
             self._become_abortable_by_bump(error)
         elif effect is Effect.ABORTABLE:
-            if self.state is State.ABORTING:
-                self.become_fatal(error)  # an abort that has to be aborted cannot end (KIP-1050)
-            else:
-                self.become_abortable(error)
+            self.become_abortable(error)
         elif effect is Effect.DENIED:
             self.last_error = None
             self.transition_to(State.UNINITIALIZED)
         elif effect is Effect.FENCED:
-            self.become_fatal(self._fenced(problem))
+            self.become_fatal(fenced(problem.where, self.transactional_id, self.producer, self._timeout_ms))
         else:
             self.become_fatal(error)
+        if self.state is State.ABORTING:
+            self._go_on_aborting(request, effect, error)
         if request.operation is not None:
             request.operation.fail(self.call_error() or error)
 
-    def _fenced(self, problem: Problem) -> ProducerFencedError:
-        return ProducerFencedError(
-            f"{problem.where}: another producer with transactional id {self.transactional_id!r} has been started since and has"
-            f" taken over; this one (producer id {self.producer.producer_id}, epoch {self.producer.epoch}) can write nothing"
-            " more. If both should live, give each its own transactional.id."
-        )
+    def _go_on_aborting(self, request: CoordinatorRequest, effect: Effect, error: KafkaError) -> None:
+        """What makes a transaction abortable says nothing new while it is being aborted, unless it is the end that fails."""
+        if isinstance(request, EndTransaction) and effect is Effect.ABORTABLE_BY_BUMP:
+            self._must_raise_epoch = True  # the coordinator has forgotten this producer: nothing is left to end
+            self.transaction_ended(request, None)
+        elif isinstance(request, EndTransaction | FindCoordinator) and request.group is None:
+            self.become_fatal(error)  # an abort that has to be aborted cannot end (KIP-1050)
 
     # STATE
 
     def become_fatal(self, error: KafkaError) -> None:
-        if not isinstance(error, FatalProducerError):
-            text = f"{error.message} This producer can no longer be used: close it."
-            error = _caused(FatalProducerError(text, condition=error.condition), error)
-        super().become_fatal(error)
+        if error.condition == ProducerFencedError.condition and not isinstance(error, ProducerFencedError):
+            error = fenced(error.message, self.transactional_id, self.producer, self._timeout_ms)  # what a leader has answered
+        super().become_fatal(error if isinstance(error, FatalProducerError) else fatal(error))
 
     def become_abortable(self, error: KafkaError) -> None:
-        """The transaction can only be aborted."""
-        if self.state in (State.ABORTING, State.FATAL_ERROR):
-            logger.debug("! transactional id %r: while aborting: %s", self.transactional_id, error)
+        """The transaction can only be aborted. The first error is the one that callers get: others follow from it."""
+        if self.state in (State.ABORTABLE_ERROR, State.ABORTING, State.FATAL_ERROR):
+            logger.debug("! transactional id %r, %s: %s", self.transactional_id, self.state.value, error)
             return
         logger.info("! transactional id %r: the transaction must be aborted: %s", self.transactional_id, error)
         self.last_error = error
@@ -371,8 +382,7 @@ class Transactions(TransactionManager):
         """What rows that were not sent yet fail with, where the transaction is being aborted."""
         if self.state not in (State.ABORTABLE_ERROR, State.ABORTING):
             return None
-        error = TransactionAbortedError("The transaction was aborted before this row was sent")
-        return error if self.last_error is None else _caused(error, self.last_error)
+        return aborted(self.last_error)
 
     # BATCHES: what TransactionManager says of an idempotent producer, for a transactional one
 
@@ -390,16 +400,31 @@ class Transactions(TransactionManager):
         if not self.producer.is_valid or not self.has_open_transaction:
             return True
         if not self._uses_v2 and first.topic_partition not in self._partitions:
-            if first.topic_partition not in self._adding:
+            if first.topic_partition not in self._adding and self.state in (State.IN_TRANSACTION, State.COMMITTING):
                 self._new_partitions.add(first.topic_partition)
             return True
         return super().must_stop_draining(first)
 
-    @property
-    def first_sequence_is_checked(self) -> bool:
-        """In version 2 a broker refuses a batch of a new epoch that does not begin at 0, also when it knows nothing of the
-        producer (KIP-890): no batch needs to wait until the partition's first one is acknowledged."""
-        return self._uses_v2
+    def _is_known(self, topic_partition: TopicPartition) -> bool:
+        """Several batches may be in flight from the beginning of an epoch then.
+
+        With transactions of version 2, brokers from 4.1 on also refuse a producer that they do not know unless it begins at 0
+        (KAFKA-18202). Those of 4.0 do not, so the rule of one first batch stays: once per partition and producer id.
+        """
+        return topic_partition in self._known_by
+
+    def batch_completed(self, batch: ProducerBatch) -> None:
+        super().batch_completed(batch)
+        self._is_written = True
+        self._known_by.add(batch.topic_partition)
+
+    def retry_backoff_ms(self, error: ErrorCode) -> int | None:
+        """The first batches of a transaction may meet the markers of the one before, as AddPartitions do in version 1. Batches
+        behind them are out of order until then."""
+        if not self._uses_v2 or self._is_written:
+            return None
+        early = (Errors.CONCURRENT_TRANSACTIONS, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        return FIRST_BACKOFF_MS if error in early else None
 
     def assign_sequence(self, batch: ProducerBatch) -> None:
         self._has_started |= self._uses_v2
@@ -424,8 +449,10 @@ class Transactions(TransactionManager):
     def step(self, now_ms: int, all_settled: bool) -> int:
         """Send what is due to coordinators; returns in how many ms to ask again."""
         if self._new_partitions:
-            is_first = not self._partitions and not self._adding
-            self.coordinators.enqueue(AddPartitions(self.transactional_id, self.producer, sorted(self._new_partitions), is_first))
+            begins = not self._has_started and not self._adding
+            self.coordinators.enqueue(
+                AddPartitions(self.transactional_id, self.producer, self._new_partitions, begins_transaction=begins)
+            )
             self._adding |= self._new_partitions
             self._new_partitions = set()
         self._prepare_if_settled(all_settled)
@@ -435,38 +462,20 @@ class Transactions(TransactionManager):
         """The Sender ends, or the producer has failed for good: nobody is left waiting."""
         self.coordinators.drop_all(error)
         preparing, self._preparing = self._preparing, None
-        for operation in [*self._posted, *filter(None, [preparing])]:
-            operation.fail(error)
-        self._posted.clear()
+        if preparing is not None:
+            preparing.fail(error)
+        while self._posted:
+            posted = self._posted.popleft()
+            if isinstance(posted, Operation):
+                posted.fail(error)
+
+    def sender_ended(self, error: KafkaError) -> None:
+        self._ended_by = error
+        self.settle_all(error)
 
 
-def illegal_state(kind: Kind, state: State) -> IllegalStateError:
-    """A call that does not fit the state, told with what to do instead."""
-    return IllegalStateError(f"{kind.value}() is not possible {_WHERE[state]}")
-
-
-ALLOWED_IN = {
-    Kind.INIT: {State.UNINITIALIZED},
-    Kind.BEGIN: {State.READY},
-    Kind.SEND_OFFSETS: {State.IN_TRANSACTION},
-    Kind.PREPARE: {State.IN_TRANSACTION},
-    Kind.COMMIT: {State.IN_TRANSACTION, State.PREPARED},
-    Kind.ABORT: {State.IN_TRANSACTION, State.PREPARED, State.ABORTABLE_ERROR},
-}
-
-_WHERE = {
-    State.UNINITIALIZED: "before init_transactions()",
-    State.INITIALIZING: "while init_transactions() is under way",
-    State.READY: "outside of a transaction: call begin_transaction() first; init_transactions() is called once",
-    State.IN_TRANSACTION: "within a transaction: call commit_transaction() or abort_transaction() first",
-    State.PREPARED: "in a prepared transaction: it can only be committed or aborted",
-    State.COMMITTING: "while the transaction is being committed",
-    State.ABORTING: "while the transaction is being aborted",
-    State.ABORTABLE_ERROR: "after an error in the transaction: call abort_transaction() first",
-    State.FATAL_ERROR: "after a fatal error: close the producer",
-}
-
-
-def _caused(error: KafkaErrorT, cause: KafkaError) -> KafkaErrorT:
-    error.__cause__ = cause
-    return error
+def identity_of(config: ProducerConfig) -> TransactionManager | None:
+    """Who a producer is to brokers: nobody without idempotence."""
+    if config.transactional_id is not None:
+        return Transactions(config.transactional_id, config.transaction_timeout_ms)
+    return TransactionManager() if config.enable_idempotence else None
