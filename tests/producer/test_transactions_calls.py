@@ -102,7 +102,7 @@ def test_an_end_that_ran_out_of_time_is_waited_for_by_the_same_call_and_other_ca
     broker: FakeBroker,
 ) -> None:
     for name, other in (("commit", "abort"), ("abort", "commit")):
-        with producer_of(broker, max_block_ms=150) as producer:
+        with producer_of(broker, max_block_ms=700) as producer:
             initialized(producer)
             producer.begin_transaction()
             write(producer, name.encode()).result(WAIT_MS)
@@ -124,12 +124,12 @@ def test_an_end_that_ran_out_of_time_is_waited_for_by_the_same_call_and_other_ca
 
 
 def test_init_that_ran_out_of_time_is_waited_for_by_the_same_call(broker: FakeBroker) -> None:
-    with producer_of(broker, max_block_ms=150) as producer:
+    with producer_of(broker, max_block_ms=700) as producer:
         held = broker.hold_next(ApiKey.INIT_PRODUCER_ID)
         with pytest.raises(TransactionTimeoutError, match=r"InitProducerId|FindCoordinator"):
             producer.init_transactions()
         for refused in ("begin", "commit", "abort"):
-            with pytest.raises(IllegalStateError, match=r"init_transactions\(\) ran out of time before"):
+            with pytest.raises(IllegalStateError, match=r"init_transactions\(\) timed out before"):
                 ALL_CALLS[refused](producer)
         held.set()
         settled(producer)
@@ -154,7 +154,7 @@ def test_init_keeps_within_its_time_while_nobody_answers() -> None:
 
 @pytest.mark.parametrize("error", [Errors.INVALID_TXN_STATE, Errors.TRANSACTION_ABORTABLE], ids=str)
 def test_an_end_that_fails_after_its_time_is_told_by_the_same_call(broker: FakeBroker, error: ErrorCode) -> None:
-    with producer_of(broker, max_block_ms=150) as producer:
+    with producer_of(broker, max_block_ms=700) as producer:
         initialized(producer)
         producer.begin_transaction()
         write(producer, b"a").result(WAIT_MS)
@@ -170,7 +170,7 @@ def test_an_end_that_fails_after_its_time_is_told_by_the_same_call(broker: FakeB
 
 
 def test_after_a_commit_that_failed_after_its_time_the_transaction_can_be_aborted_at_once(broker: FakeBroker) -> None:
-    with producer_of(broker, max_block_ms=150) as producer:
+    with producer_of(broker, max_block_ms=700) as producer:
         initialized(producer)
         producer.begin_transaction()
         write(producer, b"lost").result(WAIT_MS)
@@ -188,7 +188,7 @@ def test_after_a_commit_that_failed_after_its_time_the_transaction_can_be_aborte
 
 def test_an_abort_that_raises_the_epoch_may_run_out_of_time_too() -> None:
     """In version 1; EndTxn raises it in version 2."""
-    with FakeBroker(topics={"single": 1}, transaction_version=1) as broker, producer_of(broker, max_block_ms=150) as producer:
+    with FakeBroker(topics={"single": 1}, transaction_version=1) as broker, producer_of(broker, max_block_ms=700) as producer:
         initialized(producer)
         producer.begin_transaction()
         write(producer, b"lost").result(WAIT_MS)
@@ -211,7 +211,7 @@ def test_an_abort_that_raises_the_epoch_may_run_out_of_time_too() -> None:
 
 def test_after_offsets_that_ran_out_of_time_the_transaction_can_be_aborted(broker: FakeBroker) -> None:
     """The abort was refused; at the end of a `with` block the transaction stayed open, and nobody was told."""
-    with producer_of(broker, max_block_ms=150) as producer:
+    with producer_of(broker, max_block_ms=700) as producer:
         initialized(producer)
         held = broker.hold_next(ApiKey.TXN_OFFSET_COMMIT)
 
@@ -232,7 +232,7 @@ def test_after_offsets_that_ran_out_of_time_the_transaction_can_be_aborted(broke
 
 def test_offsets_that_ran_out_of_time_are_sent_again_with_those_of_the_next_call(broker: FakeBroker) -> None:
     """The second call waited for the first one, and its own offsets were never sent."""
-    with producer_of(broker, max_block_ms=150) as producer:
+    with producer_of(broker, max_block_ms=700) as producer:
         initialized(producer)
         producer.begin_transaction()
         held = broker.hold_next(ApiKey.TXN_OFFSET_COMMIT)

@@ -102,7 +102,7 @@ def test_a_record_for_a_partition_that_there_is_not(broker: FakeBroker) -> None:
 
 
 def test_a_record_that_there_is_no_memory_for(broker: FakeBroker) -> None:
-    producer = open_producer(broker, buffer_memory=65_536, max_block_ms=200)
+    producer = open_producer(broker, buffer_memory=65_536, max_block_ms=1_000)
     release = broker.hold_next(ApiKey.PRODUCE)
     for _ in range(3):
         producer.send_columns("orders", value=pa.array([bytes(15_000)]), partition=pa.array([0], pa.int32()))
@@ -162,7 +162,7 @@ def test_the_first_row_that_fails_is_the_one_that_is_told(broker: FakeBroker) ->
 
 def test_rows_of_a_call_that_ran_out_of_memory_on_its_way(broker: FakeBroker) -> None:
     """Some of its rows are in the transaction, the others are not."""
-    producer = open_producer(broker, buffer_memory=65_536, max_block_ms=200)
+    producer = open_producer(broker, buffer_memory=65_536, max_block_ms=1_000)
     release = broker.hold_next(ApiKey.PRODUCE)
     rows = pa.array([bytes(15_000)] * 20)
     with pytest.raises(KafkaTimeoutError):
