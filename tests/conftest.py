@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 from jobs.kafka_jars import fetch_kafka, fetch_spark_kafka
 from jobs.local_kafka import QUICK_JVM, LocalKafka
@@ -35,6 +36,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.g
 
 # Each JVM of a test works for seconds.
 os.environ["SPARK_SUBMIT_OPTS"] = os.environ["KAFKA_JVM_PERFORMANCE_OPTS"] = QUICK_JVM
+
+# A generated example may take long on a busy machine: times are measured by benchmarks, never asserted in tests.
+settings.register_profile("without deadline", deadline=None)
+settings.load_profile("without deadline")
 
 BROKER_FIXTURES = {"broker", "topic", "read_topic", "kafka_jars"}
 SPARK_FIXTURES = {"spark", "spark_kafka_jars"}

@@ -67,7 +67,7 @@ from tests.fakes.fake_worker import FakeWorker
 from tests.fakes.network_config import api_versions, metadata, network_config, topic
 
 KIB, MIB = 1024, 1024 * 1024
-PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
+PATIENT = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
 REQUESTS: list[Request[Any]] = [
     ApiVersionsRequest(),
     MetadataRequest(topics=None),

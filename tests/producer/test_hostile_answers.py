@@ -60,7 +60,7 @@ producer_ids = st.builds(
 
 
 @given(data=st.data(), idempotence=st.booleans())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
 def test_whatever_brokers_answer_each_row_settles_once_and_all_memory_comes_back(data: st.DataObject, idempotence: bool) -> None:
     stage = Stage(
         leaders={TOPIC: (0, 1)},

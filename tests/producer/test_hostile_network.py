@@ -156,7 +156,7 @@ class Network(Accumulation):
 
 
 @given(data=st.data(), idempotence=st.booleans())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
 def test_whatever_comes_over_the_network_each_row_settles_once_and_the_sender_goes_on(
     data: st.DataObject, idempotence: bool
 ) -> None:

@@ -58,7 +58,7 @@ def assert_says(theirs: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize(("cls", "version"), CASES, ids=[f"{cls.__name__}-v{version}" for cls, version in CASES])
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_both_directions_agree_with_kafka_python(cls: type[Message], version: int, data: st.DataObject) -> None:
     values = without_operations(data.draw(kio_messages(kio_class(cls, version))))

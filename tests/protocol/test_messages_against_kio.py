@@ -173,7 +173,7 @@ def build_ours(cls: Any, values: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(("cls", "version"), CASES, ids=[f"{cls.__name__}-v{version}" for cls, version in CASES])
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_both_directions_agree_with_kio(cls: type[Message], version: int, data: st.DataObject) -> None:
     theirs_class = kio_class(cls, version)

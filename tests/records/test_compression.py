@@ -76,7 +76,7 @@ def test_a_batch_that_must_be_split_is_unpacked_again(codec: str, sample: str) -
 @pytest.mark.parametrize("codec", [codec for codec in CODECS if CODECS[codec].frame is not None])
 @pytest.mark.parametrize("level", [None, 12])
 @given(parts=st.lists(st.sampled_from([b"", b"x", b"abc" * 50_000, random.Random(1).randbytes(70_000)]), min_size=1, max_size=5))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_parts_compressed_one_by_one_read_back_as_one_batch(codec: str, level: int | None, parts: list[bytes]) -> None:
     packed = b"".join(framed(codec, [compress_blocks(codec, part, level) for part in parts]))
     whole = b"".join(parts)

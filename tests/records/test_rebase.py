@@ -25,7 +25,7 @@ Row = tuple[bytes | None, bytes | None, int]  # key, value, timestamp
 a_row = st.tuples(st.none() | st.binary(max_size=40), st.none() | st.binary(max_size=300), st.integers(0, 2**41))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(a_row, min_size=1, max_size=200), st.data())
 def test_any_run_of_records_becomes_the_batch_it_would_have_been(drawn: list[Row], data: st.DataObject) -> None:
     keys, values, stamps = zip(*drawn, strict=True)
