@@ -34,6 +34,7 @@ from spark_kafka_sink.exactly_once.writes import Entry
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 METADATA_BYTES = 4_000  # below offset.metadata.max.bytes, whose default is 4,096
+MAX_CHUNKS = 10_000  # of a decision: 40 MB, more than a million tasks
 CHUNKS_BY_VERSION = 2  # the chunks of two versions that follow each other lie in different groups
 
 
@@ -159,7 +160,10 @@ class Ledger:
     def _entries(self, decision: Decision, values: Mapping[str, str], group: str) -> tuple[Entry, ...]:
         packed = values.get("entries")
         if packed is None:
-            groups = self._chunk_groups(decision, int(values.get("chunks", 0)))
+            chunks = values.get("chunks", "")
+            if not (chunks.isascii() and chunks.isdecimal() and int(chunks) <= MAX_CHUNKS):
+                raise _unreadable(f"chunks={chunks}", group)
+            groups = self._chunk_groups(decision, int(chunks))
             found = self._read(groups)
             packed = "".join(found[each].metadata for each in groups if each in found)
             if _digest(packed) != values.get("digest"):

@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, State
+from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, LedgerError, State
 from spark_kafka_sink.exactly_once.version_commit import How
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, Entry, ReplayError, Result, WriteAbortedError
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -283,6 +283,28 @@ def test_a_decision_too_long_for_one_record_is_read_back_whole(run: Runs) -> Non
         decision = Decision(version, "r1", State.DECIDED, 1000, 1000, Content(5, 6), entries[version:])
         ledger.write_decision(decision)
         assert ledger.decision() == decision
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        "",
+        "decided",
+        "decided run=r tasks=1 partitions=1 rows=1 fingerprint=00",
+        "decided run=r tasks=1 partitions=1 rows=1 fingerprint=00 chunks=x digest=0",
+        "decided run=r tasks=1 partitions=1 rows=1 fingerprint=00 chunks=99999999999 digest=0",
+        "decided run=r tasks=1 partitions=1 rows=1 fingerprint=00 chunks=1 digest=0",
+        "decided run=r tasks=1 partitions=1 rows=1 fingerprint=00 entries=abc",
+        "postponed run=r tasks=1 partitions=1 rows=1 fingerprint=00 entries=0",
+        "decided run=r tasks=1 partitions=1 rows=many fingerprint=00 entries=0",
+    ],
+)
+def test_a_decision_that_cannot_be_read_is_an_error_and_never_none(run: Runs, metadata: str) -> None:
+    first = run("r1")
+    ledger = Ledger(first.client, first.names, "q", TOPIC)
+    first.client.commit_offsets(first.names.decision_group("q"), {ledger.place: (0, metadata)})
+    with pytest.raises(LedgerError):
+        ledger.decision()
 
 
 def test_ids_at_rest_are_not_fenced_again(run: Runs) -> None:
