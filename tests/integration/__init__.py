@@ -2,8 +2,8 @@
 
 Files: test_sink_batch.py, test_sink_streaming.py, test_sink_errors.py, test_sink_rows.py (fates of rows, rates, reports),
 test_sink_parity.py (beside format("kafka")), test_sink_deployment.py, test_broker_failures.py, test_transactions.py,
-test_versions.py. A claim is
-ported, not Spark's way: its memory streams are files here, its test partitioner is one that Kafka has.
+test_transaction_versions.py, test_transaction_failures.py (a coordinator that dies), test_versions.py. A claim is ported, not
+Spark's way: its memory streams are files here, its test partitioner is one that Kafka has.
 
 KafkaSinkMicroBatchStreamingSuite, KafkaContinuousSinkSuite → test_sink_streaming.py
     streaming - write to kafka with topic field → test_two_rounds_go_where_the_topic_column_says
