@@ -2,8 +2,10 @@
 
 The tests of the sink are in test_sink_batch.py, test_sink_streaming.py, test_sink_errors.py, test_sink_faults.py,
 test_sink_rows.py (fates of rows, rates, reports), test_sink_parity.py (compared with format("kafka")), test_sink_memory.py and
-test_sink_deployment.py. The other files test clusters, broker versions, security, transactions, migration and documents. The
-tests check what Spark's tests check, by other means: its memory streams are files here, its test partitioner is one of Kafka's.
+test_sink_deployment.py. The transactional producer's are in test_transactions.py, test_transaction_versions.py and
+test_transaction_failures.py (a coordinator that dies). The other files test clusters, broker versions, security, migration and
+documents. The tests check what Spark's tests check, by other means: its memory streams are files here, its test partitioner is
+one of Kafka's.
 
 KafkaSinkMicroBatchStreamingSuite, KafkaContinuousSinkSuite → test_sink_streaming.py
     streaming - write to kafka with topic field → test_two_rounds_go_where_the_topic_column_says
