@@ -12,6 +12,7 @@ from spark_kafka_sink.exactly_once.version_commit import Committed, How, Version
 from spark_kafka_sink.exactly_once.writes import TaskReport
 from spark_kafka_sink.sink.commit_protocol import VersionSummary
 from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan
+from spark_kafka_sink.sink.producer_cache import CLIENTS
 
 logger = logging.getLogger(__name__)
 
@@ -19,9 +20,11 @@ TIMEOUT_OPTION = "kafka.transaction.timeout.ms"
 
 
 def commit_version(
-    plan: ExactlyOncePlan, options: Mapping[str, object], reports: Sequence[TaskReport | None]
+    plan: ExactlyOncePlan, options: Mapping[str, object], reports: Sequence[TaskReport | None], cache_timeout_ms: int
 ) -> VersionSummary | None:
     """Blocks until every transaction is committed. None for a write without tasks.
+
+    `cache_timeout_ms`: how long the client stays connected for the next commit; a stream's commits share a process.
 
     Raises KafkaError: see VersionCommit.run.
     """
@@ -30,7 +33,7 @@ def commit_version(
         raise DeliveryError("a task has written without exactly-once: the executors run another version of pykafka-sink")
     if not known:
         return None
-    with TransactionClient(options) as client:
+    with CLIENTS.lend(options, cache_timeout_ms) as client:
         committed = VersionCommit(client, plan.names, known, plan.marker_topic, TIMEOUT_OPTION).run()
     return _summary(known[0], committed)
 

@@ -129,7 +129,8 @@ class _KafkaWriter:
             from spark_kafka_sink.sink.exactly_once_commit import commit_version
 
             options = with_shipped_files(plan.producer_options)
-            version = commit_version(plan.exactly_once, options, [each.exactly_once for each in reports])
+            tasks = [each.exactly_once for each in reports]
+            version = commit_version(plan.exactly_once, options, tasks, plan.producer_cache_timeout_ms)
         commit_protocol.commit(reports, plan.report_path, plan.on_commit, version)
 
     def _abort(self, messages: list[WriterCommitMessage | None]) -> None:
