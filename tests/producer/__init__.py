@@ -1,8 +1,9 @@
 """Tests of the producer, and where the scenarios of Apache Kafka's own unit tests are found here.
 
 harness.py puts parts together (Accumulation: pool and accumulator; Stage: a Sender on a ManualClock and a MockClient);
-simulated_brokers.py keeps logs and judges sequences for test_properties.py; test_kafka_producer.py runs over sockets against
-FakeBroker. A claim is ported, not Java's way per record: rows are columns here, memory is blocks, a handle counts a whole call.
+transaction_stage.py adds coordinators; simulated_brokers.py keeps logs and judges sequences for test_properties.py;
+test_kafka_producer.py runs over sockets against FakeBroker. A claim is ported, not Java's way per record: rows are columns here,
+memory is blocks, a handle counts a whole call.
 
 BufferPoolTest → test_buffer_pool.py
     testSimple → test_blocks_are_counted_out_and_back, test_a_block_given_back_is_handed_out_again
@@ -62,9 +63,8 @@ SenderTest → tests/producer/sender, by section or file
     test(Force)CloseWithProducerIdReset, testSenderShouldCloseWhenTransactionManagerInErrorState → THE END
     testMessageFormatDownConversion, testDownConversionForMismatchedMagicValues → not applicable: only format v2 is written
     testNodeLatencyStats → test_record_accumulator: a node that takes nothing for too long gets no rows without a key
-    everything with Transaction in its name, testReceiveFailedBatchTwice…, testInvalidTxnState…, testAbortableError… →
-        tests/producer/test_transactional_producer.py and sender/test_transaction_errors.py, by what they claim; not yet one by
-        one
+    everything with Transaction in its name, testReceiveFailedBatchTwice…, testInvalidTxnState…, testAbortableError…,
+    testTooLargeBatches… → one by one in sender/__init__.py
 
 TransactionManagerTest → test_transaction_manager.py, test_sequence_numbers.py, test_retry.py
     testDefaultSequenceNumber, testSequenceNumberOverflow, testProducerIdReset → test_sequence_numbers.py
@@ -75,8 +75,7 @@ TransactionManagerTest → test_transaction_manager.py, test_sequence_numbers.py
     testFailIfNotReadyForSend…IdempotentProducer… → test_transaction_manager.py,
         test_sequences_in_flight.py, test_kafka_producer.py
     test(Background|Foreground)…StateTransition… → test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing
-    the other 120 → tests/producer/test_transactional_producer.py and sender/test_transaction_errors.py, by what they claim; not
-        yet one by one
+    the other 120, about transactions → one by one in sender/__init__.py, with librdkafka's tests 0103 and 0105
 
 ProducerBatchTest → test_producer_batch.py        all; testBatchExpiration(AfterReenqueue) under TIME, testSplitPreserves…
         under SPLITTING
@@ -98,7 +97,7 @@ KafkaProducerTest → test_kafka_producer.py
     negativePartitionShouldThrow → test_partitioner.py: test_a_partition_that_there_is_not_is_told_with_class_and_row (-1 leaves
         the choice here)
     onNewBatch → not applicable: deprecated since 3.3, and a slice is assigned before it is appended
-    transactions → test_transactional_producer.py, tests/integration/test_transactions.py
+    transactions → sender/__init__.py
 ProducerInterceptorsTest → test_interceptors.py
     testOnSendChain → test_columns_pass_the_interceptors_in_their_order, …_that_fails_is_passed_over_and_the_next_gets_the_last…
     testOnAcknowledgementChain → test_all_hear_even_when_one_raises

@@ -206,6 +206,45 @@ def test_an_abort_that_raises_the_epoch_may_run_out_of_time_too() -> None:
         assert committed(broker) == [b"next"]
 
 
+def test_a_commit_whose_rows_take_too_long_is_waited_for_by_the_same_call(broker: FakeBroker) -> None:
+    with producer_of(broker, max_block_ms=150) as producer:
+        initialized(producer)
+        producer.begin_transaction()
+        held = broker.hold_next(ApiKey.PRODUCE)
+        delivery = write(producer, b"a")
+        with pytest.raises(TransactionTimeoutError, match=r"not acknowledged yet|not answered yet"):
+            producer.commit_transaction()
+        held.set()
+        settled(producer)
+        producer.commit_transaction()
+        assert delivery.done()
+    assert committed(broker) == [b"a"]
+
+
+# ---- A BROKER THAT GOES DOWN
+
+
+@pytest.mark.parametrize("of", ["coordinator", "leader"])
+def test_a_broker_that_goes_down_in_a_transaction_and_comes_back_costs_nothing_but_time(broker: FakeBroker, of: str) -> None:
+    coordinator = broker.coordinators.node_of(KeyType.TRANSACTION, ID)
+    node = coordinator if of == "coordinator" else 1 - coordinator
+    with producer_of(broker, reconnect_backoff_ms=10, reconnect_backoff_max_ms=50) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        columns = {"value": pa.array([b"a", b"b"]), "partition": pa.array([0, 1], pa.int32())}
+        producer.send_columns("orders", **columns).result(WAIT_MS)
+        broker.stop_node(node)
+        delivery = producer.send_columns("orders", **columns)
+        committing = threading.Thread(target=producer.commit_transaction, daemon=True)
+        committing.start()
+        broker.start_node(node)
+        committing.join(30)
+        assert not committing.is_alive()
+        assert delivery.done()
+    broker.transactions.write_markers()
+    assert sorted(broker.committed_values("orders")) == [b"a", b"a", b"b", b"b"]  # type: ignore[type-var]
+
+
 # ---- OFFSETS
 
 

@@ -75,7 +75,10 @@ class TransactionManager:
 
     def transition_to(self, target: State) -> None:
         if target is not State.FATAL_ERROR and target not in NEXT[self.state]:
-            raise RuntimeError(f"a producer that is {self.state.value} cannot become {target.value}")
+            text = f"a producer that is {self.state.value} cannot become {target.value}"
+            if self.transactional_id is not None:  # what its transaction contains is not known any more (KAFKA-14831)
+                self.become_fatal(KafkaError(text, condition="KAFKA_INTERNAL_ERROR"))
+            raise RuntimeError(text)
         logger.debug("= producer id %s: %s -> %s", self.producer.producer_id, self.state.value, target.value)
         self.state = target
 

@@ -11,7 +11,7 @@ from spark_kafka_sink.producer.operations import Kind, Operation
 from spark_kafka_sink.producer.sender.transaction_manager import State
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
-from tests.producer.harness import partition_answer, produce_response
+from tests.producer.harness import TOPIC, all_good, partition_answer, produce_response
 from tests.producer.transaction_stage import ID, TransactionStage
 
 
@@ -23,7 +23,7 @@ def version(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def stage(version: int) -> TransactionStage:
     """Within a transaction, one row of which is written."""
-    made = TransactionStage(version)
+    made = TransactionStage(version, leaders={TOPIC: (0, 0)})
     made.begin()
     made.write(b"a")
     return made
@@ -100,7 +100,7 @@ def play_brokers(stage: TransactionStage, monkeypatch: pytest.MonkeyPatch) -> No
         stage.clock.advance(1)
         for request in stage.produced():
             stage.verify(request)
-            stage.client.respond(produce_response(partition_answer(0)), request=request)
+            stage.client.respond(all_good(request), request=request)
         for request in stage.in_flight:
             stage.answer(request)
         return poll(timeout_ms, now_ms)
@@ -109,11 +109,11 @@ def play_brokers(stage: TransactionStage, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_close_ends_the_rows_and_aborts_the_transaction(stage: TransactionStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    delivery = stage.send(b"b")
+    deliveries = [stage.send(b"b"), stage.append(b"of a partition that is not added yet", partition=1)]
     stage.sender.initiate_close()
     play_brokers(stage, monkeypatch)
     Closing(stage).ends()
-    assert (delivery.done(), delivery.error) == (True, None)
+    assert [(delivery.done(), delivery.error) for delivery in deliveries] == [(True, None)] * 2
     assert stage.ended == ["aborted"]
 
 

@@ -220,6 +220,18 @@ def test_retries_back_off(stage: TransactionStage) -> None:
     assert 5 * 80 <= stage.now_ms - started_ms <= 5 * 130
 
 
+def test_an_answer_that_does_not_come_in_time_is_asked_for_again(stage: TransactionStage) -> None:
+    stage.write(b"a")
+    stage.holds = {ApiKey.END_TXN}
+    commit = stage.post(Kind.COMMIT)
+    stage.clock.advance(stage.config.request_timeout_ms + 1)
+    stage.run()
+    assert "connection to node" in stage.manager.waiting_for()
+    stage.holds.clear()
+    assert stage.settle(commit) is None
+    assert stage.ended == ["committed", "committed"]
+
+
 # ---- ERRORS THAT DO NOT
 
 

@@ -11,6 +11,7 @@ import pytest
 from spark_kafka_sink.errors import (
     AbortableTransactionError,
     FatalProducerError,
+    KafkaError,
     KafkaTimeoutError,
     ProducerFencedError,
     TransactionAbortedError,
@@ -399,6 +400,47 @@ def test_a_coordinator_that_has_forgotten_the_producer_gives_it_a_new_epoch_with
     stage.call(Kind.ABORT)
     assert len(stage.requests_of(ApiKey.INIT_PRODUCER_ID)) == 2
     goes_on(stage)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["forgotten", "replaced"])
+def test_a_leader_that_finds_the_producer_unknown_makes_the_transaction_abortable(is_replaced: bool) -> None:
+    """In version 2 the leader asks the coordinator. Java's producer is fatal then; here the abort asks who is right."""
+    stage = TransactionStage(2)
+    stage.begin()
+    stage.write(b"a")
+    known = stage.cluster.transactions.transactions
+    if is_replaced:
+        known[ID].producer_id += 1
+    else:
+        del known[ID]
+    stage.send(b"b")
+    refuse(stage, Errors.INVALID_PRODUCER_ID_MAPPING)
+    assert isinstance(stage.settle(stage.post(Kind.COMMIT)), AbortableTransactionError)
+    found = stage.settle(stage.post(Kind.ABORT))
+    if is_replaced:
+        assert isinstance(found, ProducerFencedError)
+    else:
+        assert found is None
+        goes_on(stage)
+
+
+@pytest.mark.parametrize("error", [Errors.PRODUCER_FENCED, Errors.INVALID_PRODUCER_EPOCH], ids=str)
+def test_a_producer_that_is_fenced_while_it_aborts_says_so(stage: TransactionStage, error: ErrorCode) -> None:
+    stage.send(b"b")
+    refuse(stage, Errors.UNKNOWN_PRODUCER_ID, log_start_offset=0)
+    stage.fail_next(ApiKey.END_TXN, error)
+    assert isinstance(stage.settle(stage.post(Kind.ABORT)), ProducerFencedError)
+    assert len(stage.ended) == 1
+
+
+def test_a_move_that_no_state_allows_ends_the_producer(stage: TransactionStage) -> None:
+    """A defect of ours: what the transaction contains is not known any more (KAFKA-14831)."""
+    stage.call(Kind.COMMIT)
+    with pytest.raises(RuntimeError, match="ready cannot become"):
+        stage.manager.become_abortable(KafkaError("a batch outside of a transaction"))
+    found = stage.settle(stage.post(Kind.BEGIN))
+    assert isinstance(found, FatalProducerError)
+    assert "ready cannot become" in str(found)
 
 
 # ---- THE EPOCH

@@ -14,7 +14,7 @@ from spark_kafka_sink.producer.sender.transaction_manager import State
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from tests.producer.harness import TOPIC, partition_answer, produce_response
+from tests.producer.harness import TOPIC, metadata_response, partition_answer, produce_response
 from tests.producer.transaction_stage import TransactionStage
 
 TWO_PARTITIONS = {TOPIC: (0, 0)}
@@ -395,3 +395,20 @@ def test_a_producer_that_the_leader_has_forgotten_makes_the_transaction_abortabl
     stage.begin()
     stage.write(b"c")
     assert first_sequences(stage)[-1] == (1, 0)
+
+
+def test_sequences_go_on_when_a_topic_was_gone_from_the_metadata_for_a_while() -> None:
+    """Beginning at 0 in the same epoch, its batches would be taken for duplicates, and be lost."""
+    stage = TransactionStage(1)
+    stage.begin()
+    stage.write(b"a")
+    stage.call(Kind.COMMIT)
+    stage.client.update_metadata(metadata_response({}))
+    stage.begin()
+    stage.append(b"b")
+    stage.run(3)
+    stage.client.update_metadata(metadata_response(stage.leaders))
+    stage.run(3)
+    stage.acknowledge_all()
+    stage.call(Kind.COMMIT)
+    assert first_sequences(stage) == [(0, 0), (0, 1)]
