@@ -85,9 +85,7 @@ class Transactions(TransactionManager):
         self.coordinators: Coordinators  # set by `use`
         self._client: FeaturesClient  # the same
         self._timeout_ms = timeout_ms
-        self._posted: deque[Operation | KafkaError] = (
-            deque()
-        )  # calls, and errors of rows; appended by callers, taken by the Sender
+        self._posted: deque[Operation | KafkaError] = deque()  # calls, and rows' errors: appended by callers, taken by the Sender
         self._ended_by: KafkaError | None = None  # the Sender takes no more of them
         self._uses_v2 = False
         self._features_epoch = -1
@@ -419,8 +417,10 @@ class Transactions(TransactionManager):
         self._known_by.add(batch.topic_partition)
 
     def retry_backoff_ms(self, error: ErrorCode) -> int | None:
-        """The first batches of a transaction may meet the markers of the one before, as AddPartitions do in version 1. Batches
-        behind them are out of order until then."""
+        """The first batches of a transaction may meet the markers of the one before, as AddPartitions may in version 1.
+
+        Batches behind them are out of order until then.
+        """
         if not self._uses_v2 or self._is_written:
             return None
         early = (Errors.CONCURRENT_TRANSACTIONS, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
