@@ -79,12 +79,16 @@ class Report:
         self._interval_ns = interval_ms * NS_PER_MS
         self._warmup_records = warmup_records
         self._say = say
-        self._window_ns = self._started_ns = clock.now_ns()
-        self._window = Statistics(self._window_ns)
-        self.total = Statistics(self._started_ns)
         self.steady: Statistics | None = None
         self.failures = 0
         self.error: KafkaError | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """The first record follows: what was done until now, such as init_transactions(), is no part of the rates."""
+        self._window_ns = self._clock.now_ns()
+        self._window = Statistics(self._window_ns)
+        self.total = Statistics(self._window_ns)
 
     def begin_steady(self) -> None:
         """The producer has all records of the warm-up; those that follow are the steady state."""

@@ -6,6 +6,7 @@
 Takes the arguments of Kafka's tool and prints its lines. Records are sent as columns, a chunk at a time, or with --single one by
 one with a callback each, as in Java. A record's latency is the time from the call of the producer, which may wait for memory, to
 the acknowledgement. All rows of a chunk count with the latency of its last row, so latencies are never too low.
+With a transactional id the records are written in transactions, each committed when it is --transaction-duration-ms old.
 Laws: only acknowledged records count as sent. The first failure ends the run. Values of options are never printed.
 """
 
@@ -26,6 +27,13 @@ import pyarrow.compute as pc
 from jobs.command_line import UsageError, pair, read_properties
 from jobs.perf_payloads import Payloads, payloads
 from jobs.perf_statistics import NS_PER_MS, Report
+from jobs.perf_transactions import (
+    DEFAULT_DURATION_MS,
+    DEFAULT_ID_PREFIX,
+    TRANSACTIONAL_ID,
+    TransactionPace,
+    transactional_options,
+)
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError
@@ -61,6 +69,10 @@ def build_parser() -> argparse.ArgumentParser:
     add("--reporting-interval", type=_positive, default=5000, metavar="MS", help="between progress lines (default: %(default)s)")
     add("--print-metrics", action="store_true", help="print the producer's metrics at the end")
     add("--single", action="store_true", help="one send() with a callback per record, as in Java (default: columns)")
+    transactional_id = f"write in transactions, with this id (default: {DEFAULT_ID_PREFIX}…, with --transaction-duration-ms only)"
+    add("--transactional-id", metavar="ID", help=f"{transactional_id}; overrides the option transactional.id")
+    duration = f"commit each transaction at this age (default: {DEFAULT_DURATION_MS}, with a transactional id only)"
+    add("--transaction-duration-ms", type=_positive, metavar="MS", help=duration)
     chunk = f"records per chunk (default: {CHUNK_RECORDS}, or as many as --throughput allows in 10 ms)"
     add("--chunk-records", type=_positive, default=None, help=chunk)
     payload = parser.add_mutually_exclusive_group(required=True)
@@ -81,7 +93,7 @@ def _positive(text: str) -> int:
 
 
 def producer_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """--bootstrap-server overrides --command-property, which overrides the file. Raises UsageError."""
+    """Named arguments override --command-property, which overrides the file. Raises UsageError."""
     options = {"client.id": "perf-producer-client"}
     if arguments.command_config is not None:
         options |= read_properties(arguments.command_config, "--command-config")
@@ -90,7 +102,7 @@ def producer_options(arguments: argparse.Namespace) -> dict[str, str]:
         options["bootstrap.servers"] = arguments.bootstrap_server
     if not options.get("bootstrap.servers"):
         raise UsageError("--bootstrap-server is missing: pass it, or set bootstrap.servers in a --command-config file.")
-    return options
+    return transactional_options(options, arguments.transactional_id, arguments.transaction_duration_ms)
 
 
 # --- SENDING ----------------------------------------------------------------------------------------------------------
@@ -127,21 +139,37 @@ def chunks(records: int, size: int, warmup: int) -> Iterator[tuple[int, int]]:
         first = end
 
 
-def send_columns(producer: KafkaProducer, arguments: argparse.Namespace, values: Payloads, report: Report, clock: Clock) -> None:
-    """Send all chunks and wait until each is settled, at most delivery.timeout.ms after the last. Stops after a failure."""
+def send_columns(
+    producer: KafkaProducer,
+    arguments: argparse.Namespace,
+    values: Payloads,
+    report: Report,
+    clock: Clock,
+    transactions: TransactionPace | None = None,
+) -> None:
+    """Send all chunks and wait until each is settled, at most delivery.timeout.ms after the last. Stops after a failure.
+
+    The transaction of a failure is left open: close() aborts it.
+    """
     throttle = Throttle(arguments.throughput, clock)
     pending: deque[tuple[int, int, int, Delivery]] = deque()  # first, bytes, time of sending in ns, delivery
+    failure: tuple[int, KafkaError] | None = None  # records that were not sent at all
     for first, count in chunks(arguments.num_records, chunk_records(arguments), arguments.warmup_records):
         if first == arguments.warmup_records > 0:
             report.begin_steady()
         chunk = values(first, count)
-        started_ns = clock.now_ns()
+        unsent = count
         try:
-            delivery = producer.send_columns(arguments.topic, value=chunk)
+            if transactions is not None:
+                transactions.begin_if_none()
+            started_ns = clock.now_ns()
+            pending.append((first, _size(chunk), started_ns, producer.send_columns(arguments.topic, value=chunk)))
+            unsent = 0
+            if transactions is not None:
+                transactions.commit_if_due(is_last=first + count == arguments.num_records)
         except KafkaError as error:
-            report.failed(count, error)
+            failure = unsent, error
             break
-        pending.append((first, _size(chunk), started_ns, delivery))
         _settle(pending, report)
         if report.error is not None:
             break
@@ -150,6 +178,8 @@ def send_columns(producer: KafkaProducer, arguments: argparse.Namespace, values:
         _wait_for(pending[0][3], report.until_next_line_ms())
         _settle(pending, report)
         report.progress()
+    if failure is not None:
+        report.failed(*failure)  # last: in a transaction, a record that failed before is the reason
 
 
 def chunk_records(arguments: argparse.Namespace) -> int:
@@ -185,21 +215,50 @@ def _settle(pending: deque[tuple[int, int, int, Delivery]], report: Report) -> N
             report.failed(delivery.failed, delivery.error)
 
 
-def send_single(producer: KafkaProducer, arguments: argparse.Namespace, values: Payloads, report: Report, clock: Clock) -> None:
+def send_single(
+    producer: KafkaProducer,
+    arguments: argparse.Namespace,
+    values: Payloads,
+    report: Report,
+    clock: Clock,
+    transactions: TransactionPace | None = None,
+) -> None:
     """As send_columns, with one send() per record. Callbacks count the latencies, on the Sender's thread."""
+    failure: KafkaError | None = None
+    try:
+        _send_one_by_one(producer, arguments, values, report, clock, transactions)
+    except KafkaError as error:
+        failure = error
+    producer.flush()
+    if failure is not None:
+        report.failed(0, failure)
+
+
+def _send_one_by_one(
+    producer: KafkaProducer,
+    arguments: argparse.Namespace,
+    values: Payloads,
+    report: Report,
+    clock: Clock,
+    transactions: TransactionPace | None,
+) -> None:
     throttle = Throttle(arguments.throughput, clock)
     throttled = arguments.throughput > 0
+    last = arguments.num_records - 1
     for first, count in chunks(arguments.num_records, chunk_records(arguments), arguments.warmup_records):
         if first == arguments.warmup_records > 0:
             report.begin_steady()
         for number, value in enumerate(values(first, count).cast(pa.binary()).to_pylist(), first):
+            if transactions is not None:
+                transactions.begin_if_none()
             callback = partial(_count_single, report, clock, number, len(value), clock.now_ns())
             producer.send(ProducerRecord(arguments.topic, value), callback)
+            if transactions is not None:
+                transactions.commit_if_due(is_last=number == last)
             if throttled:
                 throttle.wait(number + 1)
         if report.error is not None:
-            break
-    producer.flush()
+            return
 
 
 def _count_single(
@@ -238,8 +297,13 @@ def run(arguments: argparse.Namespace, options: dict[str, str], values: Payloads
     with KafkaProducer(options) as producer:
         report = Report(clock, arguments.reporting_interval, arguments.warmup_records, say)
         send = send_single if arguments.single else send_columns
+        transactions: TransactionPace | None = None
         try:
-            send(producer, arguments, values, report, clock)
+            if TRANSACTIONAL_ID in options:
+                producer.init_transactions()
+                transactions = TransactionPace(producer, arguments.transaction_duration_ms or DEFAULT_DURATION_MS, clock)
+                report.begin()
+            send(producer, arguments, values, report, clock, transactions)
         except KafkaError as error:
             report.failed(0, error)
         except KeyboardInterrupt:

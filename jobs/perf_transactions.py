@@ -1,0 +1,52 @@
+"""The transactions that producer_perf writes in: when they begin and end, and whose they are, as in kafka-producer-perf-test."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.producer.producer import KafkaProducer
+
+TRANSACTIONAL_ID = "transactional.id"
+DEFAULT_ID_PREFIX = "performance-producer-"
+DEFAULT_DURATION_MS = 3000
+
+
+def transactional_options(options: Mapping[str, str], transactional_id: str | None, duration_ms: int | None) -> dict[str, str]:
+    """The producer's options with the transactional.id that --transactional-id and --transaction-duration-ms ask for.
+
+    The argument overrides the option. With a duration only, the id is a new one.
+    """
+    if transactional_id is not None:
+        return {**options, TRANSACTIONAL_ID: transactional_id}
+    if duration_ms is not None and TRANSACTIONAL_ID not in options:
+        return {**options, TRANSACTIONAL_ID: f"{DEFAULT_ID_PREFIX}{uuid.uuid4()}"}
+    return dict(options)
+
+
+class TransactionPace:
+    """Begins a transaction with the first record after a commit, and commits it when it has reached its age.
+
+    Each call may block for at most max.block.ms and raises what KafkaProducer's method raises.
+    """
+
+    def __init__(self, producer: KafkaProducer, duration_ms: int, clock: Clock) -> None:
+        self._producer = producer
+        self._duration_ms = duration_ms
+        self._clock = clock
+        self._began_ms: int | None = None  # None: no transaction is open
+
+    def begin_if_none(self) -> None:
+        """Before records are sent."""
+        if self._began_ms is None:
+            self._producer.begin_transaction()
+            self._began_ms = self._clock.now_ms()
+
+    def commit_if_due(self, *, is_last: bool) -> None:
+        """After records were sent. The last of the run are committed at once."""
+        if self._began_ms is None:
+            return
+        if is_last or self._clock.now_ms() - self._began_ms >= self._duration_ms:
+            self._producer.commit_transaction()
+            self._began_ms = None

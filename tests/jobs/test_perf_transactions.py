@@ -1,0 +1,193 @@
+"""producer_perf in transactions: what its arguments mean, when it commits, and what a failure leaves behind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jobs import producer_perf
+from jobs.local_kafka import LocalKafka
+from jobs.perf_payloads import payloads
+from jobs.perf_transactions import TransactionPace
+from jobs.producer_perf import build_parser, producer_options
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.error_codes import Errors
+from tests.fakes.clock import ManualClock
+from tests.fakes.fake_broker import FakeBroker
+from tests.integration.reading import ReadRecord
+
+NEEDED = ["--topic", "t", "--num-records", "1000", "--payload-monotonic"]
+GENERATED = r"performance-producer-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+by_mode = pytest.mark.parametrize("mode", [[], ["--single"]], ids=["columns", "single"])
+
+
+# ARGUMENTS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "transactional_id"),
+    [
+        ([], None),
+        (["--transaction-duration-ms", "5"], GENERATED),
+        (["--transactional-id", "named"], "named"),
+        (["--transactional-id", "named", "--transaction-duration-ms", "5"], "named"),
+        (["--producer-props", "transactional.id=property"], "property"),
+        (["--producer-props", "transactional.id=property", "--transaction-duration-ms", "5"], "property"),
+        (["--producer-props", "transactional.id=property", "--transactional-id", "named"], "named"),
+    ],
+)
+def test_an_id_or_a_duration_makes_the_producer_transactional_and_the_argument_overrides_the_property(
+    arguments: list[str], transactional_id: str | None
+) -> None:
+    options = producer_options(build_parser().parse_args([*NEEDED, "--bootstrap-server", "b:1", *arguments]))
+    if transactional_id is None:
+        assert "transactional.id" not in options
+    else:
+        assert re.fullmatch(transactional_id, options["transactional.id"])
+
+
+def test_a_generated_id_is_a_new_one_each_time() -> None:
+    """Two runs at the same time would fence each other."""
+    arguments = build_parser().parse_args([*NEEDED, "--bootstrap-server", "b:1", "--transaction-duration-ms", "5"])
+    assert producer_options(arguments)["transactional.id"] != producer_options(arguments)["transactional.id"]
+
+
+@pytest.mark.parametrize("duration", ["0", "-1", "soon"])
+def test_a_duration_that_is_none_ends_with_exit_code_2(duration: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        producer_perf.main([*NEEDED, "--bootstrap-server", "b:1", "--transaction-duration-ms", duration])
+    assert exit_.value.code == 2
+    assert "argument --transaction-duration-ms: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--transactional-id", "a"], ["--transaction-duration-ms", "5"]], ids=["id", "duration"])
+@pytest.mark.parametrize("contradicts", ["enable.idempotence=false", "acks=1"])
+def test_properties_that_contradict_transactions_end_with_exit_code_1(
+    arguments: list[str], contradicts: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--bootstrap-server", "b:1", *arguments, "--producer-props", contradicts]
+    assert producer_perf.main([*NEEDED, *given]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("producer_perf: error: [KAFKA_INVALID_CONFIG] Cannot set a transactional.id without also enabling")
+
+
+# PACE
+
+
+class Calls:
+    """A producer's transactional methods, written down."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    def begin_transaction(self) -> None:
+        self.made.append("begin")
+
+    def commit_transaction(self) -> None:
+        self.made.append("commit")
+
+
+def test_a_transaction_is_committed_at_its_age_and_the_next_one_begins_with_the_next_records() -> None:
+    calls, clock = Calls(), ManualClock()
+    producer: Any = calls
+    pace = TransactionPace(producer, 100, clock)
+    steps = []
+    for waited_ms, is_last in ((60, False), (39, False), (1, False), (99, False), (1, False), (0, True)):
+        calls.made.clear()
+        pace.begin_if_none()
+        clock.advance(waited_ms)
+        pace.commit_if_due(is_last=is_last)
+        steps.append(calls.made[:])
+        clock.advance(1000 if steps[-1][-1:] == ["commit"] else 0)  # time between two transactions does not count
+    assert steps == [["begin"], [], ["commit"], ["begin"], ["commit"], ["begin", "commit"]]
+
+
+# RUNS WITH A FAKE
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeBroker]:
+    with FakeBroker(topics={"t": 1}, transaction_version=2) as broker:
+        yield broker
+        assert broker.violations == []
+
+
+def run(broker: FakeBroker, *more: str) -> int:
+    """With a clock that is 1 ms later each time that it is asked for the age of a transaction."""
+    given = ["--bootstrap-server", broker.bootstrap_servers, "--chunk-records", "100", *more]
+    arguments = build_parser().parse_args([*NEEDED, *given, "--producer-props", "linger.ms=0", "retry.backoff.ms=5"])
+    return producer_perf.run(arguments, producer_options(arguments), payloads(arguments), ManualClock(auto_tick_ms=1))
+
+
+@pytest.mark.parametrize(
+    ("mode", "duration_ms", "commits"), [([], 3, 4), ([], 1000, 1), (["--single"], 300, 4), (["--single"], 1000, 1)]
+)
+def test_all_records_are_committed_in_transactions_of_the_given_duration(
+    fake: FakeBroker, mode: list[str], duration_ms: int, commits: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(fake, *mode, "--transaction-duration-ms", str(duration_ms)) == 0
+    assert fake.committed_values("t") == [b"%d" % number for number in range(1000)]
+    assert len(fake.requests_of(ApiKey.END_TXN)) == commits
+    assert capsys.readouterr().out.startswith("1000 records sent, ")
+
+
+@by_mode
+def test_a_record_that_fails_ends_the_run_and_its_transaction_is_aborted(
+    fake: FakeBroker, mode: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The record's own error is told, not the commit's, which only says that the transaction has failed."""
+    fake.fail_next(ApiKey.PRODUCE, Errors.TOPIC_AUTHORIZATION_FAILED)
+    assert run(fake, *mode, "--transaction-duration-ms", "1000") == 1
+    told = capsys.readouterr().err
+    assert told.startswith("producer_perf: error: [KAFKA_TOPIC_AUTHORIZATION_FAILED] ")
+    assert "records failed)" in told
+    assert fake.committed_values("t") == []
+    assert not any(request.message.committed for request in fake.requests_of(ApiKey.END_TXN))  # type: ignore[attr-defined]
+
+
+@by_mode
+def test_another_producer_with_the_same_id_ends_the_run(
+    fake: FakeBroker, mode: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.fail_next(ApiKey.END_TXN, Errors.PRODUCER_FENCED)
+    assert run(fake, *mode, "--transactional-id", "perf", "--transaction-duration-ms", "1000") == 1
+    told = capsys.readouterr()
+    assert told.err.startswith("producer_perf: error: ")
+    assert "another producer with transactional id 'perf'" in told.err
+    assert told.out.startswith("1000 records sent, ")  # they were acknowledged, which is what the lines count
+
+
+def test_an_id_that_may_not_be_used_ends_the_run_before_the_first_record(
+    fake: FakeBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.fail_next(ApiKey.INIT_PRODUCER_ID, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    assert run(fake, "--transactional-id", "perf") == 1
+    assert capsys.readouterr().err.startswith("producer_perf: error: [KAFKA_TRANSACTIONAL_ID_AUTHORIZATION_FAILED] ")
+    assert fake.values("t") == []
+
+
+# RUNS WITH A BROKER
+
+
+@by_mode
+def test_readers_of_committed_records_see_all_of_a_run(
+    mode: list[str],
+    broker: LocalKafka,
+    topic: Callable[..., str],
+    read_topic: Callable[..., list[ReadRecord]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = topic()
+    arguments = ["--topic", name, "--num-records", "25000", "--payload-monotonic", "--throughput", "100000", *mode]
+    arguments += ["--bootstrap-server", broker.bootstrap_servers, "--transaction-duration-ms", "20", "--print-metrics"]
+    assert producer_perf.main(arguments) == 0
+    records = read_topic(name, isolation_level="read_committed")
+    assert [record.value for record in records] == [b"%d" % number for number in range(25_000)]
+    markers_before_the_last_record = records[-1].offset - (len(records) - 1)
+    assert markers_before_the_last_record >= 1
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("25000 records sent, ") for line in lines)
+    assert any(re.fullmatch(r"producer-metrics:txn-commit-time-ns-total +: [1-9]\d*\.\d+", line) for line in lines)
