@@ -147,21 +147,18 @@ def read_with_spark(spark: SparkSession, bootstrap_servers: str, *topics: str) -
     return spark.read.format("kafka").options(**options).option("startingOffsets", "earliest").load()
 
 
-def read_values_with_console_consumer(jars: Path, bootstrap_servers: str, topic: str, records: int) -> list[str]:
+def read_values_with_console_consumer(
+    jars: Path, bootstrap_servers: str, topic: str, records: int, *, isolation_level: str = "read_uncommitted"
+) -> list[str]:
     """The values of so many records, as Kafka's own console consumer prints them; fewer if there are not so many."""
-    main_class = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-    logging = f"-Dlog4j2.configurationFile={Path(__file__).resolve().parents[2] / 'conf' / 'kafka-tools-log4j2.properties'}"
-    command = [
-        str(find_java()),
-        logging,
-        "-cp",
-        f"{jars}/*",
-        main_class,
-        "--bootstrap-server",
-        bootstrap_servers,
-        "--topic",
-        topic,
-    ]
-    command += ["--from-beginning", "--max-messages", str(records), "--timeout-ms", "30000"]
+    arguments = ["--bootstrap-server", bootstrap_servers, "--topic", topic, "--isolation-level", isolation_level]
+    arguments += ["--from-beginning", "--max-messages", str(records), "--timeout-ms", "30000"]
+    command = kafka_tool(jars, "consumer.ConsoleConsumer", *arguments)
     answer = subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False)
     return answer.stdout.splitlines()
+
+
+def kafka_tool(jars: Path, name: str, *arguments: str) -> list[str]:
+    """The command line of one of Kafka's own tools, by its class in org.apache.kafka.tools."""
+    logging = f"-Dlog4j2.configurationFile={Path(__file__).resolve().parents[2] / 'conf' / 'kafka-tools-log4j2.properties'}"
+    return [str(find_java()), "-Xmx256m", logging, "-cp", f"{jars}/*", f"org.apache.kafka.tools.{name}", *arguments]
