@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -50,10 +51,15 @@ class ZooKeeperKafka:
             f"advertised.listeners=PLAINTEXT://{HOST}:{self._port},PROXIED://{self.proxy.address}",
             "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT",
             f"log.dirs={work_dir}/data",
+            "offsets.topic.replication.factor=1",
+            "offsets.topic.num.partitions=8",
+            "transaction.state.log.replication.factor=1",
+            "transaction.state.log.min.isr=1",
+            "transaction.state.log.num.partitions=8",
         )
 
-    def create_topic(self, name: str, partitions: int) -> None:
-        create_topics((HOST, self._port), [NewTopic(name, partitions)], START_S)
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        create_topics((HOST, self._port), [NewTopic(name, partitions, config=config or {})], START_S)
 
     def __enter__(self) -> ZooKeeperKafka:
         try:

@@ -1,0 +1,128 @@
+"""Transactions on brokers whose transaction.version is below 2, and while that feature is raised under a producer at work.
+
+What test_transactions.py claims of Kafka 4.3 holds on 4.3 with transaction.version=1, on 3.9, and on 2.8.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from jobs.local_kafka import LocalKafka
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from tests.fakes.zookeeper_kafka import ZooKeeperKafka
+from tests.integration.reading import READERS, ReadRecord, kafka_tool
+from tests.integration.test_transactions import (  # noqa: F401 - run here too, with this module's broker
+    codec,
+    test_a_prepared_transaction_is_ended_by_another_client,
+    test_a_successor_aborts_what_its_predecessor_left_open_and_fences_it,
+    test_a_transaction_of_many_batches_and_codecs_is_one,
+    test_a_transaction_that_brokers_ended_for_its_age_can_be_aborted_and_the_next_one_commits,
+    test_librdkafka_and_this_producer_fence_each_other,
+    test_offsets_take_effect_with_the_commit_and_not_with_an_abort,
+    test_readers_of_committed_records_see_what_was_committed_and_nothing_else,
+    transactional,
+)
+from tests.integration.test_transactions import (
+    test_consume_transform_produce_copies_each_record_once_whenever_the_process_is_killed as kill_copies,
+)
+
+VERSION_1 = ("--feature", "transaction.version=1")
+BROKERS: dict[str, Callable[[Path], LocalKafka | ZooKeeperKafka]] = {
+    "transaction.version=1": lambda directory: LocalKafka(directory, format_options=VERSION_1),
+    "3.9": lambda directory: LocalKafka(directory, version="3.9.1"),
+    "2.8": ZooKeeperKafka,
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("transaction.version=1", marks=pytest.mark.slow),
+        pytest.param("3.9", marks=pytest.mark.matrix),
+        pytest.param("2.8", marks=pytest.mark.matrix),
+    ],
+)
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka | ZooKeeperKafka]:
+    with BROKERS[request.param](tmp_path_factory.mktemp("broker")) as cluster:
+        yield cluster
+
+
+def write_one(producer: KafkaProducer, topic: str, *values: str) -> PreparedTransaction:
+    """A transaction of these values, and what it was."""
+    producer.begin_transaction()
+    producer.send_columns(topic, value=pa.array(values))
+    prepared = producer.prepare_transaction()
+    producer.commit_transaction()
+    return prepared
+
+
+def test_these_brokers_have_transactions_of_version_1_and_their_epoch_stays(
+    broker: LocalKafka | ZooKeeperKafka, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    with transactional(broker.bootstrap_servers) as producer:
+        producer.init_transactions()
+        first, second = (write_one(producer, name, "a") for _ in range(2))
+    assert first.transaction_version == 1
+    assert first == second
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(300)
+def test_consume_transform_produce_copies_each_record_once_here_too(
+    broker: LocalKafka, topic: Callable[..., str], read_topic: Callable[..., list[ReadRecord]]
+) -> None:
+    """A group joins a transaction of version 1 by a request of its own, AddOffsetsToTxn."""
+    kill_copies(broker, topic, read_topic)
+
+
+@pytest.mark.slow
+def test_a_producer_at_work_takes_version_2_up_after_the_feature_was_raised(kafka_jars: Path, tmp_path: Path) -> None:
+    """kafka-features raises it while transactions are written. Brokers tell their features with a new connection only: here when
+    the broker is restarted, in the middle of a transaction, which ends as it began."""
+    written: list[str] = []
+
+    def next_values() -> list[str]:
+        values = [str(len(written)), str(len(written) + 1)]
+        written.extend(values)
+        return values
+
+    with (
+        LocalKafka(tmp_path, format_options=VERSION_1) as cluster,
+        transactional(cluster.bootstrap_servers) as producer,
+    ):
+        cluster.create_topic("t", 2)
+        producer.init_transactions()
+        before = [write_one(producer, "t", *next_values())]
+        arguments = ["--bootstrap-server", cluster.bootstrap_servers, "upgrade", "--feature", "transaction.version=2"]
+        command = kafka_tool(kafka_jars, "FeatureCommand", *arguments)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as tool:
+            while tool.poll() is None:
+                before.append(write_one(producer, "t", *next_values()))
+            assert tool.stdout is not None
+            assert tool.returncode == 0, tool.stdout.read()
+        before.append(write_one(producer, "t", *next_values()))
+        producer.begin_transaction()
+        producer.send_columns("t", value=pa.array(next_values()))
+        producer.flush()
+        cluster.terminate(1)
+        cluster.restart(1)
+        producer.send_columns("t", value=pa.array(next_values()))
+        producer.commit_transaction()
+        after = [write_one(producer, "t", *next_values()) for _ in range(3)]
+        read = READERS["confluent-kafka"](cluster.bootstrap_servers, "t", isolation_level="read_committed")
+    assert {each.transaction_version for each in before} == {1}
+    assert len(set(before)) == 1
+    assert {each.transaction_version for each in after} == {2}
+    epochs = [each.producer_epoch for each in after]
+    assert epochs == [epochs[0], epochs[0] + 1, epochs[0] + 2]
+    assert epochs[0] > before[0].producer_epoch
+    assert {each.producer_id for each in after} == {before[0].producer_id}
+    assert Counter(record.value for record in read) == Counter(value.encode() for value in written)
