@@ -192,13 +192,14 @@ SHARES = {  # the slow ones send so many times fewer records
 # RUNNING THEM
 
 
-def run_java(arguments: argparse.Namespace, records: int, folder: Path) -> float:
+def run_java(arguments: argparse.Namespace, records: int, folder: Path, *more: str) -> float:
+    """Seconds of ProducerPerformance, with `more` arguments."""
     payload = folder / "values.txt"
     payload.write_bytes(b"\n".join(sample_values(arguments.value_size)))
     logging = f"-Dlog4j2.configurationFile={ROOT / 'conf' / 'kafka-tools-log4j2.properties'}"
     command = [str(find_java()), "-Xmx512m", logging, "-cp", f"{fetch_kafka()}/*", "org.apache.kafka.tools.ProducerPerformance"]
     command += ["--topic", arguments.topic, "--num-records", str(records), "--throughput", "-1"]
-    command += ["--payload-file", str(payload), "--producer-props"]
+    command += ["--payload-file", str(payload), *more, "--producer-props"]
     command += [f"{key}={value}" for key, value in settings(arguments).items()]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout
     found = re.findall(r"([0-9.]+) records/sec", printed)
@@ -237,9 +238,9 @@ def compare(arguments: argparse.Namespace, broker: LocalKafka, folder: Path) -> 
         for name in names:
             arguments.topic = new_topic(broker, arguments.partitions)
             records = arguments.records // SHARES.get(name, 1)
-            before = _children_cpu(), cpu_seconds(broker_pid)
+            before = children_cpu(), cpu_seconds(broker_pid)
             seconds = run_java(arguments, records, folder) if name == JAVA else run_peer(name, arguments, records)
-            client, server = _children_cpu() - before[0], cpu_seconds(broker_pid) - before[1]
+            client, server = children_cpu() - before[0], cpu_seconds(broker_pid) - before[1]
             results[name].append((records / seconds, client / records * 1e6, server / records * 1e6))
     what = f"{arguments.records:,} records of {arguments.value_size} B, batch.size={arguments.batch_size}"
     more = (
@@ -253,7 +254,7 @@ def compare(arguments: argparse.Namespace, broker: LocalKafka, folder: Path) -> 
         print(f"{name:28}{rate:>12,.0f}{rate / java:>8.2f}{client:>16.2f}{server:>16.2f}", flush=True)
 
 
-def _children_cpu() -> float:
+def children_cpu() -> float:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

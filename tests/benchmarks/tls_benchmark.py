@@ -29,7 +29,7 @@ from jobs.kafka_jars import fetch_kafka
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
 from tests.benchmarks.measuring import cpu_seconds
-from tests.benchmarks.producer_benchmark import SAMPLES, SMALL_LOGS, _children_cpu, sample_values
+from tests.benchmarks.producer_benchmark import SAMPLES, SMALL_LOGS, children_cpu, sample_values
 from tests.fakes.certificates import Authority
 from tests.interop.java import run_java
 
@@ -111,13 +111,13 @@ def compare(arguments: argparse.Namespace, broker: LocalKafka, ways: dict[str, d
         for who, way in rates:
             arguments.topic = f"bench-{uuid.uuid4().hex[:12]}"
             broker.create_topic(arguments.topic, arguments.partitions, SMALL_LOGS)
-            before = _children_cpu(), cpu_seconds(broker_pid)
+            before = children_cpu(), cpu_seconds(broker_pid)
             if who == OURS:
                 rate = arguments.records / run_ours("columns", ways[way], arguments)[0]
             else:
                 rate = java_rate(ways[way], arguments, folder)
             millions = arguments.records / 1e6
-            client, server = _children_cpu() - before[0], cpu_seconds(broker_pid) - before[1]
+            client, server = children_cpu() - before[0], cpu_seconds(broker_pid) - before[1]
             rates[who, way].append((rate, client / millions, server / millions))
             run = run_ours("first-acks", ways[way], arguments) if who == OURS else java_first_acks(ways[way], arguments)
             cold[who, way].append(run[0])
