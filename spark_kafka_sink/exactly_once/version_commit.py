@@ -108,7 +108,7 @@ class VersionCommit:
                 f" {self._names.decision_group(self._write.owner)} was reset or has expired. Nothing was committed; run the"
                 " write again"
             )
-        if decision is not None:
+        if decision is not None and decision.version < version:
             self._settle_earlier(decision)
         decision = self._decide(decision)
         self._carry_out(decision)

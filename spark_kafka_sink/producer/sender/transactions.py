@@ -318,8 +318,9 @@ class Transactions(TransactionManager):
     def _fenced(self, problem: Problem) -> ProducerFencedError:
         return ProducerFencedError(
             f"{problem.where}: another producer with transactional id {self.transactional_id!r} has been started since and has"
-            f" taken over; this one (producer id {self.producer.producer_id}, epoch {self.producer.epoch}) can write nothing"
-            " more. If both should live, give each its own transactional.id."
+            f" taken over, or the transaction was open for longer than transaction.timeout.ms={self._timeout_ms}; this producer"
+            f" (producer id {self.producer.producer_id}, epoch {self.producer.epoch}) can write nothing more. If both should"
+            " live, give each its own transactional.id; if the transaction takes so long, raise the time-out."
         )
 
     # STATE
