@@ -10,6 +10,7 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.ledger import Decision
 from spark_kafka_sink.exactly_once.version_commit import How
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
+from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.exactly_once.driving import Run
 from tests.exactly_once.test_exactly_once import Runs, broker, open_transactions, partly_committed, run, time_out, visible
 from tests.fakes.fake_broker import FakeBroker
@@ -94,6 +95,18 @@ def test_a_driver_of_an_earlier_version_leaves_alone_what_a_later_one_has_decide
     assert zombie.commit(reports).how is How.FOUND
     commit._carry_out(decision)
     assert visible(broker) == ["a", "b", "x", "y"]
+
+
+def test_abort_asks_nothing_about_writes_that_were_done_long_ago(broker: FakeBroker, run: Runs) -> None:
+    """A job that writes each minute leaves ten thousand owners in a week, and abort() read the decision of each."""
+    for number in range(5):
+        run(f"r{number}", owner=f"done{number}").write_version(0, ["a"])
+    failed = run("r", owner="failed")
+    failed.reports(0, ["b"])
+    before = len(broker.requests_of(ApiKey.OFFSET_FETCH))
+    failed.abort(0)
+    assert len(broker.requests_of(ApiKey.OFFSET_FETCH)) == before + 1
+    assert open_transactions(broker) == []
 
 
 @pytest.mark.parametrize("step", ["rows", "marker"])
