@@ -28,7 +28,7 @@ from spark_kafka_sink.errors import AuthorizationError, KafkaError, UnsupportedV
 from spark_kafka_sink.exactly_once.content import total
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, State
 from spark_kafka_sink.exactly_once.names import Names, TaskId
-from spark_kafka_sink.exactly_once.unfinished import Found, guessed, listed, put_to_rest
+from spark_kafka_sink.exactly_once.unfinished import COMPLETE, Found, guessed, listed, put_to_rest
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, Entry, ReplayError, Result, TaskReport
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class VersionCommit:
                 f" {self._names.decision_group(self._write.owner)} was reset or has expired. Nothing was committed; run the"
                 " write again"
             )
-        if decision is not None:
+        if decision is not None and decision.version < version:
             self._settle_earlier(decision)
         decision = self._decide(decision)
         self._carry_out(decision)
@@ -297,7 +297,8 @@ def abort(client: TransactionClient, names: Names, marker_topic: str, owner: str
     if found is None:
         return 0
     decided: set[TaskId] = set()
-    for each in dict.fromkeys(task.task.owner for task in found):
+    # A job's df.write leaves an owner each time: those whose transactions are complete are not looked at.
+    for each in dict.fromkeys(task.task.owner for task in found if task.state not in COMPLETE):
         decision = Ledger(client, names, each, marker_topic).decision()
         if decision is not None:
             decided.update(TaskId(each, entry.partition, decision.run, entry.attempt) for entry in decision.entries)

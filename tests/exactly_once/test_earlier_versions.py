@@ -6,11 +6,13 @@ import logging
 
 import pytest
 
+from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.ledger import Decision
 from spark_kafka_sink.exactly_once.version_commit import How
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
+from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.exactly_once.driving import Run
-from tests.exactly_once.test_exactly_once import Runs, broker, open_transactions, partly_committed, run, visible
+from tests.exactly_once.test_exactly_once import Runs, broker, open_transactions, partly_committed, run, time_out, visible
 from tests.fakes.fake_broker import FakeBroker
 
 __all__ = ["broker", "run"]  # fixtures
@@ -58,6 +60,16 @@ def test_a_version_of_which_a_part_was_taken_out_is_told_of_when_another_follows
     assert visible(broker) == ["b", "c"]
 
 
+def test_a_repetition_of_a_version_of_which_a_part_was_taken_out_is_no_reason_to_warn(
+    broker: FakeBroker, run: Runs, caplog: pytest.LogCaptureFixture
+) -> None:
+    partly_committed(run("r1"))
+    with caplog.at_level(logging.WARNING):
+        run("r2").write_version(0, ["a"], ["b"])
+    assert "only a part of version 0" not in caplog.text
+    assert visible(broker) == ["a", "b"]
+
+
 def test_a_decision_of_long_ago_that_arrives_late_harms_no_later_version(broker: FakeBroker, run: Runs) -> None:
     """A driver stood still before it wrote its decision, until others had written that version and the next one."""
     zombie, alive = run("r1"), run("r2")
@@ -83,3 +95,26 @@ def test_a_driver_of_an_earlier_version_leaves_alone_what_a_later_one_has_decide
     assert zombie.commit(reports).how is How.FOUND
     commit._carry_out(decision)
     assert visible(broker) == ["a", "b", "x", "y"]
+
+
+def test_abort_asks_nothing_about_writes_that_were_done_long_ago(broker: FakeBroker, run: Runs) -> None:
+    """A job that writes each minute leaves ten thousand owners in a week, and abort() read the decision of each."""
+    for number in range(5):
+        run(f"r{number}", owner=f"done{number}").write_version(0, ["a"])
+    failed = run("r", owner="failed")
+    failed.reports(0, ["b"])
+    before = len(broker.requests_of(ApiKey.OFFSET_FETCH))
+    failed.abort(0)
+    assert len(broker.requests_of(ApiKey.OFFSET_FETCH)) == before + 1
+    assert open_transactions(broker) == []
+
+
+@pytest.mark.parametrize("step", ["rows", "marker"])
+def test_a_task_that_outlasts_its_transaction_is_told_why(broker: FakeBroker, run: Runs, step: str) -> None:
+    """It was told that another producer had taken over, which sends a reader to look for one."""
+    task = run("r1").task(0, 0, "a", timeout_ms=7_000).begin().send()
+    time_out(broker, partition=0)
+    if step == "rows":
+        task.send()
+    with pytest.raises(KafkaError, match=r"transaction timed out|longer than transaction\.timeout\.ms=7000"):
+        task.finish()

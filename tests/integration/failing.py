@@ -1,4 +1,6 @@
-"""A sink whose commits fail while a file exists. Importable, as Spark makes its writers anew in processes of its own."""
+"""A sink whose commits fail while a file exists: before they have done anything, or after all, if the file says `after`.
+
+Importable, as Spark makes its writers anew in processes of its own."""
 
 from __future__ import annotations
 
@@ -18,9 +20,13 @@ def file_that_fails_commits(report_path: str) -> Path:
 
 class _Writer(KafkaStreamWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        if file_that_fails_commits(self.plan.report_path or "").exists():
-            raise RuntimeError("no commit, as planned")
-        super().commit(messages, batchId)
+        asked = file_that_fails_commits(self.plan.report_path or "")
+        if not asked.exists():
+            super().commit(messages, batchId)
+            return
+        if asked.read_text() == "after":
+            super().commit(messages, batchId)
+        raise RuntimeError("no commit, as planned")
 
 
 class CommitFailsWhenAsked(KafkaDataSource):

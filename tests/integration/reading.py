@@ -141,9 +141,12 @@ READERS: dict[str, Callable[..., list[ReadRecord]]] = {
 }
 
 
-def read_with_spark(spark: SparkSession, bootstrap_servers: str, *topics: str) -> DataFrame:
+def read_with_spark(
+    spark: SparkSession, bootstrap_servers: str, *topics: str, isolation_level: str = "read_uncommitted"
+) -> DataFrame:
     """What Spark's own Kafka source reads from the topics: key and value are binary, `headers` is null where there are none."""
     options = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": ",".join(topics), "includeHeaders": "true"}
+    options["kafka.isolation.level"] = isolation_level
     return spark.read.format("kafka").options(**options).option("startingOffsets", "earliest").load()
 
 

@@ -75,10 +75,10 @@ class Program:
                 [sys.executable, str(file)], cwd=directory, env=env, stdout=log, stderr=log, start_new_session=True
             )
 
-    def wait(self) -> int:
+    def wait(self, limit_s: float = LIMIT_S) -> int:
         """Its exit code."""
         try:
-            return self._process.wait(LIMIT_S)
+            return self._process.wait(limit_s)
         finally:
             self.end()
 

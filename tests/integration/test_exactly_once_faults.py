@@ -1,0 +1,340 @@
+"""What goes wrong between an exactly-once write and its brokers, on real ones: time-outs, requests and answers that get lost,
+coordinators that die, and repetitions of a write that bring other rows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.local_kafka import QUICK_SESSIONS, LocalKafka
+from spark_kafka_sink.coordination.brokers import FindCoordinator
+from spark_kafka_sink.coordination.operation import ANY_BROKER, Ask
+from spark_kafka_sink.coordination.transactions import TransactionState
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.exactly_once.version_commit import Committed, How
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, Result, TaskReport
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
+from tests.exactly_once.driving import Run
+from tests.exactly_once.stopping import AFTER, AMID, KILLED, PAUSE, Stop
+from tests.fakes.fault_proxy import Fault, ProxiedKafka, Request
+from tests.integration.exactly_once_world import FIRST, QUICK_TIMEOUTS, SECOND, World, rows_of, world_of
+from tests.integration.processes import until
+
+pytestmark = [pytest.mark.slow]
+
+SHORT_MS = 1_000  # of a transaction's time-out; brokers look each half second
+QUICK_REQUESTS = {"request.timeout.ms": 1_000, "delivery.timeout.ms": 20_000}
+
+
+@pytest.fixture(scope="module")
+def cluster(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxiedKafka]:  # noqa: ARG001 - as in conftest
+    with ProxiedKafka(tmp_path_factory.mktemp("broker"), properties=QUICK_TIMEOUTS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def world(cluster: ProxiedKafka) -> Iterator[World]:
+    with world_of(cluster) as world:
+        yield world
+        cluster.proxy.disarm()
+
+
+# --- TIME-OUTS --------------------------------------------------------------------------------------------------------
+
+
+def short_of(run: Run, *partitions: int) -> list[TaskReport]:
+    """The reports of the first version; the transactions of these partitions time out soon."""
+    return [
+        run.task(0, partition, *rows, timeout_ms=SHORT_MS if partition in partitions else 60_000).run()
+        for partition, rows in enumerate(FIRST)
+    ]
+
+
+def await_time_out(world: World, run: str, *partitions: int) -> None:
+    ids = [f"{world.prefix}-q-{partition}-{run}-0" for partition in partitions]
+
+    def are_aborted() -> bool:
+        found = world.client.describe_transactions(ids).values()
+        return {None if each is None else each.state for each in found} == {TransactionState.COMPLETE_ABORT}
+
+    until(are_aborted, 30, "brokers abort what is too old")
+
+
+def test_a_time_out_before_the_decision_is_found_before_anything_is_seen(world: World) -> None:
+    run = world.run("r1")
+    reports = short_of(run, 0)
+    await_time_out(world, "r1", 0)
+    with pytest.raises(CommitFailedError) as raised:
+        run.commit(reports)
+    told = str(raised.value)
+    assert "the transactions of 1 of 2 tasks are not open any more (Spark partitions 0)" in told
+    assert "they outlasted their time-out (kafka.transaction.timeout.ms" in told
+    assert "Nothing is visible; the write can be run again" in told
+    run.abort(0)
+    world.audit([])
+    world.check()
+
+
+@pytest.mark.parametrize(("late", "seen"), [([0], ["c"]), ([0, 1], [])], ids=["one", "all"])
+def test_a_time_out_between_decision_and_commit_is_told_and_healed_by_the_next_run(
+    world: World, late: list[int], seen: list[str]
+) -> None:
+    run = world.run("r1")
+    commit = world.processes.commit("r1", short_of(run, *late), Stop("6f", AFTER, PAUSE))
+    commit.await_pause()
+    await_time_out(world, "r1", *late)
+    failed = commit.resume().outcome()
+    assert failed.kind == CommitFailedError.__name__
+    assert f"{len(late)} of 2 transactions were gone when version 0 was committed" in failed.message
+    assert "the next run of this version writes those that are missing, and nothing twice" in failed.message
+    run.abort(0)
+    world.audit(seen)
+    (committed,) = world.check()
+    assert isinstance(committed, Committed)
+    assert committed.how is How.COMMITTED
+    assert committed.skipped == 2 - len(late)
+
+
+def test_a_driver_killed_amid_its_commits_whose_other_transactions_time_out_is_healed_by_the_second_run(world: World) -> None:
+    """The first one finds the decision, and that it cannot be carried out any more; that is told, as it knows no rows."""
+    reports = short_of(world.run("r1"), 1)
+    assert world.processes.commit("r1", reports, Stop("6g", AMID)).outcome() is KILLED
+    await_time_out(world, "r1", 1)
+    failed, committed = world.check(runs=2)
+    assert isinstance(failed, CommitFailedError)
+    assert "1 of 2 transactions were gone when version 0 was committed (Spark partitions 1)" in str(failed)
+    assert isinstance(committed, Committed)
+    assert committed.skipped == 1
+
+
+def test_a_task_that_outlasts_its_transaction_is_told_why(world: World) -> None:
+    run = world.run("r1")
+    task = run.task(0, 0, *FIRST[0], timeout_ms=SHORT_MS).begin().send()
+    await_time_out(world, "r1", 0)
+    with pytest.raises(KafkaError, match=r"transaction\.timeout\.ms"):
+        task.finish()
+    run.abort(0)
+    world.check()
+
+
+# --- REPETITIONS ------------------------------------------------------------------------------------------------------
+
+
+def half_committed(world: World) -> None:
+    """Partition 0 is in Kafka; the transaction of partition 1 was open too long."""
+    run = world.run("r1")
+    reports = short_of(run, 1)
+    commit = run.committing(reports)
+    decision = commit._decide(None)
+    await_time_out(world, "r1", 1)
+    with pytest.raises(CommitFailedError):
+        commit._carry_out(decision)
+    run.abort(0)
+    world.audit(FIRST[0])
+
+
+def test_a_repetition_with_other_rows_is_refused_and_the_right_one_is_taken(world: World) -> None:
+    half_committed(world)
+    other = world.run("r2")
+    task = other.task(0, 0, "a", "other").begin().send()
+    with pytest.raises(ReplayError, match=r"Spark partition 0 of version 0 is in Kafka with 2 rows .*transactionalIdPrefix"):
+        task.finish()
+    other.task(0, 1, "other").run()
+    other.abort(0)
+    world.audit(FIRST[0])
+    world.check()
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 4], ids="{} partitions".format)
+def test_a_repetition_in_other_partitions_is_refused_by_tasks_or_driver(world: World, partitions: int) -> None:
+    """FIRST has three partitions, of which the last one has no rows."""
+    half_committed(world)
+    rows = rows_of(FIRST)
+    shifted = [*rows[1:], rows[0]]
+    other = world.run("r2")
+
+    def write() -> None:
+        other.commit(other.reports(0, *(shifted[number::partitions] for number in range(partitions))))
+
+    with pytest.raises(ReplayError):
+        write()
+    other.abort(0)
+    world.audit(FIRST[0])
+    world.check()
+
+
+def test_a_repetition_that_moves_the_missing_rows_to_other_partitions_writes_each_once(world: World) -> None:
+    """What is in Kafka comes again in the partition that has it; the others are free."""
+    half_committed(world)
+    run = world.run("r2")
+    reports = run.reports(0, FIRST[0], [], FIRST[1])
+    assert [each.result for each in reports] == [Result.SKIPPED, Result.EMPTY, Result.OPEN]
+    run.commit(reports)
+    run.write_version(1, *SECOND)
+    world.audit(rows_of(FIRST, SECOND))
+
+
+def test_a_decided_version_comes_before_a_later_one(world: World) -> None:
+    """A driver died amid its commits, and a later version followed without a repetition of that one. Its tasks took the open
+    transactions of the earlier run for garbage, and readers never saw the rest of a version that had been decided."""
+    run = world.run("r1")
+    assert world.processes.commit("r1", run.reports(0, *FIRST), Stop("6g", AMID)).outcome() is KILLED
+    world.run("r2").write_version(1, *SECOND)
+    world.audit(rows_of(FIRST, SECOND))
+
+
+def test_a_later_version_of_the_same_run_says_that_an_earlier_one_was_left_half_committed(world: World) -> None:
+    """As foreachBatch does that swallows errors. Its tasks take the ids of the earlier version, whose transactions end then."""
+    run = world.run("r1")
+    assert world.processes.commit("r1", run.reports(0, *FIRST), Stop("6g", AMID)).outcome() is KILLED
+    with pytest.raises(CommitFailedError, match="version 0"):
+        run.write_version(1, *SECOND)
+    run.abort(1)
+    world.recover(FIRST, version=0)
+    world.recover(SECOND, version=1)
+    world.audit(rows_of(FIRST, SECOND))
+
+
+# --- LOST REQUESTS AND ANSWERS ----------------------------------------------------------------------------------------
+
+APIS = {
+    ApiKey.INIT_PRODUCER_ID: "steps 1, 3, 6c",
+    ApiKey.OFFSET_FETCH: "steps 2, 4, 6a, 6d",
+    ApiKey.LIST_TRANSACTIONS: "steps 3, 6c",
+    ApiKey.PRODUCE: "step 5",
+    ApiKey.TXN_OFFSET_COMMIT: "step 5",
+    ApiKey.DESCRIBE_TRANSACTIONS: "step 6e",
+    ApiKey.OFFSET_COMMIT: "steps 6f, 6h",
+    ApiKey.END_TXN: "step 6g",
+}
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("fault", [Fault.DROP_BEFORE, Fault.DROP_AFTER, Fault.SWALLOW, Fault.DELAY], ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "api",
+    [pytest.param(api, id=api.name, marks=[] if api is ApiKey.END_TXN else [pytest.mark.matrix]) for api in APIS],
+)
+def test_requests_and_answers_that_get_lost_are_asked_again(
+    world: World, cluster: ProxiedKafka, api: ApiKey, fault: Fault, times: int
+) -> None:
+    """SWALLOW: the answer never comes, though the connection lives; the request is asked again after request.timeout.ms."""
+    world.run("dead").reports(0, *FIRST)
+    run = world.run("r1", cluster.proxied_servers, **QUICK_REQUESTS)
+    cluster.proxy.arm(fault, api, times=times)
+    assert run.write_version(0, *FIRST).how is How.COMMITTED
+    assert cluster.proxy.count(fault) >= times
+    run.write_version(1, *SECOND)
+    world.audit(rows_of(FIRST, SECOND))
+
+
+@pytest.mark.parametrize("api", [ApiKey.OFFSET_COMMIT, ApiKey.END_TXN], ids=lambda api: api.name)
+def test_a_commit_whose_answers_never_come_is_finished_by_the_next_run(world: World, cluster: ProxiedKafka, api: ApiKey) -> None:
+    """What was asked is carried out. The driver cannot know, fails, and calls abort(), which leaves alone what is decided."""
+    run = world.run("r1", cluster.proxied_servers, **{**QUICK_REQUESTS, "max.block.ms": 3_000})
+    reports = run.reports(0, *FIRST)
+    cluster.proxy.arm(Fault.SWALLOW, api, times=1_000)
+    with pytest.raises(KafkaError) as raised:
+        run.commit(reports)
+    cluster.proxy.disarm()
+    run.abort(0)
+    if api is ApiKey.END_TXN:
+        assert isinstance(raised.value, CommitFailedError)
+        assert "2 of 2 transactions of version 0 could not be committed" in str(raised.value)
+        assert "the next run commits what is left" in str(raised.value)
+    (committed,) = world.check()
+    assert isinstance(committed, Committed)
+    assert committed.how is How.ROLLED_FORWARD
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("seed", range(5))
+def test_versions_written_through_a_bad_network_are_all_there_once(world: World, cluster: ProxiedKafka, seed: int) -> None:
+    chance = random.Random(seed)
+    faults = [Fault.DROP_BEFORE, Fault.DROP_AFTER, Fault.DELAY, Fault.TEAR]
+
+    def decide(request: Request) -> Fault | None:  # noqa: ARG001
+        return chance.choice(faults) if chance.random() < 0.05 else None
+
+    cluster.proxy.decide = decide
+    expected: list[str] = []
+    for version in range(20):
+        rows = [[f"{version}-{row}" for row in part] for part in FIRST]
+        run = world.run(f"r{version // 3}", cluster.proxied_servers, **QUICK_REQUESTS)
+        for _ in range(3):
+            try:
+                run.write_version(version, *rows)
+                break
+            except KafkaError:
+                run.abort(version)
+                run = world.run(f"r{version}b", cluster.proxied_servers, **QUICK_REQUESTS)
+        else:
+            raise AssertionError(f"version {version} cannot be written")
+        expected += rows_of(rows)
+    cluster.proxy.disarm()
+    world.audit(expected)
+
+
+# --- COORDINATORS THAT DIE --------------------------------------------------------------------------------------------
+
+
+def coordinator(run: Run, key_type: KeyType, key: str) -> int:
+    (found,) = run.client._requests.ask_all([Ask(ANY_BROKER, FindCoordinator(key_type), key)], 30_000)
+    return int(found.id)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("kafka_jars")
+def test_coordinators_that_die_amid_a_commit_delay_it_and_nothing_else(tmp_path: Path) -> None:
+    """Three brokers. The one that coordinates a transaction, then the one that keeps the decision, dies between the decision and
+    the commits, and among the commits. Each comes back."""
+    with LocalKafka(tmp_path, brokers=3, properties={**QUICK_TIMEOUTS, **QUICK_SESSIONS}) as cluster, world_of(cluster) as world:
+        expected: list[str] = []
+        version = 0
+        for key_type in (KeyType.TRANSACTION, KeyType.GROUP):
+            for stop in (Stop("6f", AFTER, PAUSE), Stop("6g", AMID, PAUSE), Stop("6g", AFTER, PAUSE)):
+                version += 1
+                name = f"r{version}"
+                run = world.run(name)
+                rows = [[f"{version}-{partition}"] for partition in range(8)]
+                commit = world.processes.commit(name, run.reports(version, *rows), stop)
+                commit.await_pause()
+                key = f"{world.prefix}-q-5-{name}-0" if key_type is KeyType.TRANSACTION else f"{world.prefix}-q-decision"
+                killed = coordinator(run, key_type, key)
+                cluster.kill(killed)
+                committed = commit.resume().outcome(120)
+                assert isinstance(committed, Committed), committed
+                assert committed.how is How.COMMITTED
+                cluster.restart(killed)
+                expected += rows_of(rows)
+        world.run("later").write_version(version + 1, *SECOND)
+        world.audit([*expected, *rows_of(SECOND)])
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("kafka_jars")
+@pytest.mark.parametrize("seed", range(3))
+def test_brokers_that_die_while_versions_are_written_lose_and_double_nothing(tmp_path: Path, seed: int) -> None:
+    """Tasks and drivers each in a process, while one broker after the other is killed and comes back."""
+    chance = random.Random(seed)
+    with LocalKafka(tmp_path, brokers=3, properties={**QUICK_TIMEOUTS, **QUICK_SESSIONS}) as cluster, world_of(cluster) as world:
+        expected: list[str] = []
+        for version in range(12):
+            name = f"r{version}"
+            rows = [[f"{version}-{partition}"] for partition in range(4)]
+            writing = world.processes.write_all(name, version, rows)
+            killed = chance.randrange(1, 4)
+            writing.is_done_within(chance.random() * 2)
+            cluster.kill(killed)
+            writing.is_done_within(chance.random() * 4)
+            cluster.restart(killed)
+            outcome = writing.outcome(120)
+            if not isinstance(outcome, Committed):
+                world.recover(rows, version=version, runs=2)
+            expected += rows_of(rows)
+        world.audit(expected)

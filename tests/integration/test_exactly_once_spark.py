@@ -1,0 +1,523 @@
+"""deliveryGuarantee=exactly-once with real Spark and a real broker: what readers of committed records see, whatever dies.
+
+Programs with a `dying` sink are killed at steps of the protocol, one life after the other, and started again from their
+checkpoint until they come to their end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from jobs.local_kafka import LocalKafka
+from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from tests.integration.dying import Dying
+from tests.integration.exactly_once_world import OPEN
+from tests.integration.failing import CommitFailsWhenAsked, file_that_fails_commits
+from tests.integration.plugins import commits_file
+from tests.integration.processes import until
+from tests.integration.reading import ReadRecord, read_with_spark
+from tests.integration.test_sink_faults import (
+    ALL,
+    ROWS,
+    SETTINGS,
+    TASKS,
+    Program,
+    batch_write,
+    count_rows,
+    options_of,
+)
+from tests.integration.writing import FileStream, error_of, run, save
+
+pytestmark = [pytest.mark.slow]
+
+Topic = Callable[..., str]
+ReadTopic = Callable[..., list[ReadRecord]]
+Options = dict[str, str]
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> FileStream:
+    return FileStream(spark, tmp_path, "value string")
+
+
+class Seen:
+    """What readers of committed records see of a topic, when nothing is open under the prefix any more."""
+
+    def __init__(self, broker: LocalKafka, read_topic: ReadTopic) -> None:
+        self._read = read_topic
+        self._client = TransactionClient({"bootstrap.servers": broker.bootstrap_servers})
+
+    def close(self) -> None:
+        self._client.close()
+
+    def nothing_is_open(self, prefix: str) -> bool:
+        return not self._client.list_transactions(f"{prefix}-", OPEN)
+
+    def records(self, topic: str, prefix: str) -> list[ReadRecord]:
+        until(lambda: self.nothing_is_open(prefix), 30, "no transaction is open")
+        return self._read(topic, isolation_level="read_committed")
+
+    def values(self, topic: str, prefix: str) -> Counter[str]:
+        return Counter((record.value or b"").decode() for record in self.records(topic, prefix))
+
+
+@pytest.fixture
+def seen(broker: LocalKafka, read_topic: ReadTopic) -> Iterator[Seen]:
+    found = Seen(broker, read_topic)
+    yield found
+    found.close()
+
+
+def exactly_once(topic: str, **more: str) -> Options:
+    """With double underscores for dots. The topic's name is the prefix too: no other test has it."""
+    return {"topic": topic, "deliveryGuarantee": "exactly-once", "transactionalIdPrefix": topic, **more}
+
+
+def dotted(options: Options) -> Options:
+    return {name.replace("__", "."): value for name, value in options.items()}
+
+
+def numbered(spark: SparkSession, start: int, stop: int, partitions: int = 3) -> DataFrame:
+    return spark.range(start, stop, numPartitions=partitions).selectExpr("cast(id as string) value")
+
+
+def once(start: int, stop: int) -> Counter[str]:
+    return Counter(str(number) for number in range(start, stop))
+
+
+def lines(report: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in report.read_text().splitlines()]
+
+
+def ways(report: Path) -> list[tuple[int, str]]:
+    return [(each["exactly_once"]["version"], each["exactly_once"]["how"]) for each in lines(report)]
+
+
+# --- BATCH WRITES -----------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_write_is_read_back_as_it_was(spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen) -> None:
+    name = topic(3)
+    rows = spark.range(1_000, numPartitions=3).selectExpr(
+        "cast(id % 7 as string) key", "cast(id as string) value", "cast(id % 3 as int) partition"
+    )
+    save(rows, broker, **exactly_once(name))
+    until(lambda: seen.nothing_is_open(name), 30, "no transaction is open")
+    read = read_with_spark(spark, broker.bootstrap_servers, name, isolation_level="read_committed")
+    found = read.selectExpr("cast(key as string) key", "cast(value as string) value", "partition")
+    assert_df_equality(found, rows, ignore_row_order=True, ignore_nullable=True)
+
+
+def test_a_version_that_is_repeated_is_found_and_the_next_one_is_written(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path
+) -> None:
+    name, report = topic(2), tmp_path / "report.jsonl"
+    options = exactly_once(name, txnAppId="an app", reportPath=str(report))
+    save(numbered(spark, 0, 100), broker, **options, txnVersion="7")
+    save(numbered(spark, 0, 100), broker, **options, txnVersion="7")
+    save(numbered(spark, 0, 100, partitions=5), broker, **options, txnVersion="7")  # all is there: the partitions do not matter
+    save(numbered(spark, 100, 150), broker, **options, txnVersion="8")
+    save(numbered(spark, 500, 550), broker, **options, txnVersion="3")
+    assert seen.values(name, name) == once(0, 150)
+    assert ways(report) == [(7, "committed"), (7, "found"), (7, "found"), (8, "committed"), (3, "found")]
+
+
+def test_writes_without_a_name_are_other_writes(spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen) -> None:
+    name = topic(2)
+    for _ in range(2):
+        save(numbered(spark, 0, 10), broker, **exactly_once(name))
+    assert seen.values(name, name) == Counter({str(number): 2 for number in range(10)})
+
+
+def test_of_a_write_that_fails_no_row_is_seen(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen, read_topic: ReadTopic
+) -> None:
+    """Two partitions of three have been written by then. Their transactions are aborted at once, not when they time out."""
+    name = topic(2)
+    rows = spark.range(300, numPartitions=3).withColumn("value", F.udf(lambda each: str(each) if each < 299 else 1 / 0)("id"))
+    told = error_of(lambda: save(rows.select("value"), broker, **exactly_once(name)))
+    assert "ZeroDivisionError" in told
+    assert seen.nothing_is_open(name)
+    assert seen.values(name, name) == Counter()
+    assert len(read_topic(name)) >= 100  # who does not ask for committed records sees them
+    save(numbered(spark, 0, 300), broker, **exactly_once(name))
+    assert seen.values(name, name) == once(0, 300)
+
+
+def test_on_commit_is_called_once_for_each_commit_and_told_what_was_found(
+    spark: SparkSession, broker: LocalKafka, topic: Topic
+) -> None:
+    name = topic(2)
+    owner = name.replace("-", "_")
+    options = exactly_once(name, txnAppId=owner, onCommit="tests.integration.plugins.note_commit")
+    try:
+        for version in ("0", "0", "1"):
+            save(numbered(spark, 0, 10), broker, **options, txnVersion=version)
+        assert commits_file(owner).read_text().splitlines() == ["0 committed 10", "0 found 0", "1 committed 10"]
+    finally:
+        commits_file(owner).unlink(missing_ok=True)
+
+
+def test_dead_letters_and_skipped_rows_belong_to_the_transaction(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    """A failed write buries nothing; a repeated one buries nothing twice."""
+    name, graves, report = topic(2), topic(1), tmp_path / "report.jsonl"
+    rows = spark.range(100, numPartitions=2).selectExpr(
+        "if(id % 10 = 0, null, 't') topic", "if(id % 25 = 1, repeat('x', 3000), cast(id as string)) value", "id"
+    )
+    rows = rows.withColumn("topic", F.when(F.col("topic").isNotNull(), F.lit(name)))
+    options = exactly_once(
+        name,
+        txnAppId="burials",
+        txnVersion="0",
+        markerTopic=name,
+        onInvalidRecord="dead-letter",
+        onRecordTooLarge="skip",
+        deadLetterTopic=graves,
+        kafka__max__request__size="2000",
+        reportPath=str(report),
+    )
+    del options["topic"]
+    failing = rows.withColumn("value", F.udf(lambda each, value: value if each != 99 else 1 / 0)("id", "value"))
+    error_of(lambda: save(failing.select("topic", "value"), broker, **options))
+    assert seen.values(graves, name) == Counter()
+    assert read_topic(graves) != []
+    for _ in range(2):
+        save(rows.select("topic", "value"), broker, **options)
+    assert seen.values(graves, name) == Counter(str(number) for number in range(0, 100, 10))
+    assert seen.values(name, name) == Counter(str(number) for number in range(100) if number % 10 and number % 25 != 1)
+    first, second = lines(report)
+    assert (first["rows"], first["skipped"], first["dead_lettered"]) == (86, 4, 10)
+    assert second["exactly_once"]["how"] == "found"
+
+
+# --- STREAMS ----------------------------------------------------------------------------------------------------------
+
+
+def fed(stream: FileStream, start: int, stop: int) -> None:
+    stream.feed([{"value": str(number)} for number in range(start, stop)])
+
+
+def test_a_stream_and_its_restart_write_each_batch_once(
+    stream: FileStream, spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path
+) -> None:
+    name, report = topic(2), tmp_path / "report.jsonl"
+    options = exactly_once(name, reportPath=str(report))
+    for batch in range(3):
+        fed(stream, batch * 100, batch * 100 + 100)
+    run(stream.writer(stream.read().repartition(3, "value"), broker, **options))
+    fed(stream, 300, 400)
+    run(stream.writer(stream.read().repartition(3, "value"), broker, **options))
+    assert ways(report) == [(0, "committed"), (1, "committed"), (2, "committed"), (3, "committed")]
+    until(lambda: seen.nothing_is_open(name), 30, "no transaction is open")
+    read = read_with_spark(spark, broker.bootstrap_servers, name, isolation_level="read_committed")
+    assert_df_equality(
+        read.selectExpr("cast(value as string) value"), numbered(spark, 0, 400), ignore_row_order=True, ignore_nullable=True
+    )
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_commit_that_fails_is_made_good_by_the_restart(
+    stream: FileStream, spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path, when: str
+) -> None:
+    """Before anything was committed, or after everything was. Spark calls abort() and writes the batch again."""
+    name, report = topic(2), tmp_path / "report.jsonl"
+    spark.dataSource.register(CommitFailsWhenAsked)
+    asked = file_that_fails_commits(str(report))
+
+    def write() -> None:
+        writer = stream.writer(stream.read().repartition(2, "value"), broker, **exactly_once(name, reportPath=str(report)))
+        run(writer.format(CommitFailsWhenAsked.name()))
+
+    fed(stream, 0, 10)
+    write()
+    asked.write_text(when)
+    fed(stream, 10, 20)
+    assert "no commit, as planned" in error_of(write)
+    assert seen.values(name, name) == once(0, 10 if when == "before" else 20)
+    asked.unlink()
+    write()
+    fed(stream, 20, 30)
+    write()
+    assert seen.values(name, name) == once(0, 30)
+    assert ways(report)[-2:] == [(1, "committed" if when == "before" else "found"), (2, "committed")]
+
+
+def test_foreach_batch_writes_each_batch_once_by_itself(
+    stream: FileStream, broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path
+) -> None:
+    """The function fails after its write; the restart runs it again with the same batch."""
+    name, report = topic(2), tmp_path / "report.jsonl"
+    failures = [1]
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        save(df, broker, **exactly_once(name, reportPath=str(report)))
+        if batch_id in failures:
+            raise RuntimeError("after the write, as planned")
+
+    def begin() -> None:
+        rows = stream.read().repartition(2, "value").writeStream.foreachBatch(write)
+        run(rows.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True))
+
+    for batch in range(3):
+        fed(stream, batch * 10, batch * 10 + 10)
+    assert "as planned" in error_of(begin)
+    failures.clear()
+    begin()
+    assert seen.values(name, name) == once(0, 30)
+    assert ways(report) == [(0, "committed"), (1, "committed"), (1, "found"), (2, "committed")]
+
+
+@pytest.mark.parametrize("same_rows", [True, False], ids=["the same rows", "other rows"])
+def test_two_writes_of_one_batch_under_one_prefix_are_told_apart(
+    stream: FileStream, broker: LocalKafka, topic: Topic, seen: Seen, same_rows: bool
+) -> None:
+    """The second one would be taken for a repetition of the first, and its rows would be in Kafka nowhere."""
+    name, other = topic(), topic()
+
+    def write(df: DataFrame, batch_id: int) -> None:  # noqa: ARG001
+        save(df, broker, **exactly_once(name))
+        second = df if same_rows else df.selectExpr("concat(value, '!') value")
+        save(second, broker, **{**exactly_once(name), "topic": other, "markerTopic": name})
+
+    fed(stream, 0, 10)
+    writer = stream.read().writeStream.foreachBatch(write).option("checkpointLocation", str(stream.checkpoint))
+    told = error_of(lambda: run(writer.trigger(availableNow=True)))
+    assert "two writes of one micro-batch, as in foreachBatch, need a transactionalIdPrefix each" in told
+    assert seen.values(name, name) == once(0, 10)
+    assert seen.values(other, name) == Counter()
+
+
+def test_two_writes_of_one_batch_with_a_prefix_each_are_both_there(
+    stream: FileStream, broker: LocalKafka, topic: Topic, seen: Seen
+) -> None:
+    names = [topic(), topic()]
+
+    def write(df: DataFrame, batch_id: int) -> None:  # noqa: ARG001
+        for name in names:
+            save(df, broker, **exactly_once(name))
+
+    fed(stream, 0, 10)
+    fed(stream, 10, 20)
+    writer = stream.read().writeStream.foreachBatch(write).option("checkpointLocation", str(stream.checkpoint))
+    run(writer.trigger(availableNow=True))
+    for name in names:
+        assert seen.values(name, name) == once(0, 20)
+
+
+# --- TASKS AND EXECUTORS THAT DIE -------------------------------------------------------------------------------------
+
+
+def committed_rows(seen: Seen, name: str) -> Counter[int]:
+    return count_rows(seen.records(name, name))
+
+
+def test_a_killed_python_worker_doubles_nothing(broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path) -> None:
+    """Thousands of its rows were acknowledged before: the driver ends that transaction."""
+    name = topic(3)
+    options = options_of(broker, name, tmp_path, "kill-worker") | exactly_once(name)
+    Program(tmp_path, batch_write("local[2, 3]", options)).succeed()
+    assert (tmp_path / "marker").exists()
+    assert committed_rows(seen, name) == dict.fromkeys(ALL, 1)
+
+
+def test_a_lost_executor_doubles_nothing(broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path) -> None:
+    """The transactions of tasks that had ended there stay open, and are committed: the driver has their reports."""
+    name = topic(3)
+    last = TASKS * ROWS - 100
+    options = options_of(broker, name, tmp_path, "kill-jvm", last) | exactly_once(name)
+    Program(tmp_path, batch_write("local-cluster[2,1,1024]", options)).succeed()
+    assert (tmp_path / "marker").exists()
+    assert committed_rows(seen, name) == dict.fromkeys(ALL, 1)
+
+
+SHUFFLED = """
+spark = session("local-cluster[2,1,1024]", {settings})
+rows = spark.range({tasks} * {rows}, numPartitions=4).selectExpr("rpad(lpad(id, 8, '0'), 1024, ' x') value")
+rows.repartition({tasks}, "value").write.format("pykafka-sink").options(**{options}).mode("append").save()
+spark.stop()
+"""
+
+
+@pytest.mark.matrix
+def test_an_executor_lost_with_its_shuffle_files_doubles_nothing(
+    broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path
+) -> None:
+    """Spark runs a part of the stage before again, then the tasks that are left: their attempt numbers begin at 0 once more."""
+    name = topic(3)
+    settings = SETTINGS | {"spark.sql.adaptive.enabled": "false"}
+    options = options_of(broker, name, tmp_path, "kill-jvm", TASKS * ROWS // 2) | exactly_once(name)
+    Program(tmp_path, SHUFFLED.format(settings=settings, tasks=TASKS, rows=ROWS, options=options)).succeed()
+    assert (tmp_path / "marker").exists()
+    assert committed_rows(seen, name) == dict.fromkeys(ALL, 1)
+
+
+SPECULATION = """
+import subprocess, socket
+from pyspark.find_spark_home import _find_spark_home
+spark_class = os.path.join(_find_spark_home(), "bin", "spark-class")
+with socket.socket() as probe:
+    probe.bind(("127.0.0.1", 0))
+    port = str(probe.getsockname()[1])
+def launch(*command):
+    return subprocess.Popen([spark_class, *command], env={{**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}})
+master = launch("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0")
+for host in ("127.0.0.1", "localhost"):
+    launch("org.apache.spark.deploy.worker.Worker", "--host", host, "--webui-port", "0", "-c", "1", "-m", "600m",
+           "spark://127.0.0.1:" + port)
+settings = {settings} | {{
+    "spark.speculation": "true", "spark.speculation.interval": "200ms", "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.1", "spark.speculation.minTaskRuntime": "1s",
+}}
+spark = session("spark://127.0.0.1:" + port, settings)
+rows(spark, {tasks}, {rows}).write.format("pykafka-sink").options(**{options}).mode("append").save()
+spark.stop()
+"""
+
+
+@pytest.mark.matrix
+def test_the_rows_of_a_speculative_copy_or_of_its_twin_are_not_seen(
+    broker: LocalKafka, topic: Topic, seen: Seen, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    """Two workers with different host names, because Spark runs no copy of a task on the host of the first attempt. The first
+    attempt stands still amid its rows until Spark kills it."""
+    name = topic(3)
+    options = options_of(broker, name, tmp_path, "wait") | exactly_once(name)
+    Program(tmp_path, SPECULATION.format(settings=SETTINGS, tasks=TASKS, rows=ROWS, options=options)).succeed()
+    assert (tmp_path / "marker").exists()
+    assert committed_rows(seen, name) == dict.fromkeys(ALL, 1)
+    assert len(read_topic(name)) > len(ALL)
+
+
+# --- DRIVERS THAT DIE -------------------------------------------------------------------------------------------------
+
+DYING_STREAM = """
+from tests.integration.dying import Dying
+spark = session({master!r}, {settings})
+spark.dataSource.register(Dying)
+stream = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).json({source!r}).repartition(3, "value")
+options = {options}
+{sink}
+query = writer.option("checkpointLocation", {checkpoint!r}).trigger(availableNow=True).start()
+query.awaitTermination()
+spark.stop()
+"""
+SINKS = {
+    "stream": "writer = stream.writeStream.format('pykafka-sink-dying').options(**options)",
+    "foreachBatch": """
+def write(df, batch_id):
+    df.write.format('pykafka-sink-dying').options(**options).mode('append').save()
+writer = stream.writeStream.foreachBatch(write)
+""",
+}
+BATCHES, BATCH_ROWS = 4, 50
+DRIVER_DEATHS = {
+    "before the decision": [("driver", "6c list", "after"), ("driver", "6e", "after"), ("driver", "6f", "before")],
+    "after the decision": [("driver", "6f", "after"), ("driver", "6g", "before"), ("driver", "6g", "amid")],
+    "after the commits": [("driver", "6g", "after"), ("driver", "6h mark", "after"), ("driver", "6h fence", "after")],
+    "tasks": [("driver", "1", "after"), ("driver", "5 rows", "after"), ("driver", "5 wait", "after")],
+}
+TASK_DEATHS = {
+    "workers": [("worker", step, "after") for step in ("1", "3 fence", "5 rows", "5 marker", "5 wait")],
+    "executors": [("executor", step, "after") for step in ("2", "5 marker", "5 wait")],
+}
+
+
+class DyingProgram:
+    """A stream that is started again as often as it dies."""
+
+    def __init__(self, directory: Path, code: str, deaths: list[tuple[str, str, str]]) -> None:
+        self._directory = directory
+        self._code = code
+        self._marks = directory / "marks"
+        self._marks.mkdir()
+        self._deaths = deaths
+        self._settings = directory / "dying.json"
+        self._settings.write_text(json.dumps({"marks": str(self._marks), "deaths": deaths}))
+
+    def run_to_the_end(self) -> int:
+        """How many lives it took."""
+        for life in range(1, len(self._deaths) + 3):
+            program = Program(self._directory, self._code, DYING=str(self._settings))
+            if program.wait() == 0:
+                assert len(list(self._marks.iterdir())) == len(self._deaths)
+                return life
+        raise AssertionError(f"{len(self._deaths) + 2} lives, and not at its end: {program.log()[-6000:]}")
+
+
+def dying_stream(broker: LocalKafka, name: str, directory: Path, sink: str, master: str) -> str:
+    source = directory / "source"
+    source.mkdir()
+    for batch in range(BATCHES):
+        rows = range(batch * BATCH_ROWS, (batch + 1) * BATCH_ROWS)
+        (source / f"{batch}.json").write_text("".join(f'{{"value": "{number}"}}\n' for number in rows))
+    options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "reportPath": str(directory / "report.jsonl")}
+    settings = SETTINGS | {"spark.sql.shuffle.partitions": "3", "spark.sql.adaptive.enabled": "false"}
+    return DYING_STREAM.format(
+        master=master,
+        settings=settings,
+        source=str(source),
+        options=options | exactly_once(name),
+        sink=SINKS[sink],
+        checkpoint=str(directory / "checkpoint"),
+    )
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("sink", "deaths"),
+    [
+        pytest.param("stream", DRIVER_DEATHS["after the decision"], id="stream, after the decision"),
+        *(
+            pytest.param(sink, deaths, id=f"{sink}, {when}", marks=pytest.mark.matrix)
+            for sink in SINKS
+            for when, deaths in DRIVER_DEATHS.items()
+            if (sink, when) != ("stream", "after the decision")
+        ),
+    ],
+)
+def test_a_stream_whose_driver_is_killed_time_and_again_writes_each_row_once(
+    broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path, sink: str, deaths: list[tuple[str, str, str]]
+) -> None:
+    name = topic(2)
+    program = DyingProgram(tmp_path, dying_stream(broker, name, tmp_path, sink, "local[2]"), deaths)
+    assert program.run_to_the_end() == len(deaths) + 1
+    assert seen.values(name, name) == once(0, BATCHES * BATCH_ROWS)
+    assert {version for version, _ in ways(tmp_path / "report.jsonl")} == set(range(BATCHES))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "deaths",
+    [
+        pytest.param(TASK_DEATHS["workers"], id="workers", marks=pytest.mark.matrix),
+        pytest.param(TASK_DEATHS["executors"], id="executors"),
+    ],
+)
+def test_a_stream_whose_workers_or_executors_are_killed_at_a_step_writes_each_row_once(
+    broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path, deaths: list[tuple[str, str, str]]
+) -> None:
+    name = topic(2)
+    program = DyingProgram(tmp_path, dying_stream(broker, name, tmp_path, "stream", "local-cluster[2,1,1024]"), deaths)
+    program.run_to_the_end()
+    assert seen.values(name, name) == once(0, BATCHES * BATCH_ROWS)
+
+
+def test_the_dying_sink_lives_where_nobody_says_otherwise(
+    spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen
+) -> None:
+    name = topic(2)
+    spark.dataSource.register(Dying)
+    options = dotted(exactly_once(name, kafka__bootstrap__servers=broker.bootstrap_servers))
+    numbered(spark, 0, 10).write.format(Dying.name()).options(**options).mode("append").save()
+    assert seen.values(name, name) == once(0, 10)
