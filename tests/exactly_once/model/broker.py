@@ -1,0 +1,216 @@
+"""The brokers, as far as the protocol sees them: transactional ids, offsets of groups, and the rows that readers see.
+
+Each method is one request. It returns the broker as it is afterwards, and the answer; the broker itself never changes, so that
+states can be compared and kept. `complete` and `time_out` are what brokers do by themselves.
+
+Answers follow TransactionCoordinator.scala of Kafka 4.3 (KIP-98, KIP-360, KIP-890). Rows and marker of a transaction appear
+together; epochs never run out; nothing expires.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+Rows = tuple[str, ...]
+
+# States of a transactional id.
+State = Literal["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"]
+EMPTY: Final = "Empty"
+ONGOING: Final = "Ongoing"
+PREPARE_COMMIT: Final = "PrepareCommit"
+PREPARE_ABORT: Final = "PrepareAbort"
+COMPLETE_COMMIT: Final = "CompleteCommit"
+COMPLETE_ABORT: Final = "CompleteAbort"
+PREPARED: Final = (PREPARE_COMMIT, PREPARE_ABORT)
+COMPLETE: Final = (COMPLETE_COMMIT, COMPLETE_ABORT)
+
+# Error codes.
+NONE: Final = 0
+INVALID_PRODUCER_EPOCH: Final = 47
+INVALID_TXN_STATE: Final = 48
+INVALID_PRODUCER_ID_MAPPING: Final = 49
+CONCURRENT_TRANSACTIONS: Final = 51
+PRODUCER_FENCED: Final = 90
+
+# States of a decision.
+DecisionState = Literal["decided", "carried out", "taken out"]
+DECIDED: Final = "decided"
+CARRIED_OUT: Final = "carried out"
+TAKEN_OUT: Final = "taken out"
+
+
+class TransactionalId(NamedTuple):
+    partition: int  # Spark's
+    run: int
+    stage: int  # Spark's stage attempt
+    attempt: int
+
+    def __repr__(self) -> str:
+        return "-".join(map(str, self if self.stage else (self.partition, self.run, self.attempt)))
+
+    def __str__(self) -> str:
+        return repr(self)
+
+
+class Marker(NamedTuple):
+    """What a task commits as the offset of its partition's group."""
+
+    version: int
+    content: Rows
+
+
+class Transaction(NamedTuple):
+    """A transactional id and its latest transaction."""
+
+    id: TransactionalId
+    epoch: int
+    state: State
+    rows: Rows = ()
+    marker: Marker | None = None
+    rests: bool = False  # was fenced, and not used since
+
+
+class Entry(NamedTuple):
+    """A task's transaction, as a decision lists it."""
+
+    partition: int
+    id: TransactionalId
+    epoch: int
+    content: Rows
+
+
+class Decision(NamedTuple):
+    """`slot`: the chunk groups that hold the entries; `entries` then stands for their digest."""
+
+    version: int
+    run: int
+    state: DecisionState
+    content: Rows
+    entries: tuple[Entry, ...] = ()
+    slot: tuple[int, ...] | None = None
+
+
+class Broker(NamedTuple):
+    transactions: tuple[Transaction, ...] = ()
+    visible: Rows = ()  # to read_committed readers
+    markers: tuple[Marker | None, ...] = (None, None)  # by partition
+    decision: Decision | None = None
+    chunks: tuple[tuple[tuple[int, ...], tuple[Entry, ...]], ...] = ()
+    aborted: tuple[tuple[int, ...], ...] = ()  # records that a write was aborted
+    # What the invariants ask for, and the protocol does not: versions that were ever decided, and that were ever taken out.
+    ever_decided: tuple[int, ...] = ()
+    ever_taken_out: tuple[int, ...] = ()
+
+    # WHAT IS ASKED
+
+    def transaction(self, id_: TransactionalId) -> Transaction | None:
+        for each in self.transactions:
+            if each.id == id_:
+                return each
+        return None
+
+    def has_pending_marker(self, partition: int) -> bool:
+        """Whether OffsetFetch with require_stable would answer UNSTABLE_OFFSET_COMMIT."""
+        return any(
+            each.marker is not None and each.id.partition == partition and each.state in (ONGOING, *PREPARED)
+            for each in self.transactions
+        )
+
+    def chunk(self, slot: tuple[int, ...]) -> tuple[Entry, ...] | None:
+        return next((entries for each, entries in self.chunks if each == slot), None)
+
+    # REQUESTS
+
+    def init_producer_id(self, id_: TransactionalId, *, fences: bool = False) -> tuple[Broker, int | None]:
+        """The new epoch; None for CONCURRENT_TRANSACTIONS: ask again. `fences`: whoever asks will not use the id."""
+        found = self.transaction(id_)
+        if found is None:
+            return self._with(Transaction(id_, 0, EMPTY, rests=fences)), 0
+        if found.state in PREPARED:
+            return self, None
+        if found.state == ONGOING:
+            return self._with(found._replace(epoch=found.epoch + 1, state=PREPARE_ABORT)), None
+        epoch = found.epoch + 1
+        return self._with(Transaction(id_, epoch, EMPTY, rests=fences)), epoch
+
+    def write(self, id_: TransactionalId, epoch: int, rows: Rows = (), marker: Marker | None = None) -> tuple[Broker, int]:
+        """Produce, or TxnOffsetCommit."""
+        found = self.transaction(id_)
+        if found is None:
+            return self, INVALID_PRODUCER_ID_MAPPING
+        if found.epoch != epoch:
+            return self, INVALID_PRODUCER_EPOCH
+        if found.state in PREPARED:
+            return self, CONCURRENT_TRANSACTIONS
+        if found.state != ONGOING:
+            found = Transaction(id_, epoch, ONGOING)
+        rows = tuple(sorted({*found.rows, *rows}))  # a repeated batch is recognized by its sequence
+        return self._with(found._replace(rows=rows, marker=marker or found.marker)), NONE
+
+    def end(self, id_: TransactionalId, epoch: int, *, commit: bool, transaction_version: int) -> tuple[Broker, int]:
+        """EndTxn. With transaction version 2 its epoch is one behind when it is repeated."""
+        found = self.transaction(id_)
+        if found is None:
+            return self, INVALID_PRODUCER_ID_MAPPING
+        bump = 1 if transaction_version == 2 else 0
+        is_complete = found.state in COMPLETE
+        if (is_complete or found.state in PREPARED) and found.epoch == epoch + bump:
+            if found.state not in ((PREPARE_COMMIT, COMPLETE_COMMIT) if commit else (PREPARE_ABORT, COMPLETE_ABORT)):
+                return self, INVALID_TXN_STATE
+            return self, NONE if is_complete else CONCURRENT_TRANSACTIONS
+        if found.epoch != epoch or found.state in PREPARED:
+            return self, PRODUCER_FENCED
+        if found.state != ONGOING and (commit or transaction_version == 1):
+            return self, INVALID_TXN_STATE
+        return self._with(found._replace(epoch=epoch + bump, state=PREPARE_COMMIT if commit else PREPARE_ABORT)), NONE
+
+    def commit_marker(self, partition: int, marker: Marker) -> Broker:
+        """OffsetCommit, outside of any transaction."""
+        markers = list(self.markers)
+        markers[partition] = marker
+        return self._replace(markers=tuple(markers))
+
+    def commit_decision(self, decision: Decision) -> Broker:
+        decided, taken_out = set(self.ever_decided), set(self.ever_taken_out)
+        {DECIDED: decided, TAKEN_OUT: taken_out}.get(decision.state, set()).add(decision.version)
+        return self._replace(decision=decision, ever_decided=tuple(sorted(decided)), ever_taken_out=tuple(sorted(taken_out)))
+
+    def entries_of(self, decision: Decision) -> tuple[Entry, ...] | None:
+        """None if the chunks that hold them were overwritten."""
+        if decision.slot is None or self.chunk(decision.slot) == decision.entries:
+            return decision.entries
+        return None
+
+    def commit_chunk(self, slot: tuple[int, ...], entries: tuple[Entry, ...]) -> Broker:
+        return self._replace(chunks=tuple(sorted([(slot, entries), *(each for each in self.chunks if each[0] != slot)])))
+
+    def commit_abort(self, key: tuple[int, ...]) -> Broker:
+        return self._replace(aborted=tuple(sorted({*self.aborted, key})))
+
+    # WHAT BROKERS DO BY THEMSELVES
+
+    def complete(self, id_: TransactionalId) -> Broker:
+        """The end of a transaction reaches all its partitions."""
+        found = self.transaction(id_)
+        assert found is not None
+        committed = found.state == PREPARE_COMMIT
+        after = self._with(Transaction(id_, found.epoch, COMPLETE_COMMIT if committed else COMPLETE_ABORT))
+        if not committed:
+            return after
+        if found.marker is not None:
+            after = after.commit_marker(id_.partition, found.marker)
+        return after._replace(visible=tuple(sorted(self.visible + found.rows)))
+
+    def time_out(self, id_: TransactionalId) -> Broker:
+        """An open transaction is older than its transaction.timeout.ms."""
+        found = self.transaction(id_)
+        assert found is not None
+        return self._with(found._replace(epoch=found.epoch + 1, state=PREPARE_ABORT))
+
+    def _with(self, transaction: Transaction) -> Broker:
+        others = [each for each in self.transactions if each.id != transaction.id]
+        return self._replace(transactions=tuple(sorted([*others, transaction], key=_id)))
+
+
+def _id(transaction: Transaction) -> TransactionalId:
+    return transaction.id

@@ -1,0 +1,165 @@
+"""The cases that the plan is tried in. Quick ones are explored to the end within a second or two.
+
+A zombie is a run that is still alive while a later one works.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.exactly_once.model.world import Case, Faults
+
+ONE: Final = "ab"  # both rows in one partition, see SPLITS
+
+QUICK: Final = (
+    Case("no faults"),
+    Case("no faults, two versions", versions=(1, 2)),
+    Case("two lost answers", faults=Faults(lost_answers=2)),
+    Case("two lost answers, transaction version 1", faults=Faults(lost_answers=2), transaction_version=1),
+    Case("time-out after the decision", faults=Faults(time_outs=1, lost_answers=1, runs=1), when="after the decision"),
+    Case("a task dies, lost answer", faults=Faults(deaths=1, lost_answers=1), attempts=2),
+    Case("speculation", faults=Faults(copies=1), attempts=2, healthy_from=0),
+    Case("commit() gives up", faults=Faults(gives_up=1, runs=1), healthy_from=1),
+    Case("replay with fewer partitions, time-out", replay=ONE, faults=Faults(time_outs=1, runs=1)),
+    # A batch write that has an owner of its own is not run again.
+    Case("batch, a task dies", kind="batch", faults=Faults(deaths=1)),
+    Case("batch, time-out", kind="batch", faults=Faults(time_outs=1, lost_answers=1)),
+    Case("batch, time-out while tasks run", kind="batch", faults=Faults(time_outs=1), when="while tasks run"),
+    Case("batch, commit() gives up", kind="batch", faults=Faults(gives_up=1)),
+    Case("batch, stage submitted again", kind="batch", first=ONE, faults=Faults(stages=1, lost_answers=1)),
+    # The second write of a foreachBatch has the run, the owner, the version and the transactional ids of the first.
+    Case("foreachBatch, a task dies", kind="foreachBatch", first=ONE, faults=Faults(deaths=1, writes=1), healthy_from=1),
+    Case("foreachBatch, commit() gives up", kind="foreachBatch", first=ONE, faults=Faults(gives_up=1, writes=1), healthy_from=1),
+    Case("foreachBatch, commit() gives up, two partitions", kind="foreachBatch", faults=Faults(gives_up=1, writes=2)),
+    Case("foreachBatch, commit() hangs", kind="foreachBatch", first=ONE, faults=Faults(hangs=1, writes=1, lost_answers=1)),
+    Case("foreachBatch, two DataFrames", kind="foreachBatch", frames=2),
+    Case(
+        "foreachBatch, two DataFrames, commit() gives up",
+        kind="foreachBatch",
+        first=ONE,
+        frames=2,
+        faults=Faults(gives_up=1, writes=1, runs=1),
+    ),
+    # Attempts of two stage attempts have the same transactional id.
+    Case("stage submitted again, one partition", first=ONE, faults=Faults(stages=1)),
+    # Decisions that are longer than one offset's metadata.
+    Case("chunks, foreachBatch, commit() hangs", kind="foreachBatch", chunked=True, first=ONE, faults=Faults(hangs=1, writes=1)),
+    Case("chunks, foreachBatch, commit() gives up", kind="foreachBatch", chunked=True, faults=Faults(gives_up=1, writes=1)),
+    Case("chunks, commit() gives up twice", chunked=True, first=ONE, versions=(1, 2), faults=Faults(gives_up=2, runs=1)),
+    Case(
+        "chunks, every other version, commit() gives up twice",
+        chunked=True,
+        first=ONE,
+        versions=(1, 3),
+        faults=Faults(gives_up=2, runs=1),
+    ),
+    # A job that counts its versions by itself goes on with the next one after a failure.
+    Case("skipped version, commit() gives up", versions=(1, 2), skips=True, faults=Faults(runs=1, gives_up=1)),
+    Case(
+        "skipped version, foreachBatch swallows errors",
+        kind="foreachBatch",
+        first=ONE,
+        versions=(1, 2),
+        skips=True,
+        faults=Faults(gives_up=1, runs=1),
+    ),
+)
+
+ZOMBIES: Final = (
+    Case("zombie", faults=Faults(runs=1), zombies=True, limit=1_000_000),
+    Case("zombie, lost answer", faults=Faults(runs=1, lost_answers=1), zombies=True),
+    Case("zombie, commit() gives up", faults=Faults(runs=2, gives_up=1), zombies=True),
+    Case("zombie, one partition, retry", first=ONE, faults=Faults(runs=1, deaths=1), zombies=True, attempts=2),
+    Case("zombie, one partition, two versions", first=ONE, faults=Faults(runs=1), zombies=True, versions=(1, 2)),
+    Case("zombie, one partition, time-out", first=ONE, faults=Faults(runs=1, time_outs=1, lost_answers=1), zombies=True),
+    Case("zombie, one partition, two later runs", first=ONE, faults=Faults(runs=2), zombies=True),
+    Case(
+        "zombie, one partition, transaction version 1",
+        first=ONE,
+        faults=Faults(runs=1, deaths=1),
+        zombies=True,
+        attempts=2,
+        transaction_version=1,
+    ),
+    Case("zombie, replay b|a", replay="b|a", faults=Faults(runs=1), zombies=True),
+    Case("zombie, replay ab|", replay="ab|", faults=Faults(runs=1), zombies=True),
+    Case("zombie, replay with fewer partitions", replay=ONE, faults=Faults(runs=1), zombies=True),
+    Case("zombie, replay with more partitions", first=ONE, replay="a|b", faults=Faults(runs=1), zombies=True),
+    Case("zombie, chunks", chunked=True, faults=Faults(runs=1), zombies=True),
+    Case("zombie, chunks, two versions", chunked=True, first=ONE, faults=Faults(runs=1), zombies=True, versions=(1, 2)),
+    Case("zombie, two coordinators", coordinators=2, faults=Faults(runs=1), zombies=True),
+    Case(
+        "zombie, two coordinators, two versions",
+        coordinators=2,
+        first=ONE,
+        faults=Faults(runs=1),
+        zombies=True,
+        versions=(1, 2),
+    ),
+    Case(
+        "zombie, two coordinators, replay with fewer partitions",
+        coordinators=2,
+        replay=ONE,
+        faults=Faults(runs=1),
+        zombies=True,
+    ),
+    Case("zombie, stage submitted again", first=ONE, faults=Faults(stages=1, runs=1), zombies=True),
+    Case("zombie, foreachBatch, commit() hangs", kind="foreachBatch", first=ONE, faults=Faults(hangs=1, runs=1), zombies=True),
+    Case("zombie, skipped version", versions=(1, 2), skips=True, faults=Faults(runs=1), zombies=True),
+    Case("zombie, skipped version, one partition", first=ONE, versions=(1, 2), skips=True, faults=Faults(runs=1), zombies=True),
+)
+
+SOAK: Final = (
+    *ZOMBIES,
+    Case("time-out before the decision", faults=Faults(time_outs=1, runs=1), when="before the decision"),
+    Case(
+        "time-out after the decision, transaction version 1",
+        faults=Faults(time_outs=1, lost_answers=1, runs=1),
+        when="after the decision",
+        transaction_version=1,
+    ),
+    Case("speculation, a copy dies", faults=Faults(copies=1, deaths=1), attempts=2),
+    Case("abort() while tasks run", faults=Faults(deaths=1, runs=1)),
+    Case("replay |ab, time-out", replay="|ab", faults=Faults(time_outs=1, runs=1)),
+    Case("stage submitted again", faults=Faults(stages=1)),
+    Case("stage submitted again, a task dies", first=ONE, faults=Faults(stages=1, deaths=1, runs=1), attempts=2),
+    Case(
+        "stage submitted again, transaction version 1",
+        first=ONE,
+        faults=Faults(stages=1, deaths=1, lost_answers=1),
+        attempts=2,
+        transaction_version=1,
+    ),
+    Case("foreachBatch, a task dies, two partitions", kind="foreachBatch", faults=Faults(deaths=1, writes=1)),
+    Case("foreachBatch, time-out, two partitions", kind="foreachBatch", faults=Faults(time_outs=1, writes=1)),
+    Case("foreachBatch, commit() hangs, two partitions", kind="foreachBatch", faults=Faults(hangs=1)),
+    Case(
+        "skipped version, fewer partitions, time-out",
+        versions=(1, 2, 3),
+        replay=ONE,
+        skips=True,
+        faults=Faults(runs=1, time_outs=1, lost_answers=1),
+    ),
+)
+
+# What the plan does not promise: see KNOWN_LIMITS in plans.py.
+STAGE_AGAIN_AND_HEALTHY: Final = Case("stage submitted again, no write fails", first=ONE, faults=Faults(stages=1), healthy_from=0)
+TWO_FRAMES_AND_ZOMBIE: Final = Case(
+    "foreachBatch, two DataFrames, zombie",
+    kind="foreachBatch",
+    first=ONE,
+    frames=2,
+    faults=Faults(runs=1),
+    zombies=True,
+)
+SKIPPED_AND_ZOMBIE: Final = Case(
+    "zombie, skipped version, fewer partitions",
+    replay=ONE,
+    versions=(1, 2),
+    skips=True,
+    faults=Faults(runs=1),
+    zombies=True,
+)
+
+
+BY_NAME: Final = {case.name: case for case in QUICK + SOAK}

@@ -1,0 +1,293 @@
+"""What comes of plans with one step left out, or one rule broken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from tests.exactly_once.model import cases
+from tests.exactly_once.model.exploration import Violation
+from tests.exactly_once.model.world import FULL_PLAN, Case, Plan, Setting
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """
+    Args:
+        name: says what the plan does instead.
+        step: of the plan.
+        fields: of Plan, that are turned around.
+        violation: what comes of it in this case.
+        is_quick: whether a second is enough to find it.
+    """
+
+    step: str
+    name: str
+    fields: tuple[str, ...]
+    case: Case
+    violation: Violation
+    is_quick: bool = True
+
+    @property
+    def setting(self) -> Setting:
+        return Setting(turned(*self.fields), self.case)
+
+
+def turned(*fields: str) -> Plan:
+    """The full plan with these fields turned around."""
+    return replace(FULL_PLAN, **{field: not getattr(FULL_PLAN, field) for field in fields})
+
+
+def _left_out(step: str, name: str, fields: str, case: str, violation: Violation, *, is_quick: bool = True) -> LeftOut:
+    return LeftOut(step, name, tuple(fields.split()), cases.BY_NAME[case], violation, is_quick)
+
+
+# 6c and 6d are the second line of defence. Without them, these steps alone keep rows from being doubled.
+WITHOUT_6CD: Final = "fences_all_others reads_markers"
+
+LEFT_OUT: Final = (
+    _left_out(
+        "0",
+        "a foreachBatch takes its id before it looks",
+        "looks_before_it_takes_its_id",
+        "foreachBatch, commit() gives up",
+        Violation.UNHEALTHY,
+    ),
+    _left_out("1", "a task reads before it takes its id", "takes_own_id_first", "batch, a task dies", Violation.OPEN),
+    _left_out(
+        "1",
+        "a task reads before it takes its id, without 6c and 6d",
+        f"takes_own_id_first {WITHOUT_6CD}",
+        "zombie, one partition, retry",
+        Violation.DOUBLED,
+    ),
+    _left_out("1", "ids without the run", "id_has_run", "commit() gives up", Violation.UNHEALTHY),
+    _left_out(
+        "1",
+        "ids without the run, without 6c and 6d",
+        f"id_has_run {WITHOUT_6CD}",
+        "zombie, one partition, retry",
+        Violation.DOUBLED,
+    ),
+    _left_out("1", "ids without the attempt", "id_has_attempt", "speculation", Violation.UNHEALTHY),
+    _left_out(
+        "1-4",
+        "empty tasks return at once, without 6c and 6d",
+        f"empty_tasks_do_all_steps {WITHOUT_6CD}",
+        "replay |ab, time-out",
+        Violation.DOUBLED,
+    ),
+    _left_out("2", "taken out counts as decided", "taken_out_is_not_decided", "time-out after the decision", Violation.STALLED),
+    _left_out(
+        "2, 6a",
+        "an earlier version's decision is ignored",
+        "settles_earlier_version",
+        "skipped version, commit() gives up",
+        Violation.ABANDONED,
+    ),
+    _left_out("3-7", "Empty ids are not listed", "lists_empty_ids", "batch, a task dies", Violation.OPEN),
+    _left_out(
+        "3-7",
+        "Empty ids are not listed, without 6c and 6d",
+        f"lists_empty_ids {WITHOUT_6CD}",
+        "zombie, one partition, retry",
+        Violation.DOUBLED,
+    ),
+    _left_out(
+        "3",
+        "tasks fence nothing, without 6c and 6d",
+        f"fences_earlier_runs {WITHOUT_6CD}",
+        "zombie, one partition, retry",
+        Violation.DOUBLED,
+    ),
+    _left_out("3", "tasks fence nothing", "fences_earlier_runs", "zombie, skipped version", Violation.ABANDONED, is_quick=False),
+    _left_out("3", "tasks fence their own run, too", "spares_its_own_run", "speculation", Violation.UNHEALTHY),
+    _left_out(
+        "4", "the marker is read with require_stable", "reads_marker_at_once", "a task dies, lost answer", Violation.STALLED
+    ),
+    _left_out(
+        "4",
+        "a task does not look at the marker",
+        "skips_by_marker",
+        "time-out after the decision",
+        Violation.STALLED,
+        is_quick=False,
+    ),
+    _left_out("5", "marker outside of the transaction", "marker_is_in_transaction", "no faults", Violation.LOST),
+    _left_out(
+        "6a",
+        "the decision is not read again",
+        "reads_decision_again",
+        "skipped version, fewer partitions, time-out",
+        Violation.ABANDONED,
+    ),
+    _left_out(
+        "2, 6a",
+        "an unreadable decision is an error",
+        "unreadable_is_taken_out",
+        "chunks, every other version, commit() gives up twice",
+        Violation.STALLED,
+    ),
+    _left_out(
+        "6a",
+        "an unreadable decision is an error in a foreachBatch",
+        "unreadable_is_taken_out",
+        "chunks, foreachBatch, commit() hangs",
+        Violation.REFUSED,
+    ),
+    _left_out("6b", "DECIDED is taken for committed", "fails_without_decision", "foreachBatch, commit() hangs", Violation.LOST),
+    _left_out(
+        "6c",
+        "without 6c",
+        "fences_all_others",
+        "zombie, replay with fewer partitions",
+        Violation.DOUBLED,
+        is_quick=False,
+    ),
+    _left_out("6d", "without 6d", "reads_markers", "replay with fewer partitions, time-out", Violation.DOUBLED),
+    _left_out(
+        "6d",
+        "only markers of the own partitions are read",
+        "reads_all_markers",
+        "replay with fewer partitions, time-out",
+        Violation.DOUBLED,
+    ),
+    _left_out(
+        "6d",
+        "every marker that was reached means other rows",
+        "compares_content_of_reached",
+        "zombie, one partition, two versions",
+        Violation.REFUSED,
+    ),
+    _left_out("6e", "without 6e", "checks_transactions", "batch, time-out while tasks run", Violation.SHOWN),
+    _left_out("6f", "the decision follows the first EndTxn", "decides_before_it_ends", "no faults", Violation.UNDECIDED),
+    _left_out(
+        "6f",
+        "all runs write the same chunks",
+        "chunks_have_run unreadable_is_taken_out",
+        "zombie, chunks, two versions",
+        Violation.REFUSED,
+        is_quick=False,
+    ),
+    _left_out(
+        "6f",
+        "all versions write the same chunks",
+        "chunks_have_parity unreadable_is_taken_out",
+        "chunks, commit() gives up twice",
+        Violation.STALLED,
+    ),
+    _left_out(
+        "6g",
+        "what EndTxn does not find open is lost",
+        "looks_at_marker_of_lost",
+        "batch, stage submitted again",
+        Violation.DENIED,
+    ),
+    _left_out(
+        "6g",
+        "any marker means that it is committed",
+        "compares_content_of_lost",
+        "zombie, replay with fewer partitions",
+        Violation.LOST,
+        is_quick=False,
+    ),
+    _left_out(
+        "6h",
+        "commit() fails without the mark",
+        "only_warns_without_mark",
+        "batch, commit() gives up",
+        Violation.DENIED,
+    ),
+    _left_out(
+        "6h",
+        "a version that another run carried out is not claimed",
+        "claims_what_it_finds",
+        "foreachBatch, two DataFrames",
+        Violation.LOST,
+    ),
+    _left_out("6h", "losers are not fenced", "fences_losers", "speculation", Violation.OPEN),
+    _left_out(
+        "end",
+        "two DataFrames of a foreachBatch are not compared",
+        "compares_own_content",
+        "foreachBatch, two DataFrames",
+        Violation.LOST,
+    ),
+    _left_out("7", "no abort record", "records_abort", "batch, a task dies", Violation.OPEN),
+    _left_out(
+        "7",
+        "the abort record is of the run",
+        "abort_record_is_of_write",
+        "foreachBatch, a task dies",
+        Violation.UNHEALTHY,
+    ),
+    _left_out("7", "abort() fences what is decided", "keeps_decided", "commit() gives up", Violation.UNHEALTHY),
+    _left_out(
+        "7",
+        "abort() of a batch write leaves open what is decided",
+        "frees_decided_of_batch",
+        "batch, commit() gives up",
+        Violation.OPEN,
+    ),
+    _left_out(
+        "7",
+        "abort() by EndTxn(abort)",
+        "fences_by_init_producer_id",
+        "zombie, one partition, transaction version 1",
+        Violation.LOST,
+        is_quick=False,
+    ),
+)
+
+# Steps that others cover for: without them, no case breaks a promise. They save a failed run, a request or a wait.
+UNNEEDED: Final = {
+    # 6c and 6d find what it would have found; a run fails that might have succeeded
+    "empty_tasks_do_all_steps": ("zombie, replay ab|", "replay |ab, time-out"),
+    # an id that is fenced twice stays fenced
+    "does_not_fence_twice": ("zombie, one partition, two versions", "speculation, a copy dies"),
+    # an id that is fenced though nobody can use it any more
+    "spares_empty_tasks": ("zombie, replay ab|", "replay |ab, time-out"),
+    # a run fails that would have succeeded
+    "later_marker_counts": ("zombie, skipped version", "zombie, one partition, two versions"),
+    # a run of the later version fails, and the next one writes what is missing
+    "spares_later_decision": ("zombie, skipped version", "zombie, one partition, two versions"),
+    # another attempt with the same id is fenced: see KNOWN_LIMITS
+    "id_has_stage_attempt": ("stage submitted again", "stage submitted again, a task dies"),
+}
+
+
+class Limit(NamedTuple):
+    """What the full plan does not promise, and what comes of it."""
+
+    case: Case
+    violation: Violation
+
+
+KNOWN_LIMITS: Final = (
+    # Spark submits a stage again while tasks of it run. The numbers of attempts begin again, so that one attempt takes the id of
+    # another: a write fails, and nothing is doubled. Tasks in Python do not see the number of the stage attempt.
+    Limit(cases.STAGE_AGAIN_AND_HEALTHY, Violation.UNHEALTHY),
+    # Two writes with different rows under one prefix are a mistake that commit() tells. Two live drivers, which claim the version
+    # in turn, hide it.
+    Limit(cases.TWO_FRAMES_AND_ZOMBIE, Violation.LOST),
+    # Two live drivers write different versions at the same time, and the decision of the earlier one is overwritten.
+    Limit(cases.SKIPPED_AND_ZOMBIE, Violation.ABANDONED),
+)
+
+# The traces in protocol_traces.json.
+RECORDED: Final = (
+    "a task reads before it takes its id, without 6c and 6d",
+    "Empty ids are not listed, without 6c and 6d",
+    "tasks fence nothing, without 6c and 6d",
+    "without 6c",
+    "without 6d",
+    "ids without the attempt",
+    "tasks fence their own run, too",
+    "no abort record",
+    "what EndTxn does not find open is lost",
+    "any marker means that it is committed",
+    "every marker that was reached means other rows",
+    "a foreachBatch takes its id before it looks",
+    "an earlier version's decision is ignored",
+    "abort() by EndTxn(abort)",
+)

@@ -1,0 +1,324 @@
+"""What the model is about: the plan, a case to try it in, and the state of everything at one moment.
+
+A World never changes. A step of a process (task.py, driver.py), of Spark (spark.py) or of the brokers yields Moves: what
+happened, and the World after it. Each request is one step; what a process computes between two requests is part of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from tests.exactly_once.model.broker import EMPTY, ONGOING, PREPARED, Broker, Decision, Entry, Rows, TransactionalId
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The full plan. A field that is set to False is one step left out, or one rule broken: plans.py tells what comes of it.
+
+    Numbers of steps are those of protocol_model.py.
+    """
+
+    # A task attempt
+    empty_tasks_do_all_steps: bool = True
+    looks_before_it_takes_its_id: bool = True  # 0: in a foreachBatch, whose next write has the same transactional ids
+    takes_own_id_first: bool = True  # 1: before it reads and lists
+    id_has_run: bool = True  # 1
+    id_has_attempt: bool = True  # 1
+    id_has_stage_attempt: bool = False  # 1: tasks in Python do not see it, so another attempt can have the same id
+    taken_out_is_not_decided: bool = True  # 2
+    settles_earlier_version: bool = True  # 2, 6a: commits what is decided of a version that nobody repeats
+    fences_earlier_runs: bool = True  # 3
+    lists_empty_ids: bool = True  # 3, 6c, 6h, 7
+    does_not_fence_twice: bool = True  # 3, 6c, 6h, 7: an id that was fenced, and not used since, is at rest
+    spares_its_own_run: bool = True  # 3: a speculative copy must not fence its twin
+    reads_marker_at_once: bool = True  # 4: without require_stable
+    skips_by_marker: bool = True  # 4
+    marker_is_in_transaction: bool = True  # 5
+    # The driver's commit()
+    reads_decision_again: bool = True  # 6a
+    unreadable_is_taken_out: bool = True  # 2, 6a: a decision whose chunks were overwritten
+    fails_without_decision: bool = True  # 6b
+    fences_all_others: bool = True  # 6c
+    spares_empty_tasks: bool = True  # 6c, 6h: the ids in the messages of tasks that had no rows
+    reads_markers: bool = True  # 6d
+    reads_all_markers: bool = True  # 6d: those of partitions that this run does not have, too
+    compares_content_of_reached: bool = True  # 6d: another run's rows are no other rows if they are the same
+    checks_transactions: bool = True  # 6e
+    decides_before_it_ends: bool = True  # 6f
+    chunks_have_run: bool = True  # 6f
+    chunks_have_parity: bool = True  # 6f: chunks of two versions that follow each other lie in different groups
+    looks_at_marker_of_lost: bool = True  # 6g
+    compares_content_of_lost: bool = True  # 6g
+    later_marker_counts: bool = True  # 6g: of an earlier version
+    only_warns_without_mark: bool = True  # 6h
+    claims_what_it_finds: bool = True  # 6h: a version that another run has carried out is recorded as this run's
+    fences_losers: bool = True  # 6h
+    spares_later_decision: bool = True  # 6h: of a driver whose version is long carried out
+    compares_own_content: bool = True  # at the end: with what this run has written as the same version before
+    # The driver's abort()
+    records_abort: bool = True  # 7
+    abort_record_is_of_write: bool = True  # 7: of one write of a foreachBatch, not of the run
+    keeps_decided: bool = True  # 7
+    frees_decided_of_batch: bool = True  # 7: of a batch write without txnAppId, as nobody will carry that decision out
+    fences_by_init_producer_id: bool = True  # 7
+
+
+FULL_PLAN: Final = Plan()
+
+Kind = Literal["stream", "batch", "foreachBatch"]
+When = Literal["ever", "while tasks run", "before the decision", "after the decision"]
+
+
+class Faults(NamedTuple):
+    """How often each may still happen."""
+
+    time_outs: int = 0  # of transactions
+    lost_answers: int = 0
+    copies: int = 0  # speculation
+    deaths: int = 0  # of task attempts
+    stages: int = 0  # a stage is submitted again, while its tasks run
+    runs: int = 0  # Spark starts the query again
+    writes: int = 0  # foreachBatch catches the error of a write, and writes again
+    hangs: int = 0  # foreachBatch does so while commit() of the write before still works
+    gives_up: int = 0  # commit() raises, because an answer does not come
+
+
+NO_FAULTS: Final = Faults()
+
+
+@dataclass(frozen=True)
+class Case:
+    """
+    Args:
+        first: which rows are in which partition, see SPLITS.
+        replay: the same in each later run; None if every run has the same.
+        versions: written one after the other.
+        zombies: whether a run may start while an earlier one is still alive.
+        attempts: spark.task.maxFailures, and the limit of speculative copies.
+        when: transactions time out.
+        skips: whether a new run writes the version after the one that has failed, as a job may that counts by itself.
+        chunked: whether a decision is too long for one offset's metadata.
+        coordinators: of transactional ids; each is listed by a request of its own.
+        frames: how many DataFrames one foreachBatch writes with the same prefix; more than one is a mistake of the user.
+        healthy_from: no write may fail that is neither among the first `healthy_from` runs nor writes of a foreachBatch.
+        limit: of states; what is beyond is tried by `walks` random walks.
+    """
+
+    name: str
+    kind: Kind = "stream"
+    first: str = "a|b"
+    replay: str | None = None
+    versions: tuple[int, ...] = (1,)
+    faults: Faults = NO_FAULTS
+    zombies: bool = False
+    attempts: int = 1
+    when: When = "ever"
+    transaction_version: int = 2
+    skips: bool = False
+    chunked: bool = False
+    coordinators: int = 1
+    frames: int = 1
+    healthy_from: int | None = None
+    limit: int = 200_000
+    walks: int = 1_000
+
+    def split(self, run: int) -> str:
+        return self.first if run == 0 or self.replay is None else self.replay
+
+
+class Setting(NamedTuple):
+    plan: Plan
+    case: Case
+
+
+# Rows by partition. A second DataFrame of the same foreachBatch has rows c and d instead.
+SPLITS: Final = {"a|b": ("a", "b"), "b|a": ("b", "a"), "ab|": ("ab", ""), "|ab": ("", "ab"), "ab": ("ab",)}
+SECOND_FRAME: Final = str.maketrans("ab", "cd")
+
+
+def rows_of(version: int, split: str, frame: int) -> tuple[Rows, ...]:
+    """By partition."""
+    parts = SPLITS[split] if frame == 0 else [each.translate(SECOND_FRAME) for each in SPLITS[split]]
+    return tuple(tuple(f"{version}{letter}" for letter in part) for part in parts)
+
+
+class Message(NamedTuple):
+    """What a task attempt returns to the driver."""
+
+    result: Literal["OPEN", "EMPTY", "SKIPPED", "DECIDED"]
+    id: TransactionalId
+    epoch: int
+    content: Rows
+
+
+class Task(NamedTuple):
+    """A task attempt. Spark gives the number of its partition, stage attempt and attempt."""
+
+    run: int
+    write: int
+    version: int
+    stage: int
+    partition: int
+    attempt: int
+    rows: Rows
+    step: str  # the next one
+    epoch: int = -1
+    asked: int = 0  # coordinators, for a list
+    to_fence: tuple[TransactionalId, ...] = ()
+    to_end: tuple[Entry, ...] = ()  # of an earlier version
+
+    def __str__(self) -> str:
+        stage = f" stage attempt {self.stage}" if self.stage else ""
+        return f"task of {_write(self)}, partition {self.partition}{stage} attempt {self.attempt}"
+
+
+class Driver(NamedTuple):
+    """One write of one run."""
+
+    run: int
+    write: int
+    version: int
+    split: str
+    frame: int
+    step: str
+    messages: tuple[Message | None, ...]  # by partition
+    attempts: tuple[int, ...]  # by partition, of the current stage attempt
+    stage: int = 0
+    asked: int = 0  # coordinators, for a list
+    to_fence: tuple[TransactionalId, ...] = ()
+    to_end: tuple[Entry, ...] = ()
+    lost: tuple[Entry, ...] = ()
+    found: Decision | None = None  # of another driver: it is carried out first, or instead
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"driver of {_write(self)}"
+
+    @property
+    def content(self) -> Rows:
+        """Of the whole write, as the tasks report it: DECIDED and SKIPPED ones have read their rows, too."""
+        return tuple(sorted(row for message in self.messages if message for row in message.content))
+
+    def reported(self, plan: Plan) -> tuple[TransactionalId, ...]:
+        """The ids that it does not fence."""
+        results = ("OPEN", "EMPTY") if plan.spares_empty_tasks else ("OPEN",)
+        return tuple(message.id for message in self.messages if message is not None and message.result in results)
+
+    @property
+    def carries_earlier(self) -> bool:
+        """Whether it is about to carry out a decision of an earlier version, before its own."""
+        return self.found is not None and self.found.version < self.version
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return tuple(
+            Entry(partition, message.id, message.epoch, message.content)
+            for partition, message in enumerate(self.messages)
+            if message is not None and message.result == "OPEN"
+        )
+
+
+def _write(process: Task | Driver) -> str:
+    number = f" write {process.write}" if process.write else ""
+    return f"run {process.run} version {process.version}{number}"
+
+
+# Where Spark begins: a task attempt, its message, commit() and abort(). The steps themselves are in task.py and driver.py.
+LOOK: Final = "0 look"
+TAKE_ID: Final = "1 take own id"
+READ_DECISION: Final = "2 read decision"
+TASKS_RUN: Final = "tasks run"
+COMMIT: Final = "6a read decision"
+ABORT: Final = "7 record abort"
+
+# The last steps of a driver.
+DONE: Final = "done"
+FAILED: Final = "failed"  # to be run again
+ERROR: Final = "ended in an error"  # running it again does not help, and the message says so
+ENDED: Final = (DONE, FAILED, ERROR)
+
+# Why a write fails, where running it again does not help.
+OTHER_ROWS: Final = "[KAFKA_NON_DETERMINISTIC_REPLAY]"
+TWO_WRITES: Final = "two writes with different rows under one prefix"
+UNREADABLE: Final = "the decision cannot be read"
+FINAL_REASONS: Final = (OTHER_ROWS, TWO_WRITES, UNREADABLE)
+
+
+class World(NamedTuple):
+    broker: Broker = Broker()
+    log: int = 0  # the latest version that Spark's own log has as committed
+    drivers: tuple[Driver, ...] = ()  # the latest is the last one
+    tasks: tuple[Task, ...] = ()  # those that still run
+    faults: Faults = NO_FAULTS
+    runs: int = 0  # started so far
+    begun: int = 0  # the latest version that was tried
+
+    @property
+    def latest(self) -> Driver:
+        return self.drivers[-1]
+
+    def with_task(self, old: Task, new: Task | None) -> World:
+        tasks = [each for each in self.tasks if each != old]
+        return self._replace(tasks=tuple(sorted([*tasks, new] if new else tasks)))
+
+    def with_driver(self, old: Driver, **change: Any) -> World:
+        """Ended drivers are forgotten, but for the latest: they never move again."""
+        new = old._replace(**change)
+        drivers = [new if each is old else each for each in self.drivers]
+        return self._replace(drivers=tuple([each for each in drivers[:-1] if each.step not in ENDED] + drivers[-1:]))
+
+    def spend(self, fault: str) -> World:
+        return self._replace(faults=self.faults._replace(**{fault: getattr(self.faults, fault) - 1}))
+
+
+class Event(NamedTuple):
+    """What happened: the process, its step, and a sentence with the arguments to be filled in."""
+
+    process: Task | Driver | str
+    step: str
+    sentence: str
+    arguments: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.process}: [{self.step}] {self.sentence.format(**self.arguments)}"
+
+
+LOST_ANSWER: Final = "; the answer is lost"
+
+
+class Move(NamedTuple):
+    event: Event
+    world: World
+    is_fault: bool = False
+
+
+def happened(process: Task | Driver, sentence: str, **arguments: Any) -> Event:
+    return Event(process, process.step, sentence, arguments)
+
+
+def answered(world: World, broker: Broker, after: World, event: Event) -> Iterator[Move]:
+    """A request had its effect on the broker. Its answer arrives, or is lost, so that the process asks again."""
+    yield Move(event, after)
+    if world.faults.lost_answers:
+        lost = event._replace(sentence=event.sentence + LOST_ANSWER)
+        yield Move(lost, world._replace(broker=broker).spend("lost_answers"), is_fault=True)
+
+
+def listed(
+    setting: Setting, broker: Broker, process: Task | Driver, spared: tuple[TransactionalId, ...] = ()
+) -> tuple[TransactionalId, ...]:
+    """ListTransactions, and for Empty ones DescribeTransactions, of the next coordinator: what is to be fenced so far."""
+    plan, coordinators = setting.plan, setting.case.coordinators
+    found = tuple(
+        each.id
+        for each in broker.transactions
+        if sum(each.id) % coordinators == process.asked
+        and each.id not in spared
+        and (
+            each.state in (ONGOING, *PREPARED)
+            or (each.state == EMPTY and plan.lists_empty_ids and not (each.rests and plan.does_not_fence_twice))
+        )
+    )
+    return process.to_fence + found

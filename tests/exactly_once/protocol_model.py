@@ -1,0 +1,155 @@
+"""A model of exactly-once writes: every order of steps, crashes, time-outs and lost answers, and what readers see after each.
+
+    python -m tests.exactly_once.protocol_model             all cases and plans as a table; takes some minutes
+    python -m tests.exactly_once.protocol_model zombie      those with this word in the name, and the traces of violations
+    python -m tests.exactly_once.protocol_model --quick     those that the default test run explores
+    python -m tests.exactly_once.protocol_model --crashes   what a crash after each step leaves, and what the next run does
+    python -m tests.exactly_once.protocol_model --write     writes protocol_traces.json
+
+A task attempt
+    0   in a foreachBatch: read the decision and whether this write was aborted; then stop, without touching the own id
+    1   InitProducerId on the own id: whoever lists sees it from here on
+    2   read the decision, and whether this write was aborted
+    3   list the ids that earlier runs left for this partition, and fence them
+    4   read the marker: are the rows in Kafka already?
+    5   write the rows, then the marker, all in one transaction; leave it open and report it to the driver
+
+The driver
+    6a  read the decision again; carry it out if there is one, whose run it ever was
+    6b  fail if tasks saw a decision that is gone
+    6c  list what is not in the tasks' messages, and fence it
+    6d  read the markers of all partitions: another run must not have reached the version
+    6e  are all transactions open?
+    6f  record the decision; its chunks first, if it is too long for one offset
+    6g  EndTxn(commit) for each transaction; a marker tells whether one that is gone was committed
+    6h  record the version as carried out, or as taken out if a transaction was gone; fence the losers
+    7   abort(): record it, then fence what is not decided
+
+What must hold
+    I1  no row is visible twice
+    I2  what Spark's log has as committed is visible exactly once
+    I3  a failed write shows nothing, unless its decision was recorded; and a batch write does not fail when all is visible
+    I4  when nothing moves any more, no transaction is open
+    I5  no process waits for ever; a repetition with the same rows ends well; without a fault nothing fails
+
+A crash is a process that never moves again. Besides, in every state everything dies and Spark runs the query again.
+
+Not in the model: several coordinators (a list is one step here), markers that become visible one partition after the other,
+failing brokers, expired ids and offsets, denied permissions, two owners with the same prefix.
+
+Files, in model/
+    broker.py       requests and their answers
+    world.py        the plan, a case, and the state of everything
+    task.py         steps 0 to 5
+    driver.py       steps 6 and 7
+    spark.py        what Spark and its user do, and what goes wrong
+    exploration.py  what must hold, and the search
+    cases.py        what the plan is tried in
+    plans.py        plans with one step left out, and what comes of them
+    traces.py       traces as data, in protocol_traces.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.exactly_once.model import cases, spark, traces
+from tests.exactly_once.model.exploration import Result, Violation, explore, moves, recover
+from tests.exactly_once.model.plans import KNOWN_LIMITS, LEFT_OUT, RECORDED
+from tests.exactly_once.model.world import FULL_PLAN, Case, Event, Setting, World
+
+TRACES_FILE: Final = Path(__file__).with_name("protocol_traces.json")
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.exactly_once.protocol_model")
+    parser.add_argument("case", nargs="?", default="", help="part of the name of a case or of a plan")
+    parser.add_argument("--quick", action="store_true", help="what the default test run explores")
+    parser.add_argument("--crashes", action="store_true", help="a table of crash points")
+    parser.add_argument("--write", action="store_true", help=f"write {TRACES_FILE.name}")
+    given = parser.parse_args(arguments)
+    if given.write:
+        TRACES_FILE.write_text(recorded_traces(), encoding="utf-8")
+    elif given.crashes:
+        print("\n".join(crash_points()))
+    else:
+        for line in table(given.case, only_quick=given.quick):
+            print(line, flush=True)
+
+
+def recorded_traces() -> str:
+    """What protocol_traces.json has to say. Takes a minute."""
+    by_name = {left_out.name: left_out for left_out in LEFT_OUT}
+    return traces.dump(traces.record(by_name[name]) for name in RECORDED)
+
+
+# THE TABLE
+
+
+def table(word: str, *, only_quick: bool) -> Iterator[str]:
+    yield f"{'plan':66} {'case':62} {'states':>8} {'s':>5}  result"
+    rows: list[tuple[str, Case, Setting, Violation | None]] = [
+        ("the full plan", case, Setting(FULL_PLAN, case), None) for case in cases.QUICK + (() if only_quick else cases.SOAK)
+    ]
+    rows += [("what it does not promise", each.case, Setting(FULL_PLAN, each.case), each.violation) for each in KNOWN_LIMITS]
+    rows += [
+        (f"{each.name} [{each.step}]", each.case, each.setting, each.violation)
+        for each in LEFT_OUT
+        if each.is_quick or not only_quick
+    ]
+    for plan, case, setting, until in rows:
+        if word.lower() in f"{plan} / {case.name}".lower():
+            began = time.perf_counter()
+            result = explore(setting, until)
+            outcome = ", ".join(violation.value for violation in result.traces) or "ok"
+            cut = "" if result.is_complete or result.traces else " (not all states; random walks found nothing)"
+            seconds = time.perf_counter() - began
+            yield f"{plan:66} {case.name:62} {result.states:8} {seconds:5.1f}  {outcome}{cut}"
+            yield from _details(result, with_traces=bool(word))
+
+
+def _details(result: Result, *, with_traces: bool) -> Iterator[str]:
+    for rows, decision in sorted(result.shown):
+        yield f"    a failed write shows {' '.join(rows) or 'nothing'} ({decision})"
+    if with_traces:
+        for violation, events in result.traces.items():
+            yield f"    {violation.value}, after {len(events)} steps:"
+            yield from (f"      {event}" for event in events)
+
+
+# CRASH POINTS
+
+
+def crash_points() -> Iterator[str]:
+    """One write of two tasks without faults, one step after the other; and what a crash of everything after each step leaves."""
+    setting = Setting(FULL_PLAN, Case("crash points"))
+    yield f"{'everything dies after':112} {'readers see':12} the next run"
+    world = spark.start(setting, World())
+    while following := list(moves(setting, world)):
+        event, world, _ = following[0]
+        _, events, _ = recover(setting, world)
+        yield f"{str(event)[:111]:112} {' '.join(world.broker.visible):12} {', '.join(_summary(events))}"
+
+
+def _summary(events: Sequence[Event]) -> Iterator[str]:
+    """What the tasks of the next run return, and what its driver does."""
+    if len(events) == 1:
+        yield "has nothing to do"
+    for event in events:
+        if "fences" in event.sentence and "51" not in event.sentence:
+            yield f"fences {event.arguments['id']}"
+        elif event.step == "5 write marker":
+            yield f"writes partition {event.process.partition}"  # type: ignore[union-attr]
+        elif "result" in event.arguments:
+            yield str(event.arguments["result"])
+        elif event.step.startswith("6a") and "run" in event.arguments:
+            yield "carries the decision out"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
