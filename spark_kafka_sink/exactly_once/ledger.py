@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import logging
 import struct
 import zlib
 from base64 import b85decode, b85encode
@@ -32,6 +33,8 @@ from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.names import Names
 from spark_kafka_sink.exactly_once.writes import Entry
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 METADATA_BYTES = 4_000  # below offset.metadata.max.bytes, whose default is 4,096
 MAX_CHUNKS = 10_000  # of a decision: 40 MB, more than a million tasks
@@ -99,12 +102,12 @@ class Ledger:
     # WHAT A TASK READS AND WRITES
 
     def reached_or_aborted(self, writes: Collection[str]) -> tuple[Decision | None, bool]:
-        """The decision without its entries, and whether any of these writes was aborted."""
+        """The decision, and whether any of these writes was aborted. Raises as `decision` does."""
         decision = self._names.decision_group(self._owner)
         aborted = [self._names.aborted_group(write) for write in writes]
         found = self._read([decision, *aborted])
         record = found.get(decision)
-        return (None if record is None else _decision(record, decision)[0]), any(group in found for group in aborted)
+        return self._decision_of(record, decision), any(group in found for group in aborted)
 
     def markers(self, partitions: Iterable[int]) -> dict[int, Marker]:
         """By Spark partition; one without a marker is left out. Markers of open transactions are not seen."""
@@ -117,15 +120,25 @@ class Ledger:
     # WHAT THE DRIVER READS AND WRITES
 
     def decision(self) -> Decision | None:
-        """With its entries. Raises LedgerError if they are incomplete."""
+        """Raises LedgerError if it cannot be read.
+
+        A decision whose chunks are gone counts as TAKEN_OUT: nobody can carry it out any more, and markers say what is in Kafka.
+        A later version of the same run has overwritten the chunks, or they have expired.
+        """
         group = self._names.decision_group(self._owner)
-        record = self._read([group]).get(group)
+        return self._decision_of(self._read([group]).get(group), group)
+
+    def _decision_of(self, record: CommittedOffset | None, group: str) -> Decision | None:
         if record is None:
             return None
         decision, values = _decision(record, group)
         if decision.state is not State.DECIDED:
             return decision
-        return replace(decision, entries=self._entries(decision, values, group))
+        packed = self._packed_entries(decision, values, group)
+        if packed is None:
+            logger.warning("! the transactions that version %d decided to commit are not listed any more", decision.version)
+            return decision.now(State.TAKEN_OUT)
+        return replace(decision, entries=_unpacked(packed, group))
 
     def write_decision(self, decision: Decision) -> None:
         """Raises KafkaError; after a time-out the decision may be written all the same."""
@@ -157,22 +170,17 @@ class Ledger:
         numbers = range(turn, turn + CHUNKS_BY_VERSION * chunks, CHUNKS_BY_VERSION)
         return [self._names.chunk_group(self._owner, decision.run, number) for number in numbers]
 
-    def _entries(self, decision: Decision, values: Mapping[str, str], group: str) -> tuple[Entry, ...]:
-        packed = values.get("entries")
-        if packed is None:
-            chunks = values.get("chunks", "")
-            if not (chunks.isascii() and chunks.isdecimal() and int(chunks) <= MAX_CHUNKS):
-                raise _unreadable(f"chunks={chunks}", group)
-            groups = self._chunk_groups(decision, int(chunks))
-            found = self._read(groups)
-            packed = "".join(found[each].metadata for each in groups if each in found)
-            if _digest(packed) != values.get("digest"):
-                raise LedgerError(
-                    f"the decision of version {decision.version} in group {printable(group)} lists transactions in"
-                    f" {len(groups)} other"
-                    " groups, and these do not hold them any more"
-                )
-        return _unpacked(packed, group)
+    def _packed_entries(self, decision: Decision, values: Mapping[str, str], group: str) -> str | None:
+        """None if the chunks do not hold them any more."""
+        if "entries" in values:
+            return values["entries"]
+        chunks = values.get("chunks", "")
+        if not (chunks.isascii() and chunks.isdecimal() and int(chunks) <= MAX_CHUNKS):
+            raise _unreadable(f"chunks={chunks}", group)
+        groups = self._chunk_groups(decision, int(chunks))
+        found = self._read(groups)
+        packed = "".join(found[each].metadata for each in groups if each in found)
+        return packed if _digest(packed) == values.get("digest") else None
 
 
 # ENCODING

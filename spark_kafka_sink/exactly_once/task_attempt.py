@@ -1,6 +1,8 @@
 """What a task attempt does in exactly-once mode, before and after its rows.
 
-    begin()   1 take the own transactional id; it exists from here on, and whoever lists sees it
+    begin()   0 in foreachBatch, where a write may be repeated in the same run: as 2, before the own id is taken, under which the
+                write before may have left a decided transaction
+              1 take the own transactional id; it exists from here on, and whoever lists sees it
               2 read the decision, and whether this write was aborted; commit what was decided in an earlier version
               3 end what earlier runs have left open for this partition
               4 read the marker
@@ -17,7 +19,7 @@ from typing import Protocol
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.coordination.transactions import End
 from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.exactly_once.ledger import Ledger, Marker, State, marker_text
+from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, Marker, marker_text
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.unfinished import guessed, listed, put_to_rest
 from spark_kafka_sink.exactly_once.writes import Entry, ReplayError, Result, TaskReport, WriteAbortedError, WriteId
@@ -66,6 +68,7 @@ class TaskAttempt:
         self._task = TaskId(write.owner, partition, write.run, attempt)
         self._ledger = Ledger(client, names, write.owner, marker_topic)
         self._marker: Marker | None = None
+        self._decided_by: str | None = None  # the run that has decided an earlier version
         self._is_decided = False
         self._is_open = False
 
@@ -81,35 +84,39 @@ class TaskAttempt:
             WriteAbortedError: the driver has given this write up.
             KafkaError: from the producer or the client.
         """
+        if self._write.write != self._write.run and self._finds_decided():  # step 0
+            return
         self._producer.init_transactions()
+        if self._finds_decided():
+            return
+        self._end_earlier_runs()
+        self._marker = self._ledger.markers([self._task.partition]).get(self._task.partition)
+
+    def _finds_decided(self) -> bool:
+        """Whether the version is decided. What an earlier version decided for this partition is committed."""
         decision, is_aborted = self._ledger.reached_or_aborted({self._write.write})
         if is_aborted:
             raise WriteAbortedError("the driver has aborted this write: no more rows of it are written")
-        if decision is not None and decision.reaches(self._write.version):
-            self._is_decided = True
-            return
-        if decision is not None and decision.state is State.DECIDED:
-            self._commit_earlier_version()
-        self._end_earlier_runs(None if decision is None else decision.run)
-        self._marker = self._ledger.markers([self._task.partition]).get(self._task.partition)
+        self._is_decided = decision is not None and decision.reaches(self._write.version)
+        if decision is not None and not self._is_decided:
+            self._decided_by = decision.run
+            self._commit_earlier_version(decision)
+        return self._is_decided
 
-    def _commit_earlier_version(self) -> None:
+    def _commit_earlier_version(self, decision: Decision) -> None:
         """Its driver died among its commits, and nobody repeated it: what it left open here is not to be fenced."""
-        decision = self._ledger.decision()
-        if decision is None or decision.version >= self._write.version:
-            return
         entries = [entry for entry in decision.entries if entry.partition == self._task.partition]
         prepared = [entry.prepared(self._names, self._task.owner, decision.run) for entry in entries]
         for outcome in self._client.end_transactions(prepared, commit=True).values():
             if outcome.end is End.FAILED and outcome.error is not None:
                 raise outcome.error
 
-    def _end_earlier_runs(self, decided_by: str | None) -> None:
+    def _end_earlier_runs(self) -> None:
         """Not attempts of this run: a speculative copy must not fence its twin."""
         task = self._task
         found = listed(self._client, self._names, self._names.of_partition(task.owner, task.partition))
         if found is None:
-            found = [] if decided_by is None else guessed(task.owner, decided_by, [task.partition])
+            found = [] if self._decided_by is None else guessed(task.owner, self._decided_by, [task.partition])
         put_to_rest(
             self._client, self._names, found, lambda each: each.run != task.run and each[:2] == (task.owner, task.partition)
         )

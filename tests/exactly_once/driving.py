@@ -70,15 +70,27 @@ class Run:
         address: bootstrap.servers.
         topic: that rows go to, and that markers name.
         run: its id; `owner` stays the same over the runs of a query.
+        write: what abort() records; None: the run, as in a stream.
     """
 
-    def __init__(self, address: str, topic: str, run: str, *, owner: str = "q", prefix: str = "P", **options: object) -> None:
+    def __init__(
+        self,
+        address: str,
+        topic: str,
+        run: str,
+        *,
+        owner: str = "q",
+        prefix: str = "P",
+        write: str | None = None,
+        **options: object,
+    ) -> None:
         self.topic = topic
         self.names = Names(prefix)
         self.options = {"bootstrap.servers": address, **QUICK, **options}
         self.client = TransactionClient(self.options)
         self._owner = owner
         self._run = run
+        self._write = write or run
         self._tasks: list[Task] = []
 
     def __enter__(self) -> Run:
@@ -90,7 +102,7 @@ class Run:
         self.client.close()
 
     def write(self, version: int) -> WriteId:
-        return WriteId(self._owner, version, self._run, self._run)
+        return WriteId(self._owner, version, self._run, self._write)
 
     def task(self, version: int, partition: int, *rows: str, attempt: int = 0, timeout_ms: int = 60_000) -> Task:
         task = Task(self, version, partition, rows, attempt, timeout_ms)
