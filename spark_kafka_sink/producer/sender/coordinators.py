@@ -116,13 +116,13 @@ class Coordinators:
         wait_ms = NEVER_MS
         while self._in_flight is None and self._queue:
             request = self._queue[0][2]
-            if isinstance(request, EndTransaction) and not all_settled:
-                return NEVER_MS  # the answer that settles the last batch wakes the Sender
             refusal = self._owner.refusal_of(request)
-            if refusal is not None:
+            if refusal is not None:  # at once: what the request waits for is of no use any more
                 heapq.heappop(self._queue)
                 _tell(request, refusal)
                 continue
+            if isinstance(request, EndTransaction) and not all_settled:
+                return NEVER_MS  # the answer that settles the last batch wakes the Sender
             if isinstance(request, EndTransaction) and not self._owner.has_begun():
                 logger.debug("= %r is not sent: nothing was written", request)
                 heapq.heappop(self._queue)

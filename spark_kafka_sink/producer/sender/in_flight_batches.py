@@ -29,11 +29,13 @@ class InFlightBatches:
         if not batches:
             del self._batches[batch.topic_partition]
 
-    def clear(self) -> None:
-        """The client is closed: no request refers to any batch."""
-        for batch in [batch for batches in self._batches.values() for batch in batches]:
+    def clear(self) -> list[ProducerBatch]:
+        """The client is closed: no request refers to any batch. Returns those that were here."""
+        cleared = [batch for batches in self._batches.values() for batch in batches]
+        for batch in cleared:
             batch.in_flight = False
         self._batches.clear()
+        return cleared
 
     def not_done(self) -> Iterator[ProducerBatch]:
         """Those that have not expired."""

@@ -140,7 +140,9 @@ class Sender:
         with self._failures.contained("closing the connections"):
             self._client.close()  # first: from here on no request refers to a batch
         self._metadata.close(ended_by)
-        self._fates.in_flight.clear()
+        for batch in self._fates.in_flight.clear():
+            if batch.is_done:  # it had failed already, and only the request still needed its memory
+                self._accumulator.deallocate(batch)
         self._gatherer.close(ended_by)
         self._fates.give_up_all(error)
         self._fail_gathered(error)
@@ -186,8 +188,10 @@ class Sender:
             self._fail_everything(fatal_error, now_ms)
             self._client.poll(self._config.retry_backoff_ms, now_ms)
             return
-        self._prepare_producer(now_ms)
+        rows_failed = self._prepare_producer(now_ms)
         timeout_ms = self._send_producer_data(now_ms)
+        if rows_failed:
+            timeout_ms = 0  # they may have been all that close() waits for
         if self._transactions is not None:
             timeout_ms = min(timeout_ms, self._transactions.step(now_ms, self.is_settled()))
         self._client.poll(timeout_ms, now_ms)
@@ -216,29 +220,34 @@ class Sender:
                 self._metrics.records_failed(chunk.topic, len(chunk))
                 chunk.abandon_all(error)
 
-    def _prepare_producer(self, now_ms: int) -> None:
-        """Before draining: resolve sequences, bump the epoch, request a producer id."""
+    def _prepare_producer(self, now_ms: int) -> bool:
+        """Before draining: resolve sequences, bump the epoch, request a producer id. Returns whether rows have failed."""
+        rows_failed = False
         if self._transactions is not None:
             self._transactions.maybe_resolve()
             self._transactions.maybe_bump_epoch()
             self._accumulator.completing = self._transactions.wants_rows_at_once
-            self._fail_lost_rows(self._transactions)
+            rows_failed = self._fail_lost_rows(self._transactions)
         if self._producer_id is not None:
             self._producer_id.maybe_send(now_ms)
+        return rows_failed
 
-    def _fail_lost_rows(self, transactions: TransactionManager) -> None:
-        """Fail the rows of an aborted transaction that were never sent.
+    def _fail_lost_rows(self, transactions: TransactionManager) -> bool:
+        """Fail the rows of an aborted transaction that were never sent. Returns whether there were any in batches.
 
         Callers who are still writing get the error too, until the next transaction begins, which waits for them.
         """
         error = transactions.rows_are_lost()
-        if error is None and transactions.has_open_transaction:
-            self._accumulator.refuse_rows(None)
-        elif error is not None:
-            self._accumulator.refuse_rows(error)
-            for batch in self._accumulator.abort_undrained(error):
-                self._fates.give_up(batch, error)
-            self._fail_gathered(error)
+        if error is None:
+            if transactions.has_open_transaction:
+                self._accumulator.refuse_rows(None)
+            return False
+        self._accumulator.refuse_rows(error)
+        lost = list(self._accumulator.abort_undrained(error))
+        for batch in lost:
+            self._fates.give_up(batch, error)
+        self._fail_gathered(error)
+        return bool(lost)
 
     def _send_producer_data(self, now_ms: int) -> int:
         """Drain and send what is ready, expire what is late; returns for how long the Sender may sleep."""

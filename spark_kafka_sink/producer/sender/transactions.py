@@ -236,6 +236,8 @@ class Transactions(TransactionManager):
         """Why a request is not sent any more: the transaction has failed meanwhile."""
         if self.fatal_error is not None:
             return self.call_error()
+        if isinstance(request, EndTransaction) and request.commits and self.state is State.ABORTING:  # by close()
+            return TransactionAbortedError("The transaction cannot be committed any more: it is being aborted")
         if self.state is State.ABORTABLE_ERROR and not isinstance(request, FindCoordinator):
             return self.call_error()
         if self.state is State.ABORTING and request.group is not None:
