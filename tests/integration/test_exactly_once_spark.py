@@ -168,7 +168,7 @@ def test_on_commit_is_called_once_for_each_commit_and_told_what_was_found(
 
 
 def test_dead_letters_and_skipped_rows_belong_to_the_transaction(
-    spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen, read_topic: ReadTopic, tmp_path: Path
+    spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path
 ) -> None:
     """A failed write buries nothing; a repeated one buries nothing twice."""
     name, graves, report = topic(2), topic(1), tmp_path / "report.jsonl"
@@ -181,7 +181,7 @@ def test_dead_letters_and_skipped_rows_belong_to_the_transaction(
         txnAppId="burials",
         txnVersion="0",
         markerTopic=name,
-        onInvalidRecord="dead-letter",
+        onInvalidRecord="deadLetter",
         onRecordTooLarge="skip",
         deadLetterTopic=graves,
         kafka__max__request__size="2000",
@@ -191,7 +191,6 @@ def test_dead_letters_and_skipped_rows_belong_to_the_transaction(
     failing = rows.withColumn("value", F.udf(lambda each, value: value if each != 99 else 1 / 0)("id", "value"))
     error_of(lambda: save(failing.select("topic", "value"), broker, **options))
     assert seen.values(graves, name) == Counter()
-    assert read_topic(graves) != []
     for _ in range(2):
         save(rows.select("topic", "value"), broker, **options)
     assert seen.values(graves, name) == Counter(str(number) for number in range(0, 100, 10))
