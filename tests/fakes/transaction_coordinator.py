@@ -100,6 +100,7 @@ class TransactionCoordinator:
             __consumer_offsets, see `offsets_partition`.
         new_producer_id: returns an id that no producer of the cluster has.
         transaction_version: the finalized feature transaction.version.
+        fences_twice: raise the epoch by two when a transaction of version 2 times out or is fenced, as Kafka 4.0.0 does.
     """
 
     def __init__(
@@ -110,10 +111,12 @@ class TransactionCoordinator:
         new_producer_id: Callable[[], int] | None = None,
         transaction_version: int = 2,
         max_timeout_ms: int = DEFAULT_MAX_TIMEOUT_MS,
+        fences_twice: bool = False,
     ) -> None:
         self.clock = clock
         self.transaction_version = transaction_version
         self.max_timeout_ms = max_timeout_ms
+        self.fences_twice = fences_twice
         self.holds_markers = False
         self.transactions: dict[str, Transaction] = {}
         self._write_marker = write_marker
@@ -174,10 +177,10 @@ class TransactionCoordinator:
             transaction = Transaction(request.transactional_id, self._new_producer_id())
             self.transactions[request.transactional_id] = transaction
         expected_epoch = None if request.producer_id == -1 else request.producer_epoch
-        if expected_epoch is not None and not _may_continue(transaction, request.producer_id, expected_epoch):
-            return Errors.PRODUCER_FENCED
         if transaction.state in PREPARED:
             return Errors.CONCURRENT_TRANSACTIONS
+        if expected_epoch is not None and not _may_continue(transaction, request.producer_id, expected_epoch):
+            return Errors.PRODUCER_FENCED
         if transaction.state is State.ONGOING:
             self._fence(transaction)
             return Errors.CONCURRENT_TRANSACTIONS
@@ -232,11 +235,16 @@ class TransactionCoordinator:
         return AddOffsetsToTxnResponse(error_code=_for_version(error, version, fenced_since=2).number)
 
     def add(self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]) -> ErrorCode:
-        """Add partitions to the transaction. The first ones begin it."""
+        """Add partitions to the transaction, which begins with the first ones.
+
+        While markers are being written everybody is told to wait: the producer id that follows is not in force yet.
+        """
+        transaction = self.transactions.get(transactional_id)
+        if transaction is not None and transaction.state in PREPARED:
+            return Errors.CONCURRENT_TRANSACTIONS
         error = self._writer_error(transactional_id, producer_id, epoch)
-        if error:
+        if error or transaction is None:
             return error
-        transaction = self.transactions[transactional_id]
         if transaction.state is not State.ONGOING:
             transaction.state, transaction.start_ms = State.ONGOING, self.clock.wall_ms()
         transaction.partitions.update(partitions)
@@ -290,7 +298,7 @@ class TransactionCoordinator:
 
     def _fence(self, transaction: Transaction) -> None:
         """Abort a transaction under a new epoch, which no producer gets."""
-        if self.transaction_version < 2:
+        if self.transaction_version < 2 or (self.fences_twice and not transaction.is_exhausted):
             transaction.epoch, transaction.last_epoch = transaction.epoch + 1, -1
         self._prepare(transaction, State.PREPARE_ABORT, bumps=self.transaction_version >= 2, rotates=False)
         if not self.holds_markers:

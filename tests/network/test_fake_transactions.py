@@ -212,6 +212,28 @@ def test_the_last_epoch_of_a_producer_id_is_followed_by_another_id(broker: FakeB
     assert broker.committed_values("t") == [b"a", b"b"]
 
 
+def test_the_producer_id_that_follows_waits_for_the_markers_of_the_old_one(broker: FakeBroker) -> None:
+    broker.transactions.holds_markers = True
+    producer = Producer(broker)
+    broker.transactions.transactions[ID].epoch = producer.epoch = LAST_EPOCH
+    producer.send(b"a")
+    producer.go_on(producer.end(commit=True))
+    assert producer.send(b"b") is Errors.CONCURRENT_TRANSACTIONS
+    assert producer.init() is Errors.CONCURRENT_TRANSACTIONS
+    broker.transactions.write_markers()
+    assert not producer.send(b"b")
+
+
+def test_a_coordinator_of_kafka_4_0_fences_with_two_epochs(broker: FakeBroker) -> None:
+    broker.transactions.fences_twice = True
+    producer = Producer(broker)
+    producer.send(b"a")
+    broker.clock.advance(1001)
+    broker.transactions.abort_timed_out()
+    assert producer.end(commit=False).error_code == Errors.PRODUCER_FENCED.number
+    assert broker.transactions.transactions[ID].epoch == producer.epoch + 2
+
+
 def test_a_new_start_in_the_last_epoch_gives_another_id(broker: FakeBroker) -> None:
     producer = Producer(broker)
     old_id = producer.producer_id

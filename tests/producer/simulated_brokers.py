@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 
 from spark_kafka_sink.network.in_flight_requests import ClientRequest
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from tests.fakes.partition_transactions import Marker, PartitionTransactions
 from tests.producer.harness import Sent, Stage, metadata_response, partition_answer
 from tests.records.reference import DecodedBatch
 
@@ -65,8 +67,11 @@ class Log:
     values: list[bytes | None] = field(default_factory=list)
     producers: dict[int, ProducerEntry] = field(default_factory=dict)
 
-    def append(self, batch: DecodedBatch) -> tuple[ErrorCode, int]:
-        """The answer's error and base offset, as a leader gives them (ProducerAppendInfo)."""
+    def append(self, batch: DecodedBatch, *, starts_at_zero: bool = False) -> tuple[ErrorCode, int]:
+        """The answer's error and base offset, as a leader gives them (ProducerAppendInfo).
+
+        `starts_at_zero`: a producer that is not known, or whose transaction has just ended, has to begin at 0 (KIP-890).
+        """
         if batch.producer_id < 0:
             return Errors.NONE, self._write(batch)
         last_sequence = (batch.base_sequence + len(batch.records) - 1) & 0x7FFFFFFF
@@ -82,8 +87,11 @@ class Log:
                 for first, last, offset in entry.batches:
                     if (first, last) == (batch.base_sequence, last_sequence):
                         return Errors.NONE, offset
-                if batch.base_sequence != (entry.batches[-1][1] + 1) & 0x7FFFFFFF:
+                # Without batches only a marker has this epoch.
+                if batch.base_sequence != ((entry.batches[-1][1] + 1) & 0x7FFFFFFF if entry.batches else 0):
                     return Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        elif starts_at_zero and batch.base_sequence != 0:
+            return Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
         if entry is None:  # a producer that it does not know may begin anywhere
             entry = self.producers[batch.producer_id] = ProducerEntry(batch.producer_epoch, deque(maxlen=DUPLICATES_REMEMBERED))
         offset = self._write(batch)
@@ -93,6 +101,45 @@ class Log:
     def _write(self, batch: DecodedBatch) -> int:
         self.values += [record.value for record in batch.records]
         return len(self.values) - len(batch.records)
+
+
+@dataclass
+class TransactionalLog(Log):
+    """A log with transactions. Markers take an offset too, and have no value."""
+
+    transactions: PartitionTransactions = field(default_factory=PartitionTransactions)
+    _writers: list[int] = field(default_factory=list)  # by offset: the producer id
+
+    def has_ongoing(self, producer_id: int, epoch: int) -> bool:
+        """Whether the leader need not ask the coordinator about this producer's next batch."""
+        return self.transactions.is_open(producer_id) and self.producers[producer_id].epoch == epoch
+
+    def write_marker(self, producer_id: int, epoch: int, committed: bool) -> None:
+        self.transactions.end(Marker(len(self.values), producer_id, epoch, committed))
+        self.values.append(None)
+        self._writers.append(producer_id)
+        entry = self.producers.get(producer_id)
+        if entry is None or entry.epoch < epoch:
+            self.producers[producer_id] = ProducerEntry(epoch, deque(maxlen=DUPLICATES_REMEMBERED))
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.transactions.last_stable_offset(len(self.values))
+
+    def committed_values(self) -> list[bytes]:
+        """What a reader with isolation.level=read_committed sees."""
+        is_visible = partial(self.transactions.is_visible, is_transactional=True, end_offset=len(self.values))
+        return [
+            value
+            for offset, (value, writer) in enumerate(zip(self.values, self._writers, strict=True))
+            if value is not None and is_visible(offset=offset, producer_id=writer)
+        ]
+
+    def _write(self, batch: DecodedBatch) -> int:
+        offset = super()._write(batch)
+        self._writers += [batch.producer_id] * len(batch.records)
+        self.transactions.write(batch.producer_id, offset)
+        return offset
 
 
 class SimulatedBrokers:

@@ -138,10 +138,10 @@ class Broker(NamedTuple):
         found = self.transaction(id_)
         if found is None:
             return self, INVALID_PRODUCER_ID_MAPPING
+        if found.state in PREPARED:  # while markers are being written everybody is told to wait
+            return self, CONCURRENT_TRANSACTIONS
         if found.epoch != epoch:
             return self, INVALID_PRODUCER_EPOCH
-        if found.state in PREPARED:
-            return self, CONCURRENT_TRANSACTIONS
         if found.state != ONGOING:
             found = Transaction(id_, epoch, ONGOING)
         rows = tuple(sorted({*found.rows, *rows}))  # a repeated batch is recognized by its sequence
