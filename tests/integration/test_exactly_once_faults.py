@@ -21,7 +21,7 @@ from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from tests.exactly_once.driving import Run
 from tests.exactly_once.stopping import AFTER, AMID, KILLED, PAUSE, Stop
 from tests.fakes.fault_proxy import Fault, ProxiedKafka, Request
-from tests.integration.exactly_once_world import FIRST, QUICK_TIMEOUTS, SECOND, World, rows_of, world_of
+from tests.integration.exactly_once_world import FIRST, QUICK_TIMEOUTS, SECOND, Rows, World, rows_of, world_of
 from tests.integration.processes import until
 
 pytestmark = [pytest.mark.slow]
@@ -124,17 +124,17 @@ def test_a_task_that_outlasts_its_transaction_is_told_why(world: World) -> None:
 # --- REPETITIONS ------------------------------------------------------------------------------------------------------
 
 
-def half_committed(world: World) -> None:
-    """Partition 0 is in Kafka; the transaction of partition 1 was open too long."""
+def half_committed(world: World, in_kafka: int = 0) -> None:
+    """One of the partitions 0 and 1 is in Kafka; the transaction of the other was open too long."""
     run = world.run("r1")
-    reports = short_of(run, 1)
+    reports = short_of(run, 1 - in_kafka)
     commit = run.committing(reports)
     decision = commit._decide(None)
-    await_time_out(world, "r1", 1)
+    await_time_out(world, "r1", 1 - in_kafka)
     with pytest.raises(CommitFailedError):
         commit._carry_out(decision)
     run.abort(0)
-    world.audit(FIRST[0])
+    world.audit(FIRST[in_kafka])
 
 
 def test_a_repetition_with_other_rows_is_refused_and_the_right_one_is_taken(world: World) -> None:
@@ -149,29 +149,42 @@ def test_a_repetition_with_other_rows_is_refused_and_the_right_one_is_taken(worl
     world.check()
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 4], ids="{} partitions".format)
-def test_a_repetition_in_other_partitions_is_refused_by_tasks_or_driver(world: World, partitions: int) -> None:
-    """FIRST has three partitions, of which the last one has no rows."""
+OTHERWISE: dict[str, Rows] = {  # than in FIRST
+    "together": (["a", "b", "c"],),
+    "exchanged": (["c"], ["a", "b"]),
+    "cut otherwise": (["a", "c"], ["b"], []),
+    "moved on": ([], ["a", "b"], ["c"]),
+}
+
+
+@pytest.mark.parametrize("rows", OTHERWISE.values(), ids=OTHERWISE)
+def test_a_task_with_other_rows_than_its_partition_has_in_kafka_refuses_them(world: World, rows: Rows) -> None:
     half_committed(world)
-    rows = rows_of(FIRST)
-    shifted = [*rows[1:], rows[0]]
     other = world.run("r2")
-
-    def write() -> None:
-        other.commit(other.reports(0, *(shifted[number::partitions] for number in range(partitions))))
-
-    with pytest.raises(ReplayError):
-        write()
+    with pytest.raises(ReplayError, match="Spark partition 0 of version 0 is in Kafka with 2 rows"):
+        other.reports(0, *rows)
     other.abort(0)
     world.audit(FIRST[0])
     world.check()
 
 
-def test_a_repetition_that_moves_the_missing_rows_to_other_partitions_writes_each_once(world: World) -> None:
-    """What is in Kafka comes again in the partition that has it; the others are free."""
+def test_a_driver_refuses_a_repetition_that_has_no_task_for_rows_in_kafka(world: World) -> None:
+    half_committed(world, in_kafka=1)
+    other = world.run("r2")
+    reports = other.reports(0, rows_of(FIRST))
+    with pytest.raises(ReplayError, match="in Kafka already for the Spark partitions 1, written"):
+        other.commit(reports)
+    other.abort(0)
+    world.audit(FIRST[1])
+    world.check()
+
+
+@pytest.mark.parametrize("first", [["a", "b"], ["b", "a"]], ids=["in order", "shuffled"])
+def test_a_repetition_that_moves_the_missing_rows_to_other_partitions_writes_each_once(world: World, first: list[str]) -> None:
+    """What is in Kafka comes again in the partition that has it, in any order; the others are free."""
     half_committed(world)
     run = world.run("r2")
-    reports = run.reports(0, FIRST[0], [], FIRST[1])
+    reports = run.reports(0, first, [], FIRST[1])
     assert [each.result for each in reports] == [Result.SKIPPED, Result.EMPTY, Result.OPEN]
     run.commit(reports)
     run.write_version(1, *SECOND)
