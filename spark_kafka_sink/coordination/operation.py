@@ -13,17 +13,16 @@ from enum import Enum
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from spark_kafka_sink.errors import (
-    AuthorizationError,
     KafkaError,
     NetworkError,
     ProtocolError,
     UnsupportedVersionError,
-    printable,
 )
 from spark_kafka_sink.network.handshake import NodeApiVersions
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
+from spark_kafka_sink.protocol.permissions import READ, to_grant
 from spark_kafka_sink.protocol.schema import Request
 
 ItemT = TypeVar("ItemT")
@@ -121,14 +120,6 @@ class Ask(Generic[ItemT, ResultT]):
 
 # ---- what operations have in common --------------------------------------------------------------------------------------------
 
-# By error. WRITE and READ include DESCRIBE.
-_TO_GRANT = {
-    Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "WRITE on the transactional id {} or on a prefix of it (DESCRIBE to read)",
-    Errors.GROUP_AUTHORIZATION_FAILED: "READ on the group {} or on a prefix of it",
-    Errors.TOPIC_AUTHORIZATION_FAILED: "READ on the topic {}, which committing its offsets and looking at its producers require",
-    Errors.CLUSTER_AUTHORIZATION_FAILED: "DESCRIBE_CONFIGS on the cluster",
-}
-
 
 def failure(error: ErrorCode, where: str, resource: str) -> KafkaError:
     """The exception for an error that is not retried. If a permission is missing, the text names the one to grant.
@@ -139,8 +130,9 @@ def failure(error: ErrorCode, where: str, resource: str) -> KafkaError:
         resource: the name of the transactional id, group or topic.
     """
     found = error.error(where)
-    if isinstance(found, AuthorizationError) and error in _TO_GRANT:
-        found.message += f" Grant the user {_TO_GRANT[error].format(repr(printable(resource)))}."
+    found.message += to_grant(error, transactional_id=resource, group=resource, topic=resource, on_topic=READ)
+    if error == Errors.CLUSTER_AUTHORIZATION_FAILED:
+        found.message += " Grant the user DESCRIBE_CONFIGS on the cluster."
     return found
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.coordination.transactions import End, TransactionState
-from spark_kafka_sink.errors import AuthorizationError, KafkaError, UnsupportedVersionError, printable_list
+from spark_kafka_sink.errors import KafkaError, UnsupportedVersionError, printable_list
 from spark_kafka_sink.exactly_once.content import total
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, State
 from spark_kafka_sink.exactly_once.names import Names, TaskId
@@ -189,11 +189,14 @@ class VersionCommit:
             )
 
     def _check_open(self, entries: Sequence[Entry]) -> None:
-        """So that a time-out is found out before anything is visible. The coordinator is asked, as it ends transactions."""
+        """So that a time-out is found out before anything is visible. The coordinator is asked, as it ends transactions.
+
+        Raises AuthorizationError where DESCRIBE is missing: without it nobody finds the coordinator that ends them.
+        """
         prepared = {entry.partition: entry.prepared(self._names, self._write.owner, self._write.run) for entry in entries}
         try:
             found = self._client.describe_transactions(each.transactional_id for each in prepared.values())
-        except (AuthorizationError, UnsupportedVersionError) as error:
+        except UnsupportedVersionError as error:
             logger.warning("! it cannot be checked whether the tasks' transactions are still open: %s", error)
             return
         gone = []
@@ -231,11 +234,9 @@ class VersionCommit:
                 failed.append((entry, outcome.error))
         if failed:
             raise CommitFailedError(
-                f"{len(failed)} of {len(prepared)} transactions of version {decision.version} could not be committed, the first"
-                " with:"
-                f" {failed[0][1]}. The version is decided: readers see the others; the next run commits what is left. Run it"
-                " before"
-                f" {self._timeout_hint} has passed"
+                f"{len(failed)} of {len(prepared)} transactions of version {decision.version} could not be committed. The version"
+                " is decided: readers see the others; the next run commits what is left. Run it before"
+                f" {self._timeout_hint} has passed. The first failed with: {failed[0][1]}"
             )
         lost = self._not_in_kafka(decision, gone)
         if lost:

@@ -26,6 +26,7 @@ from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from spark_kafka_sink.protocol.permissions import to_grant
 from spark_kafka_sink.protocol.primitives import ZERO_UUID
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -205,7 +206,9 @@ class Metadata:
             self._topic_errors = {}
             self._raise_fatal_error_locked()
             if error is not None:
-                raise error.error(f"topic {topic}")
+                found = error.error(f"topic {topic}")
+                found.message += to_grant(error, topic=topic)
+                raise found
 
     def _raise_fatal_error_locked(self) -> None:
         if self._permanent_error is not None:

@@ -112,9 +112,7 @@ class Errors:
     INVALID_SESSION_TIMEOUT = code(26, FAIL, MAYBE, "The session time-out is outside of the broker's limits.")
     REBALANCE_IN_PROGRESS = code(27, FAIL, MAYBE, "The group is rebalancing; the member must rejoin.")
     INVALID_COMMIT_OFFSET_SIZE = code(28, FAIL, MAYBE, "The size of the committed offset data is invalid.")
-    TOPIC_AUTHORIZATION_FAILED = code(
-        29, FAIL, NO, "This user lacks a permission; writing needs the WRITE permission on the topic."
-    )
+    TOPIC_AUTHORIZATION_FAILED = code(29, FAIL, NO, "This user lacks a permission on the topic.")
     GROUP_AUTHORIZATION_FAILED = code(30, FAIL, MAYBE, "This user needs the READ permission on the group.")
     CLUSTER_AUTHORIZATION_FAILED = code(31, FAIL, NO, "This user lacks a permission on the cluster (IDEMPOTENT_WRITE).")
     INVALID_TIMESTAMP = code(32, FAIL, NO, "A timestamp is outside of message.timestamp.before.max.ms and after.max.ms.")

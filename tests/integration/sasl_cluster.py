@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobs.local_kafka import LocalKafka
 from tests.fakes.certificates import Authority
+from tests.integration.processes import until
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AclBinding, AdminClient
 
 SECURITY = "org.apache.kafka.common.security"
 PASSWORD = "canary-7Qx2"  # never to be seen in any output
@@ -72,7 +76,9 @@ def scram_users() -> list[str]:
     return options
 
 
-def sasl_cluster(work_dir: Path) -> LocalKafka:
+def sasl_cluster(
+    work_dir: Path, more_properties: Mapping[str, str] | None = None, more_format_options: Sequence[str] = ()
+) -> LocalKafka:
     """Every mechanism with and without TLS, a listener with SCRAM-SHA-256 alone, and ACLs.
 
     Everybody on the PLAINTEXT listener is ANONYMOUS, who may do anything.
@@ -84,27 +90,43 @@ def sasl_cluster(work_dir: Path) -> LocalKafka:
         **tls_properties("SASL_SSL", work_dir / "broker.pem"),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
+        **(more_properties or {}),
     }
     listeners = ["SASL_PLAINTEXT", "SASL_SSL", "SCRAM:SASL_PLAINTEXT"]
-    return LocalKafka(work_dir, extra_listeners=listeners, properties=properties, format_options=scram_users())
+    return LocalKafka(
+        work_dir, extra_listeners=listeners, properties=properties, format_options=[*scram_users(), *more_format_options]
+    )
 
 
 def allow(broker: LocalKafka, user: str, operation: str, prefix: str, resource: str = "TOPIC") -> None:
     """Permit an operation on all topics (transactional ids …) that begin so."""
+    _bind(broker, user, operation, prefix, resource, "ALLOW")
+
+
+def deny(broker: LocalKafka, user: str, operation: str, prefix: str, resource: str = "TOPIC") -> None:
+    """The same operation is denied, whatever else permits it: Kafka lets DENY override ALLOW. Others that imply it stay."""
+    _bind(broker, user, operation, prefix, resource, "DENY")
+
+
+def _bind(broker: LocalKafka, user: str, operation: str, prefix: str, resource: str, permission: str) -> None:
+    """Returns when the broker knows it: it hears of it a moment after the controller has stored it."""
     from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType
 
+    pattern = ResourcePatternType.LITERAL if resource == "BROKER" else ResourcePatternType.PREFIXED
     binding = AclBinding(
-        ResourceType[resource],
-        prefix,
-        ResourcePatternType.PREFIXED,
-        f"User:{user}",
-        "*",
-        AclOperation[operation],
-        AclPermissionType.ALLOW,
+        ResourceType[resource], prefix, pattern, f"User:{user}", "*", AclOperation[operation], AclPermissionType[permission]
     )
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for future in admin.create_acls([binding]).values():
         future.result(30)
+    until(lambda: _is_known(admin, binding), 30, f"the broker knows of {binding}")
+
+
+def _is_known(admin: AdminClient, binding: AclBinding) -> bool:
+    from confluent_kafka.admin import AclBindingFilter
+
+    names = ("restype", "name", "resource_pattern_type", "principal", "host", "operation", "permission_type")
+    return bool(admin.describe_acls(AclBindingFilter(*(getattr(binding, each) for each in names))).result(30))
 
 
 def add_scram_user(broker: LocalKafka, user: str, password: str, iterations: int = 8192) -> None:

@@ -256,8 +256,13 @@ def hang_up(listener: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("user", "topic", "condition", "remedy"),
     [
-        ("alice", "other-rows", "KAFKA_TOPIC_AUTHORIZATION_FAILED", "WRITE permission on the topic"),  # not even DESCRIBE
-        ("alice", "readonly-rows", "KAFKA_TOPIC_AUTHORIZATION_FAILED", "WRITE permission on the topic"),
+        (
+            "alice",
+            "other-rows",
+            "KAFKA_TOPIC_AUTHORIZATION_FAILED",
+            "Grant the user WRITE on the topic 'other-rows'.",
+        ),  # not even DESCRIBE
+        ("alice", "readonly-rows", "KAFKA_TOPIC_AUTHORIZATION_FAILED", "WRITE on the topic 'readonly-rows'"),
         ("bob", "alice-rows", "KAFKA_CLUSTER_AUTHORIZATION_FAILED", "grant IDEMPOTENT_WRITE on the cluster"),
     ],
 )

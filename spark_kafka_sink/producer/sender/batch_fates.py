@@ -24,6 +24,7 @@ from spark_kafka_sink.producer.sender.retry import Attempt, Decision, decide
 from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors, Persisted
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse
+from spark_kafka_sink.protocol.permissions import to_grant
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +170,9 @@ class BatchFates:
             return idempotent_write_denied(where)
         if error.retriable:
             where += f", attempt {batch.attempts + 1}, retries={self._config.retries} or delivery.timeout.ms exhausted"
-        return error.error(where, answer.error_message)
+        found = error.error(where, answer.error_message)
+        found.message += to_grant(error, topic=batch.topic_partition.topic)
+        return found
 
     # FAILURE
 

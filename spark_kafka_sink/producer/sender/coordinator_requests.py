@@ -12,6 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.producer.operations import OffsetAndMetadata, Operation
 from spark_kafka_sink.producer.sender.sequence_numbers import ProducerIdAndEpoch
@@ -30,6 +31,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from spark_kafka_sink.protocol.permissions import READ, to_grant
 from spark_kafka_sink.protocol.schema import Request
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -53,6 +55,12 @@ class Problem(NamedTuple):
     error: ErrorCode
     where: str
     broker_message: str | None = None
+    to_grant: str = ""  # see protocol/permissions.py
+
+    def exception(self) -> KafkaError:
+        found = self.error.error(self.where, self.broker_message)
+        found.message += self.to_grant
+        return found
 
 
 class TransactionState(Protocol):
@@ -115,10 +123,11 @@ class CoordinatorRequest(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(to {self.coordinator or 'any broker'})"
 
-    def _problem(self, code: int, where: str, broker_message: str | None = None) -> Iterator[Problem]:
+    def _problem(self, code: int, where: str, broker_message: str | None = None, **names: str) -> Iterator[Problem]:
+        """`names`: what a permission may be missing on, see to_grant."""
         error = Errors.for_code(code)
         if error:
-            yield Problem(effect_of(self.API, error), error, where, broker_message)
+            yield Problem(effect_of(self.API, error), error, where, broker_message, to_grant(error, **names))
 
 
 class FindCoordinator(CoordinatorRequest):
@@ -145,7 +154,8 @@ class FindCoordinator(CoordinatorRequest):
         if found is None:
             yield from self._problem(Errors.COORDINATOR_NOT_AVAILABLE.number, f"the coordinator of {self.key}")
         else:
-            yield from self._problem(found.error_code, f"the coordinator of {self.key}", found.error_message)
+            names = {"transactional_id": self.key.key, "group": self.key.key}
+            yield from self._problem(found.error_code, f"the coordinator of {self.key}", found.error_message, **names)
 
     def succeed(self, state: TransactionState, response: Any, version: int) -> None:
         found = response.of(self.key.key, version)
@@ -176,7 +186,7 @@ class OfTransaction(CoordinatorRequest):
         return f"{type(self).__name__} for transactional id {self.transactional_id!r}"
 
     def errors(self, response: Any, version: int) -> Iterator[Problem]:  # noqa: ARG002 - some answers look different in old versions
-        yield from self._problem(response.error_code, self._where)
+        yield from self._problem(response.error_code, self._where, transactional_id=self.transactional_id)
 
 
 class InitProducerId(OfTransaction):
@@ -236,12 +246,12 @@ class AddPartitions(OfTransaction):
         )
 
     def errors(self, response: Any, version: int) -> Iterator[Problem]:  # noqa: ARG002
-        problems = [
-            problem
-            for topic in response.results_by_topic
-            for result in topic.results_by_partition
-            for problem in self._problem(result.partition_error_code, f"partition {topic.name}-{result.partition_index}")
-        ]
+        problems: list[Problem] = []
+        for topic in response.results_by_topic:
+            names = {"transactional_id": self.transactional_id, "topic": topic.name}
+            for result in topic.results_by_partition:
+                where = f"partition {topic.name}-{result.partition_index}"
+                problems += self._problem(result.partition_error_code, where, **names)
         # A partition that was not tried tells nothing: another one is to blame.
         yield from sorted(problems, key=lambda problem: problem.error == Errors.OPERATION_NOT_ATTEMPTED)
 
@@ -272,7 +282,8 @@ class AddOffsets(OfTransaction):
         )
 
     def errors(self, response: Any, version: int) -> Iterator[Problem]:  # noqa: ARG002
-        yield from self._problem(response.error_code, f"group {self.group_id!r}")
+        names = {"transactional_id": self.transactional_id, "group": self.group_id}
+        yield from self._problem(response.error_code, f"group {self.group_id!r}", **names)
 
     def succeed(self, state: TransactionState, response: Any, version: int) -> None:  # noqa: ARG002
         state.offsets_added(self)
@@ -329,12 +340,14 @@ class CommitOffsets(OfTransaction):
 
     def errors(self, response: Any, version: int) -> Iterator[Problem]:  # noqa: ARG002
         problems: list[Problem] = []
+        names = {"transactional_id": self.transactional_id, "group": self.member.group_id, "on_topic": READ}
         for topic in response.topics:
             for each in topic.partitions:
                 where = TopicPartition(topic.name, each.partition_index)
                 if not each.error_code:
                     self.pending.pop(where, None)
-                problems += self._problem(each.error_code, f"offset of {where} for group {self.member.group_id!r}")
+                what = f"offset of {where} for group {self.member.group_id!r}"
+                problems += self._problem(each.error_code, what, topic=topic.name, **names)
         retried = (Effect.RETRY, Effect.FIND_COORDINATOR)
         yield from sorted(problems, key=lambda problem: problem.effect in retried)  # what cannot be retried decides
         if self.pending and not problems:

@@ -308,7 +308,7 @@ class Transactions(TransactionManager):
         """A coordinator refuses for good."""
         if isinstance(request, AddPartitions):
             self._adding.difference_update(request.partitions)  # batches of those that were added before may go on
-        error = problem.error.error(problem.where, problem.broker_message)
+        error = problem.exception()
         effect = problem.effect
         if effect is Effect.ABORTABLE_BY_BUMP:
             self._become_abortable_by_bump(error)

@@ -1,0 +1,228 @@
+"""Exactly-once writes of a user who lacks one permission: which step asks for it, what is told, and what is in Kafka then.
+
+A real broker with an authorizer. Alice has what docs/exactly-once.md lists, on names that begin with those of the tests. Each
+test denies one operation on the names of its own world, then looks at a task, at the driver's commit() or at its abort().
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from jobs.local_kafka import LocalKafka
+from spark_kafka_sink.errors import AuthorizationError, KafkaError
+from spark_kafka_sink.exactly_once.ledger import Ledger, State
+from spark_kafka_sink.exactly_once.version_commit import Committed, How
+from spark_kafka_sink.exactly_once.writes import CommitFailedError
+from spark_kafka_sink.sink.worker_client import DEFAULT_MAX_TIMEOUT_MS, WorkerClient
+from tests.exactly_once.driving import Run
+from tests.integration.exactly_once_world import FIRST, SECOND, World, rows_of, world_of
+from tests.integration.sasl_cluster import allow, client_options, deny, sasl_cluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.broker]
+
+IDS, GROUPS, TOPIC = "TRANSACTIONAL_ID", "GROUP", "TOPIC"
+LONGEST_MS = 3_600_000
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((), id="TV2"),
+        pytest.param(("--feature", "transaction.version=1"), id="TV1", marks=pytest.mark.matrix),
+    ],
+)
+def cluster(
+    kafka_jars: Path,  # noqa: ARG001 - fetched before the start is timed
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[LocalKafka]:
+    """Alice's permissions are those of the table in docs/exactly-once.md, and no others."""
+    properties = {"transaction.max.timeout.ms": str(LONGEST_MS)}
+    with sasl_cluster(tmp_path_factory.mktemp("permissions"), properties, request.param) as cluster:
+        allow(cluster, "alice", "WRITE", "prefix-exactly-once-", IDS)
+        allow(cluster, "alice", "READ", "prefix-exactly-once-", GROUPS)
+        allow(cluster, "alice", "WRITE", "topic-exactly-once-", TOPIC)
+        allow(cluster, "alice", "READ", "topic-exactly-once-", TOPIC)
+        allow(cluster, "bob", "DESCRIBE_CONFIGS", "kafka-cluster", "BROKER")
+        yield cluster
+
+
+@pytest.fixture
+def world(cluster: LocalKafka) -> Iterator[World]:
+    with world_of(cluster) as world:
+        yield world
+
+
+def alices(world: World, name: str, **how: Any) -> Run:
+    address = world.cluster.bootstrap_servers_for("SASL_PLAINTEXT")
+    return world.run(name, address, **client_options("PLAIN"), **how)
+
+
+class Missing(NamedTuple):
+    """A permission that is denied, and which one the error says to grant."""
+
+    resource: str
+    operation: str
+    told: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.operation} on {self.resource}"
+
+    def deny(self, world: World) -> None:
+        deny(world.cluster, "alice", self.operation, world.topic if self.resource == TOPIC else f"{world.prefix}-", self.resource)
+
+
+NO_DESCRIBE_ON_IDS = Missing(IDS, "DESCRIBE", "WRITE on the transactional id '{prefix}-q-0-r1-0'")
+NO_WRITE_ON_IDS = Missing(IDS, "WRITE", "WRITE on the transactional id '{prefix}-q-0-r1-0'")
+NO_DESCRIBE_ON_GROUPS = Missing(GROUPS, "DESCRIBE", "READ on the group '{prefix}-q-decision'")
+NO_READ_ON_GROUPS = Missing(GROUPS, "READ", "READ on the group '{prefix}-q-decision'")
+NO_DESCRIBE_ON_TOPIC = Missing(TOPIC, "DESCRIBE", "READ on the topic '{topic}'")
+NO_READ_ON_TOPIC = Missing(TOPIC, "READ", "READ on the topic '{topic}'")
+NO_WRITE_ON_TOPIC = Missing(TOPIC, "WRITE", "WRITE on the topic '{topic}'")
+
+
+def check_told(world: World, error: KafkaError, missing: Missing, told: str = "") -> None:
+    grant = (told or missing.told).format(prefix=world.prefix, topic=world.topic)
+    assert f"Grant the user {grant}" in str(error)
+
+
+# --- WHAT SUFFICES ----------------------------------------------------------------------------------------------------
+
+
+def test_the_permissions_of_the_table_suffice_for_a_write_its_repetition_and_its_end(world: World) -> None:
+    """Two versions; what a dead run and a dead owner left; a version that was decided; a write that is given up."""
+    alices(world, "dead").reports(0, *FIRST)
+    alices(world, "dead", owner="another").reports(0, *FIRST)
+    second = alices(world, "r2")
+    assert second.write_version(0, *FIRST).fenced == len(FIRST)
+    committing = second.committing(second.reports(1, *SECOND))
+    committing._decide(committing._ledger.decision())
+    third = alices(world, "r3")
+    assert third.write_version(1, *SECOND).how is How.ROLLED_FORWARD
+    third.reports(2, ["given up"])
+    third.abort(2)
+    world.audit(rows_of(FIRST, SECOND))
+
+
+@pytest.mark.parametrize(("user", "expected_ms"), [("alice", DEFAULT_MAX_TIMEOUT_MS), ("bob", LONGEST_MS)])
+def test_without_describe_configs_a_transaction_gets_kafkas_default_time(
+    cluster: LocalKafka, user: str, expected_ms: int
+) -> None:
+    """Nothing fails: the fallback of a write that does not set kafka.transaction.timeout.ms."""
+    address = cluster.bootstrap_servers_for("SASL_PLAINTEXT")
+    client = WorkerClient({"bootstrap.servers": address, **client_options("PLAIN", user)})
+    try:
+        assert client.longest_transaction_timeout_ms() == expected_ms
+    finally:
+        client.close()
+
+
+# --- A TASK -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [
+        (NO_DESCRIBE_ON_IDS, ""),  # step 1, before its first request
+        (NO_WRITE_ON_IDS, ""),  # step 1
+        (NO_DESCRIBE_ON_GROUPS, ""),  # step 2
+        (NO_DESCRIBE_ON_TOPIC, ""),  # step 2
+        (NO_WRITE_ON_TOPIC, ""),  # step 5, its rows
+        (NO_READ_ON_GROUPS, "READ on the group '{prefix}-q-0-marker'"),  # step 5, its marker
+        (NO_READ_ON_TOPIC, ""),  # step 5, its marker
+    ],
+    ids=str,
+)
+def test_a_task_without_a_permission_fails_and_names_it(world: World, missing: Missing, told: str) -> None:
+    missing.deny(world)
+    run = alices(world, "r1")
+    with pytest.raises(KafkaError) as raised:  # FatalProducerError and others, which say what their producer can still do
+        run.task(0, 0, *FIRST[0]).run()
+    assert raised.value.condition == f"KAFKA_{missing.resource}_AUTHORIZATION_FAILED"
+    check_told(world, raised.value, missing, told)
+    world.check()
+
+
+# --- THE DRIVER -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        NO_DESCRIBE_ON_GROUPS,  # 6a
+        NO_DESCRIBE_ON_TOPIC,  # 6a
+        NO_DESCRIBE_ON_IDS,  # 6e: 6c sees no id of others
+        NO_READ_ON_GROUPS,  # 6f
+        NO_READ_ON_TOPIC,  # 6f
+    ],
+    ids=str,
+)
+def test_a_driver_without_a_permission_fails_before_it_decides(world: World, missing: Missing) -> None:
+    run = alices(world, "r1")
+    reports = run.reports(0, *FIRST)
+    missing.deny(world)
+    with pytest.raises(AuthorizationError) as raised:
+        run.commit(reports)
+    check_told(world, raised.value, missing)
+    assert Ledger(world.client, run.names, "q", world.topic).decision() is None
+    world.check()
+
+
+def test_a_driver_that_may_not_write_to_ids_has_decided_and_the_next_run_commits(world: World) -> None:
+    """Only EndTxn shows that it is missing."""
+    run = alices(world, "r1")
+    reports = run.reports(0, *FIRST)
+    NO_WRITE_ON_IDS.deny(world)
+    with pytest.raises(CommitFailedError, match="2 of 2 transactions of version 0 could not be committed") as raised:
+        run.commit(reports)
+    check_told(world, raised.value, NO_WRITE_ON_IDS)
+    decision = Ledger(world.client, run.names, "q", world.topic).decision()
+    assert decision is not None
+    assert decision.state is State.DECIDED
+    assert world.visible().total() == 0
+    (committed,) = world.check()
+    assert isinstance(committed, Committed)
+    assert committed.how is How.ROLLED_FORWARD
+
+
+def test_a_driver_that_may_not_write_to_ids_fails_before_it_decides_where_others_have_left_some(world: World) -> None:
+    """6c takes them over."""
+    world.run("dead").reports(0, [], [], [], ["x"])
+    run = alices(world, "r1")
+    reports = run.reports(0, *FIRST)
+    NO_WRITE_ON_IDS.deny(world)
+    with pytest.raises(AuthorizationError) as raised:
+        run.commit(reports)
+    check_told(world, raised.value, NO_WRITE_ON_IDS, "WRITE on the transactional id '{prefix}-q-3-dead-0'")
+    world.check()
+
+
+def test_a_driver_needs_no_permission_to_write_to_the_topic(world: World) -> None:
+    run = alices(world, "r1")
+    reports = run.reports(0, *FIRST)
+    NO_WRITE_ON_TOPIC.deny(world)
+    assert run.commit(reports).how is How.COMMITTED
+    world.audit(rows_of(FIRST))
+
+
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [
+        (NO_READ_ON_GROUPS, "READ on the group '{prefix}-r1-aborted'"),
+        (NO_READ_ON_TOPIC, ""),
+        (NO_WRITE_ON_IDS, ""),
+    ],
+    ids=str,
+)
+def test_an_abort_without_a_permission_names_it_and_the_next_run_aborts(world: World, missing: Missing, told: str) -> None:
+    run = alices(world, "r1")
+    run.reports(0, *FIRST)
+    missing.deny(world)
+    with pytest.raises(AuthorizationError) as raised:
+        run.abort(0)
+    check_told(world, raised.value, missing, told)
+    world.check()
