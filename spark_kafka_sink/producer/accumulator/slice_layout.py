@@ -251,7 +251,9 @@ class SliceLayout:
             if batch is None:
                 batch = self._accumulator.new_batch(queue, rows.timestamp_at(lo), self._raw_limit, self._created_ms)
             first_delta = place.tail.record_count
-            part = Part(self._owner, queue.topic_partition, first_delta, rows.original_rows[lo:hi], rows.sizes[lo:hi], size_bytes)
+            # Copies: a view would keep the arrays of the whole slice for as long as the slowest of its partitions takes.
+            positions, sizes = rows.original_rows[lo:hi].copy(), rows.sizes[lo:hi].copy()
+            part = Part(self._owner, queue.topic_partition, first_delta, positions, sizes, size_bytes)
             reservation = Reservation(
                 queue, batch, first_delta == 0, place.is_segment, 0, lo, hi, size_bytes, place.memory.charge
             )

@@ -99,6 +99,17 @@ def test_parts_remember_which_rows_of_the_caller_they_hold() -> None:
     assert [part.size_bytes for part in parts] == [200, 200]
 
 
+def test_a_part_keeps_what_it_knows_of_its_own_rows_only() -> None:
+    """A partition whose leader is down got twenty rows of each slice, and kept eight bytes for each of the slice's other rows."""
+    stage = Accumulation()
+    lay_out(stage, [ROW] * 1000, sorted(row % 50 for row in range(1000)))
+    (batch,) = stage.accumulator.queues_for(TOPIC, [0])[0].batches
+    (part,) = batch.parts
+    assert [len(part.rows), len(part.sizes)] == [20, 20]
+    assert part.rows.base is None
+    assert part.sizes.base is None
+
+
 def test_memory_is_taken_for_what_is_filled_not_for_what_could_be() -> None:
     stage = Accumulation(batch_size=1024 * 1024, buffer_memory=100 * 16 * 1024)
     lay_out(stage, [ROW] * 50, list(range(50)))
