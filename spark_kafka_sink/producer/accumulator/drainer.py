@@ -53,6 +53,8 @@ class Drainer:
         self._sequencer = sequencer
         self._compressor = compressor
         self._drained_last: dict[int, int] = {}  # node -> index of the queue whose batch was taken last
+        self._leaders: list[int | None] = []  # by index of the queue
+        self._leaders_are_of: Cluster | None = None
 
     # READY
 
@@ -62,39 +64,56 @@ class Drainer:
         Batches that back off, whose partition is muted, or that wait for the response to another batch do not count.
         """
         result = ReadyCheckResult()
+        leaders = self._leaders_in(cluster)
         for index, queue in enumerate(self._queues):
-            if queue.batches:
-                self._check_ready(index, queue, cluster, now_ms, all_at_once, result)
+            if not queue.batches:
+                continue
+            leader = leaders[index] if index < len(leaders) else cluster.leader_for(queue.topic_partition)
+            if leader is None:
+                result.unknown_leader_topics.add(queue.topic_partition.topic)
+                continue
+            result.occupied.setdefault(leader, []).append(index)
+            if leader in result.ready_nodes:
+                continue
+            remaining_ms = queue.lingers_until_ms - now_ms  # the first look is without the lock: most batches linger
+            if remaining_ms <= 0 or all_at_once:
+                remaining_ms = self._remaining_ms(queue, cluster, now_ms, all_at_once)
+            if remaining_ms <= 0:
+                result.ready_nodes.add(leader)
+            else:
+                result.next_ready_check_delay_ms = min(result.next_ready_check_delay_ms, remaining_ms)
         return result
 
-    def _check_ready(
-        self, index: int, queue: PartitionQueue, cluster: Cluster, now_ms: int, at_once: bool, result: ReadyCheckResult
-    ) -> None:
-        leader = cluster.leader_for(queue.topic_partition)
-        if leader is None:
-            result.unknown_leader_topics.add(queue.topic_partition.topic)
-            return
-        result.occupied.setdefault(leader, []).append(index)
-        if queue.muted or leader in result.ready_nodes:
-            return
+    def _leaders_in(self, cluster: Cluster) -> list[int | None]:
+        """The leader of each queue's partition. Queues that were made meanwhile may be missing at the end."""
+        if cluster is not self._leaders_are_of:
+            self._leaders, self._leaders_are_of = [], cluster
+        if len(self._leaders) < len(self._queues):
+            new = range(len(self._leaders), len(self._queues))
+            self._leaders += [cluster.leader_for(self._queues[index].topic_partition) for index in new]
+        return self._leaders
+
+    def _remaining_ms(self, queue: PartitionQueue, cluster: Cluster, now_ms: int, at_once: bool) -> int:
+        """How long until the queue's first batch is to be sent; NEVER_MS: some event will wake the Sender."""
+        if queue.muted:
+            return NEVER_MS
         with queue.lock:
             if not queue.batches:
-                return
+                return NEVER_MS
             batch = queue.batches[0]
             if batch.reservations:
                 batch.sender_waits = True
-                return
+                return NEVER_MS
             full = len(queue.batches) > 1 or batch.is_full()
+            if not full and not batch.in_retry:
+                queue.lingers_until_ms = now_ms + self._linger_ms - batch.waited_ms(now_ms)
         if self._waits_for_a_response(batch):
-            return  # no delay is needed: the response wakes the Sender
+            return NEVER_MS  # the response wakes the Sender
         batch.maybe_update_leader_epoch(cluster.leader_epoch(queue.topic_partition))
-        remaining_ms = batch.remaining_backoff_ms(now_ms)
-        if remaining_ms == 0 and not (full or at_once):
-            remaining_ms = self._linger_ms - batch.waited_ms(now_ms)
-        if remaining_ms <= 0:
-            result.ready_nodes.add(leader)
-        else:
-            result.next_ready_check_delay_ms = min(result.next_ready_check_delay_ms, remaining_ms)
+        backoff_ms = batch.remaining_backoff_ms(now_ms)
+        if backoff_ms > 0 or full or at_once:
+            return backoff_ms
+        return self._linger_ms - batch.waited_ms(now_ms)
 
     def _waits_for_a_response(self, batch: ProducerBatch) -> bool:
         """Whether the batch must wait for the response to another one of its partition.
@@ -123,8 +142,9 @@ class Drainer:
 
     def _occupied(self, cluster: Cluster) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}
+        leaders = self._leaders_in(cluster)
         for index, queue in enumerate(self._queues):
-            leader = cluster.leader_for(queue.topic_partition) if queue.batches else None
+            leader = leaders[index] if queue.batches and index < len(leaders) else None
             if leader is not None:
                 found.setdefault(leader, []).append(index)
         return found
@@ -144,8 +164,7 @@ class Drainer:
                     continue
                 if drained and size + batch.size_in_bytes > max_size:
                     break
-                queue.batches.popleft()
-                batch.closed = True
+                queue.take_first_locked()
             self._queues.moves += 1
             self._drained_last[node] = index
             if not self._can_finish(queue, batch):
@@ -189,5 +208,7 @@ class Drainer:
             )
             queue.insert(batch)
             self._queues.moves += 1
+            self._queues.oldest.queued(batch.created_ms)
+            self._queues.oldest.poisoned()
             return False
         return True

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from spark_kafka_sink.clock import LONG_AGO_MS, NEVER_MS
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, ProducerBatch
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -17,13 +18,16 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 class PartitionQueue:
     """The batches of one topic-partition, oldest first."""
 
-    __slots__ = ("batches", "lock", "muted", "topic_partition")
+    __slots__ = ("batches", "lingers_until_ms", "lock", "muted", "topic_partition")
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
         self.muted = False  # Sender only: with one request in flight per connection, while a batch of the partition is in flight
-        self.lock = threading.Lock()  # guards `batches`, and the fields of its batches that ProducerBatch lists
+        self.lock = threading.Lock()  # guards the two below, and the fields of its batches that ProducerBatch lists
         self.batches: deque[ProducerBatch] = deque()
+        # Until then the Sender need not look at the batches, unless nothing lingers. For one that is not full, at its first
+        # attempt, and alone: whoever changes that sets LONG_AGO_MS.
+        self.lingers_until_ms = LONG_AGO_MS
 
     # CALLERS
 
@@ -41,6 +45,12 @@ class PartitionQueue:
         """Add a new batch at the tail. A second call with the same batch does nothing."""
         if not self.batches or self.batches[-1] is not batch:
             self.batches.append(batch)
+        self.lingers_until_ms = LONG_AGO_MS
+
+    def close_locked(self, batch: ProducerBatch) -> None:
+        """A batch takes no more rows."""
+        batch.closed = True
+        self.lingers_until_ms = LONG_AGO_MS
 
     # SENDER
 
@@ -64,9 +74,13 @@ class PartitionQueue:
                     break
                 place += 1
             self.batches.insert(place, batch)
+            self.lingers_until_ms = LONG_AGO_MS
 
-    def take_expired(self, delivery_timeout_ms: int, now_ms: int) -> list[ProducerBatch]:
-        """Remove the batches at the head that are older than delivery.timeout.ms, or poisoned.
+    def take_first_locked(self) -> None:
+        self.close_locked(self.batches.popleft())
+
+    def take_expired(self, delivery_timeout_ms: int, now_ms: int, oldest: OldestBatch) -> list[ProducerBatch]:
+        """Remove the batches at the head that are older than delivery.timeout.ms, or poisoned. Tell `oldest` of those that stay.
 
         A batch that a caller still writes into stays; that caller wakes the Sender when it has finished.
         """
@@ -79,9 +93,12 @@ class PartitionQueue:
                     break
                 if batch.poison is None and not batch.has_reached_delivery_timeout(delivery_timeout_ms, now_ms):
                     break
-                self.batches.popleft()
-                batch.closed = True
+                self.take_first_locked()
                 expired.append(batch)
+            for batch in self.batches:
+                oldest.queued(batch.created_ms)
+                if batch.poison is not None:
+                    oldest.poisoned()
         return expired
 
     def take_out(self, error: KafkaError, *, undrained_only: bool = False) -> list[ProducerBatch]:
@@ -96,7 +113,7 @@ class PartitionQueue:
                 if undrained_only and batch.was_drained:
                     left.append(batch)
                     continue
-                batch.closed = True
+                self.close_locked(batch)
                 if batch.reservations:
                     batch.poison = batch.poison or error
                     batch.sender_waits = True
@@ -107,11 +124,40 @@ class PartitionQueue:
         return taken
 
 
+class OldestBatch:
+    """What the Sender must know of all queues to see that nothing in them expires now, without looking into each of them.
+
+    The values are bounds: batches that leave their queues change nothing, until the Sender looks through all queues once more.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards changes; both are read without it
+        self.made_ms = NEVER_MS  # the oldest queued batch was made then, or later
+        self.some_are_poisoned = False  # perhaps
+
+    def queued(self, made_ms: int) -> None:
+        """A batch is in a queue now. Any thread."""
+        if made_ms < self.made_ms:
+            with self._lock:
+                self.made_ms = min(self.made_ms, made_ms)
+
+    def poisoned(self) -> None:
+        """A batch in a queue is poisoned now. Any thread."""
+        with self._lock:
+            self.some_are_poisoned = True
+
+    def look_anew(self) -> None:
+        """The Sender looks through all queues now, and calls the two methods above with what stays in them."""
+        with self._lock:
+            self.made_ms, self.some_are_poisoned = NEVER_MS, False
+
+
 class PartitionQueues:
     """The queues of all topic-partitions that were written to. Queues are added and never removed."""
 
     def __init__(self) -> None:
         self.moves = 0  # Sender only: counts batches that were removed from a queue or put back into one
+        self.oldest = OldestBatch()
         self._lock = threading.Lock()  # held to add to the two below, which are read without it
         self._by_topic: dict[str, dict[int, PartitionQueue]] = {}
         self._in_order: list[PartitionQueue] = []  # in the order in which they were made

@@ -72,7 +72,7 @@ class RecordAccumulator:
         self._queues = PartitionQueues()
         self._incomplete = IncompleteBatches(clock)
         self._compressor = BatchCompressor(config, pool)
-        self._writer = SliceWriter(pool, self._compressor)
+        self._writer = SliceWriter(pool, self._compressor, self._queues.oldest.poisoned)
         self._drainer = Drainer(config.linger_ms, self._queues, sequencer, self._compressor)
         self.partition_chooser = PartitionChooser(config, self._queues, self._compressor, self._random)
         # Set by the Sender while a transaction is committed or aborted: nothing lingers then.
@@ -215,6 +215,7 @@ class RecordAccumulator:
         """Put a new batch at the tail of a queue, whose lock the caller holds. A second call for it does nothing."""
         self._incomplete.add([batch])
         queue.append_locked(batch)
+        self._queues.oldest.queued(batch.created_ms)
 
     # SENDER: what to send
 
@@ -283,23 +284,27 @@ class RecordAccumulator:
         """Put a batch back at the head of its queue, in sequence order if it has a sequence."""
         self._queues.of_partition(batch.topic_partition).insert(batch)
         self._queues.moves += 1
+        self._queues.oldest.queued(batch.created_ms)
 
     # SENDER: batches that fail
 
     def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
-        """Remove the batches that are older than delivery.timeout.ms, oldest first, and those that are poisoned."""
+        """Remove the batches that are older than delivery.timeout.ms, and those that are poisoned."""
         expired: list[ProducerBatch] = []
+        oldest = self._queues.oldest
+        if self.next_expiry_delay_ms(now_ms) > 0 and not oldest.some_are_poisoned:
+            return expired
+        oldest.look_anew()
         for queue in self._queues:
             if queue.batches:
-                expired += queue.take_expired(self._config.delivery_timeout_ms, now_ms)
+                expired += queue.take_expired(self._config.delivery_timeout_ms, now_ms, oldest)
         self._queues.moves += len(expired)
         return expired
 
     def next_expiry_delay_ms(self, now_ms: int) -> int:
-        """How long until the first queued batch expires: the Sender sleeps no longer than this."""
-        heads = (queue.batches[0].created_ms for queue in self._queues if queue.batches)
-        oldest = min(heads, default=None)
-        return NEVER_MS if oldest is None else max(0, oldest + self._config.delivery_timeout_ms - now_ms)
+        """How long until the first queued batch can expire: the Sender sleeps no longer than this."""
+        oldest_ms = self._queues.oldest.made_ms
+        return NEVER_MS if oldest_ms == NEVER_MS else max(0, oldest_ms + self._config.delivery_timeout_ms - now_ms)
 
     def take_waiting_for(self, leader: int | None, cluster: Cluster, error: KafkaError) -> list[ProducerBatch]:
         """Remove the queued batches of this leader, which are to fail with `error`. None: those whose leader is not known.
@@ -311,6 +316,7 @@ class RecordAccumulator:
             if queue.batches and cluster.leader_for(queue.topic_partition) == leader:
                 taken += queue.take_out(error)
         self._queues.moves += 1
+        self._queues.oldest.poisoned()
         return taken
 
     def withdraw_batches(self, error: KafkaError) -> list[ProducerBatch]:
@@ -322,6 +328,7 @@ class RecordAccumulator:
         for queue in self._queues:
             queue.take_out(error)
         self._queues.moves += 1
+        self._queues.oldest.poisoned()
         return list(self._incomplete)
 
     def abort_undrained(self, error: KafkaError) -> list[ProducerBatch]:
@@ -334,6 +341,7 @@ class RecordAccumulator:
         for queue in self._queues:
             taken += queue.take_out(error, undrained_only=True)
         self._queues.moves += len(taken)
+        self._queues.oldest.poisoned()
         return sorted(taken, key=lambda batch: batch.flush_id)
 
     # SENDER: batches that are done

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from spark_kafka_sink.clock import LONG_AGO_MS
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool, PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Part, RecordsOwner
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue
@@ -193,7 +194,7 @@ class SliceLayout:
             if rows is not None:
                 return self._place(tail, rows)
             with queue.lock:
-                tail.batch.closed = True
+                queue.close_locked(tail.batch)
         return self._place(_NO_BATCH, self._rows.fit_new_batch(self._row, end, self._raw_limit))
 
     def _room_in(self, tail: _Tail) -> int:
@@ -261,7 +262,8 @@ class SliceLayout:
             memory = self._stock.take(place.memory.blocks, place.memory.charge)
             try:
                 reservation.place = reserve(part, memory, place.rows.max_timestamp)
-                batch.closed = place.rows.fill_batch
+                if place.rows.fill_batch:  # PartitionQueue.close_locked without a call, which an interrupt could hit
+                    batch.closed, queue.lingers_until_ms = True, LONG_AGO_MS
                 self.reservations += [reservation]
                 self._row = hi
                 if is_new:

@@ -26,11 +26,13 @@ class SliceWriter:
     """Args:
     pool: of the batches' memory.
     compressor: for batches that are full.
+    poisoned: called when a batch is poisoned.
     """
 
-    def __init__(self, pool: BufferPool, compressor: BatchCompressor) -> None:
+    def __init__(self, pool: BufferPool, compressor: BatchCompressor, poisoned: Callable[[], None]) -> None:
         self._pool = pool
         self._compressor = compressor
+        self._poisoned = poisoned
 
     def write(self, sorted_slice: SortedSlice, reservations: list[Reservation], wake_sender: Callable[[], None]) -> None:
         """Encode the reserved rows and end their reservations. After an error some are open: see `give_up`."""
@@ -105,10 +107,11 @@ class SliceWriter:
     def _poison(self, reservation: Reservation) -> None:
         batch = reservation.batch
         with reservation.queue.lock:
-            batch.closed = True
+            reservation.queue.close_locked(batch)
             batch.poison = batch.poison or KafkaError(
                 f"{batch.topic_partition}: the batch is not sent because one of its rows could not be encoded"
             )
+        self._poisoned()
 
     def _release(self, reservation: Reservation) -> bool:
         """End a reservation; returns whether the Sender should look at the batch now."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
+from collections.abc import Iterable
 from random import Random
 from typing import Any
 
@@ -45,6 +47,59 @@ def test_a_batch_that_is_being_written_does_not_expire() -> None:
     assert stage.accumulator.expired_batches(stage.now_ms) == []
     writing.fill()
     assert len(stage.accumulator.expired_batches(stage.now_ms)) == 1
+
+
+def test_queues_are_searched_for_expired_batches_only_when_one_may_be_there() -> None:
+    """With a thousand partitions the Sender looked into a thousand queues in each round, to find nothing for two minutes."""
+    stage = Accumulation(linger_ms=0, request_timeout_ms=100, delivery_timeout_ms=200)
+    stage.append(b"1")
+    searched: list[int] = []
+    queue = stage.accumulator.queues_for(TOPIC, [0])[0]
+    queue.batches = Searched(queue.batches, searched)
+    stage.clock.advance(150)
+    assert stage.accumulator.expired_batches(stage.now_ms) == []
+    assert stage.accumulator.next_expiry_delay_ms(stage.now_ms) == 50
+    assert searched == []
+    stage.clock.advance(50)
+    assert len(stage.accumulator.expired_batches(stage.now_ms)) == 1
+    assert stage.accumulator.next_expiry_delay_ms(stage.now_ms) == NEVER_MS
+
+
+class Searched(deque[ProducerBatch]):
+    def __init__(self, batches: Iterable[ProducerBatch], searched: list[int]) -> None:
+        super().__init__(batches)
+        self._searched = searched
+
+    def __bool__(self) -> bool:
+        self._searched.append(1)
+        return len(self) > 0
+
+
+def test_a_batch_that_is_put_back_expires_with_its_own_age() -> None:
+    """It left its queue, younger ones came, and the search for expired ones had forgotten it."""
+    stage = Accumulation(linger_ms=0, request_timeout_ms=100, delivery_timeout_ms=200)
+    stage.append(b"1")
+    old = stage.drain_one(ONE_NODE)
+    stage.clock.advance(200)
+    assert stage.accumulator.expired_batches(stage.now_ms) == []
+    assert stage.accumulator.next_expiry_delay_ms(stage.now_ms) == NEVER_MS
+    stage.append(b"2")
+    stage.accumulator.insert(old)
+    assert stage.accumulator.next_expiry_delay_ms(stage.now_ms) == 0
+    assert stage.accumulator.expired_batches(stage.now_ms) == [old]
+    assert stage.accumulator.next_expiry_delay_ms(stage.now_ms) == 200
+
+
+def test_a_poisoned_batch_behind_others_is_removed_when_it_is_the_first() -> None:
+    stage = Accumulation(linger_ms=1000, batch_size=BATCH)
+    stage.append(bytes(BATCH))
+    writing = OpenAppend(stage, b"1")
+    stage.accumulator.abort_undrained(KafkaError("the transaction is aborted"))
+    assert stage.accumulator.expired_batches(stage.now_ms) == []
+    assert stage.accumulator.expired_batches(stage.now_ms) == []
+    writing.fill()
+    assert len(stage.accumulator.expired_batches(stage.now_ms)) == 1
+    assert stage.accumulator.expired_batches(stage.now_ms) == []
 
 
 def test_the_sender_that_found_a_batch_being_written_is_woken_when_it_is_done() -> None:

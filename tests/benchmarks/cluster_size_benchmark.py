@@ -1,0 +1,170 @@
+"""What a producer costs in large clusters: CPU per record, and how long a round of the Sender takes, by brokers and partitions.
+
+    python -m tests.benchmarks.cluster_size_benchmark [--clusters 3x6,3x300,3x1000,30x3000] [--slices 60] [--value-size 100] …
+
+The brokers are objects in this process: each takes up to five requests and answers them all in the next round but one, so no
+broker's or network's speed shows in the figures. One thread appends a slice of rows, then runs the Sender's rounds on a clock
+that advances a millisecond each, until little memory is in use. `caller` is what send_columns costs, without metadata; `sender`
+the rounds, requests encoded. Rounds in which nothing is sent or answered are `idle`. Figures are CPU time of this thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter, deque
+
+import numpy as np
+import pyarrow as pa
+
+from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
+from spark_kafka_sink.producer.accumulator.delivery import Delivery
+from spark_kafka_sink.producer.sender.sender import Sender
+from spark_kafka_sink.protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from spark_kafka_sink.records.columns import record_columns
+from tests.benchmarks.producer_benchmark import sample_values
+from tests.producer.harness import TOPIC, Stage, metadata_response
+
+IN_FLIGHT = 5
+SLICE_ROWS = 20_000
+
+
+def _accepted(topic: TopicProduceData) -> TopicProduceResponse:
+    responses = tuple(PartitionProduceResponse(index=each.index, base_offset=7) for each in topic.partition_data)
+    return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=responses)
+
+
+class InstantBrokers:
+    """The Sender's client, and the brokers behind it."""
+
+    def __init__(self) -> None:
+        self._in_flight: Counter[int] = Counter()
+        self._sent: deque[list[ClientRequest]] = deque([[], []])  # by round; the last one is this round's
+        self.requests = 0
+        self.worked = False
+
+    def ready(self, node_id: int, now_ms: int) -> bool:  # noqa: ARG002 - as NetworkClient
+        return self._in_flight[node_id] < IN_FLIGHT
+
+    def poll_delay_ms(self, *_: int) -> int:
+        return 1
+
+    def send(self, request: ClientRequest, _: int) -> None:
+        request.message.encode(13)
+        self._in_flight[request.node_id] += 1
+        self._sent[-1].append(request)
+        self.requests += 1
+        self.worked = True
+
+    def poll(self, _: int, now_ms: int) -> list[ClientResponse]:
+        self._sent.append([])
+        for request in self._sent.popleft():
+            self._in_flight[request.node_id] -= 1
+            self.worked = True
+            answers = tuple(map(_accepted, request.message.topic_data))  # type: ignore[attr-defined]
+            assert request.callback is not None
+            request.callback(ClientResponse(request, ProduceResponse(responses=answers), 13, now_ms))
+        return []
+
+    def least_loaded_node(self, _: int) -> int | None:
+        return 0
+
+    def refusal(self, _: int) -> None:
+        return None
+
+    def refusal_by_all(self) -> None:
+        return None
+
+    def in_flight_request_count(self, node_id: int | None = None) -> int:
+        return self._in_flight.total() if node_id is None else self._in_flight[node_id]
+
+    def wakeup(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+def measure(nodes: int, partitions: int, arguments: argparse.Namespace) -> None:
+    leaders = [partition % nodes for partition in range(partitions)]
+    stage = Stage(
+        leaders={TOPIC: leaders},
+        enable_idempotence=True,
+        linger_ms=20,
+        batch_size=262_144,
+        compression_type=arguments.codec,
+    )
+    stage.client.update_metadata(metadata_response({TOPIC: leaders}, nodes=range(nodes)))
+    brokers = InstantBrokers()
+    sender = Sender(
+        stage.config, brokers, stage.metadata, stage.accumulator, stage.transactions, stage.metrics, stage.clock, stage.gatherer
+    )
+    columns = record_columns(
+        pa.array(sample_values(arguments.value_size)[:SLICE_ROWS], pa.binary()),
+        pa.array([b"%08d" % number for number in range(SLICE_ROWS)], pa.binary()),
+        None,
+        1_700_000_000_000,
+    )
+    random = np.random.default_rng(7)
+    rows = np.arange(SLICE_ROWS, dtype=np.int32)
+    caller: list[float] = []
+    working: list[float] = []
+    idle: list[float] = []
+    least_free = stage.pool.total_memory
+    for number in range(-arguments.slices // 4, arguments.slices):
+        if number == 0:
+            caller, working, idle = [], [], []
+            brokers.requests = 0
+        where = random.integers(0, partitions, SLICE_ROWS, dtype=np.int32)
+        started = time.thread_time()
+        stage.accumulator.append(TOPIC, columns, where, rows, Delivery(SLICE_ROWS, stage.clock), stage.wake, max_block_ms=0)
+        caller.append(time.thread_time() - started)
+        least_free = min(least_free, stage.pool.available_memory)
+        for _ in range(arguments.rounds):
+            stage.clock.advance(1)
+            brokers.worked = False
+            started = time.thread_time()
+            sender.run_once()
+            (working if brokers.worked else idle).append(time.thread_time() - started)
+        while stage.pool.available_memory < stage.pool.total_memory // 4:
+            stage.clock.advance(1)
+            started = time.thread_time()
+            sender.run_once()
+            working.append(time.thread_time() - started)
+    records = SLICE_ROWS * arguments.slices
+
+    def ms(times: list[float], share: float) -> str:
+        return f"{sorted(times)[min(len(times) - 1, int(len(times) * share))] * 1e3:.2f}" if times else "-"
+
+    print(
+        f"{nodes:>8}{partitions:>12}{sum(caller) / records * 1e6:>12.2f}{sum(working + idle) / records * 1e6:>12.2f}"
+        f"{ms(idle, 0.5):>12}{ms(working, 0.5):>12}{ms(working, 0.99):>12}{records / max(1, brokers.requests):>14,.0f}"
+        f"{(stage.pool.total_memory - least_free) / 2**20:>12.1f}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clusters", default="3x6,3x300,3x1000,30x3000", help="brokers x partitions")
+    parser.add_argument("--slices", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=8, help="of the Sender after each slice, a millisecond each")
+    parser.add_argument("--value-size", type=int, default=100)
+    parser.add_argument("--codec", default="none")
+    arguments = parser.parse_args()
+    print(
+        f"{'brokers':>8}{'partitions':>12}{'caller s/M':>12}{'sender s/M':>12}{'idle ms':>12}{'work ms':>12}{'99 % ms':>12}"
+        f"{'rows/request':>14}{'memory MiB':>12}"
+    )
+    for cluster in arguments.clusters.split(","):
+        nodes, partitions = map(int, cluster.split("x"))
+        measure(nodes, partitions, arguments)
+
+
+if __name__ == "__main__":
+    main()
