@@ -277,7 +277,9 @@ def test_the_memory_example_follows_from_its_formula() -> None:
 
     text = " ".join(read(DOCS / "tuning.md").split())
     example = r"(\d+) × (\d+) MB \+ 384 MB, `spark.executor.memoryOverhead=(\d+)m`"
-    found = re.search(rf"(\d+) cores and the default of (\d+) MB: {example}; with large rows {example}", text)
+    found = re.search(
+        rf"(\d+) cores and the default of (\d+) MB: {example}; with large rows and without `maxBytesPerBatch` {example}", text
+    )
     assert found is not None
     cores, default, *examples = map(int, found.groups())
     assert default == BUFFER_MEMORY

@@ -94,10 +94,35 @@ def test_spark_knows_every_setting_of_the_sample(spark: SparkSession) -> None:
     find = known.org.apache.spark.internal.config.ConfigEntry.findEntry
     settings = sample_spark_settings()
     assert len(settings) >= 3
+    if pyspark.__version__.startswith("4.0."):
+        del settings["spark.python.unix.domain.socket.enabled"]
     for name, value in settings.items():
         entry = find(name)
         assert entry is not None, name
         entry.valueConverter().apply(value)
+
+
+PRINTS_FAST_ROWS = """
+from jobs.spark_job import FAST_ROWS, start_spark
+spark = start_spark("settings", verbose=False)
+print([spark.conf.get(key) for key in FAST_ROWS])
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("more", "made"),
+    [([], ["1m", "true"]), (["--conf", "spark.sql.execution.arrow.maxBytesPerBatch=2m"], ["2m", "true"])],
+    ids=["jobs", "user"],
+)
+def test_jobs_have_rows_handed_over_fast_unless_told_otherwise(more: list[str], made: list[str], tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PRINTS_FAST_ROWS)
+    done = _run([*submit(*more), str(program)], tmp_path, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
+    assert str(made) in done.stdout
 
 
 def test_an_idle_worker_is_left_alone_as_long_as_a_batch_may_take() -> None:

@@ -1,0 +1,92 @@
+"""What the size of Spark's Arrow batches costs: rows/s and client CPU seconds per million rows, by value size.
+
+    python -m tests.benchmarks.arrow_batches_benchmark [--values 100,1000] [--mib 300] [--repeats 4] [--codec none] …
+
+Spark hands rows to Python in Arrow batches, which it cuts by rows (spark.sql.execution.arrow.maxRecordsPerBatch) or by bytes
+(spark.sql.execution.arrow.maxBytesPerBatch). Each setting is measured with this sink and with a writer that discards, all in one
+run and in turns; ratios compare with Spark's defaults. "1m by rows" is the number of rows that makes batches of 1 MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from jobs.local_kafka import LocalKafka
+from tests.benchmarks.measuring import Usage
+from tests.benchmarks.sink_benchmark import KEY_BYTES, ROOT, Bench, Variant, session
+
+ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+SIZES = {"512k": 2**19, "1m": 2**20, "2m": 2**21, "4m": 2**22}
+ROW_OVERHEAD = 16  # offsets and validity of two columns
+
+SINK = Variant("this sink", "pykafka-sink")
+DISCARD = Variant("discard", "discard")
+
+
+def settings(value_bytes: int, sizes: list[str]) -> dict[str, dict[str, str]]:
+    row_bytes = KEY_BYTES + value_bytes + ROW_OVERHEAD
+    found: dict[str, dict[str, str]] = {"defaults": {}}
+    for size in sizes:
+        found[f"{size} by bytes"] = {BYTES: size}
+        found[f"{size} by rows"] = {ROWS: str(max(1, SIZES[size] // row_bytes))}
+    found["1,000 rows"] = {ROWS: "1000"}
+    found["bytes counted, never reached"] = {BYTES: "1g"}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--values", default="100,300,1000,10000,100000", help="value sizes in bytes")
+    parser.add_argument("--sizes", default=",".join(SIZES), help="of batches")
+    parser.add_argument("--mib", type=int, default=300, help="of keys and values in each run")
+    parser.add_argument("--codec", default="none")
+    parser.add_argument("--repeats", type=int, default=4)
+    parser.add_argument("--master", default="local[2]")
+    arguments = parser.parse_args()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    with tempfile.TemporaryDirectory() as folder, LocalKafka(Path(folder), heap="1g") as broker:
+        spark = session(arguments.master, {"spark.python.unix.domain.socket.enabled": "true"})
+        bench = Bench(spark, broker, 6)
+        for value_bytes in map(int, arguments.values.split(",")):
+            rows = arguments.mib * 2**20 // (KEY_BYTES + value_bytes)
+            frame = bench.frame(rows, value_bytes)
+            cases = settings(value_bytes, arguments.sizes.split(","))
+            usages: dict[tuple[str, str], list[Usage]] = {}
+            for repeat in range(-1, arguments.repeats):  # the first is warm-up
+                turn = repeat % len(cases)
+                for name in [*cases][turn:] + [*cases][:turn]:
+                    for key, value in cases[name].items():
+                        spark.conf.set(key, value)
+                    for variant in (SINK, DISCARD):
+                        used = bench.run(variant, frame, arguments.codec)
+                        if repeat >= 0:
+                            usages.setdefault((name, variant.name), []).append(used)
+                    for key in cases[name]:
+                        spark.conf.unset(key)
+            print(f"\n{rows:,} rows, value {value_bytes} B, {arguments.codec}, medians of {arguments.repeats}")
+            print(f"{'':32}{'rows/s':>12}{'ratio':>8}{'CPU s/M':>10}{'ratio':>8}{'discard, CPU s/M':>20}")
+
+            def median(name: str, variant: Variant, figure: str, usages=usages) -> float:
+                return statistics.median(getattr(usage, figure) for usage in usages[name, variant.name])
+
+            for name in cases:
+                wall, cpu = median(name, SINK, "wall_s"), median(name, SINK, "client_cpu_s")
+                print(
+                    f"{name:32}{rows / wall:>12,.0f}{median('defaults', SINK, 'wall_s') / wall:>8.2f}{cpu / rows * 1e6:>10.2f}"
+                    f"{cpu / median('defaults', SINK, 'client_cpu_s'):>8.2f}"
+                    f"{median(name, DISCARD, 'client_cpu_s') / rows * 1e6:>20.2f}",
+                    flush=True,
+                )
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
