@@ -114,7 +114,7 @@ spark.stop()
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("more", "made"),
-    [([], ["1m", "true"]), (["--conf", "spark.sql.execution.arrow.maxBytesPerBatch=2m"], ["2m", "true"])],
+    [([], ["1m"]), (["--conf", "spark.sql.execution.arrow.maxBytesPerBatch=2m"], ["2m"])],
     ids=["jobs", "user"],
 )
 def test_jobs_have_rows_handed_over_fast_unless_told_otherwise(more: list[str], made: list[str], tmp_path: Path) -> None:
