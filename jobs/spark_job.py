@@ -44,8 +44,8 @@ SHOWN_FAILURES = 10  # of tasks; most of them have the same reason
 BROKER_CHECK_AFTER_S = 5  # of a write
 CONNECT_LIMIT_S = 2
 
-# How rows reach Python workers: in Arrow batches that stay in a processor's cache. Unix sockets would be faster too, but with them
-# Spark's idle workers print a traceback when Spark ends: the answer to "no more tasks" finds nobody who reads it.
+# Rows reach Python workers in Arrow batches that stay in a processor's cache. Unix sockets would be faster too, but with them
+# idle workers print a traceback when Spark ends: nobody reads their last answer.
 FAST_ROWS = {"spark.sql.execution.arrow.maxBytesPerBatch": "1m"}
 
 LOGGING = Path(__file__).resolve().parent.parent / "conf" / "log4j2.properties"
