@@ -15,6 +15,7 @@ from spark_kafka_sink.metrics import (
     meter,
     snapshot,
     time_and_share,
+    total,
 )
 
 NODE_METRICS = [
@@ -29,6 +30,7 @@ NETWORK_METRICS = [
     *[metric for metric in NODE_METRICS if not metric.name.startswith("request-latency")],
     *count_meter("network-io", "transfers", "Reads and writes of sockets."),
     *average_and_max("produce-throttle-time", "throttle", "Milliseconds for which a response throttles the client (quotas)."),
+    *total("produce-throttle-time-total", "throttle", "Sum behind `produce-throttle-time-avg`, over responses."),
     *gauge("connection-count", "Connections now."),
     *meter("connection-creation", "created", "Connections established."),
     *meter("connection-close", "closed", "Connections closed, also those that were never established."),

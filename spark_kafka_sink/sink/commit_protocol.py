@@ -47,8 +47,10 @@ import json
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from statistics import median
 from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -57,8 +59,12 @@ from spark_kafka_sink.config.dotted_names import load_callable
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.exactly_once.writes import TaskReport
 from spark_kafka_sink.producer.accumulator.delivery import OffsetRange
+from spark_kafka_sink.sink.task_clock import NOT_TIMED, TaskTimes
 
 logger = logging.getLogger(__name__)
+
+# Of the lines in the report file. 1 had no such number, and ended with `exactly_once` and `offsets`.
+REPORT_VERSION = 2
 
 # Spark sets it in its Python workers when spark.sql.pyspark.worker.logging.enabled shows their log to the user.
 SPARK_CAPTURES_LOGS = "PYSPARK_SPARK_SESSION_UUID"
@@ -99,6 +105,7 @@ COUNTERS: dict[str, Callable[[Iterable[float]], float]] = {
     "compression-rate-total": sum,
     "record-queue-time-total": sum,
     "request-latency-total": sum,
+    "produce-throttle-time-total": sum,
     "batch-size-max": max,
     "record-size-max": max,
     "request-latency-max": max,
@@ -142,17 +149,29 @@ class KafkaCommitMessage(WriterCommitMessage):
     dead_lettered: int  # rows acknowledged in deadLetterTopic
     written: tuple[WrittenRange, ...]
     exactly_once: TaskReport | None = None  # the task's transaction, left open; its rows are not visible before the commit
+    times: TaskTimes = NOT_TIMED
+    skipped_by_reason: tuple[tuple[str, int], ...] = ()  # condition and rows
+    dead_lettered_by_reason: tuple[tuple[str, int], ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle values by position, as plain tuples: a driver may receive thousands of messages with hundreds of ranges."""
-        values = [getattr(self, each.name) for each in fields(self)[:-2]]
-        return _rebuild, (values, [tuple(written) for written in self.written], self.exactly_once)
+        values = [getattr(self, each.name) for each in fields(self)]
+        tuples = (list(map(tuple, self.written)), tuple(self.times))
+        return _rebuild, (values[:_WRITTEN], *tuples, self.exactly_once, values[_WRITTEN + 3 :])
 
 
 def _rebuild(
-    values: list[Any], written: list[tuple[str, int, int, int, int, int]], exactly_once: TaskReport | None
+    values: list[Any],
+    written: list[tuple[str, int, int, int, int, int]],
+    times: tuple[int, float, float],
+    exactly_once: TaskReport | None,
+    more: list[Any],
 ) -> KafkaCommitMessage:
-    return KafkaCommitMessage(*[*values, tuple(map(WrittenRange._make, written)), exactly_once])
+    ranges = tuple(map(WrittenRange._make, written))
+    return KafkaCommitMessage(*[*values, ranges, exactly_once, TaskTimes._make(times), *more])
+
+
+_WRITTEN = [each.name for each in fields(KafkaCommitMessage)].index("written")
 
 
 def merge_ranges(ranges: Sequence[WrittenRange]) -> tuple[WrittenRange, ...]:
@@ -196,23 +215,43 @@ class CommitSummary:
     dead_lettered: int
     written: tuple[WrittenRange, ...]
     exactly_once: VersionSummary | None = None  # None: deliveryGuarantee is another
+    started_at_ms: int | None = None  # when the first task began, by its machine's clock
+    median_task_seconds: float = 0.0
+    task_seconds: float = 0.0  # of all tasks together, like the two below
+    spark_seconds: float = 0.0  # the part of it in which tasks waited for Spark's rows
+    held_back_seconds: float = 0.0  # the part in which maxRecordsPerSecond and maxBytesPerSecond made them wait
+    commit_seconds: float = 0.0  # that the driver took to commit: with exactly-once, to commit the transactions
+    skipped_by_reason: Mapping[str, int] = field(default_factory=dict)  # condition -> rows
+    dead_lettered_by_reason: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, messages: Sequence[KafkaCommitMessage], version: VersionSummary | None = None) -> CommitSummary:
+    def of(
+        cls, messages: Sequence[KafkaCommitMessage], version: VersionSummary | None = None, commit_seconds: float = 0.0
+    ) -> CommitSummary:
         query_id, batch_id = next(((each.query_id, each.batch_id) for each in messages), (None, None))
         columns = zip(*(message.counters for message in messages), strict=True)
+        seconds = [message.seconds for message in messages]
+        times = [message.times for message in messages]
         return cls(
             query_id=query_id,
             batch_id=batch_id,
             tasks=len(messages),
             rows=sum(message.rows for message in messages),
             bytes=sum(message.bytes for message in messages),
-            slowest_task_seconds=max((message.seconds for message in messages), default=0.0),
+            slowest_task_seconds=max(seconds, default=0.0),
             counters=merge_counters(columns),
             skipped=sum(message.skipped for message in messages),
             dead_lettered=sum(message.dead_lettered for message in messages),
             written=merge_ranges([each for message in messages for each in message.written]),
             exactly_once=version,
+            started_at_ms=min((each.started_at_ms for each in times if each.started_at_ms), default=None),
+            median_task_seconds=round(median(seconds), 3) if seconds else 0.0,
+            task_seconds=round(sum(seconds), 3),
+            spark_seconds=round(sum(each.waiting_for_spark for each in times), 3),
+            held_back_seconds=round(sum(each.held_back for each in times), 3),
+            commit_seconds=round(commit_seconds, 3),
+            skipped_by_reason=_added_up(message.skipped_by_reason for message in messages),
+            dead_lettered_by_reason=_added_up(message.dead_lettered_by_reason for message in messages),
         )
 
     def line(self) -> str:
@@ -228,14 +267,21 @@ class CommitSummary:
         )
 
     def to_json(self, committed_at_ms: int) -> str:
-        """One line of the report file."""
+        """One line of the report file. docs/report.md describes it; a new key raises REPORT_VERSION, and no key ever goes."""
         offsets: dict[str, dict[str, dict[str, int]]] = {}
         for each in self.written:
             partition = {"first": each.first, "last": each.last, "rows": each.rows, "bytes": each.bytes}
             offsets.setdefault(each.topic, {})[str(each.partition)] = partition
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "written"}
         values["exactly_once"] = None if self.exactly_once is None else self.exactly_once._asdict()
-        return json.dumps({"committed_at_ms": committed_at_ms, **values, "offsets": offsets})
+        return json.dumps({"report_version": REPORT_VERSION, "committed_at_ms": committed_at_ms, **values, "offsets": offsets})
+
+
+def _added_up(parts: Iterable[Iterable[tuple[str, int]]]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for part in parts:
+        found.update(dict(part))
+    return dict(sorted(found.items()))
 
 
 def complete(messages: Sequence[KafkaCommitMessage | None]) -> list[KafkaCommitMessage]:
@@ -258,6 +304,7 @@ def commit(
     report_path: str | None,
     on_commit: str | None = None,
     version: VersionSummary | None = None,
+    commit_seconds: float = 0.0,
 ) -> CommitSummary:
     """Runs on the driver when every task has succeeded. Logs one line, appends one to the report file, and calls `on_commit`.
 
@@ -267,7 +314,7 @@ def commit(
     reports = complete(messages)
     if SPARK_CAPTURES_LOGS in os.environ and logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)  # the user asked for the log of Spark's process, and cannot set its level
-    summary = CommitSummary.of(reports, version)
+    summary = CommitSummary.of(reports, version, commit_seconds)
     logger.log(logging.WARNING if summary.skipped or summary.dead_lettered else logging.INFO, "%s", summary.line())
     if report_path is not None:
         _append_report(report_path, summary)

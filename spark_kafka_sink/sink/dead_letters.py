@@ -8,6 +8,7 @@ Law: a row counts as dead-lettered when the dead letter topic has acknowledged i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +40,12 @@ class DeadLetters:
         self._producer = producer
         self._make_larger_producer = make_larger_producer
         self._larger_producer: KafkaProducer | None = None
-        self._deliveries: list[Delivery] = []
-        self.acknowledged = 0
+        self._deliveries: list[tuple[str, Delivery]] = []  # with the condition of its rows
+        self.acknowledged_by_reason: Counter[str] = Counter()  # condition -> rows
+
+    @property
+    def acknowledged(self) -> int:
+        return self.acknowledged_by_reason.total()
 
     def send(self, columns: Mapping[str, Any], condition: str, text: str, partition: int | None = None) -> None:
         """Queue rows that cannot be written for the same reason. Blocks and raises as send_columns does.
@@ -51,11 +56,11 @@ class DeadLetters:
         """
         letters = dead_letters(columns, condition, text, partition)
         try:
-            self._deliveries.append(self._send(letters))
+            self._deliveries.append((condition, self._send(letters)))
         except KafkaError as error:
             raise self._naming_topic(error) from error
-        while self._deliveries and self._deliveries[0].done():
-            self._settle(self._deliveries.pop(0))
+        while self._deliveries and self._deliveries[0][1].done():
+            self._settle(*self._deliveries.pop(0))
 
     def _send(self, letters: dict[str, Any]) -> Delivery:
         try:
@@ -73,14 +78,14 @@ class DeadLetters:
         if self._larger_producer is not None:
             self._larger_producer.flush()
         while self._deliveries:
-            self._settle(self._deliveries.pop(0))
+            self._settle(*self._deliveries.pop(0))
 
-    def _settle(self, delivery: Delivery) -> None:
+    def _settle(self, condition: str, delivery: Delivery) -> None:
         try:
             delivery.result()
         except KafkaError as error:
             raise self._naming_topic(error) from error
-        self.acknowledged += delivery.acknowledged
+        self.acknowledged_by_reason[condition] += delivery.acknowledged
 
     def _naming_topic(self, error: KafkaError) -> KafkaError:
         return KafkaError(

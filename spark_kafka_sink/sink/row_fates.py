@@ -6,6 +6,7 @@ Rows that must fail their task never come here: callers ask `fails_task` first.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 
 from spark_kafka_sink.config.sink_options import FAIL, SKIP
 from spark_kafka_sink.sink.chunk import Chunk, row_in_words
@@ -25,12 +26,20 @@ class RowFates:
         self._mapping = mapping
         self._dead_letters = dead_letters
         self._logged: set[str] = set()  # conditions; each is logged for its first row only
-        self.skipped = 0
+        self.skipped_by_reason: Counter[str] = Counter()  # condition -> rows
+
+    @property
+    def skipped(self) -> int:
+        return self.skipped_by_reason.total()
 
     @property
     def dead_lettered(self) -> int:
         """Rows that are acknowledged in the dead letter topic."""
-        return 0 if self._dead_letters is None else self._dead_letters.acknowledged
+        return self.dead_lettered_by_reason.total()
+
+    @property
+    def dead_lettered_by_reason(self) -> Counter[str]:
+        return Counter() if self._dead_letters is None else self._dead_letters.acknowledged_by_reason
 
     def fails_task(self, condition: str) -> bool:
         return self._rules.fate(condition) == FAIL
@@ -48,7 +57,7 @@ class RowFates:
             done = "skipped" if skips else f"sent to {self._rules.dead_letter_topic}"
             logger.warning("%s [%s] %s: %s. Further rows like it are only counted", row, refusal.condition, refusal.text, done)
         if skips:
-            self.skipped += len(refusal.rows)
+            self.skipped_by_reason[refusal.condition] += len(refusal.rows)
         elif self._dead_letters is not None:
             self._dead_letters.send(columns, refusal.condition, refusal.text, partition)
 

@@ -98,6 +98,19 @@ class RowSender:
     def dead_lettered(self) -> int:
         return self._fates.dead_lettered
 
+    @property
+    def skipped_by_reason(self) -> Mapping[str, int]:
+        return self._fates.skipped_by_reason
+
+    @property
+    def dead_lettered_by_reason(self) -> Mapping[str, int]:
+        return self._fates.dead_lettered_by_reason
+
+    @property
+    def held_back_seconds(self) -> float:
+        """How long the user's rates have made the caller wait."""
+        return self._throttle.waited_ms / 1000
+
     def written(self) -> tuple[WrittenRange, ...]:
         return merge_ranges(self._written)
 

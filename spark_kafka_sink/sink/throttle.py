@@ -26,6 +26,7 @@ class Throttle:
         self._bytes_per_second = bytes_per_second
         self._clock = clock or Clock()
         self._next_run_ms = 0.0  # when the runs released so far have had their time
+        self.waited_ms = 0
 
     @property
     def is_off(self) -> bool:
@@ -60,7 +61,9 @@ class Throttle:
         self._next_run_ms = max(self._next_run_ms, float(self._clock.now_ms())) + 1000 * self.seconds(rows, size)
 
     def _await_next_run(self) -> None:
+        started_ms = self._clock.now_ms()
         never_notified = threading.Condition()
         with never_notified:
             while (remaining_ms := self._next_run_ms - self._clock.now_ms()) > 0:
                 self._clock.wait(never_notified, max(1, min(1000, int(remaining_ms))))
+        self.waited_ms += self._clock.now_ms() - started_ms

@@ -13,7 +13,6 @@ import functools
 import gc
 import pickle
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -31,6 +30,7 @@ from spark_kafka_sink.sink.gathering import gather
 from spark_kafka_sink.sink.idle_timeout import check_rates
 from spark_kafka_sink.sink.shipped_files import with_shipped_files
 from spark_kafka_sink.sink.task import Task
+from spark_kafka_sink.sink.task_clock import TaskClock
 from spark_kafka_sink.sink.write_plan import WritePlan
 
 if TYPE_CHECKING:
@@ -75,19 +75,20 @@ class _KafkaWriter:
         from spark_kafka_sink.sink.producer_cache import PRODUCERS
         from spark_kafka_sink.sink.row_sender import RowSender
 
-        plan, task = self.plan, Task.current()
+        plan, task, clock = self.plan, Task.current(), TaskClock()
+        iterator = clock.rows(iterator)
         freeze_loaded_modules()
         contact = BrokerContact.of_this_task(plan.producer_options)
         try:
             options = with_shipped_files(plan.producer_options)
             if plan.exactly_once is not None:
-                return self._write_exactly_once(plan.exactly_once, options, contact, iterator, task)
+                return self._write_exactly_once(plan.exactly_once, options, contact, iterator, task, clock)
             with PRODUCERS.lend(options, plan.producer_cache_timeout_ms) as producer:
                 sender = RowSender(
                     producer, plan.mapping, options, plan.rules, lambda: KafkaProducer(options_for_large_rows(options))
                 )
                 try:
-                    message = write_batches(contact.when_answered(iterator, producer), sender, producer, task)
+                    message = write_batches(contact.when_answered(iterator, producer), sender, producer, task, clock)
                 except BaseException:
                     sender.close(timeout_ms=0)  # after a failure, nothing more is sent
                     raise
@@ -105,6 +106,7 @@ class _KafkaWriter:
         contact: BrokerContact,
         iterator: Iterator[pa.RecordBatch],
         task: Task,
+        clock: TaskClock,
     ) -> KafkaCommitMessage:
         from spark_kafka_sink.sink.dead_letters import options_for_large_rows
         from spark_kafka_sink.sink.exactly_once_task import open_task
@@ -116,13 +118,14 @@ class _KafkaWriter:
             sender = RowSender(
                 transaction.producer, plan.mapping, options, plan.rules, _no_larger_producer, is_transactional=True
             )
-            message = write_batches(transaction.rows(iterator), sender, transaction.producer, task)
-            return replace(message, exactly_once=transaction.finish())
+            message = write_batches(transaction.rows(iterator), sender, transaction.producer, task, clock)
+            report = transaction.finish()
+            return replace(message, exactly_once=report, seconds=round(clock.seconds(), 3))
 
     # On the driver. Spark hands over what write() has returned.
 
     def _commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        plan = self.plan
+        plan, clock = self.plan, TaskClock()
         reports = commit_protocol.complete(messages)  # type: ignore[arg-type]
         version = None
         if plan.exactly_once is not None:
@@ -131,7 +134,7 @@ class _KafkaWriter:
             options = with_shipped_files(plan.producer_options)
             tasks = [each.exactly_once for each in reports]
             version = commit_version(plan.exactly_once, options, tasks, plan.producer_cache_timeout_ms)
-        commit_protocol.commit(reports, plan.report_path, plan.on_commit, version)
+        commit_protocol.commit(reports, plan.report_path, plan.on_commit, version, clock.seconds())
 
     def _abort(self, messages: list[WriterCommitMessage | None]) -> None:
         plan = self.plan
@@ -151,18 +154,24 @@ def _no_larger_producer() -> KafkaProducer:
 
 
 def write_batches(
-    batches: Iterator[pa.RecordBatch], sender: RowSender, producer: KafkaProducer, task: Task
+    batches: Iterator[pa.RecordBatch],
+    sender: RowSender,
+    producer: KafkaProducer,
+    task: Task,
+    clock: TaskClock | None = None,
 ) -> KafkaCommitMessage:
     """Send every row, and wait until each is acknowledged, skipped or dead-lettered.
 
+    `clock`: the task's; without it, the task begins now.
+
     Raises KafkaError if a row must fail the task; some rows may have been written then.
     """
-    started = time.monotonic()
+    clock = clock or TaskClock()
     for group in _groups(batches, sender, task):
         sender.send(pa.Table.from_batches(group))
         del group  # frees its memory before more is read
     sender.finish()
-    return _commit_message(task, sender, producer, time.monotonic() - started)
+    return _commit_message(task, sender, producer, clock)
 
 
 def _groups(batches: Iterator[pa.RecordBatch], sender: RowSender, task: Task) -> Iterator[list[pa.RecordBatch]]:
@@ -174,7 +183,7 @@ def _groups(batches: Iterator[pa.RecordBatch], sender: RowSender, task: Task) ->
     return ([batch] for batch in batches if batch.num_rows)
 
 
-def _commit_message(task: Task, sender: RowSender, producer: KafkaProducer, seconds: float) -> KafkaCommitMessage:
+def _commit_message(task: Task, sender: RowSender, producer: KafkaProducer, clock: TaskClock) -> KafkaCommitMessage:
     written = sender.written()
     metrics = producer.metrics(since_start=True)
     return KafkaCommitMessage(
@@ -184,11 +193,14 @@ def _commit_message(task: Task, sender: RowSender, producer: KafkaProducer, seco
         batch_id=task.batch_id,
         rows=sender.acknowledged,
         bytes=sum(each.bytes for each in written),
-        seconds=round(seconds, 3),
+        seconds=round(clock.seconds(), 3),
         counters=tuple(round(metrics.get(name, 0), 3) for name in COUNTERS),
         skipped=sender.skipped,
         dead_lettered=sender.dead_lettered,
         written=written,
+        times=clock.times(sender.held_back_seconds),
+        skipped_by_reason=tuple(sender.skipped_by_reason.items()),
+        dead_lettered_by_reason=tuple(sender.dead_lettered_by_reason.items()),
     )
 
 

@@ -167,6 +167,9 @@ def test_rows_of_200_tasks_arrive_once_each(
     assert counters["uncompressed-byte-total"] >= told["bytes"]
     assert 1 <= counters["records-per-request-avg"] <= 50
     assert 0 < counters["request-latency-avg"] <= counters["request-latency-max"]
+    assert 0 < told["spark_seconds"] < told["task_seconds"]
+    assert 0 < told["median_task_seconds"] <= told["slowest_task_seconds"]
+    assert 0 < told["committed_at_ms"] - told["started_at_ms"] < 600_000
 
 
 def test_the_order_within_a_task_is_kept(spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic) -> None:

@@ -265,6 +265,7 @@ def test_throttle_times_are_of_every_response() -> None:
         net.poll()
     values = metrics.snapshot(net.clock.now_ms(), since_start=True)
     assert values["produce-throttle-time-max"] == 400
+    assert values["produce-throttle-time-total"] == 400 * handshakes + 600
     assert values["produce-throttle-time-avg"] == (400 * handshakes + 600) / (handshakes + others + 3)
 
 

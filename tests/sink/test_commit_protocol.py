@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from spark_kafka_sink.sink.commit_protocol import (
     AVERAGES,
     COUNTERS,
     ONLY_FOR_AVERAGES,
+    REPORT_VERSION,
     SPARK_CAPTURES_LOGS,
     CommitSummary,
     KafkaCommitMessage,
@@ -26,6 +29,7 @@ from spark_kafka_sink.sink.commit_protocol import (
     merge_ranges,
 )
 from spark_kafka_sink.sink.row_mapping import RowMapping
+from spark_kafka_sink.sink.task_clock import TaskTimes
 from spark_kafka_sink.sink.write_plan import WritePlan
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
 
@@ -48,7 +52,12 @@ TWO = message(1, WrittenRange("a", 0, 20, 24, 5, 50), WrittenRange("a", 1, 0, 1,
 
 
 def test_a_message_survives_the_way_to_the_driver() -> None:
-    assert pickle.loads(pickle.dumps(ONE)) == ONE
+    rejected = (("KAFKA_X", 2),)
+    full = replace(ONE, times=TaskTimes(1, 2.5, 0.5), skipped_by_reason=rejected, dead_lettered_by_reason=rejected)
+    for each in (ONE, full):
+        back = pickle.loads(pickle.dumps(each))
+        assert back == each
+        assert isinstance(back.times, TaskTimes)
 
 
 def test_a_message_of_300_partitions_stays_small() -> None:
@@ -197,6 +206,58 @@ def test_each_commit_appends_one_line_of_json(tmp_path: Path) -> None:
 def test_a_report_that_cannot_be_written_does_not_fail_the_write(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     commit_protocol.commit([ONE], str(tmp_path / "missing" / "report"))
     assert "the report of 11 rows could not be written to reportPath=" in caplog.text
+
+
+# The keys of a line, by the version that brought them. Programs read these lines: a version that is released never changes here.
+KEYS = {
+    1: (
+        *("committed_at_ms", "query_id", "batch_id", "tasks", "rows", "bytes", "slowest_task_seconds", "counters", "skipped"),
+        *("dead_lettered", "exactly_once", "offsets"),
+    ),
+    2: (
+        *("report_version", "started_at_ms", "median_task_seconds", "task_seconds", "spark_seconds", "held_back_seconds"),
+        *("commit_seconds", "skipped_by_reason", "dead_lettered_by_reason"),
+    ),
+}
+
+
+def test_a_line_says_its_version_and_has_all_keys_of_the_versions_before() -> None:
+    line = json.loads(CommitSummary.of([ONE]).to_json(0))
+    assert line["report_version"] == REPORT_VERSION == max(KEYS)
+    assert set(line) == {key for keys in KEYS.values() for key in keys}
+    assert next(iter(line)) == "report_version"
+
+
+def test_the_keys_of_a_line_are_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (\d+) \|", page, re.MULTILINE)
+    documented = {int(version): [] for _, version in rows}
+    for names, version in rows:
+        documented[int(version)] += re.findall(r"`(\w+)`", names)
+    assert {version: sorted(names) for version, names in documented.items()} == {
+        version: sorted(names) for version, names in KEYS.items()
+    }
+
+
+def test_where_the_time_went_adds_up() -> None:
+    times = [TaskTimes(2_000, 1.5, 0.25), TaskTimes(1_000, 2.0, 0.5), TaskTimes(0, 0.25, 0.0)]
+    messages = [replace(message(number), times=each) for number, each in enumerate(times)]
+    line = json.loads(CommitSummary.of(messages, commit_seconds=0.12345).to_json(0))
+    assert line["started_at_ms"] == 1_000
+    assert (line["median_task_seconds"], line["slowest_task_seconds"], line["task_seconds"]) == (1.5, 2.5, 4.5)
+    assert (line["spark_seconds"], line["held_back_seconds"], line["commit_seconds"]) == (3.75, 0.75, 0.123)
+
+
+def test_a_commit_without_tasks_has_no_start() -> None:
+    line = json.loads(CommitSummary.of([]).to_json(0))
+    assert (line["started_at_ms"], line["task_seconds"], line["median_task_seconds"]) == (None, 0, 0)
+
+
+def test_rejected_rows_are_counted_by_reason() -> None:
+    one = replace(message(0), skipped_by_reason=(("KAFKA_B", 2), ("KAFKA_A", 1)))
+    two = replace(message(1), skipped_by_reason=(("KAFKA_B", 3),), dead_lettered_by_reason=(("KAFKA_C", 4),))
+    line = json.loads(CommitSummary.of([one, two]).to_json(0))
+    assert (line["skipped_by_reason"], line["dead_lettered_by_reason"]) == ({"KAFKA_A": 1, "KAFKA_B": 5}, {"KAFKA_C": 4})
 
 
 # --- rows that were not written ---------------------------------------------------------------------------------------

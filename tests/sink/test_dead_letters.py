@@ -73,9 +73,11 @@ def test_rows_count_when_they_are_acknowledged() -> None:
     letters = DeadLetters("dead", producer, FakeProducer)  # type: ignore[arg-type]
     letters.send(columns(value=pa.array(["a", "b"])), "KAFKA_X", "why")
     assert letters.acknowledged == 0
+    letters.send(columns(value=pa.array(["c"])), "KAFKA_Y", "why")
     letters.finish()
-    assert letters.acknowledged == 2
-    assert [call["topic"] for call in producer.calls] == ["dead"]
+    assert letters.acknowledged == 3
+    assert letters.acknowledged_by_reason == {"KAFKA_X": 2, "KAFKA_Y": 1}
+    assert [call["topic"] for call in producer.calls] == ["dead", "dead"]
 
 
 def test_rows_too_large_for_the_tasks_producer_go_through_one_other() -> None:

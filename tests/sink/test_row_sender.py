@@ -106,6 +106,7 @@ def test_refused_rows_are_skipped_and_the_others_sent_in_order(caplog: pytest.Lo
     sending.finish()
     assert values(producer) == [["a", "b", "c"]]
     assert (sending.rows, sending.acknowledged, sending.skipped, sending.dead_lettered) == (5, 3, 2, 0)
+    assert (sending.skipped_by_reason, sending.dead_lettered_by_reason) == ({"KAFKA_INVALID_PARTITION": 2}, {})
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith("row 1 of this task: topic t, partition -1, key b'kbad' of 4 bytes, value of 3 bytes")
@@ -188,6 +189,7 @@ def test_a_topic_that_brokers_do_not_have_is_waited_for_once_and_its_rows_have_t
     assert [len(call["value"]) for call in to_t] == [2, 1, 1]
     assert [call["value"].to_pylist() for call in dead] == [["v-gone", "v-lost"], ["v-lost", "v-gone"], ["v-other"]]
     assert (sending.acknowledged, sending.dead_lettered) == (4, 5)
+    assert sending.dead_lettered_by_reason == {"KAFKA_UNKNOWN_TOPIC": 5}
 
 
 def test_text_that_is_not_utf8_has_its_fate_and_keeps_its_bytes() -> None:

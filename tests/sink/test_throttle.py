@@ -31,7 +31,9 @@ def times(throttle: Throttle, clock: ManualClock, sizes: list[int]) -> list[tupl
 
 def test_records_are_given_out_in_runs_of_a_quarter_of_a_second() -> None:
     clock = Watched()
-    assert times(Throttle(100, None, clock), clock, [1] * 60) == [(0, 0, 25), (250, 25, 50), (500, 50, 60)]
+    throttle = Throttle(100, None, clock)
+    assert times(throttle, clock, [1] * 60) == [(0, 0, 25), (250, 25, 50), (500, 50, 60)]
+    assert throttle.waited_ms == 500
 
 
 def test_bytes_are_counted_row_by_row() -> None:
