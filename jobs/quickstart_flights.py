@@ -30,6 +30,7 @@ from jobs import batch_to_kafka
 from jobs.java import JobError, find_java
 from jobs.kafka_jars import DEFAULT_KAFKA_VERSION, cache_dir, fetch_kafka, file_lock, make_dir, require_free_space
 from jobs.local_kafka import LocalKafka
+from jobs.report import Reports, require_extra, write_page
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 ROWS = 336_776
@@ -78,6 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=0, help="port of the broker that is started (default: a free one)")
     work_dir = cache_dir() / "quickstart-kafka"
     add("--work-dir", type=Path, default=work_dir, help="directory of the broker that is started (default: %(default)s)")
+    page = cache_dir() / "quickstart-report.html"
+    add("--report", type=Path, default=page, metavar="FILE", help="page that shows what the sink did (default: %(default)s)")
     add("--verbose", action="store_true", help="show Spark's log and full stack traces")
     return parser
 
@@ -93,7 +96,7 @@ def _run(arguments: argparse.Namespace) -> int:
         flights = _flights(cache_dir() / "flights")
         say("input", f"{ROWS:,} flights of 2013, {flights.stat().st_size / 1e6:.1f} MB of CSV in {flights}")
         started = time.monotonic()
-        report = _write(flights, target, verbose=arguments.verbose)
+        report = _write(flights, target, arguments.report, verbose=arguments.verbose)
         for line in report_lines(report, time.monotonic() - started):
             say("", line)
         _check(target, rows_before)
@@ -201,8 +204,11 @@ def _extract(archive: Path, csv: Path) -> Path:
 # --- WRITING ----------------------------------------------------------------------------------------------------------
 
 
-def _write(flights: Path, target: Target, *, verbose: bool) -> dict[str, Any]:
-    """Run the batch job and return its report. If it fails, it has printed why, and this program exits with its exit code."""
+def _write(flights: Path, target: Target, page: Path, *, verbose: bool) -> dict[str, Any]:
+    """Run the batch job, draw the page of its report, and return the report.
+
+    If the job fails, it has printed why, and this program exits with its exit code.
+    """
     command = ["--input", str(flights), "--input-option", "nullValue=NA", "--key", KEY]
     command += ["--topic", target.topic, "--bootstrap-servers", target.bootstrap_servers]
     for file in filter(None, [CONF / "sink.properties", target.config]):
@@ -215,7 +221,20 @@ def _write(flights: Path, target: Target, *, verbose: bool) -> dict[str, Any]:
         if code != 0:
             sys.exit(code)
         answer: dict[str, Any] = json.loads(report.read_text(encoding="utf-8").splitlines()[-1])
+        say("page", draw(report, page))
         return answer
+
+
+def draw(report: Path, page: Path) -> str:
+    """Draw the page of a report. Returns where it is, or why there is none: the rows are in Kafka all the same."""
+    try:
+        require_extra()
+        reports = Reports([report])
+        for _ in reports.read():
+            write_page(reports, page)
+    except JobError as error:
+        return f"not drawn: {error}"
+    return f"what the sink did, for your browser: {page.resolve().as_uri()}"
 
 
 def report_lines(report: dict[str, Any], seconds: float) -> Iterator[str]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from jobs.reporting import findings
 from spark_kafka_sink.option_tables import HEADINGS, markdown_table
 from spark_kafka_sink.producer.producer_metrics import markdown_tables
 from tests.benchmarks import comparison
@@ -51,7 +52,14 @@ def speed() -> str:
     return comparison.markdown_table(comparison.recorded_runs())
 
 
-PARTS = {"options": options, "failures": failures, "crash-points": crash_points, "metrics": markdown_tables, "speed": speed}
+PARTS = {
+    "options": options,
+    "failures": failures,
+    "crash-points": crash_points,
+    "metrics": markdown_tables,
+    "speed": speed,
+    "findings": findings.markdown_table,
+}
 
 
 def _marked(name: str) -> re.Pattern[str]:

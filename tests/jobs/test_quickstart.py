@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs.local_kafka import LocalKafka
-from jobs.quickstart_flights import report_lines
+from jobs.quickstart_flights import draw, report_lines
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -19,11 +19,14 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 @pytest.mark.broker
 @pytest.mark.spark
 def test_every_flight_arrives_and_nothing_is_left_running(tmp_path: Path) -> None:
-    done = _quickstart("--work-dir", str(tmp_path / "kafka"))
+    page = tmp_path / "report.html"
+    done = _quickstart("--work-dir", str(tmp_path / "kafka"), "--report", str(page))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the broker's end offsets add up to 336,776 new rows" in done.stdout
     assert done.stdout.rstrip().endswith("nothing that was started still runs")
-    assert not list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == [page]
+    assert f"what the sink did, for your browser: {page.as_uri()}" in done.stdout
+    assert "Rows by partition of flights" in page.read_text(encoding="utf-8")
 
 
 def test_a_topic_that_exists_on_the_users_broker_is_left_alone(broker: LocalKafka) -> None:
@@ -32,6 +35,22 @@ def test_a_topic_that_exists_on_the_users_broker_is_left_alone(broker: LocalKafk
     assert done.returncode == 1
     message = f"error: Topic taken already exists at {broker.bootstrap_servers}: choose another with --topic.\n"
     assert done.stderr.endswith(message)
+
+
+def test_without_the_extra_the_quick_start_goes_on_and_says_how_to_get_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    said = draw(tmp_path / "r.jsonl", tmp_path / "page.html")
+    assert said.startswith("not drawn: The page needs matplotlib: pip install ")
+    assert "\n" not in said
+
+
+def test_a_page_that_cannot_be_written_does_not_fail_the_quick_start(tmp_path: Path) -> None:
+    report = tmp_path / "r.jsonl"
+    report.touch()
+    said = draw(report, tmp_path / "missing" / "page.html")
+    assert said.startswith("not drawn: The page cannot be written to ")
 
 
 def test_the_report_shows_each_partition_and_the_sums() -> None:

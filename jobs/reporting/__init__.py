@@ -1,0 +1,14 @@
+"""What the commits of writes have reported, as a page and as a table for a shell. `python -m jobs.report` is the command.
+
+    lines.py        files of JSON lines → Commit, one at a time; what could not be read, in words
+    series.py       values over time in a bounded number of buckets
+    heat.py         rows by topic-partition over time, bounded as well
+    statistics.py   Commits → what is known of each query
+    findings.py     what stands out, and which option to turn: a table of rules
+    words.py        numbers and times for people
+    pictures.py     statistics → SVG (needs matplotlib)
+    page.py         the page (needs jinja2)
+    terminal.py     the table for a shell
+
+Law: memory does not grow with the number of commits. A file of any size is read line by line.
+"""

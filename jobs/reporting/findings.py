@@ -1,0 +1,436 @@
+"""What stands out in a query's numbers, and which option to turn: a table of rules.
+
+A rule looks at the statistics and answers how bad it is, in words, or None. A weight of 1 or more is trouble, below that a hint.
+The page shows the heaviest THREE. docs/report.md lists the rules, and docs/tuning.md explains the options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import isnan
+
+from jobs.reporting.statistics import Query
+from jobs.reporting.words import batches, count, percent, rounded, seconds, size
+
+THREE = 3
+ENOUGH = 12  # micro-batches to speak of a trend
+QUARTER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Args: weight; `stands_out`, what the numbers say; `advice`, what to do, with the option to turn."""
+
+    weight: float
+    stands_out: str
+    advice: str
+
+    @property
+    def is_trouble(self) -> bool:
+        return self.weight >= 1
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.stands_out}: {self.advice}."
+
+
+Judge = Callable[[Query], Finding | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Args: a short name; the option that its advice is about; when it speaks, in words; the function."""
+
+    name: str
+    option: str
+    when: str
+    judge: Judge
+
+
+RULES: list[Rule] = []
+
+
+def rule(name: str, option: str, when: str) -> Callable[[Judge], Judge]:
+    def add(judge: Judge) -> Judge:
+        RULES.append(Rule(name, option, when, judge))
+        return judge
+
+    return add
+
+
+def markdown_table() -> str:
+    """For docs/report.md."""
+    rows = (f"| {each.name} | {each.when} | `{each.option}` |" for each in RULES)
+    return "\n".join(["| What stands out | When | Option |", "|---|---|---|", *rows])
+
+
+def findings(query: Query) -> list[Finding]:
+    """Heaviest first."""
+    found = [each for each in (rule.judge(query) for rule in RULES) if each is not None]
+    return sorted(found, key=lambda each: -each.weight)
+
+
+def top(queries: Iterable[Query]) -> list[Finding]:
+    """Three sentences for the top of the page, heaviest first, each with the name of its query where there are several."""
+    several = list(queries)
+    found = []
+    for query in several:
+        for each in findings(query):
+            prefix = f"In {query.name}, " if len(several) > 1 else ""
+            text = each.stands_out if not prefix else prefix + each.stands_out[0].lower() + each.stands_out[1:]
+            found.append(Finding(each.weight, text, each.advice))
+    return sorted(found, key=lambda each: -each.weight)[:THREE]
+
+
+# --- IS IT KEEPING UP? ------------------------------------------------------------------------------------------------
+
+
+def _quarters(query: Query, name: str) -> tuple[float, float]:
+    """The medians of the first and the last quarter of the time."""
+    buckets = len(query.series.buckets)
+    quarter = max(1, buckets // QUARTER)
+    return query.series.median_of(name, slice(0, quarter)), query.series.median_of(name, slice(buckets - quarter, buckets))
+
+
+def _busy(query: Query) -> float:
+    """The part of the last quarter of the time in which a micro-batch was at work."""
+    quarter = slice(-max(1, len(query.series.buckets) // QUARTER), None)
+    between, cycles = query.series.total("between")[quarter].sum(), query.series.total("cycle")[quarter].sum()
+    return float(1 - between / cycles) if cycles else float("nan")
+
+
+@rule(
+    "falls behind",
+    "maxOffsetsPerTrigger",
+    "At least 12 micro-batches. In the last quarter of the time one takes 1.4 times as long as in the first, has 1.2 times the"
+    " rows, and 85 % of the time is spent at work.",
+)
+def falls_behind(query: Query) -> Finding | None:
+    if not query.is_stream or query.totals.commits < ENOUGH or not _busy(query) >= 0.85:
+        return None
+    (early, late), (few, many) = _quarters(query, "wall"), _quarters(query, "rows")
+    if late < 1.4 * early or many < 1.2 * few:
+        return None
+    text = (
+        f"The stream falls behind: a micro-batch took {seconds(early)} at first and {seconds(late)} lately, with"
+        f" {rounded(few)} and {rounded(many)} rows, and the next one begins at once"
+    )
+    return Finding(4 + late / early / 100, text, f"{_remedy_by_part(query)}, and cap a micro-batch with maxOffsetsPerTrigger")
+
+
+def _remedy_by_part(query: Query) -> str:
+    """What to do about the largest part of the time."""
+    parts = {name: query.part_of_work(name) for name in ("spark", "held_back", "sink", "brokers", "commit")}
+    known = {name: part for name, part in parts.items() if not isnan(part)}
+    if not known:
+        return "give it more cores"
+    largest = max(known, key=lambda name: known[name])
+    return {
+        "spark": "most of its time goes into computing rows, so give Spark more cores or a cheaper query",
+        "held_back": "its own rate holds it back, so raise maxRecordsPerSecond or maxBytesPerSecond",
+        "sink": "most of its time goes into encoding, so give it more cores and tasks",
+        "brokers": "most of its time is waiting for brokers, so add partitions and brokers, or send fewer bytes with"
+        " kafka.compression.type",
+        "commit": "most of its time goes into commits, so write with fewer Spark partitions (coalesce)",
+    }[largest]
+
+
+@rule("without a pause", "trigger", "At least 12 micro-batches of a second or more, and 95 % of the time is spent at work.")
+def is_without_pause(query: Query) -> Finding | None:
+    if not query.is_stream or query.totals.commits < ENOUGH or falls_behind(query) is not None:
+        return None
+    busy = _busy(query)
+    wall = query.series.median_of("wall")
+    if not busy >= 0.95 or wall < 1:
+        return None
+    text = f"The stream rests for {percent(1 - busy)} of the time only: it may be as fast as it gets"
+    return Finding(0.9, text, f"look whether its input waits; {_remedy_by_part(query)}, or leave a longer trigger")
+
+
+@rule("commits are repeated", "deliveryGuarantee", "A micro-batch was committed more than once.")
+def is_repeated(query: Query) -> Finding | None:
+    if not query.repeated:
+        return None
+    text = f"{batches(query.repeated, 'micro-batch')} ran again"
+    if query.is_exactly_once:
+        advice = "readers with isolation.level=read_committed saw each row once, as deliveryGuarantee=exactly-once promises"
+        return Finding(0.4, text, advice)
+    return Finding(2.2, text, "their rows are in Kafka twice, which deliveryGuarantee=exactly-once prevents")
+
+
+# --- ROWS THAT WERE NOT WRITTEN ---------------------------------------------------------------------------------------
+
+
+@rule("rows are missing", "onInvalidRecord", "A row was skipped or dead-lettered.")
+def lacks_rows(query: Query) -> Finding | None:
+    skipped, dead = query.skipped.total(), query.dead_lettered.total()
+    if not skipped + dead:
+        return None
+    reasons = query.skipped + query.dead_lettered
+    reason = reasons.most_common(1)[0][0]
+    which = f", {'most of them' if len(reasons) > 1 else 'all'} with {reason}" if reason else ""
+    what = " and ".join(
+        text
+        for number, text in (
+            (skipped, f"{count(skipped, 'row')} {'was' if skipped == 1 else 'were'} skipped"),
+            (dead, f"{count(dead, 'row')} went to the dead letter topic"),
+        )
+        if number
+    )
+    part = (skipped + dead) / max(1, query.totals.rows + skipped + dead)
+    too_large = "TOO_LARGE" in reason
+    option = "onRecordTooLarge" if too_large else "onInvalidRecord"
+    advice = (
+        "raise kafka.max.request.size and the topic's max.message.bytes to accept them"
+        if too_large
+        else "filter such rows before the write, or keep them with onInvalidRecord=deadLetter"
+        if skipped
+        else "read that topic, whose headers say what was wrong, and filter such rows before the write"
+    )
+    weight = (2 if skipped else 1.2) + min(1.0, 10 * part)
+    return Finding(weight, f"{what} ({percent(part)}){which}", f"{advice}; {option} decides what happens to them")
+
+
+# --- WHAT HOLDS IT UP -------------------------------------------------------------------------------------------------
+
+
+@rule("throttled", "maxBytesPerSecond", "Brokers throttled for 2 % of the tasks' time, or once for a second.")
+def is_throttled(query: Query) -> Finding | None:
+    part, longest = query.part("throttle"), query.totals.longest_throttle
+    if not longest or (part < 0.02 and longest < 1):  # NaN: an older line, with the longest one only
+        return None
+    much = "" if isnan(part) or not part else f", in all {percent(part)} of the tasks' time"
+    text = f"Brokers throttled the sink, once for {seconds(longest)}{much}"
+    weight = 1.5 + (0 if isnan(part) else 2 * part)
+    return Finding(weight, text, "a quota is used up, so run fewer tasks at a time, raise the quota, or set maxBytesPerSecond")
+
+
+@rule("waits for memory", "kafka.buffer.memory", "Tasks waited 10 % of their time for memory.")
+def waits_for_memory(query: Query) -> Finding | None:
+    part = query.part("memory_wait")
+    if not part >= 0.1:
+        return None
+    text = f"Tasks waited {percent(part)} of their time for memory, because brokers took rows more slowly than Spark gave them"
+    advice = (
+        "send fewer bytes with kafka.compression.type=zstd, or add partitions and brokers; kafka.buffer.memory helps with peaks"
+        " only"
+    )
+    return Finding(1 + 2 * part, text, advice)
+
+
+@rule("waits for metadata", "kafka.max.block.ms", "Tasks waited 10 % of their time, and half a second, for metadata.")
+def waits_for_metadata(query: Query) -> Finding | None:
+    part = query.part("metadata_wait")
+    if not part >= 0.1 or query.series.median_of("metadata_wait") < 0.5:
+        return None
+    text = f"Tasks waited {percent(part)} of their time for brokers to describe topics"
+    advice = "look for topics that do not exist and for brokers that do not answer; kafka.max.block.ms limits each wait"
+    return Finding(1 + part, text, advice)
+
+
+@rule("held back", "maxRecordsPerSecond", "The sink's own limits cost 10 % of the time.")
+def is_held_back(query: Query) -> Finding | None:
+    part = query.part_of_work("held_back")
+    if not part >= 0.1:
+        return None
+    text = f"The sink's own limits held rows back for {percent(part)} of the time"
+    return Finding(1 + part, text, "raise maxRecordsPerSecond or maxBytesPerSecond if the cluster can take more")
+
+
+@rule("records are sent again", "kafka.delivery.timeout.ms", "Of 200 records, one or more had to be sent again.")
+def retries(query: Query) -> Finding | None:
+    retried, sent = query.series.sum_of("retried"), query.totals.sent_records
+    part = retried / sent if sent else 0.0
+    if part < 0.005:
+        return None
+    text = f"{rounded(retried)} records ({percent(part)}) had to be sent again"
+    advice = (
+        "look for brokers that restart or are slow; kafka.delivery.timeout.ms is how long the sink goes on trying, and nothing is"
+        " written twice by it"
+    )
+    return Finding(1 + min(1.0, 4 * part), text, advice)
+
+
+@rule("batches are split", "kafka.batch.size", "Brokers found a batch too large.")
+def splits(query: Query) -> Finding | None:
+    number = query.series.sum_of("splits")
+    if not number:
+        return None
+    text = f"Brokers found {batches(int(number))} too large, which were split and sent again"
+    part = number / max(1.0, query.totals.batches)
+    return Finding(0.9 + min(1.0, part), text, "set kafka.batch.size to at most the topic's max.message.bytes")
+
+
+@rule("brokers are slow", "kafka.linger.ms", "A request was answered in half a second or more.")
+def is_slow_to_answer(query: Query) -> Finding | None:
+    latency = query.series.median_of("latency")
+    if not latency >= 0.5:
+        return None
+    text = f"Brokers took {seconds(latency)} to answer a request"
+    advice = (
+        "look at their disks, network and replicas; fewer and fuller requests with a larger kafka.linger.ms and kafka.batch.size"
+    )
+    return Finding(1 + min(1.0, latency / 5), text, f"{advice} help them")
+
+
+# --- WHERE THE TIME GOES ----------------------------------------------------------------------------------------------
+
+
+@rule(
+    "a task is slow",
+    "spark.sql.shuffle.partitions",
+    "At least three tasks, of which the slowest takes 2.5 times as long as the one in the middle, and half a second.",
+)
+def has_slow_tasks(query: Query) -> Finding | None:
+    slowest, median = query.series.median_of("slowest_task"), query.series.median_of("median_task")
+    if query.totals.most_tasks < 3 or not median > 0 or slowest / median < 2.5 or slowest < 0.5:
+        return None
+    text = f"The slowest task takes {slowest / median:.1f} times as long as the one in the middle ({seconds(slowest)})"
+    advice = "spread the rows evenly with df.repartition, over spark.sql.shuffle.partitions"
+    return Finding(1 + min(1.0, slowest / median / 10), text, advice)
+
+
+@rule("partitions are skewed", "kafka.partitioner.ignore.keys", "A partition has 2.5 times its share of 1,000 rows or more.")
+def has_skewed_partitions(query: Query) -> Finding | None:
+    worst: Finding | None = None
+    for topic, heat in query.heat.items():
+        skew = heat.skew()
+        if skew is None or skew.factor < 2.5 or heat.rows < 1000 or skew.partitions < 2:
+            continue
+        text = (
+            f"Partition {skew.partition} of {topic} gets {percent(skew.share)} of its rows, {skew.factor:.1f} times an even share"
+            f" of {percent(skew.even)}"
+        )
+        advice = (
+            "choose a key with more values, or spread rows whose order does not matter with kafka.partitioner.ignore.keys=true"
+        )
+        found = Finding(1.1 + min(1.0, skew.factor / 20), text, advice)
+        worst = found if worst is None or found.weight > worst.weight else worst
+    return worst
+
+
+@rule("Spark computes", "spark.sql.shuffle.partitions", "Half of the tasks' time or more is Spark's.")
+def waits_for_spark(query: Query) -> Finding | None:
+    part = query.part_of_work("spark")
+    together = part + query.part_of_work("sink") + query.part_of_work("brokers")
+    if not together or isnan(part) or part / together < 0.5:
+        return None
+    text = f"{percent(part / together)} of the tasks' time goes into computing rows, not into writing them"
+    advice = "a faster sink would gain little; give Spark more cores, or more tasks with spark.sql.shuffle.partitions"
+    return Finding(0.7, text, advice)
+
+
+@rule("commits take long", "transactionalIdPrefix", "With exactly-once, commits take 20 % of the time.")
+def commits_take_long(query: Query) -> Finding | None:
+    part = query.part_of_work("commit")
+    if not part >= 0.2 or not query.is_exactly_once:
+        return None
+    text = f"Committing transactions takes {percent(part)} of the time, one for each task ({rounded(query.totals.most_tasks)})"
+    return Finding(1 + part, text, "write with fewer Spark partitions (df.coalesce), which share a transactionalIdPrefix")
+
+
+@rule(
+    "versions were completed by another run",
+    "kafka.transaction.timeout.ms",
+    "With exactly-once, a version was found there already or rolled forward.",
+)
+def was_rolled_forward(query: Query) -> Finding | None:
+    others = query.versions["rolled-forward"] + query.versions["found"]
+    if not others:
+        return None
+    text = (
+        f"{count(others, 'version')} had been decided or committed by an earlier run"
+        f" ({query.versions['rolled-forward']:,} rolled forward, {query.versions['found']:,} found there)"
+    )
+    advice = "a driver died amid its work and nothing is missing; kafka.transaction.timeout.ms is the time to start it again"
+    return Finding(0.8, text, advice)
+
+
+@rule("many small micro-batches", "trigger", "At least 12 micro-batches, of fewer than 1,000 rows and 5 seconds.")
+def is_small(query: Query) -> Finding | None:
+    rows, wall = query.series.median_of("rows"), query.series.median_of("wall")
+    if not query.is_stream or query.totals.commits < ENOUGH or rows >= 1000 or not 0 < wall < 5:
+        return None
+    text = f"A micro-batch writes {rounded(rows)} rows in {seconds(wall)}, most of which is the cost of a micro-batch itself"
+    return Finding(0.75, text, "if readers can wait, have fewer of them with a longer trigger(processingTime=…)")
+
+
+# --- BATCHES AND BYTES ------------------------------------------------------------------------------------------------
+
+
+@rule("batches are small", "df.repartition", "Batches have less than 16 KiB, and a commit sends a megabyte.")
+def has_small_batches(query: Query) -> Finding | None:
+    batch, bytes_per_commit = query.series.median_of("batch_size"), query.totals.sent_bytes / max(1, query.totals.commits)
+    if not batch < 16_384 or bytes_per_commit < 1_000_000:
+        return None
+    text = f"Batches have {size(batch)} only, as each task has few rows for each partition"
+    return Finding(1.0, text, 'write more rows to fewer partitions in a task, with df.repartition("key") or fewer tasks')
+
+
+@rule("nothing is compressed", "kafka.compression.type", "What is sent has 99 % of the bytes.")
+def is_uncompressed(query: Query) -> Finding | None:
+    rate = query.series.median_of("compression")
+    if not rate >= 0.99 or query.totals.sent_bytes < 1_000_000:
+        return None
+    text = f"{size(query.totals.sent_bytes)} went out uncompressed"
+    return Finding(0.65, text, "kafka.compression.type=lz4 saves network and disks for little CPU, zstd saves more")
+
+
+# --- WHAT IS WELL: fills the three sentences --------------------------------------------------------------------------
+
+
+@rule("keeps up", "trigger", "At least 12 micro-batches, less than 95 % of the time at work, and not falling behind.")
+def keeps_up(query: Query) -> Finding | None:
+    busy = _busy(query)
+    if not query.is_stream or query.totals.commits < ENOUGH or falls_behind(query) or not busy < 0.95:
+        return None
+    text = f"The stream keeps up: lately it was at work for {percent(busy)} of the time, {seconds(_wall(query))} a micro-batch"
+    return Finding(0.5, text, "a shorter trigger would lower the delay")
+
+
+def _wall(query: Query) -> float:
+    return query.series.median_of("wall")
+
+
+@rule("speed", "df.repartition", "Always.")
+def speed(query: Query) -> Finding | None:
+    if not query.totals.rows:
+        return Finding(0.3, f"No row was written in {query.commits()}", "if some were expected, look at the input and the filter")
+    walls = query.series.sum_of("wall")
+    rate = f", {rounded(query.totals.rows / walls)} rows/s while tasks were at work" if walls else ""
+    text = f"{rounded(query.totals.rows)} rows ({size(query.totals.bytes)}) were written in {query.commits()}{rate}"
+    return Finding(0.3, text, _limit(query))
+
+
+LIMITS = {
+    "spark": "computing rows is the largest part of that time, so more cores, or tasks with spark.sql.shuffle.partitions, make it"
+    " faster",
+    "sink": "encoding and sending is the largest part of that time, so more cores and tasks (df.repartition) make it faster",
+    "brokers": "waiting for brokers is the largest part of that time, so see whether kafka.batch.size and kafka.linger.ms make"
+    " requests fuller",
+}
+
+
+def _limit(query: Query) -> str:
+    parts = {part: query.part_of_work(part) for part in LIMITS}
+    known = {part: share for part, share in parts.items() if share > 0}
+    return LIMITS[max(known, key=lambda part: known[part])] if known else "the options may stay as they are"
+
+
+@rule("compresses", "kafka.compression.type", "What is sent has less than 99 % of the bytes.")
+def compresses(query: Query) -> Finding | None:
+    rate = query.series.median_of("compression")
+    if not rate < 0.99:
+        return None
+    text = f"Compression leaves {percent(rate)} of the bytes, in batches of {size(query.series.median_of('batch_size'))}"
+    return Finding(0.2, text, "kafka.compression.type=zstd makes them smaller for more CPU, lz4 is the fastest")
+
+
+@rule("all rows arrived", "onInvalidRecord", "None of the rules above on missing rows and records that are sent again.")
+def has_all_rows(query: Query) -> Finding | None:
+    if lacks_rows(query) is not None or retries(query) is not None:
+        return None
+    return Finding(
+        0.1, "No row was skipped, and few or none had to be sent again", "leave onInvalidRecord and retries as they are"
+    )

@@ -1,0 +1,106 @@
+"""Rows by partition of a topic over time: at most MOST_COLUMNS columns, joined as the buckets of series.py are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from jobs.reporting.words import count, percent, rounded
+
+MOST_COLUMNS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """How unevenly the rows are spread over the partitions of a topic, those without a row included.
+
+    Args:
+        partition: the one with the most rows.
+        share: its part of all rows.
+        even: what its part would be if all had as many.
+        empty: partitions without a row, below the highest that has one.
+    """
+
+    partition: int
+    share: float
+    partitions: int
+    even: float
+    empty: int
+
+    @property
+    def factor(self) -> float:
+        return self.share / self.even
+
+
+class Heat:
+    """Of one topic. `rows`: all."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._width = 1  # commits of a column
+        self._columns: list[tuple[float, float, int, dict[int, int]]] = []  # from, to, commits, partition -> rows
+
+    def add(self, time: float, partitions: Mapping[int, int]) -> None:
+        """The rows of the next commit."""
+        self.rows += sum(partitions.values())
+        if self._columns and self._columns[-1][2] < self._width:
+            first, _, commits, known = self._columns[-1]
+            _add(known, partitions)
+            self._columns[-1] = (first, time, commits + 1, known)
+        else:
+            self._columns.append((time, time, 1, dict(partitions)))
+        if len(self._columns) >= MOST_COLUMNS and self._columns[-1][2] >= self._width:
+            for number in range(0, len(self._columns) - 1, 2):
+                one, two = self._columns[number : number + 2]
+                _add(one[3], two[3])
+                self._columns[number] = (one[0], two[1], one[2] + two[2], one[3])
+            self._columns = self._columns[::2]
+            self._width *= 2
+
+    @property
+    def commits(self) -> list[int]:
+        """Of each column."""
+        return [commits for _, _, commits, _ in self._columns]
+
+    @property
+    def times(self) -> list[tuple[float, float]]:
+        return [(first, last) for first, last, _, _ in self._columns]
+
+    def by_partition(self) -> tuple[list[int], npt.NDArray[np.int64]]:
+        """The partitions that have rows, and their rows: partitions × columns."""
+        numbers = sorted({number for column in self._columns for number in column[3]})
+        row = {number: place for place, number in enumerate(numbers)}
+        table = np.zeros((len(numbers), len(self._columns)), np.int64)
+        for place, column in enumerate(self._columns):
+            table[[row[number] for number in column[3]], place] = list(column[3].values())
+        return numbers, table
+
+    def skew(self) -> Skew | None:
+        """None: no row, or none but in partition 0, so that no second one is known of."""
+        numbers, table = self.by_partition()
+        rows = table.sum(axis=1)
+        if not rows.sum() or numbers[-1] == 0:
+            return None
+        most, partitions = int(rows.argmax()), numbers[-1] + 1
+        empty = partitions - int((rows > 0).sum())
+        return Skew(numbers[most], float(rows[most] / rows.sum()), partitions, 1 / partitions, empty)
+
+    def in_words(self) -> str:
+        """How even it is."""
+        skew = self.skew()
+        if skew is None:
+            return f"{count(self.rows, 'row')}, all in partition 0."
+        empty = f" {count(skew.empty, 'partition')} got none." if skew.empty else ""
+        if skew.factor < 1.5:
+            return f"{rounded(self.rows)} rows, evenly spread over {count(skew.partitions, 'partition')}.{empty}"
+        how = "A little uneven" if skew.factor < 2.5 else "Skewed"
+        share = f"partition {skew.partition} got {percent(skew.share)} of {rounded(self.rows)} rows"
+        return f"{how}: {share}, {skew.factor:.1f} times an even share.{empty}"
+
+
+def _add(to: dict[int, int], more: Mapping[int, int]) -> None:
+    for number, rows in more.items():
+        to[number] = to.get(number, 0) + rows

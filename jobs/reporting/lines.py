@@ -1,0 +1,252 @@
+"""Reads the lines that commits append to `reportPath`: one Commit for each, and what could not be read, counted and in words.
+
+Lines of any version are read: what a version does not have is NaN or empty. A file is read line by line, and a line only up to
+LONGEST_LINE. The last line of a file may lack its end while the driver is writing it, or after its disk was full.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf, isfinite, nan
+from pathlib import Path
+from typing import Any, BinaryIO
+
+LONGEST_LINE = 64 * 1024 * 1024  # bytes; a commit of 100,000 topic-partitions has 8 MB
+KNOWN_VERSION = 2
+LINES_NAMED = 3  # of those that cannot be read
+
+Partitions = Mapping[int, int]  # partition -> rows
+MOST_PARTITIONS = 1_000_000  # no topic has as many
+NUMBERS = (int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One line. Seconds and rates are NaN where the line does not say."""
+
+    version: int
+    query: str | None
+    batch: int | None
+    committed_at: float  # seconds since 1970
+    started_at: float
+    tasks: int
+    rows: int
+    bytes: int
+    slowest_task: float
+    median_task: float
+    task_seconds: float
+    spark_seconds: float
+    held_back: float
+    commit_seconds: float
+    counters: Mapping[str, float]
+    skipped: Mapping[str, int]  # reason -> rows; "" where the line does not say why
+    dead_lettered: Mapping[str, int]
+    exactly_once: Mapping[str, Any] | None
+    partitions: Mapping[str, Partitions]  # by topic
+
+
+class NotALine(ValueError):
+    """The text says what is wrong with a line."""
+
+
+def parse(text: bytes) -> Commit:
+    """Raises NotALine."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        raise NotALine("it is not JSON") from None
+    if not isinstance(line, dict) or "committed_at_ms" not in line or "rows" not in line:
+        raise NotALine("it is JSON, but not the line of a commit: committed_at_ms and rows are missing")
+    try:
+        return _commit(line)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise NotALine(f"a value is not what it should be: {type(error).__name__} {error}") from None
+
+
+def _commit(line: Mapping[str, Any]) -> Commit:
+    batch = line.get("batch_id")
+    query = line.get("query_id")
+    return Commit(
+        version=int(line.get("report_version", 1)),
+        query=None if query is None else str(query),
+        batch=None if batch is None else int(batch),
+        committed_at=_number(line["committed_at_ms"]) / 1000,
+        started_at=_number(line.get("started_at_ms")) / 1000,
+        tasks=_count(line.get("tasks", 0)),
+        rows=_count(line["rows"]),
+        bytes=_count(line.get("bytes", 0)),
+        slowest_task=_number(line.get("slowest_task_seconds")),
+        median_task=_number(line.get("median_task_seconds")),
+        task_seconds=_number(line.get("task_seconds")),
+        spark_seconds=_number(line.get("spark_seconds")),
+        held_back=_number(line.get("held_back_seconds")),
+        commit_seconds=_number(line.get("commit_seconds")),
+        counters=_counters(line.get("counters", {})),
+        skipped=_reasons(line, "skipped"),
+        dead_lettered=_reasons(line, "dead_lettered"),
+        exactly_once=_mapping(line.get("exactly_once")),
+        partitions={topic: _partitions(found) for topic, found in line.get("offsets", {}).items()},
+    )
+
+
+def _number(value: object) -> float:
+    if value is None:
+        return nan
+    number = float(value)  # type: ignore[arg-type]
+    if not isfinite(number):
+        raise ValueError(f"{value} is no number")
+    return number
+
+
+def _count(value: object) -> int:
+    number = int(value)  # type: ignore[call-overload]
+    if number < 0:
+        raise ValueError(f"{number} rows or tasks")
+    return int(number)
+
+
+def _counters(found: Mapping[str, Any]) -> Mapping[str, float]:
+    for name, value in found.items():
+        if type(value) not in NUMBERS or not isfinite(value):
+            raise ValueError(f"{name} is {value!r}")
+    return found
+
+
+def _partitions(found: Mapping[str, Any]) -> Partitions:
+    partitions = {int(number): part["rows"] for number, part in found.items()}
+    for number, rows in partitions.items():
+        if type(rows) is not int or rows < 0 or not 0 <= number < MOST_PARTITIONS:
+            raise ValueError(f"partition {number} has {rows!r} rows")
+    return partitions
+
+
+def _mapping(value: object) -> Mapping[str, Any] | None:
+    if value is not None and not isinstance(value, dict):
+        raise TypeError("exactly_once")
+    return value
+
+
+def _reasons(line: Mapping[str, Any], name: str) -> dict[str, int]:
+    by_reason = line.get(f"{name}_by_reason")
+    if by_reason is not None:
+        return {str(reason): _count(rows) for reason, rows in by_reason.items()}
+    rows = _count(line.get(name, 0))
+    return {"": rows} if rows else {}
+
+
+@dataclass
+class Troubles:
+    """What was not as it should be, of all files. `sentences` tells."""
+
+    lines: int = 0  # read
+    older: int = 0  # lines of a version before KNOWN_VERSION
+    newer: int = 0
+    unreadable: int = 0
+    named: list[str] = field(default_factory=list)  # the first of those
+    unfinished: list[str] = field(default_factory=list)  # files whose last line has no end
+    empty: list[str] = field(default_factory=list)  # files without a line
+    began_anew: list[str] = field(default_factory=list)  # files that became shorter while they were followed
+
+    def sentences(self) -> Iterator[str]:
+        if self.unreadable:
+            more = f", and {self.unreadable - len(self.named):,} more" if self.unreadable > len(self.named) else ""
+            verb = "was" if self.unreadable == 1 else "were"
+            yield f"{_count_of(self.unreadable, 'line')} {verb} left out: {'; '.join(self.named)}{more}."
+        for name in self.unfinished:
+            yield f"The last line of {name} has no end and was left out: the driver is writing it, or died while it did."
+        if self.older:
+            yield (
+                f"{_count_of(self.older, 'line')} of an older version of the sink "
+                f"{'does' if self.older == 1 else 'do'} not tell where the time went: these parts of the pictures are empty."
+            )
+        if self.newer:
+            yield f"{_count_of(self.newer, 'line')} of a newer version of the sink may tell more than is shown here."
+        for name in self.began_anew:
+            yield f"{name} has become shorter, and was read again from its beginning."
+        for name in self.empty:
+            yield f"{name} has no line yet: nothing was committed, or reportPath names another file."
+
+
+def _count_of(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+class ReportFile:
+    """One file, read from where the last call ended. Args: path; troubles, which it adds to."""
+
+    def __init__(self, path: Path, troubles: Troubles) -> None:
+        self.path = path
+        self._troubles = troubles
+        self._offset = 0
+        self._line = 0
+        self._identity: tuple[int, int] | None = None
+
+    def first_commit_at(self) -> float:
+        """When the first commit of the file was, to order files by; never, if there is none. Raises OSError."""
+        with self.path.open("rb") as file:
+            try:
+                return parse(file.readline(LONGEST_LINE)).committed_at
+            except NotALine:
+                return inf
+
+    def has_begun_anew(self) -> bool:
+        """Whether the file is another one than at the last call, or was cut. Raises OSError."""
+        if self._identity is None:
+            return False
+        found = self.path.stat()
+        return (found.st_dev, found.st_ino) != self._identity or found.st_size < self._offset
+
+    def commits(self) -> Iterator[Commit]:
+        """Those that were appended since the last call. A last line without an end is left for the next call. Raises OSError."""
+        name = str(self.path)
+        for known in (self._troubles.unfinished, self._troubles.empty):
+            if name in known:
+                known.remove(name)
+        with self.path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            self._identity = (found.st_dev, found.st_ino)
+            file.seek(self._offset)
+            yield from self._read(file)
+        if not self._offset and name not in self._troubles.unfinished:
+            self._troubles.empty.append(name)
+
+    def _read(self, file: BinaryIO) -> Iterator[Commit]:
+        while text := file.readline(LONGEST_LINE):
+            is_too_long = len(text) == LONGEST_LINE and not text.endswith(b"\n")
+            if is_too_long:
+                text = _rest_of_line(file)
+            if not text.endswith(b"\n"):
+                self._troubles.unfinished.append(str(self.path))
+                return
+            self._offset = file.tell()
+            self._line += 1
+            if is_too_long:
+                self._leave_out(f"it has more than {LONGEST_LINE >> 20} MB")
+            elif not text.isspace():
+                try:
+                    commit = parse(text)
+                except NotALine as error:
+                    self._leave_out(str(error))
+                else:
+                    self._troubles.lines += 1
+                    self._troubles.older += commit.version < KNOWN_VERSION
+                    self._troubles.newer += commit.version > KNOWN_VERSION
+                    yield commit
+
+    def _leave_out(self, why: str) -> None:
+        self._troubles.unreadable += 1
+        if len(self._troubles.named) < LINES_NAMED:
+            self._troubles.named.append(f"{self.path}, line {self._line}: {why}")
+
+
+def _rest_of_line(file: BinaryIO) -> bytes:
+    """The last piece of a line that is too long."""
+    piece = b""
+    while found := file.readline(LONGEST_LINE):
+        piece = found[-1:]
+        if piece == b"\n":
+            break
+    return piece

@@ -1,0 +1,169 @@
+"""The page: one HTML file that needs nothing else. page.html is its template; jinja2 is imported here only.
+
+Names of topics, queries and files are other people's text: jinja2 escapes them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+import spark_kafka_sink
+from jobs.reporting.findings import Finding, top
+from jobs.reporting.lines import Troubles
+from jobs.reporting.pictures import MOST_TOPICS, Picture, heat_maps, is_one_moment, legend, pictures
+from jobs.reporting.statistics import MOST_QUERIES, Query, Statistics
+from jobs.reporting.words import count, moment, percent, rounded, seconds, size
+
+MOST_SECTIONS = 8  # queries with pictures; the others are in a table
+MOST_LISTED = 50
+OPTION = re.compile(
+    r"((?:kafka|spark|df)\.[\w.]*\w(?:=\w+|\(\"\w+\"\))?|(?:isolation|max)\.[\w.]*\w(?:=\w+)?"
+    r"|[a-z]+[A-Z]\w*(?:=[\w-]+)?|trigger(?:\(processingTime=…\))?)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Of a query."""
+
+    name: str
+    title: str
+    span: str
+    tiles: Sequence[tuple[str, str]]
+    pictures: Sequence[Picture]
+    heat_maps: Sequence[Picture]
+    has_shades: bool
+    topics_left_out: str
+    tables: Sequence[Table]
+
+
+def html(statistics: Statistics, troubles: Troubles, files: Sequence[str], refresh_s: int | None = None) -> str:
+    """The page. `refresh_s`: how often a browser is to load it again; None: never."""
+    queries = statistics.by_rows()
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template("page.html").render(
+        title="What the sink did",
+        subtitle=f"{count(troubles.lines, 'commit')} from {', '.join(files)}",
+        refresh_s=refresh_s,
+        findings=[{"kind": _kind(each), "stands_out": each.stands_out, "advice": _marked(each.advice)} for each in top(queries)],
+        sections=[_section(query, f"q{number}") for number, query in enumerate(queries[:MOST_SECTIONS])],
+        shades=list(legend()),
+        notes=[*troubles.sentences(), *_left_out(statistics, queries)],
+        version=spark_kafka_sink.__version__,
+        made_at=moment(time.time()),
+    )
+
+
+def write(path: Path, text: str) -> None:
+    """Replace the file as a whole: a reader sees the old page or the new one. Raises OSError."""
+    handle, name = tempfile.mkstemp(dir=path.resolve().parent, prefix=f".{path.name}-")
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _marked(text: str) -> Markup:
+    """With the names of options in code font."""
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if OPTION.fullmatch(part) else part for part in OPTION.split(text)
+    )
+
+
+def _kind(finding: Finding) -> str:
+    return "trouble" if finding.is_trouble else "hint" if finding.weight > 0.5 else "well"
+
+
+def _section(query: Query, name: str) -> Section:
+    more = len(query.heat) - MOST_TOPICS
+    tables = [*_single(query), *_rejected(query), *_versions(query)]
+    return Section(
+        name=name,
+        title=query.name[0].upper() + query.name[1:],
+        span=f"{moment(query.first_at)} to {moment(query.last_at)}",
+        tiles=list(_tiles(query)),
+        pictures=pictures(query, name),
+        heat_maps=heat_maps(query, name),
+        has_shades=not is_one_moment(query),
+        topics_left_out=f"{count(more, 'further topic')} with fewer rows not shown." if more > 0 else "",
+        tables=tables,
+    )
+
+
+def _tiles(query: Query) -> Iterator[tuple[str, str]]:
+    totals = query.totals
+    yield "micro-batches" if query.is_stream else "writes", f"{totals.commits:,}"
+    yield "rows", rounded(totals.rows)
+    yield "bytes", size(totals.bytes)
+    yield "rows/s, median", rounded(query.rows_per_s)
+    yield f"time of a {query.unit}", seconds(query.series.median_of("wall"))
+    yield "skipped", rounded(query.skipped.total())
+    yield "dead-lettered", rounded(query.dead_lettered.total())
+    yield "sent again", percent(query.series.sum_of("retried") / totals.sent_records) if totals.sent_records else "0"
+
+
+def _single(query: Query) -> Iterator[Table]:
+    """The numbers that have no picture, as there is no time over which they change."""
+    if not is_one_moment(query):
+        return
+    of = query.series.median_of
+    rows = [
+        ("tasks", f"{query.totals.most_tasks:,}"),
+        ("slowest task", seconds(of("slowest_task"))),
+        ("task in the middle", seconds(of("median_task"))),
+        ("batches", rounded(query.totals.batches)),
+        ("size of a batch, as sent", size(of("batch_size"))),
+        ("bytes sent of bytes written", percent(of("compression"))),
+        ("Produce requests", rounded(query.totals.requests)),
+        ("records of a request", rounded(of("records_per_request"))),
+        ("a broker answers in", seconds(of("latency"))),
+    ]
+    yield Table("Tasks, batches and requests", ("", "in the middle" if query.totals.commits > 1 else "value"), rows)
+
+
+def _rejected(query: Query) -> Iterator[Table]:
+    reasons = sorted({*query.skipped, *query.dead_lettered}, key=lambda each: -query.skipped[each] - query.dead_lettered[each])
+    if reasons:
+        rows = [(each or "not told", f"{query.skipped[each]:,}", f"{query.dead_lettered[each]:,}") for each in reasons]
+        yield Table("Rows that could not be written", ("reason", "skipped", "dead-lettered"), rows)
+
+
+def _versions(query: Query) -> Iterator[Table]:
+    if query.is_exactly_once:
+        names = {"committed": "committed", "found": "found there already", "rolled-forward": "rolled forward"}
+        rows = [(text, f"{query.versions[how]:,}") for how, text in names.items()]
+        rows += [(how, f"{number:,}") for how, number in query.versions.items() if how not in names]
+        rows.append(("Spark partitions that were in Kafka already", f"{query.skipped_partitions:,}"))
+        rows.append(("transactional ids of earlier runs put to rest", f"{query.fenced:,}"))
+        yield Table("Exactly once: versions", ("version", "how many"), rows)
+
+
+def _left_out(statistics: Statistics, queries: Sequence[Query]) -> Iterator[str]:
+    more = queries[MOST_SECTIONS:]
+    if more:
+        listed = ", ".join(f"{each.name} ({rounded(each.totals.rows)} rows)" for each in more[:MOST_LISTED])
+        yield f"Without pictures, as they have fewer rows: {listed}."
+    if statistics.commits_left_out:
+        yield f"{count(statistics.commits_left_out, 'commit')} of queries beyond the first {MOST_QUERIES} are not shown."

@@ -1,0 +1,316 @@
+"""The pictures of a query: which columns are drawn, and how. svg.py makes them fit into a page.
+
+A line is the median of each bucket; the band around it reaches from the lowest to the highest value. Parts of a whole are means,
+stacked. matplotlib is imported here and in svg.py only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path as Outline
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from jobs.reporting.series import Values
+from jobs.reporting.statistics import PARTS, Query
+from jobs.reporting.svg import HEAT, HEIGHT, LINES, STYLE, new_figure, to_svg
+from jobs.reporting.words import moment, percent, rounded, seconds, size
+
+Part = tuple[str, str, Values]  # label, color, values
+MOST_TOPICS = 6  # heat maps of a query
+MOST_ROWS = 32  # of a heat map; partitions next to each other share one if there are more
+PART_NAMES = {
+    "spark": "Spark computes rows",
+    "held_back": "held back by a rate",
+    "sink": "encoding, sending",
+    "brokers": "waiting for brokers",
+    "commit": "committing",
+}
+PART_COLORS = dict(zip(PARTS, (LINES[0], LINES[5], LINES[1], LINES[2], LINES[4]), strict=True))
+BAND = 0.22  # opacity
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Args: its heading; a sentence below it; the SVG."""
+
+    title: str
+    caption: str
+    svg: str
+
+
+def pictures(query: Query, name: str) -> list[Picture]:
+    """All of a query, without those for which there are no numbers. `name`: unique on the page."""
+    with mpl.rc_context(STYLE):
+        found = []
+        for number, draw in enumerate(
+            (_speed, _time, _bytes, _busy, _tasks, _waits, _batches, _compression, _requests, _retries)
+        ):
+            picture = draw(query, f"{name}-{number}")
+            if picture is not None:
+                found.append(picture)
+        return found
+
+
+def heat_maps(query: Query, name: str) -> list[Picture]:
+    """Of the topics with the most rows."""
+    topics = sorted(query.heat, key=lambda topic: -query.heat[topic].rows)[:MOST_TOPICS]
+    with mpl.rc_context(STYLE):
+        return [_heat_map(topic, query, f"{name}-heat-{number}") for number, topic in enumerate(topics) if query.heat[topic].rows]
+
+
+# --- LINES ------------------------------------------------------------------------------------------------------------
+
+
+def _speed(query: Query, name: str) -> Picture | None:
+    best = query.series.highest("rows_per_s")
+    caption = f"In the middle {rounded(query.rows_per_s)} rows/s, at most {rounded(best)}."
+    return _lines(query, name, "Rows per second", caption, {"rows_per_s": "rows/s"}, rounded)
+
+
+def _bytes(query: Query, name: str) -> Picture | None:
+    caption = f"Records before compression: {size(query.totals.bytes)} in all; {size(query.totals.sent_bytes)} were sent."
+    return _lines(query, name, "Bytes per second", caption, {"bytes_per_s": "bytes/s"}, size)
+
+
+def _tasks(query: Query, name: str) -> Picture | None:
+    slowest, median = query.series.median_of("slowest_task"), query.series.median_of("median_task")
+    factor = f", {slowest / median:.1f} times the one in the middle" if median > 0 else ""
+    caption = f"The slowest task takes {seconds(slowest)}{factor}."
+    columns = {"slowest_task": "slowest", "median_task": "in the middle"}
+    return _lines(query, name, "Slowest task and the one in the middle", caption, columns, seconds)
+
+
+def _batches(query: Query, name: str) -> Picture | None:
+    caption = f"{rounded(query.totals.batches)} batches, {size(query.series.median_of('batch_size'))} each, as sent."
+    return _lines(query, name, "Size of a batch", caption, {"batch_size": "bytes"}, size)
+
+
+def _compression(query: Query, name: str) -> Picture | None:
+    caption = f"What is sent has {percent(query.series.median_of('compression'))} of the records' bytes."
+    return _lines(query, name, "Compression: bytes sent of bytes written", caption, {"compression": "part"}, percent)
+
+
+def _requests(query: Query, name: str) -> Picture | None:
+    records, latency = query.series.median_of("records_per_request"), query.series.median_of("latency")
+    caption = f"{rounded(records)} records each, answered in {seconds(latency)}."
+    return _lines(query, name, f"Produce requests of a {query.unit}", caption, {"requests": "requests"}, rounded)
+
+
+def _busy(query: Query, name: str) -> Picture | None:
+    caption = f"The rest of the time, {percent(1 - query.series.median_of('busy'))} in the middle, Spark plans or waits for rows."
+    return _lines(query, name, "Part of the time at work", caption, {"busy": "at work"}, percent)
+
+
+def _retries(query: Query, name: str) -> Picture | None:
+    retried = query.series.sum_of("retried")
+    if not retried:
+        return None
+    caption = f"{rounded(retried)} records in all; sending again writes nothing twice."
+    title = f"Records of a {query.unit} that were sent again"
+    return _stack(query, name, title, caption, [("records", LINES[5], query.series.mean("retried"))], rounded)
+
+
+def _lines(
+    query: Query, name: str, title: str, caption: str, columns: dict[str, str], unit: Callable[[float], str]
+) -> Picture | None:
+    """None: no number is known, or there is but one, which needs no picture."""
+    known = {column: label for column, label in columns.items() if not np.isnan(query.series.median(column)).all()}
+    if not known or is_one_moment(query):
+        return None
+    figure = new_figure()
+    axes = figure.add_subplot()
+    times = query.series.times
+    for color, (column, label) in zip(LINES, known.items(), strict=False):
+        median = query.series.median(column)
+        low, high = query.series.low(column), query.series.high(column)
+        if np.nanmax(high - low) > 0:
+            axes.fill_between(_dates(times), low, high, color=color, alpha=BAND, linewidth=0)
+        axes.plot(_dates(times), median, color=color, label=label)
+    _finish(axes, unit)
+    if len(known) > 1:
+        _legend(axes, len(known))
+    return Picture(title, caption, to_svg(figure, name, title, f"{caption} {_span(query)}"))
+
+
+def is_one_moment(query: Query) -> bool:
+    """Whether there is no time over which anything could change."""
+    times = query.series.times
+    return len(times) < 2 or times[-1] - times[0] < 0.001
+
+
+def _dates(times: Values) -> Any:
+    return date2num([datetime.fromtimestamp(at, UTC) for at in times])
+
+
+def _legend(axes: Axes, columns: int) -> None:
+    """Above the picture."""
+    where = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "borderaxespad": 0.2}
+    axes.legend(**where, ncols=columns, handlelength=1, columnspacing=1, fontsize=10.5)
+
+
+def _finish(axes: Axes, unit: Callable[[float], str]) -> None:
+    axes.set_ylim(0, 1.06 * (axes.dataLim.y1 if axes.dataLim.y1 > 0 else 1))
+    axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: unit(value)))
+    axes.tick_params(length=0)
+    axes.spines["left"].set_visible(False)
+    _time_axis(axes)
+
+
+def _time_axis(axes: Axes) -> None:
+    locator = AutoDateLocator(minticks=3, maxticks=7)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.margins(x=0.01)
+
+
+def _span(query: Query) -> str:
+    return f"{query.commits()}, from {moment(query.first_at)} to {moment(query.last_at)}."
+
+
+# --- PARTS ------------------------------------------------------------------------------------------------------------
+
+
+def _time(query: Query, name: str) -> Picture | None:
+    if not query.totals.timed_commits:
+        return None
+    known = [part for part in PARTS if query.part_of_work(part) > 0.0005]
+    parts = [(PART_NAMES[part], PART_COLORS[part], query.series.mean(part)) for part in known]
+    shares = sorted(((query.part_of_work(part), PART_NAMES[part]) for part in known), reverse=True)
+    title = f"Where the time of a {query.unit} goes"
+    told = "; ".join(f"{label} {percent(share)}" for share, label in shares[:3])
+    caption = f"{told[:1].upper()}{told[1:]} of the time."
+    return _stack(query, name, title, caption, parts, seconds)
+
+
+def _waits(query: Query, name: str) -> Picture | None:
+    columns = {"memory_wait": "memory", "metadata_wait": "metadata", "throttle": "throttled by brokers"}
+    known = {column: label for column, label in columns.items() if query.series.sum_of(column)}
+    if not known:
+        return None
+    title = f"What tasks wait for in a {query.unit}"
+    waited = ", ".join(f"{label} {seconds(query.series.sum_of(column))}" for column, label in known.items())
+    caption = f"All tasks together: {waited}."
+    if is_one_moment(query):
+        parts = [(label, LINES[number], query.series.mean(column)) for number, (column, label) in enumerate(known.items())]
+        return _stack(query, name, title, caption, parts, seconds)
+    return _lines(query, name, title, caption, known, seconds)
+
+
+def _stack(query: Query, name: str, title: str, caption: str, parts: Sequence[Part], unit: Callable[[float], str]) -> Picture:
+    is_still = is_one_moment(query)
+    figure = new_figure(24 + 34 * len(parts) if is_still else HEIGHT)
+    axes = figure.add_subplot()
+    if is_still:
+        _bars(axes, parts, unit)
+    else:
+        values = [np.nan_to_num(each) for _, _, each in parts]
+        labels, colors = [label for label, _, _ in parts], [color for _, color, _ in parts]
+        axes.stackplot(_dates(query.series.times), *values, labels=labels, colors=colors, linewidth=0)
+        _finish(axes, unit)
+        if len(parts) > 1:
+            _legend(axes, 2)
+    return Picture(title, caption, to_svg(figure, name, title, f"{caption} {_span(query)}"))
+
+
+def _bars(axes: Axes, parts: Sequence[Part], unit: Callable[[float], str]) -> None:
+    """Lying, with their labels: for a single commit."""
+    places = range(len(parts))
+    means = [float(np.nanmean(values)) for _, _, values in parts]
+    axes.barh(list(places), means, color=[color for _, color, _ in parts], height=0.6)
+    axes.set_yticks(list(places), [label for label, _, _ in parts])
+    axes.invert_yaxis()
+    axes.grid(visible=False)
+    axes.set_xticks([])
+    axes.tick_params(length=0)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    axes.set_xlim(right=1.3 * max(means, default=1) or 1)
+    for place, value in enumerate(means):
+        axes.annotate(unit(value), (value, place), (5, 0), textcoords="offset points", va="center")
+
+
+# --- ROWS BY PARTITION ------------------------------------------------------------------------------------------------
+
+
+def _heat_map(topic: str, query: Query, name: str) -> Picture:
+    heat = query.heat[topic]
+    numbers, table = heat.by_partition()
+    labels, table = _joined(numbers, table)
+    rows = len(labels)
+    title = f"Rows by partition of {topic}"
+    caption = heat.in_words()
+    is_still = is_one_moment(query) or heat.times[-1][1] - heat.times[0][0] < 0.001
+    height = 24 + max(3, rows) * (17 if rows <= 12 else 11)
+    figure = new_figure(height if is_still else height + 38)
+    axes = figure.add_subplot()
+    if is_still:
+        _partition_bars(axes, labels, table.sum(axis=1))
+    else:
+        _cells(axes, table / np.array(heat.commits), heat.times)
+        _time_axis(axes)
+        step = 1 if rows <= 12 else -(-rows // 8)
+        axes.set_yticks([place + 0.5 for place in range(0, rows, step)], labels[::step])
+        axes.set_ylim(rows, 0)
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_ylabel("partition")
+    return Picture(title, caption, to_svg(figure, name, title, f"{caption} {_span(query)}"))
+
+
+def _joined(numbers: Sequence[int], table: Any) -> tuple[list[str], Any]:
+    """At most MOST_ROWS rows; of partitions that share one, the fullest counts, so that none hides."""
+    if len(numbers) <= MOST_ROWS:
+        return [str(number) for number in numbers], table
+    starts = np.unique(np.linspace(0, len(numbers), MOST_ROWS + 1).astype(int))[:-1]
+    ends = [*starts[1:], len(numbers)]
+    labels = [f"{numbers[start]}–{numbers[end - 1]}" for start, end in zip(starts, ends, strict=True)]
+    return labels, np.maximum.reduceat(table, starts, axis=0)
+
+
+def _cells(axes: Axes, table: Any, times: Sequence[tuple[float, float]]) -> None:
+    """One outline for each shade, of all its cells: a tenth of the size of a cell each."""
+    lefts = [first for first, _ in times]
+    width = (times[-1][1] - lefts[0]) / max(1, len(times) - 1)
+    edges = _dates(np.array([*lefts, max(times[-1][1], lefts[-1] + width / 2)]))
+    top = float(table.max()) or 1.0
+    shades = np.where(table > 0, 1 + np.minimum(len(HEAT) - 2, (table / top * (len(HEAT) - 1)).astype(int)), 0)
+    for shade, color in enumerate(HEAT):
+        places = np.argwhere(shades == shade)
+        if len(places):
+            outline = Outline.make_compound_path(*(_cell(edges[column], edges[column + 1], row) for row, column in places))
+            axes.add_patch(PathPatch(outline, facecolor=color, linewidth=0, antialiased=False))
+    axes.set_xlim(edges[0], edges[-1])
+    axes.xaxis_date()
+
+
+def _cell(left: float, right: float, row: int) -> Outline:
+    return Outline(
+        [(left, row + 0.04), (right, row + 0.04), (right, row + 0.96), (left, row + 0.96), (left, row + 0.04)], closed=True
+    )
+
+
+def _partition_bars(axes: Axes, labels: Sequence[str], rows: Any) -> None:
+    axes.barh(range(len(labels)), rows, color=LINES[0], height=0.7)
+    step = 1 if len(labels) <= 12 else -(-len(labels) // 8)
+    axes.set_yticks(range(0, len(labels), step), list(labels[::step]))
+    axes.invert_yaxis()
+    axes.set_xticks([])
+    axes.set_xlim(right=1.25 * max(1, int(rows.max())))
+    if len(labels) <= 16:
+        for place, number in enumerate(rows):
+            axes.annotate(rounded(float(number)), (float(number), place), (5, 0), textcoords="offset points", va="center")
+
+
+def legend() -> Iterator[int]:
+    """The shades of a heat map, from no row to the most rows of a cell."""
+    return iter(range(len(HEAT)))

@@ -1,0 +1,150 @@
+"""Values over time, in a bounded number of buckets: each has the lowest and highest value, the sum, and a sample for the median.
+
+A bucket stands for as many consecutive rows of values as the others. When there are MOST of them, neighbours are joined, so each
+of half as many stands for twice as many rows. So 10,000 micro-batches take as much memory as 1,000, and a peak stays visible.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Values = npt.NDArray[np.float64]
+
+MOST = 160  # buckets; a picture is some 400 points wide
+MOST_OPEN = 8192  # rows of values that are not in a bucket yet
+SAMPLE = 32  # rows of a bucket from which its medians are taken
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Arrays have a value for each column, NaN where no row had one."""
+
+    first: float  # when, of the first row
+    last: float
+    rows: int
+    low: Values
+    high: Values
+    total: Values
+    known: Values  # how many rows had a value
+    sample: Values  # rows × columns
+
+    @classmethod
+    def of(cls, times: Sequence[float], rows: Values) -> Bucket:
+        is_known = ~np.isnan(rows)
+        none = ~is_known.any(axis=0)
+        low = np.where(none, np.nan, np.where(is_known, rows, np.inf).min(axis=0))
+        high = np.where(none, np.nan, np.where(is_known, rows, -np.inf).max(axis=0))
+        total = np.where(is_known, rows, 0.0).sum(axis=0)
+        return cls(min(times), max(times), len(rows), low, high, total, is_known.sum(axis=0).astype(float), _thinned(rows))
+
+    def joined(self, other: Bucket) -> Bucket:
+        return Bucket(
+            min(self.first, other.first),
+            max(self.last, other.last),
+            self.rows + other.rows,
+            np.fmin(self.low, other.low),
+            np.fmax(self.high, other.high),
+            self.total + other.total,
+            self.known + other.known,
+            _thinned(np.concatenate([self.sample, other.sample])),
+        )
+
+
+def _thinned(rows: Values) -> Values:
+    """At most SAMPLE of them, evenly spread."""
+    if len(rows) <= SAMPLE:
+        return rows
+    return np.take(rows, np.linspace(0, len(rows) - 1, SAMPLE).round().astype(int), axis=0)
+
+
+class Series:
+    """Args: names of the columns; most buckets, for tests."""
+
+    def __init__(self, names: Sequence[str], most: int = MOST) -> None:
+        self.names = tuple(names)
+        self._column = {name: number for number, name in enumerate(self.names)}
+        self._most = most
+        self._width = 1  # rows of a bucket
+        self._buckets: list[Bucket] = []
+        self._open_times: list[float] = []  # the rows of the bucket that is not full
+        self._open_rows: list[Sequence[float]] = []
+
+    def add(self, time: float, row: Sequence[float]) -> None:
+        """The next row, in the order of time."""
+        self._open_times.append(time)
+        self._open_rows.append(row)
+        if len(self._open_rows) >= self._width or len(self._open_rows) >= MOST_OPEN:
+            self._close()
+
+    def _close(self) -> None:
+        """A bucket that stands for very many rows is filled in parts, so that only some rows are held."""
+        made = Bucket.of(self._open_times, np.array(self._open_rows, float))
+        self._open_times, self._open_rows = [], []
+        if self._buckets and self._buckets[-1].rows < self._width:
+            self._buckets[-1] = self._buckets[-1].joined(made)
+        else:
+            self._buckets.append(made)
+        if len(self._buckets) >= self._most and self._buckets[-1].rows >= self._width:
+            pairs = zip(self._buckets[::2], self._buckets[1::2], strict=False)
+            odd = self._buckets[-1:] if len(self._buckets) % 2 else []
+            self._buckets = [*(one.joined(two) for one, two in pairs), *odd]
+            self._width *= 2
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        """All, the one that is not full included."""
+        if not self._open_rows:
+            return self._buckets
+        return [*self._buckets, Bucket.of(self._open_times, np.array(self._open_rows, float))]
+
+    def __len__(self) -> int:
+        return sum(bucket.rows for bucket in self.buckets)
+
+    @property
+    def times(self) -> Values:
+        return np.array([(bucket.first + bucket.last) / 2 for bucket in self.buckets])
+
+    def low(self, name: str) -> Values:
+        return np.array([bucket.low[self._column[name]] for bucket in self.buckets])
+
+    def high(self, name: str) -> Values:
+        return np.array([bucket.high[self._column[name]] for bucket in self.buckets])
+
+    def total(self, name: str) -> Values:
+        return np.array([bucket.total[self._column[name]] for bucket in self.buckets])
+
+    def mean(self, name: str) -> Values:
+        known = np.array([bucket.known[self._column[name]] for bucket in self.buckets])
+        mean: Values = np.divide(self.total(name), known, out=np.full(len(known), np.nan), where=known > 0)
+        return mean
+
+    def median(self, name: str) -> Values:
+        column = self._column[name]
+        return np.array([_median(bucket.sample[:, column]) for bucket in self.buckets])
+
+    def median_of(self, name: str, part: slice = slice(None)) -> float:
+        """Of all rows, or of the rows of a part of the buckets; NaN if none has a value."""
+        column = self._column[name]
+        found = [bucket.sample[:, column] for bucket in self.buckets[part]]
+        return _median(np.concatenate(found)) if found else float("nan")
+
+    def sum_of(self, name: str) -> float:
+        return float(self.total(name).sum())
+
+    def highest(self, name: str) -> float:
+        found = [value for value in self.high(name) if not np.isnan(value)]
+        return max(found, default=float("nan"))
+
+    def __iter__(self) -> Iterator[Bucket]:
+        return iter(self.buckets)
+
+
+def _median(values: Values) -> float:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of values that are all NaN
+        return float(np.nanmedian(values)) if len(values) else float("nan")

@@ -1,0 +1,93 @@
+"""The report as a small table for a shell, with sparklines: one block for each query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import isnan
+
+from jobs.reporting.findings import top
+from jobs.reporting.lines import Troubles
+from jobs.reporting.series import Values
+from jobs.reporting.statistics import Query, Statistics
+from jobs.reporting.words import count, moment, percent, rounded, seconds, size
+from spark_kafka_sink.errors import printable
+
+TICKS = "▁▂▃▄▅▆▇█"
+WIDTH = 32  # characters of a sparkline
+MOST_QUERIES = 20
+MOST_TOPICS = 5
+
+Row = tuple[str, str, Callable[[float], str]]
+ROWS: Sequence[Row] = (
+    ("rows/s", "rows_per_s", rounded),
+    ("bytes/s", "bytes_per_s", size),
+    ("rows", "rows", rounded),
+    ("time", "wall", seconds),
+    ("at work", "busy", percent),
+    ("  Spark", "spark", seconds),
+    ("  encodes", "sink", seconds),
+    ("  brokers", "brokers", seconds),
+    ("  held back", "held_back", seconds),
+    ("  commits", "commit", seconds),
+    ("slowest task", "slowest_task", seconds),
+    ("middle task", "median_task", seconds),
+    ("batch", "batch_size", size),
+    ("compression", "compression", percent),
+    ("requests", "requests", rounded),
+    ("memory wait", "memory_wait", seconds),
+    ("throttle", "throttle", seconds),
+    ("sent again", "retried", rounded),
+)
+
+
+def lines(statistics: Statistics, troubles: Troubles) -> Iterator[str]:
+    """All lines. Names of others are escaped: they may contain any characters."""
+    queries = statistics.by_rows()
+    for number, finding in enumerate(top(queries), 1):
+        yield f"{number}. {printable(finding.sentence, 1000)}"
+    if not queries:
+        yield "No commit has been reported yet: set reportPath, let a write commit, and look again."
+    for query in queries[:MOST_QUERIES]:
+        yield ""
+        yield from _block(query)
+    if len(queries) > MOST_QUERIES:
+        yield f"and {count(len(queries) - MOST_QUERIES, 'more query').replace('querys', 'queries')} with fewer rows"
+    yield from (["", *map(printable, troubles.sentences())] if any(troubles.sentences()) else [])
+
+
+def _block(query: Query) -> Iterator[str]:
+    yield f"{printable(query.name)}: {query.commits()}, {rounded(query.totals.rows)} rows, {size(query.totals.bytes)}"
+    yield f"{moment(query.first_at)} to {moment(query.last_at)}"
+    yield f"{'':<13} {'lowest':>9} {'middle':>9} {'highest':>9}"
+    for label, column, unit in ROWS:
+        middle = query.series.median_of(column)
+        if isnan(middle) or not query.series.highest(column):
+            continue
+        low, high = -_highest(-query.series.low(column)), query.series.highest(column)
+        picture = sparkline(query.series.mean(column))
+        yield f"{label:<13} {unit(low):>9} {unit(middle):>9} {unit(high):>9}  {picture}".rstrip()
+    topics = sorted(query.heat, key=lambda topic: -query.heat[topic].rows)
+    for topic in topics[:MOST_TOPICS]:
+        yield f"{printable(topic)}: {query.heat[topic].in_words()}"
+    if len(topics) > MOST_TOPICS:
+        yield f"and {count(len(topics) - MOST_TOPICS, 'more topic')}"
+    for name, reasons in (("skipped", query.skipped), ("dead-lettered", query.dead_lettered)):
+        for reason, rows in reasons.most_common():
+            yield f"{name}: {count(rows, 'row')}, {printable(reason) or 'reason not told'}"
+    for how, number in query.versions.items():
+        yield f"exactly once: {count(number, 'version')} {printable(how)}"
+
+
+def _highest(values: Values) -> float:
+    return max((float(value) for value in values if not isnan(value)), default=float("nan"))
+
+
+def sparkline(values: Values, width: int = WIDTH) -> str:
+    """From 0 to the highest value; a blank where nothing is known. Nothing at all for a single value."""
+    if len(values) < 2:
+        return ""
+    step = max(1.0, len(values) / width)
+    places = [values[int(at * step) : max(int(at * step) + 1, int((at + 1) * step))] for at in range(min(width, len(values)))]
+    highs = [_highest(place) for place in places]
+    top_value = max((high for high in highs if not isnan(high)), default=0.0) or 1.0
+    return "".join(" " if isnan(high) else TICKS[min(7, int(8 * max(0.0, high) / top_value))] for high in highs)

@@ -1,0 +1,75 @@
+"""Numbers, times and parts in words that people read at a glance."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from math import isnan
+
+UNKNOWN = "–"
+
+
+def rounded(number: float) -> str:
+    """Three digits, with a letter for thousands and more: 950, 12.3k, 4.56M."""
+    if isnan(number):
+        return UNKNOWN
+    for limit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(number) >= limit:
+            scale = 1e3 if letter == "k" else limit
+            return f"{_three_digits(number / scale)}{letter}"
+    return f"{number:,.0f}" if abs(number) >= 100 or number == int(number) else _three_digits(number)
+
+
+def _three_digits(number: float) -> str:
+    if abs(number) >= 100:
+        return f"{number:.0f}"
+    text = f"{number:.1f}" if abs(number) >= 10 else f"{number:.2f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def size(number: float) -> str:
+    """Bytes."""
+    if isnan(number):
+        return UNKNOWN
+    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(number) >= limit:
+            return f"{_three_digits(number / limit)} {unit}"
+    return f"{number:.0f} B"
+
+
+def seconds(number: float) -> str:
+    if isnan(number):
+        return UNKNOWN
+    if number < 1:
+        return f"{number * 1000:.0f} ms"
+    if number < 120:
+        return f"{_three_digits(number)} s"
+    minutes, hours, days = number / 60, number / 3600, number / 86400
+    if minutes < 120:
+        return f"{_two_digits(minutes)} min"
+    return f"{_two_digits(hours)} h" if hours < 72 else f"{_two_digits(days)} days"
+
+
+def _two_digits(number: float) -> str:
+    return f"{number:.1f}".removesuffix(".0") if number < 10 else f"{number:.0f}"
+
+
+def percent(part: float) -> str:
+    """Of a part of 1."""
+    if isnan(part):
+        return UNKNOWN
+    if 0 < part < 0.001:
+        return "<0.1 %"
+    return f"{part * 100:.0f} %" if part >= 0.0995 or part == 0 else f"{part * 100:.1f} %"
+
+
+def moment(at: float) -> str:
+    """Seconds since 1970."""
+    return UNKNOWN if isnan(at) else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def batches(number: int, noun: str = "batch") -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 'es'}"

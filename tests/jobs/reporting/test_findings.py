@@ -1,0 +1,197 @@
+"""findings.py: each rule sees what it is for, keeps silent otherwise, and names an option that exists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from jobs.reporting import findings
+from jobs.reporting.findings import RULES, top
+from jobs.reporting.lines import parse
+from jobs.reporting.statistics import Query, Statistics
+from spark_kafka_sink.config.option import rows_of
+from spark_kafka_sink.config.producer_config import PRODUCER_KEYS
+from spark_kafka_sink.config.sink_options import SinkOptions
+from spark_kafka_sink.sink.commit_protocol import VersionSummary
+from tests.jobs.reporting.samples import STORIES, line, older
+
+NUMBER = 20
+OPTIONS_OF_SPARK = {"maxOffsetsPerTrigger", "trigger", "spark.sql.shuffle.partitions", "df.repartition", "isolation.level"}
+
+
+def statistics_of(lines: Iterator[str]) -> Statistics:
+    statistics = Statistics()
+    statistics.add(parse(text.encode()) for text in lines)
+    return statistics
+
+
+def query_of(lines: Iterator[str]) -> Query:
+    (query,) = statistics_of(lines).by_rows()
+    return query
+
+
+def stream(**how: object) -> Callable[[], Iterator[str]]:
+    """Micro-batches that are all alike, every 30 s."""
+    return lambda: (line(30 * (batch + 1), **{"batch": batch, **how}) for batch in range(NUMBER))  # type: ignore[arg-type]
+
+
+def repeated(**how: object) -> Callable[[], Iterator[str]]:
+    return lambda: (line(30 * at, batch=min(at, NUMBER - 2), **how) for at in range(1, NUMBER))  # type: ignore[arg-type]
+
+
+def without_pause() -> Iterator[str]:
+    return (line(4.05 * (batch + 1), batch=batch, took=4) for batch in range(NUMBER))
+
+
+def versions(how: str) -> VersionSummary:
+    return VersionSummary("orders", 1, how, 0, 0)
+
+
+# Name of a rule -> commits that it is for, and what it says of them.
+CASES: dict[str, tuple[Callable[[], Iterator[str]], str]] = {
+    "falls behind": (STORIES["behind"], "The stream falls behind: a micro-batch took 3.* at first and .* lately"),
+    "without a pause": (without_pause, "The stream rests for 1.2 % of the time only"),
+    "commits are repeated": (repeated(), "1 micro-batch ran again: their rows are in Kafka twice"),
+    "rows are missing": (
+        stream(skipped={"KAFKA_NULL_TOPIC_IN_DATA": 2}, dead_lettered={"KAFKA_INVALID_PARTITION": 1}),
+        r"40 rows were skipped and 20 rows went to the dead letter topic \(<0\.1 %\), most of them with KAFKA_NULL_TOPIC_IN_DATA",
+    ),
+    "throttled": (
+        stream(produce_throttle_time_max=2500, produce_throttle_time_total=1000),
+        "Brokers throttled the sink, once for 2.5 s, in all 25 % of the tasks' time",
+    ),
+    "waits for memory": (stream(bufferpool_wait_time_ms_total=2000), "Tasks waited 50 % of their time for memory"),
+    "waits for metadata": (stream(metadata_wait_time_ns_total=2e9), "Tasks waited 50 % of their time for brokers to describe"),
+    "held back": (stream(held_back=0.5), "The sink's own limits held rows back for 50 % of the time"),
+    "records are sent again": (stream(record_retry_total=300), r"24k records \(10 %\) had to be sent again"),
+    "batches are split": (stream(batch_split_total=1), "Brokers found 80 batches too large"),
+    "brokers are slow": (stream(request_latency_total=9000), "Brokers took 3 s to answer a request"),
+    "a task is slow": (stream(slowest=5.0), r"The slowest task takes 5\.0 times as long as the one in the middle \(4 s\)"),
+    "partitions are skewed": (
+        stream(partitions=[1, 1, 10, 0]),
+        "Partition 2 of orders gets 83 % of its rows, 2.5 times an even share of 33 %",
+    ),
+    "Spark computes": (stream(spark=0.9), "90 % of the tasks' time goes into computing rows"),
+    "commits take long": (stream(commit=2.0, version=versions("committed")), "Committing transactions takes 50 % of the time"),
+    "versions were completed by another run": (
+        stream(version=versions("rolled-forward")),
+        r"20 versions had been decided or committed by an earlier run \(20 rolled forward, 0 found there\)",
+    ),
+    "many small micro-batches": (stream(rows=40, took=0.2), "A micro-batch writes 40 rows in 200 ms"),
+    "batches are small": (
+        stream(rows=400_000, byte_total=2_000_000, batch_send_total=1000),
+        "Batches have 2 kB only, as each task has few rows for each partition",
+    ),
+    "nothing is compressed": (stream(rows=400_000, compression_rate_total=100, batch_send_total=100), "went out uncompressed"),
+    "keeps up": (stream(took=3), "The stream keeps up: lately it was at work for 10 % of the time, 3 s a micro-batch"),
+    "speed": (stream(), r"240k rows \(26\.4 MB\) were written in 20 micro-batches, 3,000 rows/s while tasks were at work"),
+    "compresses": (stream(), "Compression leaves 40 % of the bytes"),
+    "all rows arrived": (stream(), "No row was skipped"),
+}
+CASES["partitions are skewed"] = (
+    stream(partitions=[1, 1, 14, 1, 1, 1]),
+    r"Partition 2 of orders gets 74 % of its rows, 4\.4 times an even share of 17 %",
+)
+
+
+def rule(name: str) -> findings.Rule:
+    (found,) = [each for each in RULES if each.name == name]
+    return found
+
+
+def test_every_rule_has_a_case() -> None:
+    assert [each.name for each in RULES] == list(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rule_sees_what_it_is_for_and_names_its_option(name: str) -> None:
+    lines, says = CASES[name]
+    finding = rule(name).judge(query_of(lines()))
+    assert finding is not None
+    assert re.search(says, finding.sentence), finding.sentence
+    assert rule(name).option in finding.sentence or name == "rows are missing"
+    assert finding.sentence.count("\n") == 0
+    assert finding.sentence.endswith(".")
+    assert ".." not in finding.sentence
+
+
+def test_of_a_healthy_stream_no_rule_complains() -> None:
+    found = findings.findings(query_of(stream(took=3)()))
+    assert [each.sentence for each in found if each.is_trouble] == []
+    assert found[0].stands_out.startswith("The stream keeps up")
+
+
+@pytest.mark.parametrize("lines", [*(case[0] for case in CASES.values())], ids=list(CASES))
+def test_lines_of_an_older_version_give_sentences_too(lines: Callable[[], Iterator[str]]) -> None:
+    found = top(statistics_of(older(text) for text in lines()).by_rows())
+    assert found
+    assert not [each.sentence for each in found if "nan" in each.sentence or "–" in each.sentence]
+
+
+def test_too_large_rows_are_told_another_remedy() -> None:
+    finding = rule("rows are missing").judge(query_of(stream(skipped={"KAFKA_RECORD_TOO_LARGE": 1})()))
+    assert finding is not None
+    assert "raise kafka.max.request.size and the topic's max.message.bytes" in finding.sentence
+    assert finding.sentence.endswith("onRecordTooLarge decides what happens to them.")
+
+
+def test_repetitions_are_no_trouble_with_exactly_once() -> None:
+    finding = rule("commits are repeated").judge(query_of(repeated(version=versions("committed"))()))
+    assert finding is not None
+    assert not finding.is_trouble
+    assert "saw each row once" in finding.sentence
+
+
+def test_a_trend_needs_some_micro_batches() -> None:
+    lines = list(STORIES["behind"]())[:: len(list(STORIES["behind"]())) // 5][:5]
+    assert rule("falls behind").judge(query_of(iter(lines))) is None
+
+
+@pytest.mark.parametrize(
+    ("part", "advice"),
+    [
+        ({"spark": 0.8}, "give Spark more cores"),
+        ({"held_back": 0.8, "spark": 0.1}, "raise maxRecordsPerSecond"),
+        ({"spark": 0.1}, "encoding"),
+    ],
+)
+def test_what_to_do_about_falling_behind_depends_on_where_the_time_goes(part: dict[str, float], advice: str) -> None:
+    lines = (line(at * at + 1, batch=at, rows=1000 * at, took=2 * at, **part) for at in range(1, 40))  # type: ignore[arg-type]
+    finding = rule("falls behind").judge(query_of(lines))
+    assert finding is not None
+    assert advice in finding.advice
+
+
+def test_a_write_without_a_row_is_said_so() -> None:
+    (found, *_) = top(
+        statistics_of(iter([line(1, rows=0, query=None, took=0.5, **dict.fromkeys(["byte_total"], 0.0))])).by_rows()
+    )
+    assert found.sentence.startswith("No row was written in 1 write")
+
+
+def test_there_are_three_sentences_whatever_was_written_and_the_heaviest_comes_first() -> None:
+    for name, lines in STORIES.items():
+        if name != "many":
+            found = top(statistics_of(lines()).by_rows())
+            assert len(found) == 3, name
+            assert [each.weight for each in found] == sorted((each.weight for each in found), reverse=True)
+
+
+def test_sentences_name_the_query_where_there_are_several() -> None:
+    lines = [*stream(query="a")(), *stream(query="b", skipped={"KAFKA_X": 9})()]
+    found = top(statistics_of(iter(lines)).by_rows())
+    assert found[0].stands_out.startswith("In query b, 180 rows were skipped")
+
+
+def test_every_option_that_a_sentence_names_exists() -> None:
+    own = {row.key for row in rows_of(SinkOptions).values()}
+    for name, (lines, _) in CASES.items():
+        finding = rule(name).judge(query_of(lines()))
+        assert finding is not None
+        for option in re.findall(r"\bkafka\.([\w.]*\w)", finding.sentence):
+            assert option in PRODUCER_KEYS, option
+    for each in RULES:
+        kafka = each.option.removeprefix("kafka.")
+        assert each.option in own | OPTIONS_OF_SPARK or (kafka != each.option and kafka in PRODUCER_KEYS), each.option

@@ -1,0 +1,128 @@
+"""lines.py: every line is read or told of; what is cut off waits for the rest of it."""
+
+from __future__ import annotations
+
+import json
+from math import isnan
+from pathlib import Path
+
+import pytest
+
+from jobs.reporting import lines
+from jobs.reporting.lines import Commit, NotALine, ReportFile, Troubles, parse
+from tests.jobs.reporting.samples import BEGAN, QUERY, line, older
+
+
+def read(path: Path) -> tuple[list[Commit], Troubles]:
+    troubles = Troubles()
+    return list(ReportFile(path, troubles).commits()), troubles
+
+
+def test_a_line_of_the_sink_is_read() -> None:
+    text = line(10, batch=7, rows=400, took=3, commit=0.5, partitions=(1, 3), skipped={"KAFKA_X": 2})
+    found = parse(text.encode())
+    assert (found.query, found.batch, found.rows, found.tasks, found.version) == (QUERY, 7, 400, 4, 2)
+    assert (found.committed_at, found.started_at) == (BEGAN + 10, BEGAN + 7)
+    assert (found.commit_seconds, found.skipped, found.dead_lettered) == (0.5, {"KAFKA_X": 2}, {})
+    assert found.partitions == {"orders": {0: 100, 1: 300}}
+
+
+def test_a_line_of_version_1_is_read_and_lacks_what_it_does_not_say() -> None:
+    found = parse(older(line(10, skipped={"KAFKA_X": 2})).encode())
+    assert (found.version, found.rows, found.skipped) == (1, 12_000, {"": 2})
+    assert all(isnan(each) for each in (found.started_at, found.task_seconds, found.spark_seconds, found.commit_seconds))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it is not JSON"),
+        ("{", "it is not JSON"),
+        ("\x00\x01", "it is not JSON"),
+        ("[" * 100_000, "it is not JSON"),
+        ("[1]", "it is JSON, but not the line of a commit"),
+        ('{"level": "info"}', "it is JSON, but not the line of a commit"),
+        ('{"committed_at_ms": "soon", "rows": 1}', "a value is not what it should be"),
+        ('{"committed_at_ms": 1e999, "rows": 1}', "a value is not what it should be"),
+        ('{"committed_at_ms": 1, "rows": -1}', "a value is not what it should be"),
+        ('{"committed_at_ms": 1, "rows": 1, "counters": {"byte-total": NaN}}', "a value is not what it should be"),
+        ('{"committed_at_ms": 1, "rows": 1, "counters": {"byte-total": "7"}}', "a value is not what it should be"),
+        ('{"committed_at_ms": 1, "rows": 1, "counters": [1]}', "a value is not what it should be"),
+        ('{"committed_at_ms": 1, "rows": 1, "offsets": {"t": {"x": {"rows": 1}}}}', "a value is not what it should be"),
+        ('{"committed_at_ms": 1, "rows": 1, "offsets": {"t": {"99999999999": {"rows": 1}}}}', "a value is not what it should be"),
+        ('{"committed_at_ms": 1, "rows": 1, "offsets": {"t": {"0": {}}}}', "a value is not what it should be"),
+        ('{"committed_at_ms": 1, "rows": 1, "exactly_once": 3}', "a value is not what it should be"),
+    ],
+)
+def test_what_is_not_a_line_of_a_commit_is_said_so(text: str, why: str) -> None:
+    with pytest.raises(NotALine, match=why):
+        parse(text.encode())
+
+
+def test_unreadable_lines_are_counted_named_and_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text("\n".join([line(1), "nonsense", "", line(2), "{}", "3", "4", line(3)]) + "\n")
+    commits, troubles = read(path)
+    assert [each.committed_at - BEGAN for each in commits] == [1, 2, 3]
+    (sentence,) = troubles.sentences()
+    assert sentence.startswith(f"4 lines were left out: {path}, line 2: it is not JSON; {path}, line 5: it is JSON, but not")
+    assert sentence.endswith(", and 1 more.")
+
+
+def test_a_last_line_that_is_cut_off_is_left_until_it_is_whole(tmp_path: Path) -> None:
+    path, troubles = tmp_path / "r.jsonl", Troubles()
+    first, second = line(1) + "\n", line(2) + "\n"
+    path.write_text(first + second[:100])
+    file = ReportFile(path, troubles)
+    assert len(list(file.commits())) == 1
+    (sentence,) = troubles.sentences()
+    assert sentence == f"The last line of {path} has no end and was left out: the driver is writing it, or died while it did."
+    path.write_text(first + second)
+    assert [each.committed_at - BEGAN for each in file.commits()] == [2]
+    assert list(file.commits()) == []
+    assert not list(troubles.sentences())
+
+
+def test_a_line_that_is_too_long_is_left_out_and_the_next_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "LONGEST_LINE", 4096)
+    path = tmp_path / "r.jsonl"
+    path.write_text(line(1) + "\n" + "x" * 9000 + "\n" + line(2) + "\n" + "y" * 9000)
+    commits, troubles = read(path)
+    assert len(commits) == 2
+    assert "line 2: it has more than" in next(troubles.sentences())
+    assert troubles.unfinished == [str(path)]
+
+
+def test_an_empty_file_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").touch()
+    commits, troubles = read(tmp_path / "r.jsonl")
+    assert commits == []
+    assert "has no line yet" in next(troubles.sentences())
+
+
+def test_older_and_newer_lines_are_read_and_told_of(tmp_path: Path) -> None:
+    newer = json.dumps({**json.loads(line(2)), "report_version": 3, "what_nobody_knows": [1]})
+    path = tmp_path / "r.jsonl"
+    path.write_text("\n".join([older(line(1)), newer]) + "\n")
+    commits, troubles = read(path)
+    assert len(commits) == 2
+    old, new = troubles.sentences()
+    assert old.startswith("1 line of an older version of the sink does not tell where the time went")
+    assert new.startswith("1 line of a newer version")
+
+
+def test_a_file_that_was_cut_or_replaced_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text(line(1) + "\n" + line(2) + "\n")
+    file = ReportFile(path, Troubles())
+    assert not file.has_begun_anew()
+    list(file.commits())
+    assert not file.has_begun_anew()
+    path.write_text(line(3) + "\n")
+    assert file.has_begun_anew()
+    list(ReportFile(path, Troubles()).commits())
+    other = tmp_path / "other"
+    other.write_text((line(1) + "\n") * 5)
+    list(file.commits())
+    other.replace(path)
+    assert file.has_begun_anew()

@@ -1,0 +1,160 @@
+"""page.py and terminal.py: what is shown, that it is safe, and that it needs nothing else. test_browser.py opens the page."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from jobs.reporting import page, terminal
+from jobs.reporting.lines import ReportFile, Troubles
+from jobs.reporting.statistics import Statistics
+from jobs.reporting.svg import VARIABLES
+from spark_kafka_sink.sink.commit_protocol import VersionSummary
+from tests.jobs.reporting.samples import STORIES, line, older, write
+
+EVIL = "<script>alert('a')</script>&\"'"
+
+
+def read(path: Path) -> tuple[Statistics, Troubles]:
+    troubles, statistics = Troubles(), Statistics()
+    statistics.add(ReportFile(path, troubles).commits())
+    return statistics, troubles
+
+
+def page_of(path: Path, lines: Iterator[str]) -> str:
+    return page.html(*read(write(path / "r.jsonl", lines)), ["r.jsonl"])
+
+
+def few(name: str) -> Iterator[str]:
+    return STORIES[name](300) if name == "many" else STORIES[name]()
+
+
+class Elements(HTMLParser):
+    """Every tag with its attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_page_needs_nothing_else_and_names_nothing_twice(name: str, tmp_path: Path) -> None:
+    text = page_of(tmp_path, few(name))
+    elements = Elements(text).found
+    assert "script" not in {tag for tag, _ in elements}
+    links = [
+        value for _, attributes in elements for key, value in attributes.items() if key in ("href", "src", "xlink:href", "data")
+    ]
+    assert all(value and value.startswith(("#", "data:")) for value in links), links
+    assert not re.search(r"url\((?!#)|@import", text)
+    ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    references = set(re.findall(r"url\(#([^)]+)\)", text)) | {value[1:] for value in links if value and value.startswith("#")}
+    assert references <= set(ids)
+    assert "default-src &#39;none&#39;" in text or "default-src 'none'" in text
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_every_picture_has_words_and_only_colors_of_the_page(name: str, tmp_path: Path) -> None:
+    text = page_of(tmp_path, few(name))
+    pictures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    assert len(pictures) == {"one": 3, "many": 11, "behind": 10, "skewed": 10}[name]
+    for each in pictures:
+        root = ElementTree.fromstring(each.replace("<svg ", '<svg xmlns:xlink="http://www.w3.org/1999/xlink" ', 1))
+        title, description = root[0], root[1]
+        assert root.attrib["aria-labelledby"] == f"{title.attrib['id']} {description.attrib['id']}"
+        assert title.text
+        assert description.text
+        assert description.text.endswith(".")
+        assert re.findall(r"#[0-9a-fA-F]{6}\b", each) == []
+        assert set(re.findall(r"var\(--([\w-]+)\)", each)) <= set(VARIABLES.values())
+    assert all(f"--{variable}:" in text for variable in VARIABLES.values())
+
+
+def test_names_of_others_are_shown_as_text(tmp_path: Path) -> None:
+    lines = [line(at, topic=EVIL, query=EVIL, skipped={EVIL: 1}, version=VersionSummary("o", 1, EVIL, 0, 0)) for at in (1, 60)]
+    text = page_of(tmp_path, iter(lines))
+    assert "<script" not in text
+    assert "alert(" in text
+    shown = "\n".join(terminal.lines(*read(tmp_path / "r.jsonl")))
+    assert "alert(" in shown
+
+
+def test_a_name_cannot_move_the_cursor_of_a_shell(tmp_path: Path) -> None:
+    write(tmp_path / "r.jsonl", iter([line(1, topic="a\x1b[2Jb", skipped={"\x1b]0;x": 1})]))
+    assert "\x1b" not in "\n".join(terminal.lines(*read(tmp_path / "r.jsonl")))
+
+
+def test_the_page_says_what_was_not_as_it_should_be(tmp_path: Path) -> None:
+    text = page_of(tmp_path, iter([older(line(1)), "nonsense", line(40)]))
+    assert "1 line was left out:" in text
+    assert "1 line of an older version" in text
+
+
+def test_a_page_without_a_commit_says_what_to_do(tmp_path: Path) -> None:
+    text = page_of(tmp_path, iter([]))
+    assert "No commit has been reported yet." in text
+    assert "has no line yet" in text
+    assert "nan" not in text
+    assert next(iter(terminal.lines(*read(tmp_path / "r.jsonl")))).startswith("No commit has been reported yet")
+
+
+def test_older_lines_alone_make_a_page_too(tmp_path: Path) -> None:
+    text = page_of(tmp_path, (older(each) for each in STORIES["behind"]()))
+    assert "Rows per second" in text
+    assert "Where the time" not in text
+
+
+def test_many_queries_topics_and_partitions_stay_readable(tmp_path: Path) -> None:
+    lines = [line(at, query=f"q{at % 20}", topic=f"t{at}", partitions=[1] * 400) for at in range(60)]
+    text = page_of(tmp_path, iter(lines))
+    assert text.count("<section") == page.MOST_SECTIONS
+    assert "Without pictures, as they have fewer rows: query q" in text
+    assert len(text) < 1_500_000
+
+
+def test_commits_at_one_moment_have_bars_and_no_lines(tmp_path: Path) -> None:
+    text = page_of(tmp_path, iter([line(5, query=None), line(5, query=None)]))
+    assert "Tasks, batches and requests" in text
+    assert "Rows per second" not in text
+
+
+def test_a_page_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    output = tmp_path / "report.html"
+    page.write(output, "old")
+    inode = output.stat().st_ino
+    page.write(output, "new")
+    assert output.read_text() == "new"
+    assert output.stat().st_ino != inode
+    assert stat.S_IMODE(output.stat().st_mode) == 0o644
+    assert os.listdir(tmp_path) == ["report.html"]
+
+
+def test_the_table_for_a_shell_has_the_sentences_the_numbers_and_a_sparkline(tmp_path: Path) -> None:
+    write(tmp_path / "r.jsonl", STORIES["skewed"]())
+    shown = list(terminal.lines(*read(tmp_path / "r.jsonl")))
+    assert shown[0].startswith("1. ")
+    (slowest,) = [each for each in shown if each.startswith("slowest task")]
+    assert re.search(r"8 s +8 s +8 s +█+$", slowest)
+    (topic,) = [each for each in shown if each.startswith("orders: ")]
+    assert topic.startswith("orders: Skewed: partition 3 got ")
+    assert max(len(each) for each in shown[3:]) <= 120
+
+
+def test_a_sparkline_is_from_nothing_to_the_highest() -> None:
+    import numpy as np
+
+    assert terminal.sparkline(np.array([0.0, 1, 2, 4, 8, np.nan])) == "▁▂▃▅█ "
+    assert terminal.sparkline(np.array([3.0])) == ""
+    assert len(terminal.sparkline(np.arange(1000.0))) == terminal.WIDTH

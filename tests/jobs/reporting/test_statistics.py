@@ -1,0 +1,155 @@
+"""series.py, heat.py and statistics.py: sums are right, peaks stay, and memory does not grow with the commits."""
+
+from __future__ import annotations
+
+import tracemalloc
+from math import isnan
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.reporting.heat import MOST_COLUMNS, Heat
+from jobs.reporting.lines import parse
+from jobs.reporting.series import Series
+from jobs.reporting.statistics import MOST_QUERIES, PARTS, Query, Statistics
+from spark_kafka_sink.sink.commit_protocol import VersionSummary
+from tests.jobs.reporting.samples import BEGAN, line, many_micro_batches, older
+
+
+def query_of(*lines: str) -> Query:
+    statistics = Statistics()
+    statistics.add(parse(text.encode()) for text in lines)
+    (query,) = statistics.by_rows()
+    return query
+
+
+# --- series -----------------------------------------------------------------------------------------------------------
+
+
+@given(values=st.lists(st.none() | st.integers(0, 1000), min_size=1, max_size=400), most=st.integers(4, 12))
+def test_buckets_keep_every_sum_and_every_extreme(values: list[int | None], most: int) -> None:
+    series = Series(["a", "b"], most)
+    for time, value in enumerate(values):
+        series.add(time, (np.nan if value is None else value, 1.0))
+    known = [value for value in values if value is not None]
+    assert len(series.buckets) <= most
+    assert len(series) == len(values) == series.sum_of("b")
+    assert series.sum_of("a") == sum(known)
+    assert series.highest("a") == max(known) if known else isnan(series.highest("a"))
+    if known:
+        assert np.nanmin(series.low("a")) == min(known)
+        assert min(known) <= series.median_of("a") <= max(known)
+    assert list(series.times) == sorted(series.times)
+
+
+def test_the_median_of_many_is_near_that_of_all() -> None:
+    series, chance = Series(["a"]), np.random.default_rng(3)
+    values = chance.lognormal(3, 1, 20_000)
+    for time, value in enumerate(values):
+        series.add(time, (value,))
+    assert series.median_of("a") == pytest.approx(np.median(values), rel=0.05)
+
+
+def test_a_single_peak_among_ten_thousand_is_still_there() -> None:
+    series = Series(["a"])
+    for time in range(10_000):
+        series.add(time, (99.0 if time == 7_001 else 1.0,))
+    assert series.highest("a") == 99
+    assert series.median_of("a") == 1
+
+
+# --- rows by partition ------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 9), st.integers(0, 50)), min_size=1, max_size=300))
+def test_a_heat_map_keeps_the_rows_of_each_partition(commits: list[dict[int, int]]) -> None:
+    heat = Heat()
+    for time, partitions in enumerate(commits):
+        heat.add(time, partitions)
+    numbers, table = heat.by_partition()
+    assert table.shape[1] <= MOST_COLUMNS
+    assert sum(heat.commits) == len(commits)
+    for number, row in zip(numbers, table, strict=True):
+        assert row.sum() == sum(partitions.get(number, 0) for partitions in commits)
+
+
+def test_skew_is_told_in_words() -> None:
+    heat = Heat()
+    heat.add(0, {0: 10, 3: 80, 1: 10})
+    assert heat.in_words() == "Skewed: partition 3 got 80 % of 100 rows, 3.2 times an even share. 1 partition got none."
+    even = Heat()
+    even.add(0, {0: 50, 1: 50})
+    assert even.in_words() == "100 rows, evenly spread over 2 partitions."
+
+
+# --- a query ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_parts_of_a_commit_add_up_to_its_time() -> None:
+    query = query_of(line(10, took=4, commit=1, spark=0.5, held_back=0.25))
+    parts = {name: query.series.sum_of(name) for name in PARTS}
+    assert sum(parts.values()) == pytest.approx(4)
+    assert (parts["commit"], parts["spark"], parts["held_back"]) == (1, pytest.approx(1.5), pytest.approx(0.75))
+
+
+def test_the_time_between_commits_of_a_stream_is_sparks_and_its_rate_counts_it() -> None:
+    query = query_of(*(line(10 * number, batch=number, rows=1000, took=4) for number in (1, 2, 3)))
+    assert (query.series.sum_of("between"), query.series.median_of("busy")) == (12, 0.4)
+    assert query.rows_per_s == 100
+    alone = query_of(line(10, rows=1000, took=4))
+    assert alone.rows_per_s == 250  # nothing is known of the time before it
+
+
+def test_a_machine_with_another_clock_makes_no_time_negative() -> None:
+    text = line(10, took=4).replace(f'"started_at_ms": {(BEGAN + 6) * 1000}', f'"started_at_ms": {(BEGAN + 60) * 1000}')
+    assert query_of(text).series.sum_of("wall") == 4
+
+
+def test_an_older_line_has_a_duration_and_no_parts() -> None:
+    query = query_of(older(line(10, took=4)))
+    assert query.series.sum_of("wall") == 4
+    assert isnan(query.part_of_work("spark"))
+    assert isnan(query.part("memory_wait"))
+
+
+def test_what_exactly_once_did_is_counted() -> None:
+    hows = ["committed", "committed", "found", "rolled-forward"]
+    query = query_of(*(line(i, batch=i, version=VersionSummary("o", i, how, 2, 1)) for i, how in enumerate(hows)))
+    assert query.versions == {"committed": 2, "found": 1, "rolled-forward": 1}
+    assert (query.skipped_partitions, query.fenced) == (8, 4)
+
+
+def test_a_micro_batch_that_ran_again_is_counted() -> None:
+    assert query_of(line(1, batch=1), line(2, batch=2), line(3, batch=2), line(4, batch=3)).repeated == 1
+
+
+def test_each_query_is_told_apart_and_batch_writes_are_one() -> None:
+    statistics = Statistics()
+    texts = [line(1, query="a"), line(2, query=None, rows=40_000), line(3, query="b"), line(4, query=None), line(5, query="a")]
+    statistics.add(parse(text.encode()) for text in texts)
+    assert [(query.id, query.totals.commits) for query in statistics.by_rows()] == [(None, 2), ("a", 2), ("b", 1)]
+
+
+def test_queries_beyond_a_limit_are_only_counted() -> None:
+    statistics = Statistics()
+    statistics.add(parse(line(at, query=f"q{at}").encode()) for at in range(MOST_QUERIES + 5))
+    assert (len(statistics.queries), statistics.commits_left_out) == (MOST_QUERIES, 5)
+
+
+def test_memory_does_not_grow_with_the_number_of_commits() -> None:
+    """5,000 commits of 12 partitions would take 40 MB if their lines were kept."""
+    texts = [text.encode() for text in many_micro_batches(500)]
+    query = Query("q")
+    tracemalloc.start()
+    try:
+        peaks = []
+        for _ in range(2):
+            for _ in range(5):
+                for text in texts:
+                    query.add(parse(text))
+            peaks.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert max(peaks) < 4_000_000

@@ -1,0 +1,189 @@
+"""python -m jobs.report: what it reads, what it says, its exit code, and how it follows a stream."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.report import FOLLOW_S, main
+from tests.jobs.reporting.samples import line, one_commit, write
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 120
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    return write(tmp_path / "commits.jsonl", one_commit())
+
+
+def test_it_makes_a_page_and_says_where_it_is(report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "report.html"
+    assert main([str(report), "-o", str(page)]) == 0
+    assert capsys.readouterr().out == f"1 commit: see {page.as_uri()}\n"
+    assert "<h1>What the sink did</h1>" in page.read_text(encoding="utf-8")
+    assert 'http-equiv="refresh"' not in page.read_text(encoding="utf-8")
+
+
+def test_it_prints_a_table(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(report), "--terminal"]) == 0
+    assert "batch writes: 1 write, 337k rows" in capsys.readouterr().out
+
+
+def test_the_table_needs_no_extra_and_no_spark(report: Path) -> None:
+    """A driver's machine need not have matplotlib."""
+    code = "import sys; sys.modules.update(dict.fromkeys(['matplotlib', 'jinja2', 'pyspark'])); from jobs.report import main;"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code} sys.exit(main([{str(report)!r}, '--terminal']))"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "337k rows" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["matplotlib", "jinja2"])
+def test_without_the_extra_it_says_how_to_get_it(
+    name: str, report: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    assert main([str(report)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f'error: The page needs {name}: pip install "pykafka-sink[report]"')
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(("path", "why"), [("gone.jsonl", "No such file or directory"), (".", "Is a directory")])
+def test_a_file_that_cannot_be_read_is_named(path: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / path), "-o", str(tmp_path / "page.html")]) == 1
+    said = capsys.readouterr().err
+    assert said == (
+        f"error: {tmp_path / path} cannot be read ({why}): name the file that the sink's option reportPath names, on the driver's"
+        " machine.\n"
+    )
+
+
+def test_a_page_that_cannot_be_written_is_an_error(report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(report), "-o", str(tmp_path / "no" / "page.html")]) == 1
+    assert "choose another with -o." in capsys.readouterr().err
+
+
+def test_no_file_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main([])
+    assert raised.value.code == 2
+    assert "FILE" in capsys.readouterr().err
+
+
+def test_bad_lines_are_told_on_stderr_and_the_page_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text(line(1) + "\nnonsense\n" + line(2)[:50])
+    assert main([str(path), "-o", str(tmp_path / "page.html")]) == 0
+    said = capsys.readouterr()
+    assert "1 line was left out" in said.err
+    assert "has no end" in said.err
+    assert said.out.startswith("1 commit: see ")
+
+
+def test_files_are_put_in_order_and_read_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rotation leaves r.jsonl.1, older than r.jsonl; a shell sorts them the other way round."""
+    new = write(tmp_path / "r.jsonl", (line(at, batch=at) for at in (300, 400)))
+    old = write(tmp_path / "r.jsonl.1", (line(at, batch=at) for at in (100, 200)))
+    assert main([str(new), str(old), str(new), "--terminal"]) == 0
+    shown = capsys.readouterr().out
+    assert "4 micro-batches" in shown
+    assert "ran again" not in shown
+
+
+class Stream:
+    """Plays a stream and a clock: at each pause the next thing happens, and at the end Ctrl-C."""
+
+    def __init__(self, *steps: object) -> None:
+        self._steps = list(steps)
+        self.paused: list[float] = []
+
+    def __call__(self, seconds: float) -> None:
+        self.paused.append(seconds)
+        if not self._steps:
+            raise KeyboardInterrupt
+        step = self._steps.pop(0)
+        assert callable(step)
+        step()
+
+
+def test_following_writes_the_page_anew_when_there_is_something_new(
+    report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, seen = tmp_path / "page.html", []
+
+    def append() -> None:
+        with report.open("a") as file:
+            file.write(line(60) + "\n")
+
+    def look() -> None:
+        seen.append(page.stat().st_mtime_ns)
+
+    pause = Stream(look, look, append, look)
+    assert main([str(report), "-o", str(page), "--follow"], pause) == 130
+    assert pause.paused == [FOLLOW_S] * 5
+    assert FOLLOW_S >= 10
+    first, unchanged, last = seen
+    assert first == unchanged < last
+    assert capsys.readouterr().out.count("see file://") == 2
+    assert f'http-equiv="refresh" content="{FOLLOW_S}"' in page.read_text(encoding="utf-8")
+
+
+def test_following_waits_for_a_file_and_reads_a_cut_one_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "later.jsonl"
+    pause = Stream(
+        lambda: write(path, (line(at, batch=at) for at in (1, 2, 3))),
+        path.unlink,
+        lambda: write(path, iter([line(100, batch=4)])),
+    )
+    assert main([str(path), "--terminal", "--follow"], pause) == 130
+    shown = capsys.readouterr().out
+    assert shown.startswith("No commit has been reported yet")
+    assert "3 micro-batches, " in shown
+    assert "1 micro-batch, " in shown
+    assert "has become shorter, and was read again" in shown
+
+
+def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert "examples:" in shown
+    assert "exit codes:" in shown
+
+
+def test_a_large_file_is_read_in_little_memory(tmp_path: Path) -> None:
+    """100 MB here, within 200 MB; a file of 1 GB takes no more, only ten times as long."""
+    path, block = tmp_path / "large.jsonl", io.StringIO()
+    for at in range(1, 101):
+        block.write(line(at, batch=at, partitions=[1] * 100) + "\n")
+    with path.open("w") as file:
+        while file.tell() < 100_000_000:
+            file.write(block.getvalue())
+    done = subprocess.run(
+        [
+            *[sys.executable, "-c"],
+            "import resource, sys; from jobs.report import main; code = main(sys.argv[1:]);"
+            " print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr); sys.exit(code)",
+            *[str(path), "--terminal"],
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stderr.splitlines()[-1]) < 200_000  # KiB
+    assert "micro-batches" in done.stdout
