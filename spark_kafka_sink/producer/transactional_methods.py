@@ -47,7 +47,11 @@ class TransactionalMethods:
         self._calls().init()
 
     def begin_transaction(self) -> None:
-        """Begin a transaction: from now on rows can be sent. Sends no request."""
+        """Begin a transaction: from now on rows can be sent. Sends no request.
+
+        After a transaction that had to be aborted, or an upgrade of the brokers, it may wait for a new epoch. Raises
+        AuthorizationError if that is denied; then call init_transactions() again, when the permission has been granted.
+        """
         self._calls().begin()
 
     def send_offsets_to_transaction(
@@ -70,6 +74,7 @@ class TransactionalMethods:
         """Send what is queued without lingering, wait until every row is acknowledged, and commit.
 
         A row that failed makes the commit an AbortableTransactionError, also one that failed before it was queued.
+        After a FatalProducerError the transaction may be committed all the same, if an answer of the coordinator was lost.
         """
         self._calls().commit()
 

@@ -15,9 +15,6 @@ from tests.producer.transaction_steps import Begin, Behave, End, Pass, Prepare, 
 from tests.producer.transaction_stories import Story
 from tests.producer.transactional_application import Application
 
-# A fault of the producer, found by test_transaction_properties.py: it costs a transaction that could go on, or is told wrongly.
-NOT_MENDED = pytest.mark.xfail(strict=True, reason="a known fault of the producer")
-
 levels = pytest.mark.parametrize("level", [1, 2], ids=["TV1", "TV2"])
 TWO_PARTITIONS = Write([(0, 0), (1, 0)])  # led by two nodes
 
@@ -60,29 +57,24 @@ def test_a_producer_whose_id_was_replaced_hears_that_it_is_fenced() -> None:
     assert [type(error) for error in application.fatal] == [ProducerFencedError]
 
 
-@pytest.mark.parametrize(
-    "api",
-    [
-        pytest.param(ApiKey.ADD_PARTITIONS_TO_TXN, id="ADD_PARTITIONS_TO_TXN"),
-        pytest.param(ApiKey.ADD_OFFSETS_TO_TXN, id="ADD_OFFSETS_TO_TXN", marks=NOT_MENDED),
-    ],
-)
+@pytest.mark.parametrize("api", [ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN], ids=lambda api: api.name)
 def test_a_transaction_that_a_lost_request_has_begun_is_ended_at_the_coordinator(api: ApiKey) -> None:
     """The answer got lost, and before the request was repeated the transaction had to be aborted: the producer took it for one
     that had never begun. The coordinator aborted it when its time was over, and fenced the producer in a later one."""
-    actions = [TWO_PARTITIONS, SendOffsets()]
-    if api is ApiKey.ADD_OFFSETS_TO_TXN:
-        actions.reverse()
+    actions = [TWO_PARTITIONS] if api is ApiKey.ADD_PARTITIONS_TO_TXN else [SendOffsets()]
     application = play(1, Prepare(api, Fate.LOSE_ANSWERS), Prepare(api, Fate.ABORTABLE_ERROR), Begin(), *actions, End.COMMIT)
     assert told(application) == [Told.ABORTED]
     assert application.fatal == []
 
 
-def test_an_abort_of_a_transaction_that_may_not_have_begun_succeeds() -> None:
+@pytest.mark.parametrize("end", [End.ABORT, End.COMMIT], ids=lambda end: end.name)
+def test_an_abort_of_a_transaction_that_may_not_have_begun_succeeds(end: End) -> None:
+    """Whatever the one before it was: of some of them the coordinator answers INVALID_TXN_STATE."""
     api = ApiKey.ADD_PARTITIONS_TO_TXN
-    story = [Prepare(api, Fate.LOSE_REQUESTS), Prepare(api, Fate.ABORTABLE_ERROR), Begin(), TWO_PARTITIONS, End.COMMIT]
-    application = play(1, *story, Begin(), TWO_PARTITIONS, End.COMMIT)
-    assert told(application) == [Told.ABORTED, Told.COMMITTED]
+    lost, refused = Prepare(api, Fate.LOSE_REQUESTS), Prepare(api, Fate.ABORTABLE_ERROR)
+    first, last = [Begin(), TWO_PARTITIONS, end], [Begin(), TWO_PARTITIONS, End.COMMIT]
+    application = play(1, *first, Begin(), lost, refused, TWO_PARTITIONS, End.COMMIT, *last)
+    assert told(application) == [Told.COMMITTED if end is End.COMMIT else Told.ABORTED, Told.ABORTED, Told.COMMITTED]
     assert application.fatal == []
 
 
@@ -94,7 +86,6 @@ def test_a_denial_that_comes_while_the_transaction_is_aborted_does_not_end_the_p
     assert application.fatal == []
 
 
-@NOT_MENDED
 def test_a_start_that_is_to_be_aborted_fails_with_what_the_coordinator_has_answered() -> None:
     """It failed with a traceback: a producer that is initializing has nothing to abort."""
     application = play(2, Prepare(ApiKey.INIT_PRODUCER_ID, Fate.FATAL_ERROR, which=3))
@@ -132,7 +123,6 @@ def test_a_producer_that_is_closed_by_force_gives_back_the_memory_of_what_failed
     assert producer.has_all_memory_back
 
 
-@NOT_MENDED
 @levels
 def test_a_commit_that_may_have_been_carried_out_is_not_aborted_where_the_coordinator_cannot_tell(level: int) -> None:
     """The commit's answer got lost. When it was repeated, the coordinator did not know the producer id any more: the caller was
@@ -143,7 +133,7 @@ def test_a_commit_that_may_have_been_carried_out_is_not_aborted_where_the_coordi
     assert [error.condition for error in application.fatal] == ["KAFKA_INVALID_PRODUCER_ID_MAPPING"]
 
 
-@pytest.mark.parametrize("end", [pytest.param(End.ABORT, id="abort"), pytest.param(End.COMMIT, id="commit", marks=NOT_MENDED)])
+@pytest.mark.parametrize("end", [End.ABORT, End.COMMIT], ids=lambda end: end.name)
 def test_what_becomes_of_the_next_epoch_says_nothing_of_the_transaction_that_has_ended(end: End) -> None:
     """The coordinator had ended it, and denied the epoch for the next one: abort_transaction() raised, and so did
     commit_transaction() while the brokers were upgraded, though the transaction was committed."""

@@ -8,7 +8,7 @@ from spark_kafka_sink.producer.sender.transaction_manager import State
 
 ALLOWED_IN = {
     Kind.INIT: {State.UNINITIALIZED},
-    Kind.BEGIN: {State.READY},
+    Kind.BEGIN: {State.READY, State.RAISING_EPOCH},
     Kind.SEND_OFFSETS: {State.IN_TRANSACTION},
     Kind.PREPARE: {State.IN_TRANSACTION},
     Kind.COMMIT: {State.IN_TRANSACTION, State.PREPARED},
@@ -18,6 +18,7 @@ ALLOWED_IN = {
 _WHERE = {
     State.UNINITIALIZED: "before init_transactions()",
     State.INITIALIZING: "while init_transactions() is under way",
+    State.RAISING_EPOCH: "outside of a transaction: call begin_transaction() first; init_transactions() is called once",
     State.READY: "outside of a transaction: call begin_transaction() first; init_transactions() is called once",
     State.IN_TRANSACTION: "within a transaction: call commit_transaction() or abort_transaction() first",
     State.PREPARED: "in a prepared transaction: it can only be committed or aborted",

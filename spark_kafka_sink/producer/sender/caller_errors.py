@@ -26,6 +26,15 @@ def fatal(error: KafkaError) -> FatalProducerError:
     return _caused(FatalProducerError(text, condition=error.condition), error)
 
 
+def maybe_committed(error: KafkaError) -> KafkaError:
+    """Of a commit that is refused after an attempt that was not answered."""
+    text = (
+        f"{_sentence(error)} An earlier attempt of the commit was not answered and may have been carried out: whether the"
+        " transaction is committed is not known."
+    )
+    return _caused(KafkaError(text, condition=error.condition), error)
+
+
 def fenced(where: str, transactional_id: str, identity: ProducerIdAndEpoch, timeout_ms: int) -> ProducerFencedError:
     return ProducerFencedError(
         f"{where}: another producer with transactional id {transactional_id!r} has been started since and has taken over;"

@@ -74,13 +74,15 @@ class TransactionState(Protocol):
 
     def offsets_added(self, request: AddOffsets) -> None: ...
 
-    def transaction_ended(self, request: EndTransaction, identity: ProducerIdAndEpoch | None) -> None: ...
+    def transaction_ended(self, identity: ProducerIdAndEpoch | None) -> None: ...
 
 
 class CoordinatorRequest(ABC):
     """Args:
     operation: the call that waits for this request; told when the request is done, or fails for good.
     begins_transaction: whether the coordinator learns of the transaction by this request.
+
+    `is_in_doubt`: an attempt may have been carried out whose answer is not known.
     """
 
     PRIORITY: ClassVar[int]  # a smaller one goes first (Kafka's TxnRequestHandler.priority)
@@ -92,6 +94,7 @@ class CoordinatorRequest(ABC):
         self.operation = operation
         self.begins_transaction = begins_transaction
         self.attempts = 0
+        self.is_in_doubt = False
         self.not_before_ms = 0
 
     @property
@@ -384,4 +387,4 @@ class EndTransaction(OfTransaction):
 
     def succeed(self, state: TransactionState, response: Any, version: int) -> None:
         raised = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
-        state.transaction_ended(self, raised if version > LAST_END_TXN and raised.is_valid else None)
+        state.transaction_ended(raised if version > LAST_END_TXN and raised.is_valid else None)

@@ -29,6 +29,7 @@ from spark_kafka_sink.producer.sender.coordinator_requests import (
     TransactionState,
 )
 from spark_kafka_sink.producer.sender.transaction_errors import Effect
+from spark_kafka_sink.protocol.error_codes import Errors
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,13 @@ class RequestOwner(TransactionState, Protocol):
 
     def refusal_of(self, request: CoordinatorRequest) -> KafkaError | None: ...
 
-    def has_begun(self) -> bool: ...
+    def must_be_ended(self) -> bool:
+        """Whether brokers may know of the transaction; otherwise there is nothing to end."""
+        ...
+
+    def outcome_unknown(self, request: CoordinatorRequest) -> None:
+        """An attempt may have been carried out; nobody will hear of it."""
+        ...
 
     def request_failed(self, request: CoordinatorRequest, problem: Problem) -> None: ...
 
@@ -123,10 +130,10 @@ class Coordinators:
                 continue
             if isinstance(request, EndTransaction) and not all_settled:
                 return NEVER_MS  # the answer that settles the last batch wakes the Sender
-            if isinstance(request, EndTransaction) and not self._owner.has_begun():
+            if isinstance(request, EndTransaction) and not self._owner.must_be_ended():
                 logger.debug("= %r is not sent: nothing was written", request)
                 heapq.heappop(self._queue)
-                self._owner.transaction_ended(request, None)
+                self._owner.transaction_ended(None)
                 _tell(request, None)
                 wait_ms = 0  # there is no answer that would wake the Sender, and close() may wait for this end
                 continue
@@ -197,6 +204,7 @@ class Coordinators:
             self._trouble = f"the connection to node {node} was lost"
             if request.coordinator is not None:
                 self._nodes.pop(request.coordinator, None)
+            self._owner.outcome_unknown(request)
             self._retry(request)
         elif response.error is not None:
             self._end_producer(request, response.error)
@@ -228,6 +236,8 @@ class Coordinators:
         logger.debug("< node %d: %r: %s: %s -> %s", response.request.node_id, request, *problem[1:3], problem.effect.value)
         if problem.effect is Effect.FIND_COORDINATOR and request.coordinator is not None:
             self._nodes.pop(request.coordinator, None)
+        if problem.effect is Effect.FIND_COORDINATOR or problem.error == Errors.UNKNOWN_SERVER_ERROR:
+            self._owner.outcome_unknown(request)  # a coordinator that moves may have recorded it before it answered so
         if problem.effect in (Effect.RETRY, Effect.FIND_COORDINATOR):
             self._trouble = f"{problem.where}: {problem.error}"
             self._retry(request, request.backoff_ms(problem.error))

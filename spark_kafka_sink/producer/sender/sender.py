@@ -10,6 +10,7 @@ Uses RecordAccumulator, TransactionManager and a KafkaClient; KafkaProducer star
     expiry              delivery.timeout.ms
     transaction_manager the producer's id and epoch, and the numbering of batches
     transactions        the same with transactions: the state, and the calls that callers have posted
+    open_transaction    what brokers know of the open transaction; transaction_version: which version of transactions they speak
     coordinators        sends the requests of a transaction to coordinators
 """
 

@@ -23,7 +23,7 @@ class Effect(enum.Enum):
     FIND_COORDINATOR = "find the coordinator again, then retry"
     ABORTABLE = "the transaction must be aborted"
     ABORTABLE_BY_BUMP = "the transaction must be aborted and the epoch bumped; fatal where brokers cannot bump it"
-    DENIED = "the call fails and may be repeated once the permission is granted"
+    DENIED = "the call fails; init_transactions() may be called once the permission is granted"
     FENCED = "fatal: another producer has taken over the transactional id"
     FATAL = "fatal: the producer must be closed"
 

@@ -38,6 +38,7 @@ class State(enum.Enum):
     UNINITIALIZED = "uninitialized"
     INITIALIZING = "initializing"
     READY = "ready"
+    RAISING_EPOCH = "getting the epoch for its next transaction"
     IN_TRANSACTION = "in a transaction"
     PREPARED = "in a prepared transaction"
     COMMITTING = "committing"
@@ -48,13 +49,13 @@ class State(enum.Enum):
 
 NEXT = {  # an absent entry is the error; FATAL_ERROR is reachable from every state
     State.UNINITIALIZED: {State.INITIALIZING},
-    State.INITIALIZING: {State.READY, State.UNINITIALIZED, State.ABORTABLE_ERROR},
+    State.INITIALIZING: {State.READY, State.UNINITIALIZED},
     State.READY: {State.IN_TRANSACTION, State.UNINITIALIZED},
     State.IN_TRANSACTION: {State.PREPARED, State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR},
     State.PREPARED: {State.COMMITTING, State.ABORTING},
-    State.COMMITTING: {State.READY, State.INITIALIZING, State.ABORTABLE_ERROR},
-    # INITIALIZING: the epoch is raised by InitProducerId; UNINITIALIZED: it was init_transactions() that failed
-    State.ABORTING: {State.READY, State.INITIALIZING, State.UNINITIALIZED},
+    State.COMMITTING: {State.READY, State.RAISING_EPOCH, State.ABORTABLE_ERROR},
+    State.ABORTING: {State.READY, State.RAISING_EPOCH},
+    State.RAISING_EPOCH: {State.READY, State.UNINITIALIZED},  # InitProducerId raises it; it may be denied
     State.ABORTABLE_ERROR: {State.ABORTING},
     State.FATAL_ERROR: set(),
 }

@@ -1,6 +1,6 @@
 """The state of a transactional producer: Kafka's TransactionManager, its transactional half.
 
-    UNINITIALIZED ─▶ INITIALIZING ─▶ READY ─▶ IN_TRANSACTION ─▶ COMMITTING / ABORTING ─▶ READY
+    UNINITIALIZED ─▶ INITIALIZING ─▶ READY ─▶ IN_TRANSACTION ─▶ COMMITTING / ABORTING ─▶ READY, or RAISING_EPOCH ─▶ READY
                                                  │    └▶ PREPARED: another process ends the transaction
                                                  └▶ ABORTABLE_ERROR ─▶ ABORTING      FATAL_ERROR is reachable from each
 
@@ -11,15 +11,14 @@ speak transactions of version 2 (KIP-890) is looked at between transactions:
     version 1   AddPartitionsToTxn and AddOffsetsToTxn come first; the epoch is raised by InitProducerId, after an error only
 
 Laws: a batch of one transaction is never sent in the next; a row that fails, or whose fate is not known, makes the transaction
-abortable.
+abortable. The end of a transaction is told when its coordinator has decided it; only the next transaction waits for an epoch.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import (
@@ -31,11 +30,10 @@ from spark_kafka_sink.errors import (
     fresh_copy,
 )
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.network.handshake import NodeApiVersions
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.operations import Kind, Operation
 from spark_kafka_sink.producer.sender.allowed_calls import ALLOWED_IN, illegal_state
-from spark_kafka_sink.producer.sender.caller_errors import abortable, aborted, fatal, fenced
+from spark_kafka_sink.producer.sender.caller_errors import abortable, aborted, fatal, fenced, maybe_committed
 from spark_kafka_sink.producer.sender.coordinator_requests import (
     FIRST_BACKOFF_MS,
     AddOffsets,
@@ -49,10 +47,11 @@ from spark_kafka_sink.producer.sender.coordinator_requests import (
     Problem,
 )
 from spark_kafka_sink.producer.sender.coordinators import Coordinators
+from spark_kafka_sink.producer.sender.open_transaction import OpenTransaction
 from spark_kafka_sink.producer.sender.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch, SequenceNumbers
 from spark_kafka_sink.producer.sender.transaction_errors import Effect
 from spark_kafka_sink.producer.sender.transaction_manager import State, TransactionManager
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.producer.sender.transaction_version import FeaturesClient, TransactionVersion
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.produce import LAST_VERSION_BEFORE_TRANSACTION_V2 as LAST_PRODUCE
@@ -60,17 +59,6 @@ from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
-
-TRANSACTION_V2 = 2  # of the finalized feature transaction.version
-FIRST_INIT_WITH_IDENTITY = 3  # of InitProducerId
-
-
-class FeaturesClient(Protocol):
-    """What this needs of NetworkClient."""
-
-    def finalized_features(self) -> tuple[int, Mapping[str, int]]: ...
-
-    def api_versions(self, node_id: int) -> NodeApiVersions | None: ...
 
 
 class Transactions(TransactionManager):
@@ -83,21 +71,16 @@ class Transactions(TransactionManager):
         self.transactional_id: str = transactional_id
         self.last_error: KafkaError | None = None  # why the transaction has to be aborted
         self.coordinators: Coordinators  # set by `use`
-        self._client: FeaturesClient  # the same
         self._timeout_ms = timeout_ms
         self._posted: deque[Operation | KafkaError] = deque()  # calls, and rows' errors: appended by callers, taken by the Sender
         self._ended_by: KafkaError | None = None  # the Sender takes no more of them
-        self._uses_v2 = False
-        self._features_epoch = -1
+        self._version = TransactionVersion()
         self._must_raise_epoch = False  # by InitProducerId, when the transaction has ended
-        self._has_started = False  # brokers know of the transaction: it must be ended
-        self._is_written = False  # a batch of the transaction was acknowledged
+        self._denial: KafkaError | None = None  # of the epoch for the next transaction, after which init_transactions() is due
+        self._open = OpenTransaction()
         self._known_by: set[TopicPartition] = set()  # where a batch of this producer id was ever acknowledged
-        self._partitions: set[TopicPartition] = set()  # that the transaction has
-        self._new_partitions: set[TopicPartition] = set()  # to be added (version 1)
-        self._adding: set[TopicPartition] = set()  # in a request
         self._preparing: Operation | None = None  # waits until everything is settled
-        self._carry_out = {
+        self._carry_out: dict[Kind, Callable[[Operation], None]] = {
             Kind.INIT: self._initialize,
             Kind.BEGIN: self._begin,
             Kind.SEND_OFFSETS: self._send_offsets,
@@ -108,7 +91,7 @@ class Transactions(TransactionManager):
 
     def use(self, client: FeaturesClient, coordinators: Coordinators) -> None:
         """Before the Sender begins: what this asks brokers with."""
-        self._client = client
+        self._version.use(client)
         self.coordinators = coordinators
 
     # CALLERS
@@ -131,10 +114,21 @@ class Transactions(TransactionManager):
 
     def check_allowed(self, kind: Kind) -> None:
         """Raise why a method cannot be called now, if so. Any thread; the Sender checks again."""
-        if kind is not Kind.ABORT or self.fatal_error is not None:
-            self.check_usable()
-        if self.state not in ALLOWED_IN[kind]:
-            raise illegal_state(kind, self.state)
+        error = self._why_not(kind)
+        if error is not None:
+            raise error
+
+    def _why_not(self, kind: Kind) -> KafkaError | None:
+        """Why a method cannot be called in this state."""
+        state, denial = self.state, self._denial
+        error = self.call_error()
+        if error is not None and (kind is not Kind.ABORT or self.fatal_error is not None):
+            return error
+        if state in ALLOWED_IN[kind]:
+            return None
+        if denial is not None and kind is Kind.BEGIN:
+            return fresh_copy(denial)
+        return illegal_state(kind, state)
 
     def waiting_for(self) -> str:
         """Why an operation has not ended yet, for the error of a caller who waited. Any thread."""
@@ -152,28 +146,29 @@ class Transactions(TransactionManager):
     @property
     def prepared(self) -> PreparedTransaction:
         """Who has to end the transaction, in state PREPARED."""
-        version = TRANSACTION_V2 if self._uses_v2 else 1
-        return PreparedTransaction(self.transactional_id, *self.producer, version)
+        return PreparedTransaction(self.transactional_id, *self.producer, self._version.number)
 
     # OPERATIONS: Sender thread
 
     def begin_round(self) -> None:
         """Carry out what callers have posted, as far as that needs no answer of a broker."""
         while self._posted:
-            operation = self._posted.popleft()
+            operation = self._posted[0]
+            if isinstance(operation, Operation) and operation.kind is Kind.BEGIN and self.state is State.RAISING_EPOCH:
+                return  # it waits for the epoch
+            self._posted.popleft()
             if isinstance(operation, KafkaError):
                 if self.state is State.IN_TRANSACTION:
                     self.become_abortable(operation)
                 continue
-            error = self.fatal_error or (self.last_error if operation.kind is not Kind.ABORT else None)
+            error = self._why_not(operation.kind)
             if error is not None:
-                operation.fail(self.call_error() or error)
-            elif self.state not in ALLOWED_IN[operation.kind]:
-                operation.fail(illegal_state(operation.kind, self.state))
+                operation.fail(error)
             else:
                 self._carry_out[operation.kind](operation)
 
     def _initialize(self, operation: Operation) -> None:
+        self._denial = None
         self.transition_to(State.INITIALIZING)
         self.coordinators.enqueue(InitProducerId(self.transactional_id, self._timeout_ms, NO_PRODUCER, operation))
 
@@ -182,9 +177,9 @@ class Transactions(TransactionManager):
         operation.succeed()
 
     def _send_offsets(self, operation: Operation) -> None:
-        identity, begins = (self.transactional_id, self.producer), not self._has_started
-        if self._uses_v2:
-            self._has_started = True
+        identity, begins = (self.transactional_id, self.producer), not self._open.has_begun
+        if self._version.is_v2:
+            self._open.has_begun = True
             self.coordinators.enqueue(CommitOffsets(*identity, operation, adds_group=True, begins_transaction=begins))
         else:
             self.coordinators.enqueue(AddOffsets(*identity, operation, begins_transaction=begins))
@@ -198,7 +193,7 @@ class Transactions(TransactionManager):
 
     def _abort(self, operation: Operation | None) -> None:
         self.transition_to(State.ABORTING)
-        self._new_partitions.clear()
+        self._open.want_none()
         self._end(operation, commits=False)
 
     def abort_for_close(self) -> None:
@@ -207,24 +202,12 @@ class Transactions(TransactionManager):
 
     def _end(self, operation: Operation | None, *, commits: bool) -> None:
         self.coordinators.enqueue(
-            EndTransaction(self.transactional_id, self.producer, operation, commits=commits, raises_epoch=self._uses_v2)
+            EndTransaction(self.transactional_id, self.producer, operation, commits=commits, raises_epoch=self._version.is_v2)
         )
-
-    def _look_at_features(self) -> None:
-        epoch, levels = self._client.finalized_features()
-        if epoch > self._features_epoch:
-            self._features_epoch = epoch
-            self._uses_v2 = levels.get("transaction.version", 0) >= TRANSACTION_V2
-
-    def _can_raise_epoch(self) -> bool:
-        """Whether the coordinator takes InitProducerId with an identity (KIP-360)."""
-        node = self.coordinators.node_of(CoordinatorKey(KeyType.TRANSACTION, self.transactional_id))
-        versions = None if node is None else self._client.api_versions(node)
-        return versions is None or versions.max_version(ApiKey.INIT_PRODUCER_ID) >= FIRST_INIT_WITH_IDENTITY
 
     def _prepare_if_settled(self, all_settled: bool) -> None:
         """Settle `prepare_transaction` once nothing is under way."""
-        if self._preparing is None or not all_settled or self.coordinators.has_work or self._new_partitions:
+        if self._preparing is None or not all_settled or self.coordinators.has_work or self._open.has_wanted:
             return
         operation, self._preparing = self._preparing, None
         self.transition_to(State.PREPARED)
@@ -244,16 +227,20 @@ class Transactions(TransactionManager):
             return TransactionAbortedError(f"The transaction was aborted before offsets of group {request.group!r} were sent")
         return None
 
-    def has_begun(self) -> bool:
-        """Whether brokers know of the transaction; otherwise there is nothing to end."""
-        return self._has_started
+    def must_be_ended(self) -> bool:
+        return self._open.must_be_ended
+
+    def outcome_unknown(self, request: CoordinatorRequest) -> None:
+        request.is_in_doubt = True
+        if isinstance(request, AddPartitions | AddOffsets):
+            self._open.may_have_begun = True
 
     def coordinator_found(self, key: CoordinatorKey, node: Node) -> None:
         self.coordinators.coordinator_found(key, node)
 
     def identity_received(self, identity: ProducerIdAndEpoch) -> None:
         self._adopt(identity)
-        self._look_at_features()
+        self._version.look()
         self.last_error = None
         self.transition_to(State.READY)
         logger.info("= transactional id %r: producer id is %d, epoch %d", self.transactional_id, *identity)
@@ -267,55 +254,48 @@ class Transactions(TransactionManager):
         self._must_raise_epoch = False
 
     def partitions_added(self, partitions: Iterable[TopicPartition]) -> None:
-        self._adding.difference_update(partitions)
-        self._partitions.update(partitions)
-        self._has_started = True
+        self._open.added(partitions)
 
     def offsets_added(self, request: AddOffsets) -> None:
-        self._has_started = True
+        self._open.has_begun = True
         assert request.operation is not None
         self.coordinators.enqueue(CommitOffsets(self.transactional_id, self.producer, request.operation, adds_group=False))
 
-    def transaction_ended(self, request: EndTransaction, identity: ProducerIdAndEpoch | None) -> None:
-        """`identity` is the one to go on with, where the broker raised the epoch (version 2).
-
-        Where it has to be raised yet, the operation waits for that.
-        """
+    def transaction_ended(self, identity: ProducerIdAndEpoch | None) -> None:
+        """`identity` is the one to go on with, where the broker raised the epoch (version 2)."""
         if identity is not None:
             self._adopt(identity)
-        self._forget_transaction()
+        self._open = OpenTransaction()
         self.last_error = None
-        v2_before = self._uses_v2
-        self._look_at_features()
-        # After an upgrade of the brokers, numbers of both versions must not mix in an epoch.
-        self._must_raise_epoch |= self._uses_v2 and not v2_before
-        if not self.producer.is_valid:
-            self.transition_to(State.UNINITIALIZED)
-        elif self._must_raise_epoch:
-            self.transition_to(State.INITIALIZING)
-            operation, request.operation = request.operation, None
-            self.coordinators.enqueue(InitProducerId(self.transactional_id, self._timeout_ms, self.producer, operation))
+        self._must_raise_epoch |= self._version.look()  # numbers of both versions must not mix in an epoch
+        if self._must_raise_epoch:
+            self._raise_epoch(None)
         else:
             self.transition_to(State.READY)
 
-    def _forget_transaction(self) -> None:
-        self._has_started = self._is_written = False
-        self._partitions.clear()
-        self._new_partitions.clear()
-        self._adding.clear()
+    def _raise_epoch(self, operation: Operation | None) -> None:
+        """begin_transaction() waits for the epoch; and `operation`, if there is one."""
+        self.transition_to(State.RAISING_EPOCH)
+        self.coordinators.enqueue(InitProducerId(self.transactional_id, self._timeout_ms, self.producer, operation))
 
     def request_failed(self, request: CoordinatorRequest, problem: Problem) -> None:
         """A coordinator refuses for good."""
+        if isinstance(request, EndTransaction) and self._had_nothing_to_end(request, problem):
+            return
         if isinstance(request, AddPartitions):
-            self._adding.difference_update(request.partitions)  # batches of those that were added before may go on
-        error = problem.exception()
-        effect = problem.effect
+            self._open.not_added(request.partitions)
+        error, effect = problem.exception(), problem.effect
+        may_be_committed = isinstance(request, EndTransaction) and request.commits and request.is_in_doubt
+        if may_be_committed and effect in (Effect.ABORTABLE_BY_BUMP, Effect.FATAL):  # the coordinator cannot tell any more
+            error, effect = maybe_committed(error), Effect.FATAL
+        elif self.state in (State.INITIALIZING, State.RAISING_EPOCH) and effect in (Effect.ABORTABLE, Effect.ABORTABLE_BY_BUMP):
+            effect = Effect.FATAL  # there is no transaction to abort
         if effect is Effect.ABORTABLE_BY_BUMP:
             self._become_abortable_by_bump(error)
         elif effect is Effect.ABORTABLE:
             self.become_abortable(error)
         elif effect is Effect.DENIED:
-            self.last_error = None
+            self._denial = error if request.operation is None else None  # else the call tells it
             self.transition_to(State.UNINITIALIZED)
         elif effect is Effect.FENCED:
             self.become_fatal(fenced(problem.where, self.transactional_id, self.producer, self._timeout_ms))
@@ -326,11 +306,22 @@ class Transactions(TransactionManager):
         if request.operation is not None:
             request.operation.fail(self.call_error() or error)
 
+    def _had_nothing_to_end(self, request: EndTransaction, problem: Problem) -> bool:
+        """Whether an abort has ended because its transaction had not begun, which this producer could not tell."""
+        if request.commits or self._open.has_begun or problem.error != Errors.INVALID_TXN_STATE:
+            return False
+        self.transaction_ended(None)
+        if request.operation is not None:
+            request.operation.succeed()
+        return True
+
     def _go_on_aborting(self, request: CoordinatorRequest, effect: Effect, error: KafkaError) -> None:
         """What makes a transaction abortable says nothing new while it is being aborted, unless it is the end that fails."""
         if isinstance(request, EndTransaction) and effect is Effect.ABORTABLE_BY_BUMP:
-            self._must_raise_epoch = True  # the coordinator has forgotten this producer: nothing is left to end
-            self.transaction_ended(request, None)
+            # The coordinator has forgotten this producer: nothing is left to end. The abort tells who has the id now.
+            operation, request.operation = request.operation, None
+            self._open, self.last_error = OpenTransaction(), None
+            self._raise_epoch(operation)
         elif isinstance(request, EndTransaction | FindCoordinator) and request.group is None:
             self.become_fatal(error)  # an abort that has to be aborted cannot end (KIP-1050)
 
@@ -358,8 +349,9 @@ class Transactions(TransactionManager):
 
         In version 2 the end of the transaction raises it.
         """
-        if self._uses_v2 or self._can_raise_epoch():
-            self._must_raise_epoch |= not self._uses_v2
+        coordinator = self.coordinators.node_of(CoordinatorKey(KeyType.TRANSACTION, self.transactional_id))
+        if self._version.is_v2 or self._version.can_raise_epoch(coordinator):
+            self._must_raise_epoch |= not self._version.is_v2
             self.become_abortable(error)
         else:
             self.become_fatal(error)
@@ -399,9 +391,9 @@ class Transactions(TransactionManager):
     def must_stop_draining(self, first: ProducerBatch) -> bool:
         if not self.producer.is_valid or not self.has_open_transaction:
             return True
-        if not self._uses_v2 and first.topic_partition not in self._partitions:
-            if first.topic_partition not in self._adding and self.state in (State.IN_TRANSACTION, State.COMMITTING):
-                self._new_partitions.add(first.topic_partition)
+        if not self._version.is_v2 and first.topic_partition not in self._open:
+            if self.state in (State.IN_TRANSACTION, State.COMMITTING):
+                self._open.want(first.topic_partition)
             return True
         return super().must_stop_draining(first)
 
@@ -415,7 +407,7 @@ class Transactions(TransactionManager):
 
     def batch_completed(self, batch: ProducerBatch) -> None:
         super().batch_completed(batch)
-        self._is_written = True
+        self._open.is_written = True
         self._known_by.add(batch.topic_partition)
 
     def retry_backoff_ms(self, error: ErrorCode) -> int | None:
@@ -423,13 +415,13 @@ class Transactions(TransactionManager):
 
         Batches behind them are out of order until then.
         """
-        if not self._uses_v2 or self._is_written:
+        if not self._version.is_v2 or self._open.is_written:
             return None
         early = (Errors.CONCURRENT_TRANSACTIONS, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
         return FIRST_BACKOFF_MS if error in early else None
 
     def assign_sequence(self, batch: ProducerBatch) -> None:
-        self._has_started |= self._uses_v2
+        self._open.has_begun |= self._version.is_v2
         super().assign_sequence(batch)
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
@@ -444,19 +436,15 @@ class Transactions(TransactionManager):
 
     @property
     def produce_version_cap(self) -> int | None:  # type: ignore[override]
-        return None if self._uses_v2 else LAST_PRODUCE
+        return None if self._version.is_v2 else LAST_PRODUCE
 
     # EACH ROUND: Sender thread
 
     def step(self, now_ms: int, all_settled: bool) -> int:
         """Send what is due to coordinators; returns in how many ms to ask again."""
-        if self._new_partitions:
-            begins = not self._has_started and not self._adding
-            self.coordinators.enqueue(
-                AddPartitions(self.transactional_id, self.producer, self._new_partitions, begins_transaction=begins)
-            )
-            self._adding |= self._new_partitions
-            self._new_partitions = set()
+        if self._open.has_wanted:
+            wanted, begins = self._open.take_wanted()
+            self.coordinators.enqueue(AddPartitions(self.transactional_id, self.producer, wanted, begins_transaction=begins))
         self._prepare_if_settled(all_settled)
         return self.coordinators.step(now_ms, all_settled)
 

@@ -11,6 +11,7 @@ from spark_kafka_sink.errors import (
     AbortableTransactionError,
     AuthorizationError,
     FatalProducerError,
+    IllegalStateError,
     KafkaError,
     ProducerFencedError,
     TransactionAbortedError,
@@ -343,21 +344,17 @@ def test_a_denied_init_may_be_repeated(fresh: TransactionStage, error: ErrorCode
 
 
 @pytest.mark.parametrize("api", [ApiKey.INIT_PRODUCER_ID, ApiKey.FIND_COORDINATOR], ids=lambda api: api.name)
-def test_an_init_that_must_be_aborted_can_be_and_is_repeated_then(fresh: TransactionStage, api: ApiKey) -> None:
+def test_an_init_that_is_to_be_aborted_ends_the_producer_as_there_is_nothing_to_abort(
+    fresh: TransactionStage, api: ApiKey
+) -> None:
     """It was a defect of ours: KAFKA_INTERNAL_ERROR."""
     fresh.fail_next(api, Errors.TRANSACTION_ABORTABLE)
     found = fresh.settle(fresh.post(Kind.INIT))
-    assert isinstance(found, AbortableTransactionError)
-    assert "TRANSACTION_ABORTABLE" in str(found)
-    fresh.call(Kind.ABORT)
-    assert fresh.ended == []
-    fresh.call(Kind.INIT)
-    fresh.begin()
-    fresh.write(b"a")
-    fresh.call(Kind.COMMIT)
+    assert isinstance(found, FatalProducerError)
+    assert found.condition == "KAFKA_TRANSACTION_ABORTABLE"
 
 
-def test_an_epoch_that_could_not_be_raised_is_raised_with_the_next_abort() -> None:
+def test_an_epoch_that_is_to_be_aborted_ends_the_producer_after_its_transaction_has_ended() -> None:
     stage = TransactionStage(1)
     stage.begin()
     stage.write(b"a")
@@ -365,13 +362,41 @@ def test_an_epoch_that_could_not_be_raised_is_raised_with_the_next_abort() -> No
     stage.client.respond(produce_response(partition_answer(0, Errors.INVALID_RECORD)), request=stage.produced()[0])
     stage.run()
     stage.fail_next(ApiKey.INIT_PRODUCER_ID, Errors.TRANSACTION_ABORTABLE)
-    assert isinstance(stage.settle(stage.post(Kind.ABORT)), AbortableTransactionError)
     stage.call(Kind.ABORT)
     assert stage.ended == ["aborted"]
-    assert stage.manager.producer.epoch == 1
+    assert isinstance(stage.settle(stage.post(Kind.BEGIN)), FatalProducerError)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_epoch_that_is_denied_is_told_by_the_next_begin_and_asked_for_by_init(when: str) -> None:
+    stage = TransactionStage(1)
+    stage.begin()
+    stage.write(b"a")
+    stage.send(b"b")
+    stage.client.respond(produce_response(partition_answer(0, Errors.INVALID_RECORD)), request=stage.produced()[0])
+    stage.run()
+    stage.fail_next(ApiKey.INIT_PRODUCER_ID, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    stage.holds = {ApiKey.INIT_PRODUCER_ID}
+    stage.call(Kind.ABORT)
+    if when == "before":
+        begin = stage.post(Kind.BEGIN)
+        stage.run(3)
+        assert not begin.is_done
+        stage.holds.clear()
+    else:
+        stage.holds.clear()
+        stage.run(3)
+        begin = stage.post(Kind.BEGIN)
+    assert isinstance(stage.settle(begin), AuthorizationError)
+    with pytest.raises(AuthorizationError):
+        stage.manager.check_allowed(Kind.BEGIN)
+    with pytest.raises(IllegalStateError, match=r"before init_transactions\(\)"):
+        stage.manager.check_allowed(Kind.COMMIT)
+    stage.call(Kind.INIT)
     stage.begin()
     stage.write(b"c")
     stage.call(Kind.COMMIT)
+    assert stage.ended == ["aborted", "committed"]
 
 
 def test_an_id_that_may_not_be_looked_for_ends_the_producer(fresh: TransactionStage) -> None:

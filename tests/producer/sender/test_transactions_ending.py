@@ -452,27 +452,32 @@ def test_after_a_failed_batch_the_epoch_is_raised_with_the_abort(stage: Transact
     refuse(stage, Errors.TOPIC_AUTHORIZATION_FAILED)
     before = len(stage.client.sent)
     stage.call(Kind.ABORT)
+    stage.run_until(lambda: stage.manager.state is State.READY)
     asked = [request.message.API_KEY for request in stage.client.sent[before:]]
     assert asked == [ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID][: 3 - version]
     assert stage.manager.producer.epoch == 1
     goes_on(stage)
 
 
-def test_an_abort_is_not_over_before_the_epoch_is_raised() -> None:
+def test_a_transaction_does_not_begin_before_the_epoch_is_raised() -> None:
+    """The abort is over: what becomes of the epoch says nothing of it."""
     stage = TransactionStage(1)
     stage.begin()
     stage.write(b"a")
     stage.send(b"b")
     refuse(stage, Errors.INVALID_RECORD)
     stage.holds = {ApiKey.INIT_PRODUCER_ID}
-    abort = stage.post(Kind.ABORT)
-    stage.run(5)
+    stage.call(Kind.ABORT)
     assert stage.ended == ["aborted"]
-    assert not abort.is_done
+    begin = stage.post(Kind.BEGIN)
+    stage.run(5)
+    assert not begin.is_done
     assert "InitProducerId" in stage.manager.waiting_for()
     stage.holds.clear()
-    assert stage.settle(abort) is None
-    goes_on(stage)
+    assert stage.settle(begin) is None
+    assert stage.manager.producer.epoch == 1
+    stage.write(b"c")
+    stage.call(Kind.COMMIT)
 
 
 @pytest.mark.parametrize("error", [Errors.PRODUCER_FENCED, Errors.INVALID_PRODUCER_EPOCH], ids=str)
@@ -483,7 +488,8 @@ def test_a_producer_that_is_fenced_while_its_epoch_is_raised_says_so(error: Erro
     stage.send(b"b")
     refuse(stage, Errors.INVALID_RECORD)
     stage.fail_next(ApiKey.INIT_PRODUCER_ID, error)
-    assert isinstance(stage.settle(stage.post(Kind.ABORT)), ProducerFencedError)
+    stage.call(Kind.ABORT)
+    assert isinstance(stage.settle(stage.post(Kind.BEGIN)), ProducerFencedError)
 
 
 @pytest.mark.parametrize("error", [Errors.UNKNOWN_PRODUCER_ID, Errors.INVALID_PRODUCER_ID_MAPPING], ids=str)
@@ -507,6 +513,7 @@ def test_a_group_that_is_refused_for_the_producer_raises_the_epoch_with_the_abor
     assert isinstance(stage.settle(stage.post_offsets()), AbortableTransactionError)
     stage.call(Kind.ABORT)
     assert stage.ended == ["aborted"]
+    stage.begin()
     assert stage.manager.producer.epoch == 1
 
 
@@ -573,8 +580,8 @@ def test_epochs_that_are_used_up_in_version_1_bring_a_new_producer_id_after_an_e
     stage.send(b"b")
     refuse(stage, Errors.INVALID_RECORD)
     stage.call(Kind.ABORT)
-    assert stage.manager.producer.producer_id != first_id
     stage.begin()
+    assert stage.manager.producer.producer_id != first_id
     stage.write(b"c")
     stage.call(Kind.COMMIT)
     assert stage.sent[-1].identity[1:] == (0, 0)
@@ -602,8 +609,8 @@ def test_a_transaction_ends_in_the_version_in_which_it_began(version: int) -> No
         assert stage.requests_of(ApiKey.ADD_PARTITIONS_TO_TXN) != []
     assert stage.settle(commit) is None
     assert all(stage.client.version_of(request) <= 4 for request in stage.requests_of(ApiKey.END_TXN))
-    assert stage.manager.producer.epoch == 1  # raised once, so that numbers of both versions never mix
     stage.begin()
+    assert stage.manager.producer.epoch == 1  # raised once, so that numbers of both versions never mix
     stage.append(b"b", partition=1)
     second = stage.post(Kind.COMMIT)
     stage.run_until(lambda: bool(stage.produced()))

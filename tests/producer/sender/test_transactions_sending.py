@@ -374,8 +374,8 @@ def test_a_gap_in_the_sequences_makes_the_transaction_abortable_and_bumps_no_epo
     assert stage.manager.producer.epoch == 0
     assert isinstance(stage.settle(stage.post(Kind.COMMIT)), AbortableTransactionError)
     stage.call(Kind.ABORT)
-    assert stage.manager.producer.epoch == 1
     stage.begin()
+    assert stage.manager.producer.epoch == 1
     stage.write(b"c")
     assert first_sequences(stage)[-1] == (1, 0)
 

@@ -1,0 +1,59 @@
+"""What brokers know of the transaction that is open: whether it has begun there, and which partitions it has.
+
+In version 1 a partition is added by a request before its first batch is sent; in version 2 the batch itself adds it. Transactions
+makes a new one of these for each transaction. Sender thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+
+class OpenTransaction:
+    def __init__(self) -> None:
+        self.has_begun = False  # its coordinator knows of it, or may learn of it from a leader
+        self.may_have_begun = False  # a request that begins it was sent, and whether it was carried out is not known
+        self.is_written = False  # a batch of it was acknowledged
+        self._partitions: set[TopicPartition] = set()  # that it has
+        self._wanted: set[TopicPartition] = set()  # to be added
+        self._being_added: set[TopicPartition] = set()  # in a request
+
+    @property
+    def must_be_ended(self) -> bool:
+        """Whether its coordinator may know of it; otherwise there is nothing to end."""
+        return self.has_begun or self.may_have_begun
+
+    def __contains__(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition in self._partitions
+
+    @property
+    def has_wanted(self) -> bool:
+        """Whether partitions are left to be added that are in no request."""
+        return bool(self._wanted)
+
+    def want(self, topic_partition: TopicPartition) -> None:
+        """A batch waits until this partition is added."""
+        if topic_partition not in self._being_added:
+            self._wanted.add(topic_partition)
+
+    def want_none(self) -> None:
+        """It is being aborted."""
+        self._wanted.clear()
+
+    def take_wanted(self) -> tuple[set[TopicPartition], bool]:
+        """The partitions for the next request, and whether it is the one that begins the transaction."""
+        begins = not self.has_begun and not self._being_added
+        wanted, self._wanted = self._wanted, set()
+        self._being_added |= wanted
+        return wanted, begins
+
+    def added(self, partitions: Iterable[TopicPartition]) -> None:
+        self._being_added.difference_update(partitions)
+        self._partitions.update(partitions)
+        self.has_begun = True
+
+    def not_added(self, partitions: Iterable[TopicPartition]) -> None:
+        """The coordinator refuses them: batches of those that were added before may go on."""
+        self._being_added.difference_update(partitions)
