@@ -9,7 +9,7 @@
                f  write the decision
                g  commit each transaction
                h  note in the decision what has become of it; fence those who came too late
-    abort()       record that the write is aborted, then fence what is not decided
+    abort()       record that the write is aborted, then fence what is not decided, or what nobody will carry out
 
 A driver decides only after it has ended every transaction of others and found that none of them was committed. Whoever registers
 a transactional id later meets the decision, or is fenced. So at most one decision of a version is carried out, by whomever.
@@ -20,7 +20,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.coordination.transactions import End, TransactionState
@@ -32,6 +32,8 @@ from spark_kafka_sink.exactly_once.unfinished import COMPLETE, Found, guessed, l
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, Entry, ReplayError, Result, TaskReport
 
 logger = logging.getLogger(__name__)
+
+TIMEOUT_HINT = "kafka.transaction.timeout.ms"
 
 
 class How(enum.Enum):
@@ -71,7 +73,7 @@ class VersionCommit:
         names: Names,
         reports: Sequence[TaskReport],
         marker_topic: str,
-        timeout_hint: str = "kafka.transaction.timeout.ms",
+        timeout_hint: str = TIMEOUT_HINT,
     ) -> None:
         self._client = client
         self._names = names
@@ -97,6 +99,8 @@ class VersionCommit:
             if decision.version == version and decision.state is State.DECIDED:
                 self._carry_out(decision)
                 how = How.ROLLED_FORWARD
+            elif decision.version == version and decision.run != self._write.run:
+                self._mark(decision)
             # What this run wrote is not needed; what a later version has decided is.
             keep = {TaskId(self._write.owner, each.partition, decision.run, each.attempt) for each in decision.entries}
             self._fence_others(self._listed(decision), keep)
@@ -213,55 +217,23 @@ class VersionCommit:
             )
 
     def _why_gone(self) -> str:
-        return (
-            f"they outlasted their time-out ({self._timeout_hint}, at most the brokers' transaction.max.timeout.ms), or another"
-            " run"
-            " with the same transactionalIdPrefix has fenced them: a prefix is for one query or job at a time"
-        )
+        return why_gone(self._timeout_hint)
 
     # g-h: CARRY OUT
 
     def _carry_out(self, decision: Decision) -> None:
-        prepared = {entry: entry.prepared(self._names, self._write.owner, decision.run) for entry in decision.entries}
-        outcomes = self._client.end_transactions(list(prepared.values()), commit=True)
-        failed: list[tuple[Entry, KafkaError | None]] = []
-        gone: list[Entry] = []
-        for entry, each in prepared.items():
-            outcome = outcomes[each.transactional_id]
-            if outcome.end is End.NOT_OPEN:
-                gone.append(entry)
-            elif outcome.end is End.FAILED:
-                failed.append((entry, outcome.error))
-        if failed:
-            raise CommitFailedError(
-                f"{len(failed)} of {len(prepared)} transactions of version {decision.version} could not be committed. The version"
-                " is decided: readers see the others; the next run commits what is left. Run it before"
-                f" {self._timeout_hint} has passed. The first failed with: {failed[0][1]}"
-            )
-        lost = self._not_in_kafka(decision, gone)
-        if lost:
-            self._ledger.write_decision(decision.now(State.TAKEN_OUT))
-            raise CommitFailedError(
-                f"{len(lost)} of {len(prepared)} transactions were gone when version {decision.version} was committed (Spark"
-                " partitions"
-                f" {printable_list(each.partition for each in lost)}): {self._why_gone()}. Readers see the rows of the other"
-                " partitions; the next"
-                " run of this version writes those that are missing, and nothing twice"
-            )
+        commit_decided(self._client, self._names, self._ledger, self._write.owner, decision, self._timeout_hint)
+        self._mark(decision)
+
+    def _mark(self, decision: Decision) -> None:
+        """Carried out. This version by this run, whoever decided it: another write of this run, with other rows, is told then."""
+        if decision.version == self._write.version and decision.run != self._write.run:
+            content = total(each.content for each in self._reports)
+            decision = replace(decision, run=self._write.run, content=content)
         try:
             self._ledger.write_decision(decision.now(State.CARRIED_OUT))
         except KafkaError as error:
             logger.warning("! version %d is committed, but that could not be recorded: %s", decision.version, error)
-
-    def _not_in_kafka(self, decision: Decision, gone: Collection[Entry]) -> list[Entry]:
-        """Those whose marker does not say that the same rows are in Kafka, by this transaction or another's, or later rows."""
-        markers = self._ledger.markers(each.partition for each in gone) if gone else {}
-
-        def is_lost(entry: Entry) -> bool:
-            marker = markers.get(entry.partition)
-            return marker is None or (marker != (decision.version, entry.content) and marker.version <= decision.version)
-
-        return [each for each in gone if is_lost(each)]
 
     def _compare(self, decision: Decision) -> None:
         content = total(each.content for each in self._reports)
@@ -282,12 +254,93 @@ class VersionCommit:
             logger.warning("! %s. Its rows were not written", text)
 
 
-def abort(client: TransactionClient, names: Names, marker_topic: str, owner: str | None, write: str | None) -> int:
+def why_gone(timeout_hint: str) -> str:
+    return (
+        f"they outlasted their time-out ({timeout_hint}, at most the brokers' transaction.max.timeout.ms), or another run with"
+        " the same transactionalIdPrefix has fenced them: a prefix is for one query or job at a time"
+    )
+
+
+def commit_decided(
+    client: TransactionClient, names: Names, ledger: Ledger, owner: str, decision: Decision, timeout_hint: str = TIMEOUT_HINT
+) -> None:
+    """Commit the transactions that a decision lists. Records nothing if all are committed, and TAKEN_OUT if one is gone.
+
+    Raises CommitFailedError if one could not be committed, or is gone without a marker that says that its rows are in Kafka.
+    """
+    prepared = {entry: entry.prepared(names, owner, decision.run) for entry in decision.entries}
+    outcomes = client.end_transactions(list(prepared.values()), commit=True)
+    failed: list[tuple[Entry, KafkaError | None]] = []
+    gone: list[Entry] = []
+    for entry, each in prepared.items():
+        outcome = outcomes[each.transactional_id]
+        if outcome.end is End.NOT_OPEN:
+            gone.append(entry)
+        elif outcome.end is End.FAILED:
+            failed.append((entry, outcome.error))
+    if failed:
+        raise CommitFailedError(
+            f"{len(failed)} of {len(prepared)} transactions of version {decision.version} could not be committed. The version is"
+            f" decided: readers see the others; the next run commits what is left. Run it before {timeout_hint} has passed. The"
+            f" first failed with: {failed[0][1]}"
+        )
+    lost = _not_in_kafka(ledger, decision, gone)
+    if lost:
+        ledger.write_decision(decision.now(State.TAKEN_OUT))
+        partitions = printable_list(each.partition for each in lost)
+        raise CommitFailedError(
+            f"{len(lost)} of {len(prepared)} transactions were gone when version {decision.version} was committed (Spark"
+            f" partitions {partitions}): {why_gone(timeout_hint)}. Readers see the rows of the other partitions; the next run of"
+            " this version writes those that are missing, and nothing twice"
+        )
+
+
+def _not_in_kafka(ledger: Ledger, decision: Decision, gone: Collection[Entry]) -> list[Entry]:
+    """Those whose marker does not say that the same rows are in Kafka, by this transaction or another's, or later rows."""
+    markers = ledger.markers(each.partition for each in gone) if gone else {}
+
+    def is_lost(entry: Entry) -> bool:
+        marker = markers.get(entry.partition)
+        return marker is None or (marker != (decision.version, entry.content) and marker.version <= decision.version)
+
+    return [each for each in gone if is_lost(each)]
+
+
+def roll_forward(client: TransactionClient, names: Names, ledger: Ledger, owner: str) -> Decision | None:
+    """Carry out what is decided of an owner whose query never runs again, as its next run would.
+
+    Nothing else may work for this owner meanwhile: a version that it decides could be overwritten here.
+
+    Returns:
+        The decision that was carried out; None if there is none to carry out.
+
+    Raises:
+        CommitFailedError, KafkaError: as VersionCommit.run.
+    """
+    decision = ledger.decision()
+    if decision is None or decision.state is not State.DECIDED:
+        return None
+    commit_decided(client, names, ledger, owner, decision)
+    ledger.write_decision(decision.now(State.CARRIED_OUT))
+    return decision
+
+
+def abort(
+    client: TransactionClient,
+    names: Names,
+    marker_topic: str,
+    owner: str | None,
+    write: str | None,
+    *,
+    is_repeated: bool = True,
+) -> int:
     """Give a write up: none of its transactions can be committed from here on, unless its version is decided.
 
     Args:
         owner: of the write; None when no task has reported it.
         write: what its tasks look for before they write; None when no task has reported it.
+        is_repeated: whether another run may have the same owner. If not, nobody would carry out a decision of it: what it has
+            left open is fenced as well, so that it does not hold readers back.
 
     Returns:
         How many transactional ids were fenced.
@@ -299,7 +352,10 @@ def abort(client: TransactionClient, names: Names, marker_topic: str, owner: str
         return 0
     decided: set[TaskId] = set()
     # A job's df.write leaves an owner each time: those whose transactions are complete are not looked at.
-    for each in dict.fromkeys(task.task.owner for task in found if task.state not in COMPLETE):
+    owners = dict.fromkeys(task.task.owner for task in found if task.state not in COMPLETE)
+    for each in owners:
+        if each == owner and not is_repeated:
+            continue
         decision = Ledger(client, names, each, marker_topic).decision()
         if decision is not None:
             decided.update(TaskId(each, entry.partition, decision.run, entry.attempt) for entry in decision.entries)

@@ -39,6 +39,7 @@ again with the same names (checkpoint, or transactionalIdPrefix with txnAppId an
     other rows than before, none of them was seen   open transactions          nothing       writes the new rows
     other rows than before, a part of them was seen markers of that part       that part     fails, writes nothing
     an earlier driver goes on beside its successor  transactions of both       nothing twice one of the two fails
+    … and that writes the next version already      one of the decisions       maybe a part  does not know: see the limit
 """
 
 from __future__ import annotations

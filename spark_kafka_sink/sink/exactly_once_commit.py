@@ -54,7 +54,7 @@ def abort_version(plan: ExactlyOncePlan, options: Mapping[str, object], reports:
     owner = write.owner if write is not None else escaped(plan.app_id) if plan.app_id is not None else plan.nonce
     try:
         with TransactionClient(options) as client:
-            fenced = abort(client, plan.names, plan.marker_topic, owner, record)
+            fenced = abort(client, plan.names, plan.marker_topic, owner, record, is_repeated=owner != plan.nonce)
     except KafkaError as error:
         logger.warning(
             "! the open transactions of transactionalIdPrefix=%s could not be aborted: %s. The next run does that, or brokers do"

@@ -71,6 +71,7 @@ class Run:
         topic: that rows go to, and that markers name.
         run: its id; `owner` stays the same over the runs of a query.
         write: what abort() records; None: the run, as in a stream.
+        is_repeated: whether another run may have the same owner: not that of a batch write without txnAppId.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Run:
         owner: str = "q",
         prefix: str = "P",
         write: str | None = None,
+        is_repeated: bool = True,
         **options: object,
     ) -> None:
         self.topic = topic
@@ -91,6 +93,7 @@ class Run:
         self._owner = owner
         self._run = run
         self._write = write or run
+        self._is_repeated = is_repeated
         self._tasks: list[Task] = []
 
     def __enter__(self) -> Run:
@@ -124,4 +127,4 @@ class Run:
 
     def abort(self, version: int = 0) -> int:
         write = self.write(version)
-        return abort(self.client, self.names, self.topic, write.owner, write.write)
+        return abort(self.client, self.names, self.topic, write.owner, write.write, is_repeated=self._is_repeated)

@@ -275,6 +275,36 @@ def test_two_writes_of_one_version_in_one_run_are_told_apart(broker: FakeBroker,
     assert visible(broker) == ["a"]
 
 
+@pytest.mark.parametrize("is_decided", [True, False], ids=["decided", "carried out"])
+def test_two_writes_of_one_version_are_told_apart_by_the_next_run_as_well(
+    broker: FakeBroker, run: Runs, is_decided: bool
+) -> None:
+    """A foreachBatch with two DataFrames under one prefix failed, and its restart found the version of another run: it took both
+    DataFrames for repetitions, and the rows of the second one were in Kafka nowhere."""
+    first = run("r1", write="w1")
+    if is_decided:
+        first.committing(first.reports(0, ["a"]))._decide(None)
+    else:
+        first.write_version(0, ["a"])
+    assert run("r2", write="w2").write_version(0, ["a"]).how is (How.ROLLED_FORWARD if is_decided else How.FOUND)
+    with pytest.raises(ReplayError, match="need a transactionalIdPrefix"):
+        run("r2", write="w3").write_version(0, ["another table"])
+    assert run("r3", write="w4").write_version(0, ["a"]).how is How.FOUND
+    assert visible(broker) == ["a"]
+
+
+def test_abort_leaves_nothing_open_of_a_write_that_nobody_repeats(broker: FakeBroker, run: Runs) -> None:
+    """A batch write without txnAppId. Its commit() got no answer after its decision, and its transactions held readers back
+    until they timed out: no later write carries out the decision of this one."""
+    first = run("r1", owner="nonce", is_repeated=False)
+    first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
+    assert first.abort() == 2
+    assert visible(broker) == []
+    assert open_transactions(broker) == []
+    assert run("r2", owner="nonce2", is_repeated=False).write_version(0, ["a"], ["b"]).how is How.COMMITTED
+    assert visible(broker) == ["a", "b"]
+
+
 def test_a_decision_too_long_for_one_record_is_read_back_whole(run: Runs) -> None:
     first = run("r1")
     entries = tuple(Entry(each, 0, each * 7, 3, 2, Content(each, 2**64 - 1 - each)) for each in range(1000))

@@ -1,5 +1,10 @@
-"""The cases that the plan is tried in. Quick ones are explored to the end within a second or two.
+"""The cases that the plan is tried in.
 
+    QUICK       explored to the end within a second or two
+    SOAK        explored to the end, which takes longer
+    SAMPLED     too large for that: what is looked at is a part, and random walks. Not to find a violation there proves nothing
+
+Only what was explored to the end is evidence: that the full plan holds, and that a plan breaks because of the step left out.
 A zombie is a run that is still alive while a later one works.
 """
 
@@ -66,13 +71,10 @@ QUICK: Final = (
 )
 
 ZOMBIES: Final = (
-    Case("zombie", faults=Faults(runs=1), zombies=True, limit=1_000_000),
-    Case("zombie, lost answer", faults=Faults(runs=1, lost_answers=1), zombies=True),
-    Case("zombie, commit() gives up", faults=Faults(runs=2, gives_up=1), zombies=True),
+    Case("zombie", faults=Faults(runs=1), zombies=True),
     Case("zombie, one partition, retry", first=ONE, faults=Faults(runs=1, deaths=1), zombies=True, attempts=2),
     Case("zombie, one partition, two versions", first=ONE, faults=Faults(runs=1), zombies=True, versions=(1, 2)),
     Case("zombie, one partition, time-out", first=ONE, faults=Faults(runs=1, time_outs=1, lost_answers=1), zombies=True),
-    Case("zombie, one partition, two later runs", first=ONE, faults=Faults(runs=2), zombies=True),
     Case(
         "zombie, one partition, transaction version 1",
         first=ONE,
@@ -105,7 +107,6 @@ ZOMBIES: Final = (
     ),
     Case("zombie, stage submitted again", first=ONE, faults=Faults(stages=1, runs=1), zombies=True),
     Case("zombie, foreachBatch, commit() hangs", kind="foreachBatch", first=ONE, faults=Faults(hangs=1, runs=1), zombies=True),
-    Case("zombie, skipped version", versions=(1, 2), skips=True, faults=Faults(runs=1), zombies=True),
     Case("zombie, skipped version, one partition", first=ONE, versions=(1, 2), skips=True, faults=Faults(runs=1), zombies=True),
 )
 
@@ -142,6 +143,13 @@ SOAK: Final = (
     ),
 )
 
+PART: Final = 200_000  # states
+SAMPLED: Final = (
+    Case("zombie, lost answer", faults=Faults(runs=1, lost_answers=1), zombies=True, limit=PART),
+    Case("zombie, commit() gives up", faults=Faults(runs=2, gives_up=1), zombies=True, limit=PART),
+    Case("zombie, one partition, two later runs", first=ONE, faults=Faults(runs=2), zombies=True, limit=PART),
+)
+
 # What the plan does not promise: see KNOWN_LIMITS in plans.py.
 STAGE_AGAIN_AND_HEALTHY: Final = Case("stage submitted again, no write fails", first=ONE, faults=Faults(stages=1), healthy_from=0)
 TWO_FRAMES_AND_ZOMBIE: Final = Case(
@@ -162,4 +170,5 @@ SKIPPED_AND_ZOMBIE: Final = Case(
 )
 
 
-BY_NAME: Final = {case.name: case for case in QUICK + SOAK}
+EVIDENCE: Final = QUICK + SOAK
+BY_NAME: Final = {case.name: case for case in EVIDENCE}

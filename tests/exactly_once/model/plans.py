@@ -100,7 +100,6 @@ LEFT_OUT: Final = (
         "zombie, one partition, retry",
         Violation.DOUBLED,
     ),
-    _left_out("3", "tasks fence nothing", "fences_earlier_runs", "zombie, skipped version", Violation.ABANDONED, is_quick=False),
     _left_out("3", "tasks fence their own run, too", "spares_its_own_run", "speculation", Violation.UNHEALTHY),
     _left_out(
         "4", "the marker is read with require_stable", "reads_marker_at_once", "a task dies, lost answer", Violation.STALLED
@@ -248,9 +247,9 @@ UNNEEDED: Final = {
     # an id that is fenced though nobody can use it any more
     "spares_empty_tasks": ("zombie, replay ab|", "replay |ab, time-out"),
     # a run fails that would have succeeded
-    "later_marker_counts": ("zombie, skipped version", "zombie, one partition, two versions"),
+    "later_marker_counts": ("zombie, skipped version, one partition", "zombie, one partition, two versions"),
     # a run of the later version fails, and the next one writes what is missing
-    "spares_later_decision": ("zombie, skipped version", "zombie, one partition, two versions"),
+    "spares_later_decision": ("zombie, skipped version, one partition", "zombie, one partition, two versions"),
     # another attempt with the same id is fenced: see KNOWN_LIMITS
     "id_has_stage_attempt": ("stage submitted again", "stage submitted again, a task dies"),
 }
@@ -270,24 +269,7 @@ KNOWN_LIMITS: Final = (
     # Two writes with different rows under one prefix are a mistake that commit() tells. Two live drivers, which claim the version
     # in turn, hide it.
     Limit(cases.TWO_FRAMES_AND_ZOMBIE, Violation.LOST),
-    # Two live drivers write different versions at the same time, and the decision of the earlier one is overwritten.
+    # Two live drivers write different versions at the same time. The decision of the earlier one is overwritten after 6e, and no
+    # plain OffsetCommit can prevent that: docs/exactly-once.md tells whose jobs may do so. Streams repeat a version first.
     Limit(cases.SKIPPED_AND_ZOMBIE, Violation.ABANDONED),
-)
-
-# The traces in protocol_traces.json.
-RECORDED: Final = (
-    "a task reads before it takes its id, without 6c and 6d",
-    "Empty ids are not listed, without 6c and 6d",
-    "tasks fence nothing, without 6c and 6d",
-    "without 6c",
-    "without 6d",
-    "ids without the attempt",
-    "tasks fence their own run, too",
-    "no abort record",
-    "what EndTxn does not find open is lost",
-    "any marker means that it is committed",
-    "every marker that was reached means other rows",
-    "a foreachBatch takes its id before it looks",
-    "an earlier version's decision is ignored",
-    "abort() by EndTxn(abort)",
 )

@@ -39,6 +39,7 @@ def record(left_out: LeftOut) -> dict[str, Any]:
         "case": left_out.case.name,
         "kind": left_out.case.kind,
         "transaction_version": left_out.case.transaction_version,
+        "chunked": left_out.case.chunked,
         "processes": _processes([*events, *survived]),
         "steps": [_step(event) for event in events],
         "full_plan": [_step(event) for event in survived],

@@ -121,7 +121,7 @@ class Case:
     coordinators: int = 1
     frames: int = 1
     healthy_from: int | None = None
-    limit: int = 200_000
+    limit: int = 1_000_000
     walks: int = 1_000
 
     def split(self, run: int) -> str:

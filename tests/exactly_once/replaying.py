@@ -1,0 +1,418 @@
+"""The schedules of protocol_traces.json, carried out by the built code: each task and each driver is a thread that stands still
+before each of its steps until it is told to take it.
+
+    with Replay(trace, make_run, client) as replay:
+        replay.run()
+
+A step of a schedule is taken by its process, and before it those that this one has not taken yet; a process that is past it, or
+at its end, does nothing. So the built code decides for itself what it does, and only the order is the model's. What cannot be
+held back or asked for is done otherwise: brokers complete a transaction by themselves, which is waited for, and a time-out is an
+abort by somebody else, which leaves the same state and epoch (transaction version 2).
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+from unittest import mock
+
+from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.coordination.transactions import TransactionState
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
+from spark_kafka_sink.exactly_once import ledger
+from spark_kafka_sink.exactly_once.ledger import State
+from spark_kafka_sink.exactly_once.names import TaskId
+from spark_kafka_sink.exactly_once.version_commit import Committed
+from spark_kafka_sink.exactly_once.writes import TaskReport
+from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+from tests.exactly_once.driving import Run
+from tests.exactly_once.model.cases import BY_NAME
+from tests.exactly_once.model.exploration import EVERYTHING
+from tests.exactly_once.model.traces import DRIVER_ORDER, SPARKS_STEPS, TASK_ORDER
+from tests.exactly_once.model.world import rows_of
+from tests.exactly_once.stopping import CHUNKED_BYTES, STEPS
+from tests.integration.processes import until
+
+LIMIT_S = 60.0
+MOST_RUNS = 3  # that a repetition takes: one finds a transaction gone and says so, the next one writes what is missing
+OWNER = "q"
+PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+
+# The calls that are steps of the model, by their names in stopping.py, which says what they are.
+OF_A_TASK = {
+    "1": "1 take own id",
+    "2": "2 read decision",
+    "3 list": "3 list",
+    "3 fence": "3 fence",
+    "4": "4 read marker",
+    "5 begin": "5 write rows",
+    "5 marker": "5 write marker",
+}
+OF_A_DRIVER = {
+    "6a": "6a read decision",
+    "6c list": "6c list",
+    "6c fence": "6c fence",
+    "6d": "6d read markers",
+    "6e": "6e describe",
+    "6f": "6f decide",
+    "6g": "6g end",
+    "6h mark": "6h mark carried out",
+    "6h list": "6h list",
+    "6h fence": "6h fence",
+    "7 record": "7 record abort",
+    "7 list": "7 list",
+    "7 fence": "7 fence",
+}
+ONE_BY_ONE = ("3 fence", "6g")  # each of their transactions is a step of its own in the model
+
+Trace = Mapping[str, Any]
+Step = Mapping[str, Any]
+
+
+class Died(BaseException):
+    """The process is dead: nothing of it catches this."""
+
+
+class Process:
+    """A thread that waits before each step."""
+
+    def __init__(self, name: str, order: Sequence[str], work: Callable[[], object]) -> None:
+        self.name = name
+        self.outcome: object = None  # what `work` returned, or the KafkaError that it raised
+        self.phase = ""  # what it has begun, see the subclasses
+        self._order = order
+        self._work = work
+        self._changed = threading.Condition()  # guards the rest
+        self._at: str | None = None
+        self._told: Step | None = None
+        self._is_over = False
+        self._is_dead = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+        self._await_rest()
+
+    # IN THE PROCESS
+
+    def _run(self) -> None:
+        _here.process = self
+        try:
+            self.outcome = self._work()
+        except Died:
+            self.outcome = Died
+        except KafkaError as error:
+            self.outcome = error
+        except BaseException as error:  # noqa: BLE001 - raised again by the one who waits
+            self._error = error
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def step(self, name: str, call: Callable[[], Any]) -> Any:
+        """Stand still before the call until it is told to go on."""
+        while True:
+            told = self._wait_for_a_word(name)
+            if "is not answered in time" in told["words"]:
+                raise KafkaTimeoutError("no answer, as scheduled")
+            result = call()
+            if "no answer in time" in told["words"]:
+                raise KafkaTimeoutError("no answer, as scheduled")
+            if not told["answer_is_lost"]:
+                return result
+
+    def _wait_for_a_word(self, name: str) -> Step:
+        with self._changed:
+            self._at = name
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: self._told is not None or self._is_dead, LIMIT_S):
+                raise AssertionError(f"{self.name} was told nothing for {LIMIT_S} s")
+            if self._is_dead:
+                raise Died
+            told, self._told, self._at = self._told, None, None
+            assert told is not None
+            return told
+
+    def model_step(self, call: str, first: Any) -> str | None:
+        """The model's name of a call, which has this name in stopping.py; None if it is no step of the model."""
+        raise NotImplementedError
+
+    # FROM OUTSIDE
+
+    @property
+    def is_over(self) -> bool:
+        with self._changed:
+            return self._is_over
+
+    def take(self, step: Step) -> None:
+        """Returns when the step has been taken, and the process stands before the next one or is at its end."""
+        wanted = self._order.index(step["step"])
+        while not self.is_over:
+            at = self._at
+            assert at is not None
+            if self._order.index(at) > wanted:
+                return
+            self._tell(step if at == step["step"] else PLAINLY)
+            if at == step["step"]:
+                return
+
+    def finish(self) -> None:
+        while not self.is_over:
+            self._tell(PLAINLY)
+
+    def die(self) -> None:
+        with self._changed:
+            self._is_dead = True
+            self._changed.notify_all()
+        self._thread.join(LIMIT_S)
+
+    def _tell(self, step: Step) -> None:
+        with self._changed:
+            self._told = step
+            self._changed.notify_all()
+        self._await_rest()
+
+    def _await_rest(self) -> None:
+        with self._changed:
+            is_at_rest = self._changed.wait_for(lambda: self._is_over or (self._at is not None and not self._told), LIMIT_S)
+        if self._error is not None:
+            raise self._error
+        assert is_at_rest, f"{self.name} comes to no step within {LIMIT_S} s"
+
+
+class _Here(threading.local):
+    process: Process | None = None
+
+
+_here = _Here()
+PLAINLY: Step = {"words": "", "answer_is_lost": False}
+
+
+class TaskProcess(Process):
+    """`phase`: "has its id" once it has taken it."""
+
+    def model_step(self, call: str, first: Any) -> str | None:  # noqa: ARG002
+        if call == "6g":
+            return "2 commit earlier" if self.phase else "0 commit earlier"
+        if call == "2" and not self.phase and self.looks_first:
+            return "0 look"
+        if call == "1":
+            self.phase = "has its id"
+        return OF_A_TASK.get(call)
+
+    def __init__(self, name: str, work: Callable[[], object], *, looks_first: bool) -> None:
+        self.looks_first = looks_first  # in a foreachBatch
+        super().__init__(name, TASK_ORDER, work)
+
+
+class DriverProcess(Process):
+    """`phase`: "closing" once it records what has become of its own version, "aborting" in abort()."""
+
+    def __init__(self, name: str, version: int, work: Callable[[DriverProcess], object]) -> None:
+        self._version = version
+        super().__init__(name, DRIVER_ORDER, lambda: work(self))
+
+    def model_step(self, call: str, first: Any) -> str | None:
+        if self.phase == "aborting":
+            call = {"3 list": "7 list", "3 fence": "7 fence"}.get(call, call)
+        else:
+            line = "6h" if self.phase == "closing" else "6c"
+            call = {"3 list": f"{line} list", "3 fence": f"{line} fence", "2": "", "4": "6d"}.get(call, call)
+        if call == "6f" and first.state is not State.DECIDED:
+            if first.version == self._version:
+                self.phase = "closing"
+            return "6h mark taken out" if first.state is State.TAKEN_OUT else OF_A_DRIVER["6h mark"]
+        if self.phase and call in ("6a", "6d"):
+            return None  # read by abort(), or to see whether what is gone was committed
+        return OF_A_DRIVER.get(call)
+
+
+# --- THE CALLS THAT ARE STEPS -----------------------------------------------------------------------------------------
+
+CALLS = ("1", "2", "3 list", "3 fence", "4", "5 begin", "5 marker", "6a", "6e", "6f", "6g", "7 record")  # one for each method
+
+
+def patched() -> ExitStack:
+    """While it is open, threads of a Process stand still before their steps; others notice nothing."""
+    stack = ExitStack()
+    for call in CALLS:
+        owner, method, _ = STEPS[call]
+        stack.enter_context(mock.patch.object(owner, method, _hooked(getattr(owner, method), call)))
+    return stack
+
+
+def _hooked(original: Callable[..., Any], call: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def hooked(self: object, *args: Any, **named: Any) -> Any:
+        process = _here.process
+        if process is None:
+            return original(self, *args, **named)
+        if call not in ONE_BY_ONE:
+            step = process.model_step(call, args[0] if args else None)
+            plain = functools.partial(original, self, *args, **named)
+            return plain() if step is None else process.step(step, plain)
+        found: dict[str, Any] = {}
+        for each in list(args[0]):
+            step = process.model_step(call, each)
+            found |= process.step(step or call, functools.partial(original, self, [each], *args[1:], **named))
+        return found
+
+    return hooked
+
+
+# --- THE SCHEDULE -----------------------------------------------------------------------------------------------------
+
+
+class Replay:
+    """Args:
+    trace: of protocol_traces.json.
+    make_run: makes a Run with this name and these arguments, which ends with the test.
+    client: of somebody else, who looks and lets transactions time out.
+    """
+
+    def __init__(self, trace: Trace, make_run: Callable[..., Run], client: TransactionClient) -> None:
+        self.trace = trace
+        self.processes: dict[str, Process] = {}
+        self._make_run = make_run
+        self._client = client
+        self._runs: dict[tuple[int, int], Run] = {}
+        self._reports: dict[tuple[int, int, int, int], TaskReport] = {}  # by run, write, version, partition
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Replay:
+        self._stack.enter_context(patched())
+        if self.trace["chunked"]:
+            self._stack.enter_context(mock.patch.object(ledger, "METADATA_BYTES", CHUNKED_BYTES))
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        for process in self.processes.values():
+            process.die()
+        self._stack.close()
+
+    def run(self) -> None:
+        """The schedule, then every process to its end."""
+        for step in self.trace["full_plan"]:
+            self._take(step)
+        for process in self.processes.values():
+            process.finish()
+
+    def has_ended_well(self) -> bool:
+        """Whether the latest driver has committed its version."""
+        known = self.trace["processes"]
+        drivers = [name for name, each in self.processes.items() if isinstance(each, DriverProcess)]
+        latest = max(drivers, key=lambda name: (known[name]["run"], known[name]["version"], known[name]["write"]))
+        return isinstance(self.processes[latest].outcome, Committed)
+
+    def told(self) -> str:
+        """What each process has ended with."""
+        return "\n".join(f"{name}: {process.outcome}" for name, process in self.processes.items())
+
+    def recover(self) -> Counter[str]:
+        """Each version once more, in fresh runs, as Spark or a user repeats it. The rows that readers have to see then."""
+        case = BY_NAME[self.trace["case"]]
+        expected: Counter[str] = Counter()
+        for version in case.versions:
+            rows = rows_of(version, case.first, 0)
+            expected.update(row for part in rows for row in part)
+            if case.kind != "batch":
+                self._repeat(version, rows, OWNER)
+            elif not self.has_ended_well():
+                self._repeat(version, rows, "another")  # as each df.write without txnAppId
+        return expected
+
+    def _repeat(self, version: int, rows: Sequence[Sequence[str]], owner: str) -> None:
+        failures = []
+        for number in range(MOST_RUNS):
+            run = self._make_run(f"fresh{version}x{number}", owner=owner)
+            try:
+                run.write_version(version, *rows)
+            except KafkaError as error:
+                failures.append(error)
+                run.abort(version)
+            else:
+                return
+        raise AssertionError(f"version {version} is not committed by {MOST_RUNS} fresh runs: {failures}")
+
+    def _take(self, step: Step) -> None:
+        name = step["process"]
+        if name == EVERYTHING:
+            for process in self.processes.values():
+                process.die()
+        elif name == "brokers":
+            self._do_as_brokers(step["step"], step["arguments"]["id"])
+        elif name != "Spark":
+            process = self._process(name, step["step"])
+            if step["step"] in SPARKS_STEPS:
+                process.die()
+            elif step["step"] in (*TASK_ORDER, *DRIVER_ORDER):
+                process.take(step)
+            else:
+                process.finish()
+
+    def _do_as_brokers(self, what: str, model_id: str) -> None:
+        *partition, run, attempt = model_id.split("-")
+        task = TaskId(OWNER, int(partition[0]), f"r{run}", int(attempt))
+        transactional_id = self._run(int(run), 0).names.transactional_id(task)
+        if what == "time-out":
+            assert self.trace["transaction_version"] == 2, "an abort by somebody else does not raise the epoch"
+            found = self._client.describe_transactions([transactional_id])[transactional_id]
+            assert found is not None
+            prepared = PreparedTransaction(transactional_id, found.producer_id, found.producer_epoch, 2)
+            self._client.end_transactions([prepared], commit=False)
+        until(lambda: self._is_complete(transactional_id), LIMIT_S, f"{transactional_id} is complete")
+
+    def _is_complete(self, transactional_id: str) -> bool:
+        found = self._client.describe_transactions([transactional_id])[transactional_id]
+        return found is None or found.state not in PREPARED
+
+    def _process(self, name: str, first_step: str) -> Process:
+        if name not in self.processes:
+            known = self.trace["processes"][name]
+            make = self._task if known["kind"] == "task" else self._driver
+            self.processes[name] = make(name, known, first_step)
+        return self.processes[name]
+
+    def _run(self, run: int, write: int) -> Run:
+        """The writes of a foreachBatch have an id each."""
+        if (run, write) not in self._runs:
+            kind = self.trace["kind"]
+            how: dict[str, Any] = {"write": f"w{run}x{write}"} if kind == "foreachBatch" else {}
+            self._runs[run, write] = self._make_run(f"r{run}", owner=OWNER, is_repeated=kind != "batch", **how)
+        return self._runs[run, write]
+
+    def _task(self, name: str, known: Mapping[str, Any], first_step: str) -> Process:  # noqa: ARG002
+        place = (known["run"], known["write"], known["version"], known["partition"])
+        task = self._run(*place[:2]).task(*place[2:], *known["rows"], attempt=known["attempt"])
+
+        def work() -> TaskReport:
+            report = task.run()
+            return self._reports.setdefault(place, report)  # the first attempt that returns wins
+
+        return TaskProcess(name, work, looks_first=self.trace["kind"] == "foreachBatch")
+
+    def _driver(self, name: str, known: Mapping[str, Any], first_step: str) -> Process:
+        write = (known["run"], known["write"], known["version"])
+        run = self._run(*write[:2])
+        places = {
+            (*write, each["partition"])
+            for each in self.trace["processes"].values()
+            if each["kind"] == "task" and (each["run"], each["write"], each["version"]) == write
+        }
+
+        def work(process: DriverProcess) -> object:
+            try:
+                if not first_step.startswith("7") and places <= self._reports.keys():
+                    return run.commit([self._reports[place] for place in sorted(places)])
+                outcome: object = "its tasks have failed"
+            except KafkaError as error:
+                outcome = error
+            process.phase = "aborting"
+            run.abort(write[2])
+            return outcome
+
+        return DriverProcess(name, write[2], work)

@@ -1,0 +1,52 @@
+"""The built code survives the schedules that break plans with a step left out, against the fake broker.
+
+tests/integration/test_exactly_once_traces.py has the same with a real one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from tests.exactly_once.driving import Run
+from tests.exactly_once.protocol_model import TRACES_FILE
+from tests.exactly_once.replaying import Replay
+from tests.fakes.fake_broker import FakeBroker
+from tests.fakes.transaction_coordinator import State
+
+TOPIC = "t"
+TRACES = json.loads(TRACES_FILE.read_text(encoding="utf-8"))
+
+
+def visible(broker: FakeBroker) -> Counter[str]:
+    return Counter(value.decode() for value in broker.committed_values(TOPIC) if value is not None)
+
+
+def check_nothing_is_open(broker: FakeBroker) -> None:
+    open_states = (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT)
+    assert [name for name, each in broker.transactions.transactions.items() if each.state in open_states] == []
+
+
+@pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace["name"])
+def test_the_built_code_survives_the_schedule_that_breaks_a_plan_without_this_step(trace: dict[str, Any]) -> None:
+    """It ends as the model of the full plan does, readers see the same, and a repetition completes what is missing."""
+    with FakeBroker(nodes=2, topics={TOPIC: 1}) as broker, ExitStack() as stack:
+        broker.set_transaction_version(trace["transaction_version"])
+
+        def make_run(name: str, **how: Any) -> Run:
+            return stack.enter_context(Run(broker.bootstrap_servers, TOPIC, name, **how))
+
+        client = stack.enter_context(TransactionClient({"bootstrap.servers": broker.bootstrap_servers}))
+        with Replay(trace, make_run, client) as replay:
+            replay.run()
+            assert replay.has_ended_well() == trace["full_plan_ends"].startswith("done"), replay.told()
+        assert visible(broker) == Counter(trace["full_plan_visible"]), replay.told()
+        check_nothing_is_open(broker)
+        expected = replay.recover()
+        assert visible(broker) == expected
+        check_nothing_is_open(broker)
