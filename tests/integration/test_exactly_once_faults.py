@@ -4,8 +4,9 @@ coordinators that die, and repetitions of a write that bring other rows."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -14,19 +15,25 @@ from spark_kafka_sink.coordination.brokers import FindCoordinator
 from spark_kafka_sink.coordination.operation import ANY_BROKER, Ask
 from spark_kafka_sink.coordination.transactions import TransactionState
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.exactly_once.version_commit import Committed, How
+from spark_kafka_sink.exactly_once.ledger import Decision
+from spark_kafka_sink.exactly_once.names import TaskId
+from spark_kafka_sink.exactly_once.version_commit import Committed, How, VersionCommit
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, Result, TaskReport
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from tests.exactly_once.driving import Run
-from tests.exactly_once.stopping import AFTER, AMID, KILLED, PAUSE, Stop
+from tests.exactly_once.stopping import AFTER, AMID, KILLED, PAUSE, Process, Stop
 from tests.fakes.fault_proxy import Fault, ProxiedKafka, Request
 from tests.integration.exactly_once_world import FIRST, QUICK_TIMEOUTS, SECOND, Rows, World, rows_of, world_of
 from tests.integration.processes import until
 
 pytestmark = [pytest.mark.slow]
 
-SHORT_MS = 1_000  # of a transaction's time-out; brokers look each half second
+T = TypeVar("T")
+
+# Time-outs of transactions, the next one where the machine was too slow for the one before; brokers look each half second.
+TIMEOUTS_MS = (1_000, 4_000, 16_000, 64_000)
+LONG_MS = 600_000  # of those that are not to time out
 QUICK_REQUESTS = {"request.timeout.ms": 1_000, "delivery.timeout.ms": 20_000}
 
 
@@ -46,28 +53,61 @@ def world(cluster: ProxiedKafka) -> Iterator[World]:
 # --- TIME-OUTS --------------------------------------------------------------------------------------------------------
 
 
-def short_of(run: Run, *partitions: int) -> list[TaskReport]:
+def short_of(run: Run, timeout_ms: int, *partitions: int) -> list[TaskReport]:
     """The reports of the first version; the transactions of these partitions time out soon."""
     return [
-        run.task(0, partition, *rows, timeout_ms=SHORT_MS if partition in partitions else 60_000).run()
+        run.task(0, partition, *rows, timeout_ms=timeout_ms if partition in partitions else LONG_MS).run()
         for partition, rows in enumerate(FIRST)
     ]
 
 
-def await_time_out(world: World, run: str, *partitions: int) -> None:
-    ids = [f"{world.prefix}-q-{partition}-{run}-0" for partition in partitions]
+def before_time_outs(world: World, what: Callable[[Run, int], T]) -> tuple[Run, T]:
+    """What a run has come to before the first time-out of its transactions, and the run.
+
+    Where that was too late, the run gives up, and the next one has more time.
+
+    Args:
+        what: gets the run, and the time-out in milliseconds. Raises KafkaError when it was too late.
+    """
+    errors = []
+    for number, timeout_ms in enumerate(TIMEOUTS_MS, 1):
+        run = world.run(f"r{number}")
+        try:
+            return run, what(run, timeout_ms)
+        except KafkaError as error:
+            errors.append(error)
+            run.abort(0)
+    raise AssertionError(f"too late in each run: {errors}")
+
+
+def await_time_out(world: World, run: Run, *partitions: int) -> None:
+    ids = [run.names.transactional_id(TaskId("q", partition, run.write(0).run, 0)) for partition in partitions]
 
     def are_aborted() -> bool:
         found = world.client.describe_transactions(ids).values()
         return {None if each is None else each.state for each in found} == {TransactionState.COMPLETE_ABORT}
 
-    until(are_aborted, 30, "brokers abort what is too old")
+    until(are_aborted, 30 + TIMEOUTS_MS[-1] / 1000, "brokers abort what is too old")
+
+
+def stopped_after_decision(world: World, late: Sequence[int], stop: Stop) -> tuple[Run, Process]:
+    """A driver that stands still or is dead at this step after its decision; these transactions time out soon."""
+
+    def commit(run: Run, timeout_ms: int) -> Process:
+        process = world.processes.commit(run.write(0).run, short_of(run, timeout_ms, *late), stop)
+        if stop.how is PAUSE and process.pauses():
+            return process
+        outcome = process.outcome()
+        if outcome is not KILLED:
+            raise KafkaError(f"too late: {outcome}")
+        return process
+
+    return before_time_outs(world, commit)
 
 
 def test_a_time_out_before_the_decision_is_found_before_anything_is_seen(world: World) -> None:
-    run = world.run("r1")
-    reports = short_of(run, 0)
-    await_time_out(world, "r1", 0)
+    run, reports = before_time_outs(world, lambda run, timeout_ms: short_of(run, timeout_ms, 0))
+    await_time_out(world, run, 0)
     with pytest.raises(CommitFailedError) as raised:
         run.commit(reports)
     told = str(raised.value)
@@ -83,10 +123,8 @@ def test_a_time_out_before_the_decision_is_found_before_anything_is_seen(world: 
 def test_a_time_out_between_decision_and_commit_is_told_and_healed_by_the_next_run(
     world: World, late: list[int], seen: list[str]
 ) -> None:
-    run = world.run("r1")
-    commit = world.processes.commit("r1", short_of(run, *late), Stop("6f", AFTER, PAUSE))
-    commit.await_pause()
-    await_time_out(world, "r1", *late)
+    run, commit = stopped_after_decision(world, late, Stop("6f", AFTER, PAUSE))
+    await_time_out(world, run, *late)
     failed = commit.resume().outcome()
     assert failed.kind == CommitFailedError.__name__
     assert f"{len(late)} of 2 transactions were gone when version 0 was committed" in failed.message
@@ -101,9 +139,8 @@ def test_a_time_out_between_decision_and_commit_is_told_and_healed_by_the_next_r
 
 def test_a_driver_killed_amid_its_commits_whose_other_transactions_time_out_is_healed_by_the_second_run(world: World) -> None:
     """The first one finds the decision, and that it cannot be carried out any more; that is told, as it knows no rows."""
-    reports = short_of(world.run("r1"), 1)
-    assert world.processes.commit("r1", reports, Stop("6g", AMID)).outcome() is KILLED
-    await_time_out(world, "r1", 1)
+    run, _ = stopped_after_decision(world, [1], Stop("6g", AMID))
+    await_time_out(world, run, 1)
     failed, committed = world.check(runs=2)
     assert isinstance(failed, CommitFailedError)
     assert "1 of 2 transactions were gone when version 0 was committed (Spark partitions 1)" in str(failed)
@@ -113,8 +150,8 @@ def test_a_driver_killed_amid_its_commits_whose_other_transactions_time_out_is_h
 
 def test_a_task_that_outlasts_its_transaction_is_told_why(world: World) -> None:
     run = world.run("r1")
-    task = run.task(0, 0, *FIRST[0], timeout_ms=SHORT_MS).begin().send()
-    await_time_out(world, "r1", 0)
+    task = run.task(0, 0, *FIRST[0], timeout_ms=TIMEOUTS_MS[0]).begin().send()
+    await_time_out(world, run, 0)
     with pytest.raises(KafkaError, match=r"transaction\.timeout\.ms"):
         task.finish()
     run.abort(0)
@@ -126,13 +163,15 @@ def test_a_task_that_outlasts_its_transaction_is_told_why(world: World) -> None:
 
 def half_committed(world: World, in_kafka: int = 0) -> None:
     """One of the partitions 0 and 1 is in Kafka; the transaction of the other was open too long."""
-    run = world.run("r1")
-    reports = short_of(run, 1 - in_kafka)
-    commit = run.committing(reports)
-    decision = commit._decide(None)
-    await_time_out(world, "r1", 1 - in_kafka)
+
+    def decide(run: Run, timeout_ms: int) -> tuple[VersionCommit, Decision]:
+        committing = run.committing(short_of(run, timeout_ms, 1 - in_kafka))
+        return committing, committing._decide(None)
+
+    run, (committing, decision) = before_time_outs(world, decide)
+    await_time_out(world, run, 1 - in_kafka)
     with pytest.raises(CommitFailedError):
-        commit._carry_out(decision)
+        committing._carry_out(decision)
     run.abort(0)
     world.audit(FIRST[in_kafka])
 
