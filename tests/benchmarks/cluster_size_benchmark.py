@@ -116,26 +116,30 @@ def measure(nodes: int, partitions: int, arguments: argparse.Namespace) -> None:
     working: list[float] = []
     idle: list[float] = []
     least_free = stage.pool.total_memory
+
+    def run_round() -> None:
+        stage.clock.advance(1)
+        brokers.worked = False
+        started = time.thread_time()
+        sender.run_once()
+        (working if brokers.worked else idle).append(time.thread_time() - started)
+
+    def wake() -> None:
+        while stage.accumulator.wants_all_at_once() and stage.pool.available_memory < stage.pool.total_memory // 4:
+            run_round()
+
     for number in range(-arguments.slices // 4, arguments.slices):
-        if number == 0:
+        if number == 0:  # what came before was to warm up
             caller, working, idle = [], [], []
             brokers.requests = 0
         where = random.integers(0, partitions, SLICE_ROWS, dtype=np.int32)
+        of_sender = sum(working) + sum(idle)
         started = time.thread_time()
-        stage.accumulator.append(TOPIC, columns, where, rows, Delivery(SLICE_ROWS, stage.clock), stage.wake, max_block_ms=0)
-        caller.append(time.thread_time() - started)
+        stage.accumulator.append(TOPIC, columns, where, rows, Delivery(SLICE_ROWS, stage.clock), wake, max_block_ms=60_000)
+        caller.append(time.thread_time() - started - (sum(working) + sum(idle) - of_sender))
         least_free = min(least_free, stage.pool.available_memory)
         for _ in range(arguments.rounds):
-            stage.clock.advance(1)
-            brokers.worked = False
-            started = time.thread_time()
-            sender.run_once()
-            (working if brokers.worked else idle).append(time.thread_time() - started)
-        while stage.pool.available_memory < stage.pool.total_memory // 4:
-            stage.clock.advance(1)
-            started = time.thread_time()
-            sender.run_once()
-            working.append(time.thread_time() - started)
+            run_round()
     records = SLICE_ROWS * arguments.slices
 
     def ms(times: list[float], share: float) -> str:

@@ -12,6 +12,7 @@ import pytest
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Cluster
+from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE
 from spark_kafka_sink.producer.gathered_records import GatheredRecords, RecordFuture
 from spark_kafka_sink.producer.record_checks import RecordDetails
 from spark_kafka_sink.producer.record_gatherer import MIN_CHUNK_BYTES, RecordGatherer
@@ -285,7 +286,7 @@ def test_a_caller_waits_for_memory_before_its_record_is_gathered() -> None:
 
 
 def test_while_a_caller_waits_for_memory_nothing_lingers() -> None:
-    gathering = Gathering(linger_ms=60_000, buffer_memory=16 * 1024)
+    gathering = Gathering(linger_ms=60_000, buffer_memory=MAX_BLOCK_SIZE)
     gathering.gatherer.chunk_bytes = 1_000_000
     gathering.add(b"1", topic="a", size=1000)
 
@@ -312,7 +313,7 @@ def test_many_topics_are_charged_no_more_than_a_block_each_until_they_need_it() 
 
 
 def test_a_callback_does_not_wait_for_memory_that_only_its_own_thread_gives_back() -> None:
-    gathering = Gathering(buffer_memory=16 * 1024)
+    gathering = Gathering(buffer_memory=MAX_BLOCK_SIZE)
     gathering.add(b"1", topic="a")
     gathering.may_wait = False
     before = gathering.clock.now_ms()
@@ -322,7 +323,7 @@ def test_a_callback_does_not_wait_for_memory_that_only_its_own_thread_gives_back
 
 
 def test_a_gatherer_that_is_closed_while_a_caller_waits_takes_nothing_from_it() -> None:
-    gathering = Gathering(buffer_memory=16 * 1024)
+    gathering = Gathering(buffer_memory=MAX_BLOCK_SIZE)
     gathering.add(b"1", topic="a")
 
     def close(condition: threading.Condition, timeout_ms: int) -> bool:

@@ -1,6 +1,6 @@
 """Bounded memory for batches that wait to be sent.
 
-Hands out blocks of one size: a batch grows block by block, so 300 partitions with few rows each do not exhaust the pool. Large
+Hands out blocks of one size: a batch grows block by block, so 3,000 partitions with few rows each do not exhaust the pool. Large
 pieces of records stay in memory of their own, for which the pool charges a number of blocks. Callers get memory in the order in
 which they asked, so a large request cannot starve behind small ones. The pool knows nothing of batches or partitions.
 An interrupt (Ctrl-C) is raised in Python where a function is called or returns. Memory is therefore passed on in statements that
@@ -18,7 +18,7 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, RecordTooLargeError, closed_error
 from spark_kafka_sink.metrics import Stat
 
-MAX_BLOCK_SIZE = 16 * 1024
+MAX_BLOCK_SIZE = 8 * 1024  # 3,000 partitions with a few rows each take 24 MB
 MIN_BLOCK_SIZE = 1024  # below this, the bookkeeping of a block would cost more than its bytes
 
 # A caller that waits is first woken when a quarter of the pool is free. So it lays out and encodes thousands of rows, not single
@@ -70,7 +70,7 @@ class _Turn:
 
 
 class BufferPool:
-    """`buffer.memory` bytes in blocks of min(batch.size, 16 KiB).
+    """`buffer.memory` bytes in blocks of min(batch.size, 8 KiB).
 
     Args:
         total_memory: bytes that may be handed out at a time, `buffer.memory`.

@@ -219,7 +219,7 @@ def test_nothing_can_be_had_even_when_the_pool_is_empty() -> None:
         (32 * 1024 * 1024, 1_000_000, MAX_BLOCK_SIZE),
         (32 * 1024 * 1024, 4_000, 4_000),
         (32 * 1024 * 1024, 1, MIN_BLOCK_SIZE),
-        (16_384, 16_384, 16_384),
+        (MAX_BLOCK_SIZE, 16_384, MAX_BLOCK_SIZE),
         (500, 16_384, 500),
         (0, 16_384, 1),
     ],
@@ -239,7 +239,7 @@ def test_a_pool_of_more_than_two_gibibytes_counts_right_and_reserves_nothing_in_
     gib = 1024**3
     pool = BufferPool(20 * gib, 16_384, ManualClock())
     blocks = pool.allocate(3, 0)
-    assert pool.available_memory == 20 * gib - 3 * 16_384
+    assert pool.available_memory == 20 * gib - 3 * MAX_BLOCK_SIZE
     pool.deallocate(blocks)
     assert pool.available_memory == 20 * gib
 

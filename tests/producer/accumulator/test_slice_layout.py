@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from spark_kafka_sink.errors import ProducerClosedError, RecordTooLargeError
-from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
+from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE, PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
@@ -111,9 +111,9 @@ def test_a_part_keeps_what_it_knows_of_its_own_rows_only() -> None:
 
 
 def test_memory_is_taken_for_what_is_filled_not_for_what_could_be() -> None:
-    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=100 * 16 * 1024)
+    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=100 * MAX_BLOCK_SIZE)
     lay_out(stage, [ROW] * 50, list(range(50)))
-    assert memory_in_use(stage) == 50 * 16 * 1024
+    assert memory_in_use(stage) == 50 * MAX_BLOCK_SIZE
 
 
 def test_many_bytes_for_one_batch_keep_their_memory_and_are_charged_for() -> None:
@@ -122,21 +122,22 @@ def test_many_bytes_for_one_batch_keep_their_memory_and_are_charged_for() -> Non
     small, large = lay_out(stage, [ROW] + [bytes(1000)] * 40, [0] + [1] * 40)
     assert (small.is_segment, large.is_segment) == (False, True)
     assert large.size_bytes == 40 * 1009
-    assert memory_in_use(stage) == block + 3 * block
-    assert large.batch.memory == PoolMemory([], 3)
+    charge = -(-large.size_bytes // block)
+    assert memory_in_use(stage) == block + charge * block
+    assert large.batch.memory == PoolMemory([], charge)
 
 
 def test_a_segment_waits_for_a_charge_and_what_is_left_of_it_is_given_back() -> None:
-    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=4 * 16 * 1024)
+    stage = Accumulation(batch_size=1024 * 1024, buffer_memory=6 * MAX_BLOCK_SIZE)
     held = stage.pool.allocate(2, 0)
-    layout = layout_of(stage, sorted_slice([bytes(1000)] * 40, [0] * 40))
+    layout = layout_of(stage, sorted_slice([bytes(1000)] * 40, [0] * 40))  # 40,360 bytes
     assert layout.reserve() == []
     stage.pool.deallocate(held)
     wait_for_memory(stage, layout)
-    assert memory_in_use(stage) == 3 * 16 * 1024
+    assert memory_in_use(stage) == 5 * MAX_BLOCK_SIZE
     (reservation,) = layout.reserve()
-    assert reservation.batch.memory == PoolMemory([], 3)
-    assert memory_in_use(stage) == 3 * 16 * 1024
+    assert reservation.batch.memory == PoolMemory([], 5)
+    assert memory_in_use(stage) == 5 * MAX_BLOCK_SIZE
 
 
 def prepaid_layout(
