@@ -34,8 +34,8 @@ WHAT_IS_LOST = (
     " repeated as a whole: its rows that are visible already are then there twice"
 )
 REMEDIES = {
-    Fate.ALIVE: "Stop the query first; or --force aborts them all the same, and the query fails.",
-    Fate.UNWATCHED: "If the query has ended, --force aborts them.",
+    Fate.ALIVE: "Stop the query first; or `abort --force` aborts them all the same, and the query fails.",
+    Fate.UNWATCHED: "If the query has ended, --force goes over this.",
     Fate.DECIDED: f"--even-decided aborts them, but {WHAT_IS_LOST}.",
     Fate.UNREADABLE: f"--even-decided aborts them all the same. If a version is decided, {WHAT_IS_LOST}.",
     Fate.ENDING: "Look for partitions without a leader, and at the brokers' logs: markers cannot be written.",
@@ -47,6 +47,8 @@ CONSEQUENCES = {
     Fate.DECIDED: _sentence(WHAT_IS_LOST),
     Fate.UNREADABLE: f"If a version is decided, {WHAT_IS_LOST}.",
 }
+
+OF_A_COMMIT = {Fate.UNWATCHED: "If the query is alive, a later version that it decides may be committed in part."}
 
 # TABLES
 
@@ -192,11 +194,12 @@ def findings(verdicts: Sequence[Verdict]) -> list[str]:
             groups.setdefault((each.run, each.fate, obstacle), []).append(each.transaction)
     lines = []
     for (_, fate, obstacle), group in groups.items():
-        is_aborted = fate is Fate.ABORT
-        what = "To be aborted all the same" if is_aborted else "Left alone"
+        is_done = fate in (Fate.ABORT, Fate.COMMIT)
+        what = f"{fate.value.capitalize()} all the same" if is_done else "Left alone"
         who = f"owner {printable(group[0].owner)}, run {printable(group[0].run)}: {count(len(group), 'transactional id')}"
         why = f"{obstacle.fate.value}: {obstacle.reason}" if obstacle.reason else obstacle.fate.value
-        lines += [f"{what}: {who}. {_sentence(why)}", f"    {(CONSEQUENCES if is_aborted else REMEDIES)[obstacle.fate]}"]
+        told = REMEDIES if not is_done else CONSEQUENCES if fate is Fate.ABORT else OF_A_COMMIT
+        lines += [f"{what}: {who}. {_sentence(why)}", f"    {told[obstacle.fate]}"]
     return lines
 
 

@@ -158,24 +158,36 @@ def _what_is_hidden(client: TransactionClient, names: Names, *, has_found: bool)
 def _decisions(
     client: TransactionClient, names: Names, owners: Iterable[str], have_committed: Collection[str]
 ) -> dict[str, KnownDecision]:
-    """By owner. A decision is kept under the topic of the markers, which its offset tells.
+    """By owner. Brokers hide offsets of topics that the user may not describe. An owner that has committed must have had a
+    decision."""
+    owners = list(owners)
+    try:
+        ledgers = ledgers_of(client, names, owners)
+    except KafkaError as error:
+        return dict.fromkeys(owners, error)
+    found: dict[str, KnownDecision] = {}
+    for owner, ledger in ledgers.items():
+        found[owner] = None if ledger is None else _decision(ledger)
+        if ledger is None and owner in have_committed:
+            found[owner] = LedgerError(
+                f"transactions of this owner were committed, and group {printable(names.decision_group(owner))} shows no"
+                " decision: it has expired, or the user may not describe the topic of the markers. Grant the user READ on it"
+                " (option markerTopic, or topic)"
+            )
+    return found
 
-    Brokers hide offsets of topics that the user may not describe. An owner that has committed must have had a decision.
+
+def ledgers_of(client: TransactionClient, names: Names, owners: Iterable[str]) -> dict[str, Ledger | None]:
+    """By owner; None for one without a decision. It is kept under the topic of the markers, which its offset tells.
+
+    Raises KafkaError.
     """
     groups = {owner: names.decision_group(owner) for owner in owners}
-    try:
-        offsets = client.fetch_offsets(dict.fromkeys(groups.values()), require_stable=False)
-    except KafkaError as error:
-        return dict.fromkeys(groups, error)
-    found: dict[str, KnownDecision] = {}
+    offsets = client.fetch_offsets(dict.fromkeys(groups.values()), require_stable=False)
+    found: dict[str, Ledger | None] = {}
     for owner, group in groups.items():
         places = sorted(offsets[group], key=lambda place: offsets[group][place].offset)
-        found[owner] = _decision(Ledger(client, names, owner, places[-1].topic)) if places else None
-        if not places and owner in have_committed:
-            found[owner] = LedgerError(
-                f"transactions of this owner were committed, and group {printable(group)} shows no decision: it has expired, or"
-                " the user may not describe the topic of the markers. Grant the user READ on it (option markerTopic, or topic)"
-            )
+        found[owner] = Ledger(client, names, owner, places[-1].topic) if places else None
     return found
 
 

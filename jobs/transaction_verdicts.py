@@ -19,9 +19,10 @@ SHOWN_SIGNS = 3  # of a run's signs of life
 
 class Fate(Enum):
     ABORT = "to be aborted"
+    COMMIT = "to be committed"
     ALIVE = "the query is alive"
     UNWATCHED = "whether the query is alive cannot be seen"
-    DECIDED = "decided: run the query again, it will be committed"
+    DECIDED = "decided: run the query again, it will be committed; or `commit` it now"
     UNREADABLE = "whether its version is decided cannot be read"
     ENDING = "brokers are ending it already, and have not come to an end"
 
@@ -74,6 +75,17 @@ def judge(before: Look, after: Look, allowed: Collection[Fate] = ()) -> list[Ver
         elif earlier.get(each.task) == each.known:  # on the way to an end, and no further than before
             verdicts.append(Verdict(each, Fate.ENDING, (Obstacle(Fate.ENDING),)))
     return verdicts
+
+
+def judge_decided(before: Look, after: Look, allowed: Collection[Fate] = ()) -> list[Verdict]:
+    """A verdict for each open transaction of a version that is decided: Fate.COMMIT, or what stands in the way."""
+    found = []
+    for verdict in judge(before, after, EVEN_DECIDED.union(allowed)):
+        if verdict.transaction.is_decided:
+            obstacles = tuple(each for each in verdict.obstacles if each.fate not in EVEN_DECIDED)
+            fate = Fate.COMMIT if verdict.fate is Fate.ABORT else verdict.fate
+            found.append(Verdict(verdict.transaction, fate, obstacles))
+    return found
 
 
 def _obstacles(each: Transaction, signs: Mapping[Run, Sequence[str]], unseen: Mapping[Run, str]) -> Iterator[Obstacle]:

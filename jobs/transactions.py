@@ -1,12 +1,14 @@
-"""List the open transactions of exactly-once writes, and abort what a query that has died left open.
+"""List the open transactions of exactly-once writes, and abort or commit what a query that has died left open.
 
     python -m jobs.transactions list --prefix orders --bootstrap-servers localhost:9092
     python -m jobs.transactions abort --prefix orders --bootstrap-servers localhost:9092
+    python -m jobs.transactions commit --prefix orders --bootstrap-servers localhost:9092
 
 Open transactions hold back readers with isolation.level=read_committed. Brokers abort them after their time-out; `abort` does so
-at once: it takes their transactional ids over (InitProducerId), so that whoever wrote under them can write no more.
-Laws: a query that shows a sign of life, and a version that is decided, are left alone unless a flag of its own says otherwise;
-nothing is aborted without a "y" or --yes; values of options are never printed.
+at once: it takes their transactional ids over (InitProducerId), so that whoever wrote under them can write no more. A version
+that is decided must not be aborted: `commit` commits it, as the next run of its query would.
+Laws: a query that shows a sign of life, and for `abort` a version that is decided, are left alone unless a flag of its own says
+otherwise; nothing is aborted or committed without a "y" or --yes; values of options are never printed.
 """
 
 from __future__ import annotations
@@ -15,20 +17,25 @@ import argparse
 import sys
 import textwrap
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
+from urllib.parse import unquote
 
 from jobs import transaction_report as report
 from jobs.command_line import UsageError, option_name, pair, read_properties
 from jobs.transaction_signs import Look, look
-from jobs.transaction_survey import survey
-from jobs.transaction_verdicts import EVEN_DECIDED, FORCE, Fate, Verdict, judge
+from jobs.transaction_survey import Survey, Transaction, ledgers_of, survey
+from jobs.transaction_verdicts import EVEN_DECIDED, FORCE, Fate, Verdict, judge, judge_decided
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.errors import ConfigError, KafkaError, printable
 from spark_kafka_sink.exactly_once.names import Names
 from spark_kafka_sink.exactly_once.unfinished import FENCED_TIMEOUT_MS
+from spark_kafka_sink.exactly_once.version_commit import roll_forward
+from spark_kafka_sink.exactly_once.writes import CommitFailedError
 
 MS_PER_S, MS_PER_MINUTE = 1000, 60_000
 EXIT_CODES = "exit codes: 0 done, or nothing to do; 1 something was left alone, or failed; 2 wrong usage or options; 130 Ctrl-C"
@@ -36,6 +43,7 @@ EXAMPLES = """
     python -m jobs.transactions list --prefix orders --bootstrap-servers localhost:9092
     python -m jobs.transactions list --prefix orders --command-config conf/sink.properties --json
     python -m jobs.transactions abort --prefix orders --command-config conf/sink.properties --yes
+    python -m jobs.transactions commit --prefix orders --command-config conf/sink.properties
 """
 KAFKA_PREFIX = "kafka."
 
@@ -46,11 +54,11 @@ KAFKA_PREFIX = "kafka."
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="transactions",
-        description="List the open transactions of exactly-once writes, and abort what a query that has died left open.",
+        description="List the open transactions of exactly-once writes, and abort or commit what a query that has died left.",
         epilog=f"examples:\n{textwrap.indent(textwrap.dedent(EXAMPLES).strip(), '  ')}\n\n{EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="list|abort")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="list|abort|commit")
     what = "show open transactions, and those that ended lately; needs DESCRIBE on the prefix's transactional ids, READ on groups"
     command = commands.add_parser("list", help=what, description=f"Transactions of a prefix: {what} with the prefix.")
     _add_common(command)
@@ -62,14 +70,26 @@ def build_parser() -> argparse.ArgumentParser:
     needs = "Needs, beyond `list`: WRITE on the transactional ids, READ on the topics, to see whether rows still arrive."
     command = commands.add_parser("abort", help=what, description=f"Transactions of a prefix: {what}. {needs}")
     _add_common(command)
-    add = command.add_argument
-    add("--yes", action="store_true", help="do not ask; needed where there is no terminal to ask at")
-    watch = "how long a query may be silent before it is taken for dead (default: %(default)s); 0 only with --force"
-    add("--watch-seconds", type=_not_negative, default=10, metavar="N", help=watch)
+    _add_changing(command, "abort")
     force = "also abort a query that is alive; it fails. Nothing is lost or doubled when it is run again"
-    add("--force", action="store_true", help=force)
-    add("--even-decided", action="store_true", help=f"also abort a version that is decided: {report.WHAT_IS_LOST}")
+    command.add_argument("--force", action="store_true", help=force)
+    lost = f"also abort a version that is decided: {report.WHAT_IS_LOST}"
+    command.add_argument("--even-decided", action="store_true", help=lost)
+    what = "commit the versions that are decided, of queries that have died; asks before"
+    command = commands.add_parser("commit", help=what, description=f"Transactions of a prefix: {what}. {needs}")
+    _add_common(command)
+    _add_changing(command, "commit")
+    force = "also where it cannot be seen whether the query is alive; never where it shows a sign of life"
+    command.add_argument("--force", action="store_true", help=force)
     return parser
+
+
+def _add_changing(command: argparse.ArgumentParser, verb: str) -> None:
+    command.add_argument(
+        "--yes", action="store_true", help=f"{verb} without a question; needed where there is no terminal to ask at"
+    )
+    watch = "how long a query may be silent before it is taken for dead (default: %(default)s); 0 only with --force"
+    command.add_argument("--watch-seconds", type=_not_negative, default=10, metavar="N", help=watch)
 
 
 def _add_common(command: argparse.ArgumentParser) -> None:
@@ -177,8 +197,13 @@ def list_transactions(client: TransactionClient, names: Names, arguments: argpar
     return 0
 
 
-class Abort:
-    """One run of `abort`."""
+class _Change(ABC):
+    """One run of `abort` or `commit`: two looks, a verdict for each transaction, a question, a third look, the deed."""
+
+    VERB: ClassVar[str]
+    DONE: ClassVar[str]
+    FATE: ClassVar[Fate]  # of what is chosen
+    OF_WHAT: ClassVar[str] = ""  # after "open transaction"
 
     def __init__(self, client: TransactionClient, names: Names, arguments: argparse.Namespace, console: Console) -> None:
         self._client = client
@@ -192,10 +217,11 @@ class Abort:
         before = after = look(self._client, self._names, console.wall_ms)
         for warning in report.warnings(before.survey):
             console.note(f"warning: {warning}")
-        if not before.survey.unfinished:
-            console.say(f"Nothing to abort: prefix {printable(self._names.prefix)} has no open transaction.")
+        concerned = self._concerned(before.survey)
+        if not concerned:
+            console.say(f"Nothing to {self.VERB}: prefix {printable(self._names.prefix)} has no open transaction{self.OF_WHAT}.")
             return 0
-        console.say(*report.shown(before.survey.unfinished), "")
+        console.say(*report.shown(concerned), "")
         if self._arguments.watch_seconds:
             seconds = self._arguments.watch_seconds
             console.note(f"looking again in {seconds} s, to see whether a query is alive")
@@ -203,17 +229,47 @@ class Abort:
             after = look(self._client, self._names, console.wall_ms)
         verdicts = self._judge(before, after)
         console.say(*report.findings(verdicts))
-        if not _chosen(verdicts):
+        chosen = self._chosen(verdicts)
+        if not chosen:
             if not verdicts:
-                console.say("Nothing to abort any more: all of them have ended by themselves.")
+                console.say(f"Nothing to {self.VERB} any more: all of them have ended by themselves.")
             return int(bool(verdicts))
         if not self._arguments.yes:
-            if not console.confirms(f"Abort {report.plan(_chosen(verdicts))}?"):
-                console.say("Nothing was aborted.")
+            if not console.confirms(f"{self.VERB.capitalize()} {report.plan(chosen)}?"):
+                console.say(f"Nothing was {self.DONE}.")
                 return 1
             verdicts = self._judge_again(verdicts, after)
-        has_aborted_all = self._fence(_chosen(verdicts))
-        return int(not has_aborted_all or len(_chosen(verdicts)) < len(verdicts))
+            chosen = self._chosen(verdicts)
+        has_done_all = self._carry_out(chosen)
+        return int(not has_done_all or len(chosen) < len(verdicts))
+
+    @abstractmethod
+    def _concerned(self, found: Survey) -> list[Transaction]: ...
+
+    @abstractmethod
+    def _judge(self, before: Look, after: Look) -> list[Verdict]: ...
+
+    @abstractmethod
+    def _carry_out(self, chosen: Sequence[Verdict]) -> bool:
+        """Whether all of it is done. What failed is told."""
+
+    def _chosen(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        return [each for each in verdicts if each.fate is self.FATE]
+
+    def _judge_again(self, verdicts: Sequence[Verdict], seen: Look) -> list[Verdict]:
+        """The question may have waited for hours. What has shown a sign of life since, or was decided, is left alone."""
+        now = look(self._client, self._names, self._console.wall_ms)
+        asked = {each.transaction.task for each in self._chosen(verdicts)}
+        again = [each for each in self._judge(seen, now) if each.transaction.task in asked]
+        self._console.say(*report.findings(again))
+        return [each for each in verdicts if each.fate is not self.FATE] + again
+
+
+class Abort(_Change):
+    VERB, DONE, FATE = "abort", "aborted", Fate.ABORT
+
+    def _concerned(self, found: Survey) -> list[Transaction]:
+        return found.unfinished
 
     def _judge(self, before: Look, after: Look) -> list[Verdict]:
         allowed = (FORCE if self._arguments.force else frozenset()) | (
@@ -221,16 +277,7 @@ class Abort:
         )
         return judge(before, after, allowed)
 
-    def _judge_again(self, verdicts: Sequence[Verdict], seen: Look) -> list[Verdict]:
-        """The question may have waited for hours. What has shown a sign of life since, or was decided, is left alone."""
-        now = look(self._client, self._names, self._console.wall_ms)
-        asked = {each.transaction.task for each in _chosen(verdicts)}
-        again = [each for each in self._judge(seen, now) if each.transaction.task in asked]
-        self._console.say(*report.findings(again))
-        return [each for each in verdicts if each.fate is not Fate.ABORT] + again
-
-    def _fence(self, chosen: Sequence[Verdict]) -> bool:
-        """Whether all of them are at rest now. What failed is told."""
+    def _carry_out(self, chosen: Sequence[Verdict]) -> bool:
         console = self._console
         ids = {each.transaction.transactional_id: each for each in chosen}
         trouble: KafkaError | None = None
@@ -254,8 +301,33 @@ class Abort:
         return not failed
 
 
-def _chosen(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    return [each for each in verdicts if each.fate is Fate.ABORT]
+class Commit(_Change):
+    """Of decided versions, with all of their transactions: some may have been committed before."""
+
+    VERB, DONE, FATE = "commit", "committed", Fate.COMMIT
+    OF_WHAT = " of a version that is decided"
+
+    def _concerned(self, found: Survey) -> list[Transaction]:
+        return [each for each in found.unfinished if each.is_decided]
+
+    def _judge(self, before: Look, after: Look) -> list[Verdict]:
+        """A live query goes on to its next version, whose decision would be overwritten: --force does not go over that."""
+        return judge_decided(before, after, {Fate.UNWATCHED} if self._arguments.force else ())
+
+    def _carry_out(self, chosen: Sequence[Verdict]) -> bool:
+        has_done_all = True
+        owners = list(dict.fromkeys(each.transaction.task.owner for each in chosen))
+        for owner, ledger in ledgers_of(self._client, self._names, owners).items():
+            try:
+                decision = None if ledger is None else roll_forward(self._client, self._names, ledger, owner)
+            except CommitFailedError as error:
+                self._console.note(f"error: owner {printable(unquote(owner))}: {error}")
+                has_done_all = False
+                continue
+            if decision is not None:
+                what = f"version {decision.version} of owner {printable(unquote(owner))}, {decision.content.rows:,} rows"
+                self._console.say(f"Committed: {what}.")
+        return has_done_all
 
 
 # --- RUNNING ----------------------------------------------------------------------------------------------------------
@@ -263,10 +335,11 @@ def _chosen(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 def check(arguments: argparse.Namespace, console: Console) -> None:
     """Raises UsageError for what can be said before any broker is asked."""
-    if arguments.command != "abort":
+    verb = arguments.command
+    if verb == "list":
         return
     if not arguments.yes and not console.is_terminal:
-        raise UsageError("there is no terminal to ask at: pass --yes to abort without a question, or use `list` to look first.")
+        raise UsageError(f"there is no terminal to ask at: pass --yes to {verb} without a question, or use `list` to look first.")
     if not arguments.watch_seconds and not arguments.force:
         raise UsageError("--watch-seconds 0 takes --force: without looking twice, nothing tells a live query from a dead one.")
 
@@ -278,7 +351,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     with TransactionClient(client_options(arguments)) as client:
         if arguments.command == "list":
             return list_transactions(client, names, arguments, console)
-        return Abort(client, names, arguments, console).run()
+        change = Abort if arguments.command == "abort" else Commit
+        return change(client, names, arguments, console).run()
 
 
 def main(argv: list[str] | None = None, console: Console | None = None) -> int:

@@ -15,7 +15,7 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.errors import AuthorizationError, KafkaError
 from spark_kafka_sink.exactly_once.ledger import Ledger, State
-from spark_kafka_sink.exactly_once.version_commit import Committed, How
+from spark_kafka_sink.exactly_once.version_commit import Committed, How, roll_forward
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
 from spark_kafka_sink.sink.worker_client import DEFAULT_MAX_TIMEOUT_MS, WorkerClient
 from tests.exactly_once.driving import Run
@@ -225,4 +225,20 @@ def test_an_abort_without_a_permission_names_it_and_the_next_run_aborts(world: W
     with pytest.raises(AuthorizationError) as raised:
         run.abort(0)
     check_told(world, raised.value, missing, told)
+    world.check()
+
+
+# --- WHO COMMITS FOR A DEAD QUERY -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [NO_READ_ON_GROUPS, NO_READ_ON_TOPIC], ids=str)
+def test_an_operator_who_may_not_record_a_commit_is_told_and_the_rows_are_committed(world: World, missing: Missing) -> None:
+    """By `jobs.transactions commit`. The next run finds the decision, and that there is nothing left to do."""
+    run = alices(world, "r1")
+    run.committing(run.reports(0, *FIRST))._decide(None)
+    missing.deny(world)
+    with pytest.raises(AuthorizationError) as raised:
+        roll_forward(run.client, run.names, Ledger(run.client, run.names, "q", world.topic), "q")
+    check_told(world, raised.value, missing)
+    world.audit(rows_of(FIRST))
     world.check()

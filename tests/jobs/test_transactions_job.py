@@ -18,7 +18,7 @@ from jobs.transactions import Console, build_parser, client_options
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.unfinished import FENCED_TIMEOUT_MS
-from spark_kafka_sink.exactly_once.version_commit import VersionCommit
+from spark_kafka_sink.exactly_once.version_commit import How, VersionCommit
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -547,6 +547,89 @@ def test_where_decisions_may_not_be_read_open_transactions_are_left_alone(broker
     assert is_open(broker, name())
     broker.fail_next(ApiKey.OFFSET_FETCH, Errors.GROUP_AUTHORIZATION_FAILED, times=4)
     assert call(console, "abort", "--even-decided") == 0
+
+
+# COMMIT
+
+
+def rows(broker: FakeBroker) -> list[bytes]:
+    return sorted(filter(None, broker.committed_values(TOPIC)))
+
+
+def test_what_a_dead_query_has_decided_is_committed_after_a_question_and_the_rest_is_left(
+    broker: FakeBroker, console: ScriptedConsole
+) -> None:
+    promised = decided(broker, ["a"], ["b"])
+    loser = orphan(broker, name(attempt=1)).transactional_id
+    assert call(console, "commit") == 0
+    assert console.questions == ["Commit 2 open transactions?"]
+    assert console.said[-1] == "Committed: version 7 of owner q, 2 rows."
+    assert rows(broker) == [b"a", b"b"]
+    assert not any(is_open(broker, each) for each in promised)
+    assert is_open(broker, loser)
+    assert call(console, "commit") == 0
+    assert console.said[-1] == "Nothing to commit: prefix P has no open transaction of a version that is decided."
+    with Run(broker.bootstrap_servers, TOPIC, "r2") as again:
+        assert again.write_version(7, ["a"], ["b"]).how is How.FOUND
+        again.write_version(8, ["c"])
+    assert rows(broker) == [b"a", b"b", b"c"]
+
+
+def test_of_a_version_that_is_committed_in_part_the_rest_is_committed(broker: FakeBroker, console: ScriptedConsole) -> None:
+    with Run(broker.bootstrap_servers, TOPIC, "r1") as life:
+        decision = life.committing(life.reports(7, ["a"], ["b"]))._decide(None)
+        life.client.end_transactions([decision.entries[0].prepared(life.names, "q", "r1")], commit=True)
+    assert rows(broker) == [b"a"]
+    assert call(console, "commit", "--yes") == 0
+    assert console.questions == []
+    assert rows(broker) == [b"a", b"b"]
+
+
+def test_a_transaction_that_is_gone_is_told_and_the_next_run_writes_what_is_missing(
+    broker: FakeBroker, console: ScriptedConsole
+) -> None:
+    gone, _ = decided(broker, ["a"], ["b"])
+    with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
+        client.fence([gone])
+    assert call(console, "commit") == 1
+    assert "owner q: [KAFKA_EXACTLY_ONCE_COMMIT_FAILED] 1 of 2 transactions were gone" in console.noted[-1]
+    assert rows(broker) == [b"b"]
+    with Run(broker.bootstrap_servers, TOPIC, "r2") as again:
+        again.write_version(7, ["a"], ["b"])
+    assert rows(broker) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--force"]])
+def test_what_a_live_query_has_decided_is_left_to_it(broker: FakeBroker, console: ScriptedConsole, flags: list[str]) -> None:
+    """It goes on with its next version: the record of that decision would be overwritten."""
+    promised = decided(broker, ["a"], ["b"])
+    loser = orphan(broker, name(attempt=1))
+    console.meanwhile = lambda: loser.write(b"next")
+    assert call(console, "commit", *flags) == 1
+    assert console.questions == []
+    assert "The query is alive: the transaction of task 0, attempt 1, has new rows in" in console.text
+    assert all(is_open(broker, each) for each in promised)
+
+
+def test_without_a_yes_nothing_is_committed(broker: FakeBroker, console: ScriptedConsole) -> None:
+    promised = decided(broker, ["a"])
+    console.answer = "n"
+    assert call(console, "commit") == 1
+    assert console.said[-1] == "Nothing was committed."
+    assert all(is_open(broker, each) for each in promised)
+
+
+def test_what_shows_a_sign_of_life_while_the_question_to_commit_waits_is_left_alone(
+    broker: FakeBroker, console: ScriptedConsole
+) -> None:
+    promised = decided(broker, ["a"])
+    loser = orphan(broker, name(attempt=1))
+    console.while_asked = lambda: loser.write(b"next")
+    assert call(console, "commit") == 1
+    assert all(is_open(broker, each) for each in promised)
+
+
+# WHILE THE QUESTION WAITS
 
 
 def test_what_shows_a_sign_of_life_while_the_question_waits_is_left_alone(broker: FakeBroker, console: ScriptedConsole) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from confluent_kafka import IsolationLevel
@@ -21,6 +22,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once.names import Names, TaskId, escaped
+from spark_kafka_sink.exactly_once.version_commit import How
 from tests.exactly_once.driving import Run
 from tests.integration.reading import ReadRecord
 from tests.integration.sasl_cluster import allow, client_options, sasl_cluster
@@ -162,11 +164,33 @@ def test_a_decided_version_is_left_alone_and_the_next_run_commits_it(
     assert [each["version"] for each in found] == [1, 1]
     done = run(broker, "abort", names.prefix, "--yes", "--watch-seconds", "1", "--force")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "Decided: run the query again, it will be committed." in done.stdout
+    assert "Decided: run the query again, it will be committed; or `commit` it now." in done.stdout
     with Run(broker.bootstrap_servers, name, "r2", **how) as second:
         second.write_version(1, ["b"], ["c"])
     assert sorted(row.value or b"" for row in read_topic(name, isolation_level="read_committed")) == [b"a", b"b", b"c"]
     assert run(broker, "abort", names.prefix, "--yes").returncode == 0
+
+
+def test_what_a_query_has_decided_that_never_runs_again_is_committed(
+    broker: LocalKafka, topic: Callable[..., str], read_topic: Callable[..., list[ReadRecord]]
+) -> None:
+    """A batch write without txnAppId, say, whose driver died amid its commits."""
+    name = topic(partitions=1)
+    names, owner = names_of_a_query()
+    with Run(broker.bootstrap_servers, name, "r1", owner=owner, prefix=names.prefix) as first:
+        reports = first.reports(0, ["a"], ["b"], ["c"])
+        decision = first.committing(reports)._decide(None)
+        first.client.end_transactions([decision.entries[1].prepared(names, owner, "r1")], commit=True)  # and dies
+    refused = run(broker, "commit", names.prefix)
+    assert refused.returncode == 2
+    assert "pass --yes to commit without a question" in refused.stderr
+    done = run(broker, "commit", names.prefix, "--yes", "--watch-seconds", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith(f"Committed: version 0 of owner {unquote(owner)}, 3 rows.\n")
+    assert sorted(row.value or b"" for row in read_topic(name, isolation_level="read_committed")) == [b"a", b"b", b"c"]
+    assert listed(broker, names.prefix, "", "--recent-minutes", "0") == {}
+    with Run(broker.bootstrap_servers, name, "r2", owner=owner, prefix=names.prefix) as again:
+        assert again.write_version(0, ["a"], ["b"], ["c"]).how is How.FOUND
 
 
 def test_permissions_that_are_missing_are_told_by_name(
