@@ -33,7 +33,15 @@ from spark_kafka_sink.exactly_once.writes import CommitFailedError, Entry, Repla
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_HINT = "kafka.transaction.timeout.ms"
+_TIMEOUT = "kafka.transaction.timeout.ms"
+_WHY_GONE = (
+    f"they outlasted their time-out ({_TIMEOUT}, at most the brokers' transaction.max.timeout.ms), or another run with the same"
+    " transactionalIdPrefix has fenced them: a prefix is for one query or job at a time"
+)
+_NOT_REPEATED = (
+    "This batch write has no name: its repetition is another write, and writes these rows again. With txnAppId and txnVersion it"
+    " would write only what is missing"
+)
 
 
 class How(enum.Enum):
@@ -64,7 +72,7 @@ class VersionCommit:
     Args:
         reports: of all tasks; at least one, and all of one run.
         marker_topic: see Ledger.
-        timeout_hint: what to say of the transactions' time-out when some of them are gone.
+        is_repeated: whether another run may have the same owner, see `abort`. Errors say what is to be done then.
     """
 
     def __init__(
@@ -73,14 +81,15 @@ class VersionCommit:
         names: Names,
         reports: Sequence[TaskReport],
         marker_topic: str,
-        timeout_hint: str = TIMEOUT_HINT,
+        *,
+        is_repeated: bool = True,
     ) -> None:
         self._client = client
         self._names = names
         self._reports = reports
         self._write = reports[0].write
         self._ledger = Ledger(client, names, self._write.owner, marker_topic)
-        self._timeout_hint = timeout_hint
+        self._is_repeated = is_repeated
         self._reported = {each.task_id for each in reports if each.result in (Result.OPEN, Result.EMPTY)}
         self._fenced = 0
 
@@ -213,16 +222,14 @@ class VersionCommit:
             raise CommitFailedError(
                 f"the transactions of {len(gone)} of {len(entries)} tasks are not open any more (Spark partitions"
                 f" {printable_list(gone)}):"
-                f" {self._why_gone()}. Nothing is visible; the write can be run again"
+                f" {_WHY_GONE}. Nothing is visible; the write can be run again"
             )
-
-    def _why_gone(self) -> str:
-        return why_gone(self._timeout_hint)
 
     # g-h: CARRY OUT
 
     def _carry_out(self, decision: Decision) -> None:
-        commit_decided(self._client, self._names, self._ledger, self._write.owner, decision, self._timeout_hint)
+        owner, is_repeated = self._write.owner, self._is_repeated
+        commit_decided(self._client, self._names, self._ledger, owner, decision, is_repeated=is_repeated)
         self._mark(decision)
 
     def _mark(self, decision: Decision) -> None:
@@ -254,15 +261,8 @@ class VersionCommit:
             logger.warning("! %s. Its rows were not written", text)
 
 
-def why_gone(timeout_hint: str) -> str:
-    return (
-        f"they outlasted their time-out ({timeout_hint}, at most the brokers' transaction.max.timeout.ms), or another run with"
-        " the same transactionalIdPrefix has fenced them: a prefix is for one query or job at a time"
-    )
-
-
 def commit_decided(
-    client: TransactionClient, names: Names, ledger: Ledger, owner: str, decision: Decision, timeout_hint: str = TIMEOUT_HINT
+    client: TransactionClient, names: Names, ledger: Ledger, owner: str, decision: Decision, *, is_repeated: bool = True
 ) -> None:
     """Commit the transactions that a decision lists. Records nothing if all are committed, and TAKEN_OUT if one is gone.
 
@@ -279,19 +279,20 @@ def commit_decided(
         elif outcome.end is End.FAILED:
             failed.append((entry, outcome.error))
     if failed:
+        rest = f"The version is decided: the next run commits what is left. Run it before {_TIMEOUT} has passed"
         raise CommitFailedError(
-            f"{len(failed)} of {len(prepared)} transactions of version {decision.version} could not be committed. The version is"
-            f" decided: readers see the others; the next run commits what is left. Run it before {timeout_hint} has passed. The"
-            f" first failed with: {failed[0][1]}"
+            f"{len(failed)} of {len(prepared)} transactions of version {decision.version} could not be committed. Readers see the"
+            f" others. {rest if is_repeated else _NOT_REPEATED}. The first failed with: {failed[0][1]}"
         )
     lost = _not_in_kafka(ledger, decision, gone)
     if lost:
         ledger.write_decision(decision.now(State.TAKEN_OUT))
         partitions = printable_list(each.partition for each in lost)
+        rest = "The next run of this version writes those that are missing, and nothing twice"
         raise CommitFailedError(
             f"{len(lost)} of {len(prepared)} transactions were gone when version {decision.version} was committed (Spark"
-            f" partitions {partitions}): {why_gone(timeout_hint)}. Readers see the rows of the other partitions; the next run of"
-            " this version writes those that are missing, and nothing twice"
+            f" partitions {partitions}): {_WHY_GONE}. Readers see the rows of the other partitions."
+            f" {rest if is_repeated else _NOT_REPEATED}"
         )
 
 

@@ -34,7 +34,8 @@ def commit_version(
     if not known:
         return None
     with CLIENTS.lend(options, cache_timeout_ms) as client:
-        committed = VersionCommit(client, plan.names, known, plan.marker_topic, TIMEOUT_OPTION).run()
+        is_repeated = known[0].write.owner != plan.nonce
+        committed = VersionCommit(client, plan.names, known, plan.marker_topic, is_repeated=is_repeated).run()
     return _summary(known[0], committed)
 
 

@@ -128,7 +128,7 @@ def test_a_time_out_between_decision_and_commit_is_told_and_healed_by_the_next_r
     failed = commit.resume().outcome()
     assert failed.kind == CommitFailedError.__name__
     assert f"{len(late)} of 2 transactions were gone when version 0 was committed" in failed.message
-    assert "the next run of this version writes those that are missing, and nothing twice" in failed.message
+    assert "The next run of this version writes those that are missing, and nothing twice" in failed.message
     run.abort(0)
     world.audit(seen)
     (committed,) = world.check()

@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.exactly_once.writes import ReplayError
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError
+from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.sink import writer as writer_module
 from spark_kafka_sink.sink.commit_protocol import CommitSummary, KafkaCommitMessage
@@ -145,6 +146,39 @@ def test_two_writes_of_one_micro_batch_need_a_prefix_each(broker: FakeBroker, mo
     other = batch_writer(broker, transactionalIdPrefix="p2")
     other.commit([run_task(monkeypatch, other, ["b"], **task)])
     assert seen(broker) == ["a", "b"]
+
+
+def fail_to_commit(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, **more: str) -> str:
+    """Its decision is recorded, and no transaction can be ended. What the user is told."""
+    writer = batch_writer(broker, **more)
+    messages = [run_task(monkeypatch, writer, rows, partition) for partition, rows in enumerate([["a"], ["b"]])]
+    broker.fail_next(ApiKey.END_TXN, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, times=2)
+    with pytest.raises(CommitFailedError) as raised:
+        writer.commit(messages)
+    writer.abort(messages)
+    assert "2 of 2 transactions of version" in str(raised.value)
+    return str(raised.value)
+
+
+def test_what_a_named_write_has_decided_stays_open_for_its_repetition(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {"txnAppId": "job-1", "txnVersion": "5"}
+    assert "The version is decided: the next run commits what is left" in fail_to_commit(broker, monkeypatch, **named)
+    assert len(open_ids(broker)) == 2
+    writer = batch_writer(broker, **named)
+    writer.commit([run_task(monkeypatch, writer, ["a"]), run_task(monkeypatch, writer, ["b"], 1)])
+    assert seen(broker) == ["a", "b"]
+    assert SUMMARIES[-1].exactly_once is not None
+    assert SUMMARIES[-1].exactly_once.how == "rolled-forward"
+
+
+def test_what_a_write_without_a_name_has_decided_is_left_to_nobody(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its transactions held readers back until they timed out, and the error promised that the next run would commit them."""
+    told = fail_to_commit(broker, monkeypatch)
+    assert "its repetition is another write, and writes these rows again. With txnAppId and txnVersion" in told
+    assert open_ids(broker) == []
+    assert seen(broker) == []
 
 
 def test_a_stream_whose_run_spark_does_not_tell_writes_nothing(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
