@@ -3,7 +3,9 @@
 The tests of the sink are in test_sink_batch.py, test_sink_streaming.py, test_sink_errors.py, test_sink_faults.py,
 test_sink_rows.py (fates of rows, rates, reports), test_sink_parity.py (compared with format("kafka")), test_sink_memory.py and
 test_sink_deployment.py. The transactional producer's are in test_transactions.py, test_transaction_versions.py and
-test_transaction_failures.py (a coordinator that dies). The other files test clusters, broker versions, security, migration and
+test_transaction_failures.py (a coordinator that dies). Those of exactly-once writes are test_exactly_once_crashes.py (killed at
+each step), …_zombies.py, …_faults.py (time-outs, lost answers, other rows), …_permissions.py, …_traces.py (the model's),
+…_spark.py and …_soak.py. The other files test clusters, broker versions, security, migration and
 documents. The tests check what Spark's tests check, by other means: its memory streams are files here, its test partitioner is
 one of Kafka's.
 
@@ -65,5 +67,5 @@ What Spark has no test for
     tables, threads, compressed Arrow, names in other case → test_sink_batch, section ways to write
     time zones of the session → test_sink_rows: test_a_timestamp_is_its_instant_whatever_the_sessions_time_zone
     copies from topic to topic → test_sink_parity: test_a_copy_may_bring_all_of_the_sources_columns
-    retried tasks invisible to read_committed, fenced zombies  not yet: exactly-once
+    retried tasks invisible to read_committed, fenced zombies → test_exactly_once_spark.py, test_exactly_once_zombies.py
 """
