@@ -78,6 +78,16 @@ def test_an_abort_of_a_transaction_that_may_not_have_begun_succeeds(end: End) ->
     assert application.fatal == []
 
 
+def test_an_abort_that_meets_the_markers_of_the_transaction_before_does_not_end_the_producer() -> None:
+    """The transaction's only batch had expired unanswered. Until the markers are written, a coordinator of version 2 answers
+    PRODUCER_FENCED to whoever has the next epoch already: the producer took it for its end."""
+    committed = [Begin(), Write([(0, 0)]), End.COMMIT]
+    steps = [*committed, Begin(), Write([(3, 0)]), Pass(2000), End.ABORT, *committed]
+    application = Story(2, tuple(steps), {"delivery_timeout_ms": 1505}, markers_every=3).play()
+    assert told(application) == [Told.COMMITTED, Told.ABORTED, Told.COMMITTED]
+    assert application.fatal == []
+
+
 def test_a_denial_that_comes_while_the_transaction_is_aborted_does_not_end_the_producer() -> None:
     """Only an abort that has to be aborted itself cannot end; partitions need not be added to a transaction that is aborted."""
     denied = Prepare(ApiKey.ADD_PARTITIONS_TO_TXN, Fate.ABORTABLE_ERROR)

@@ -284,12 +284,9 @@ class Transactions(TransactionManager):
             return
         if isinstance(request, AddPartitions):
             self._open.not_added(request.partitions)
-        error, effect = problem.exception(), problem.effect
-        may_be_committed = isinstance(request, EndTransaction) and request.commits and request.is_in_doubt
-        if may_be_committed and effect in (Effect.ABORTABLE_BY_BUMP, Effect.FATAL):  # the coordinator cannot tell any more
-            error, effect = maybe_committed(error), Effect.FATAL
-        elif self.state in (State.INITIALIZING, State.RAISING_EPOCH) and effect in (Effect.ABORTABLE, Effect.ABORTABLE_BY_BUMP):
-            effect = Effect.FATAL  # there is no transaction to abort
+        error, effect = problem.exception(), _effect_in(self.state, self._version, self._open, request, problem)
+        if effect is Effect.FATAL and isinstance(request, EndTransaction) and request.commits and request.is_in_doubt:
+            error = maybe_committed(error)
         if effect is Effect.ABORTABLE_BY_BUMP:
             self._become_abortable_by_bump(error)
         elif effect is Effect.ABORTABLE:
@@ -462,6 +459,23 @@ class Transactions(TransactionManager):
     def sender_ended(self, error: KafkaError) -> None:
         self._ended_by = error
         self.settle_all(error)
+
+
+def _effect_in(
+    state: State, version: TransactionVersion, transaction: OpenTransaction, request: CoordinatorRequest, problem: Problem
+) -> Effect:
+    """What a refusal means here; mostly what transaction_errors.py says of the error."""
+    effect = problem.effect
+    if state in (State.INITIALIZING, State.RAISING_EPOCH) and effect in (Effect.ABORTABLE, Effect.ABORTABLE_BY_BUMP):
+        return Effect.FATAL  # there is no transaction to abort
+    if not isinstance(request, EndTransaction):
+        return effect
+    if request.commits and request.is_in_doubt and effect is Effect.ABORTABLE_BY_BUMP:
+        return Effect.FATAL  # it may be committed, and the coordinator cannot tell any more
+    if effect is Effect.FENCED and version.is_v2 and not request.commits and not transaction.is_written:
+        # Version 2 answers so, too, while the markers of the transaction before are being written. InitProducerId can tell.
+        return Effect.ABORTABLE_BY_BUMP
+    return effect
 
 
 def identity_of(config: ProducerConfig) -> TransactionManager | None:
