@@ -143,6 +143,26 @@ def test_a_commit_that_may_have_been_carried_out_is_not_aborted_where_the_coordi
     assert [error.condition for error in application.fatal] == ["KAFKA_INVALID_PRODUCER_ID_MAPPING"]
 
 
+@levels
+def test_an_abort_of_what_may_be_committed_is_not_told_where_the_coordinator_cannot_tell(level: int) -> None:
+    """As above, with a coordinator that wants the transaction to be aborted, and has forgotten the producer id then."""
+    fates = [Fate.LOSE_ANSWERS, Fate.ABORTABLE_ERROR, Fate.FATAL_ERROR]
+    lost = [Prepare(ApiKey.END_TXN, fate, which=2) for fate in fates]
+    application = play(level, Begin(), TWO_PARTITIONS, End.COMMIT, *lost)
+    assert told(application) == [Told.UNKNOWN]
+    assert [error.condition for error in application.fatal] == ["KAFKA_INVALID_PRODUCER_ID_MAPPING"]
+    assert "whether it is committed is not known" in str(application.fatal[0])
+
+
+@levels
+def test_an_abort_of_what_another_process_may_have_committed_is_not_told_where_the_coordinator_cannot_tell(level: int) -> None:
+    """The transaction was prepared, and another client committed it. Later the coordinator had forgotten the producer id: the
+    abort returned."""
+    forgotten = Prepare(ApiKey.END_TXN, Fate.FATAL_ERROR, which=2)
+    application = play(level, Begin(), TWO_PARTITIONS, End.OTHERS_COMMIT_OWN_ABORT, forgotten)
+    assert [error.condition for error in application.fatal] == ["KAFKA_INVALID_PRODUCER_ID_MAPPING"]
+
+
 @pytest.mark.parametrize("end", [End.ABORT, End.COMMIT], ids=lambda end: end.name)
 def test_what_becomes_of_the_next_epoch_says_nothing_of_the_transaction_that_has_ended(end: End) -> None:
     """The coordinator had ended it, and denied the epoch for the next one: abort_transaction() raised, and so did

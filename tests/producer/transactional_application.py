@@ -392,8 +392,7 @@ class Application:
         is_ended = self._end_from_outside(self.producer.transactions.prepared, commits=others_commit)
         own_end = self.producer.abort_transaction if end is End.OTHERS_COMMIT_OWN_ABORT else self.producer.commit_transaction
         self._call(own_end)
-        is_told_lies = (Fate.FATAL_ERROR, ApiKey.END_TXN) in self.cluster.injected  # that the producer id is not known
-        contradicts = is_ended and end is not End.BOTH_COMMIT and not is_empty and not is_told_lies
+        contradicts = is_ended and end is not End.BOTH_COMMIT and not is_empty
         assert not contradicts, f"{own_end} has returned, and another client has ended the transaction otherwise"
 
     def _end_from_outside(self, prepared: PreparedTransaction, *, commits: bool) -> bool:

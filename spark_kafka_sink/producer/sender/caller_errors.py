@@ -27,10 +27,10 @@ def fatal(error: KafkaError) -> FatalProducerError:
 
 
 def maybe_committed(error: KafkaError) -> KafkaError:
-    """Of a commit that is refused after an attempt that was not answered."""
+    """Of a transaction whose end is refused after a commit that was not answered, or after it was prepared."""
     text = (
-        f"{_sentence(error)} An earlier attempt of the commit was not answered and may have been carried out: whether the"
-        " transaction is committed is not known."
+        f"{_sentence(error)} An earlier attempt of the commit, or another process, may have committed the transaction: whether it"
+        " is committed is not known."
     )
     return _caused(KafkaError(text, condition=error.condition), error)
 

@@ -81,8 +81,6 @@ class CoordinatorRequest(ABC):
     """Args:
     operation: the call that waits for this request; told when the request is done, or fails for good.
     begins_transaction: whether the coordinator learns of the transaction by this request.
-
-    `is_in_doubt`: an attempt may have been carried out whose answer is not known.
     """
 
     PRIORITY: ClassVar[int]  # a smaller one goes first (Kafka's TxnRequestHandler.priority)
@@ -94,7 +92,6 @@ class CoordinatorRequest(ABC):
         self.operation = operation
         self.begins_transaction = begins_transaction
         self.attempts = 0
-        self.is_in_doubt = False
         self.not_before_ms = 0
 
     @property

@@ -15,6 +15,7 @@ class OpenTransaction:
     def __init__(self) -> None:
         self.has_begun = False  # its coordinator knows of it, or may learn of it from a leader
         self.may_have_begun = False  # a request that begins it was sent, and whether it was carried out is not known
+        self.may_be_committed = False  # the same of a request that commits it; or it is another process's to end
         self.is_written = False  # a batch of it was acknowledged
         self._partitions: set[TopicPartition] = set()  # that it has
         self._wanted: set[TopicPartition] = set()  # to be added

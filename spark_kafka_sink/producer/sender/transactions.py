@@ -211,6 +211,7 @@ class Transactions(TransactionManager):
             return
         operation, self._preparing = self._preparing, None
         self.transition_to(State.PREPARED)
+        self._open.may_be_committed = True
         operation.succeed()
 
     # ANSWERS OF COORDINATORS: Sender thread
@@ -231,9 +232,8 @@ class Transactions(TransactionManager):
         return self._open.must_be_ended
 
     def outcome_unknown(self, request: CoordinatorRequest) -> None:
-        request.is_in_doubt = True
-        if isinstance(request, AddPartitions | AddOffsets):
-            self._open.may_have_begun = True
+        self._open.may_have_begun |= isinstance(request, AddPartitions | AddOffsets)
+        self._open.may_be_committed |= isinstance(request, EndTransaction) and request.commits
 
     def coordinator_found(self, key: CoordinatorKey, node: Node) -> None:
         self.coordinators.coordinator_found(key, node)
@@ -285,7 +285,7 @@ class Transactions(TransactionManager):
         if isinstance(request, AddPartitions):
             self._open.not_added(request.partitions)
         error, effect = problem.exception(), _effect_in(self.state, self._version, self._open, request, problem)
-        if effect is Effect.FATAL and isinstance(request, EndTransaction) and request.commits and request.is_in_doubt:
+        if effect is Effect.FATAL and isinstance(request, EndTransaction) and self._open.may_be_committed:
             error = maybe_committed(error)
         if effect is Effect.ABORTABLE_BY_BUMP:
             self._become_abortable_by_bump(error)
@@ -470,8 +470,8 @@ def _effect_in(
         return Effect.FATAL  # there is no transaction to abort
     if not isinstance(request, EndTransaction):
         return effect
-    if request.commits and request.is_in_doubt and effect is Effect.ABORTABLE_BY_BUMP:
-        return Effect.FATAL  # it may be committed, and the coordinator cannot tell any more
+    if transaction.may_be_committed:
+        return Effect.FATAL if effect is Effect.ABORTABLE_BY_BUMP else effect  # the coordinator cannot tell any more
     if effect is Effect.FENCED and version.is_v2 and not request.commits and not transaction.is_written:
         # Version 2 answers so, too, while the markers of the transaction before are being written. InitProducerId can tell.
         return Effect.ABORTABLE_BY_BUMP
