@@ -98,7 +98,8 @@ class Coordinators:
 
     def waiting_for(self) -> str:
         """The request that is under way, in words; empty when there is none. Any thread."""
-        request = self._in_flight or (self._queue[0][2] if self._queue else None)
+        queued = self._queue[:1]  # at once: the Sender may take the request meanwhile
+        request = self._in_flight or (queued[0][2] if queued else None)
         if request is None:
             return ""
         trouble = f"; last trouble: {self._trouble}" if self._trouble else ""

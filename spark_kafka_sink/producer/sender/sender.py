@@ -106,11 +106,15 @@ class Sender:
     def _abort_open_transaction(self) -> None:
         """After close(), when every row is settled. A prepared transaction stays open, for another process to end it."""
         transactions = self._transactions
-        while transactions is not None and transactions.has_open_transaction and not self._force_close and self.failure is None:
+        while transactions is not None and transactions.has_open_transaction and self._may_go_on():
             if not transactions.is_ending:
                 logger.info("! closing within a transaction, which is aborted")
                 transactions.abort_for_close()
             self._run_round()
+
+    def _may_go_on(self) -> bool:
+        """After close(): whether there is time left, and requests can still be sent."""
+        return not self._force_close and self.failure is None and self._fatal_error() is None
 
     def _run_round(self) -> None:
         try:

@@ -145,6 +145,14 @@ def test_close_ends_at_once_after_a_fatal_error(stage: TransactionStage) -> None
     assert stage.ended == []
 
 
+def test_close_ends_at_once_where_the_brokers_are_those_of_another_cluster(stage: TransactionStage) -> None:
+    """The abort could not be sent, and close() waited for it until its time was over."""
+    stage.metadata.cluster_changed("another")
+    stage.sender.initiate_close()
+    Closing(stage).ends()
+    assert stage.ended == []
+
+
 def test_a_call_after_the_end_of_the_sender_hears_of_it_at_once(stage: TransactionStage) -> None:
     """Its caller waited for max.block.ms."""
     stage.sender.force_close()

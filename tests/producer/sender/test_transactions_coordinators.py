@@ -367,6 +367,17 @@ def test_an_epoch_that_is_to_be_aborted_ends_the_producer_after_its_transaction_
     assert isinstance(stage.settle(stage.post(Kind.BEGIN)), FatalProducerError)
 
 
+def test_who_asks_what_is_waited_for_while_the_sender_takes_the_last_request_gets_an_answer(fresh: TransactionStage) -> None:
+    """The queue was looked at twice: a call that had run out of time raised IndexError."""
+
+    class TakenMeanwhile(list[object]):
+        def __bool__(self) -> bool:
+            return True
+
+    fresh.manager.coordinators._queue = TakenMeanwhile()  # type: ignore[assignment]
+    assert "batches are not acknowledged yet" in fresh.manager.waiting_for()
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_epoch_that_is_denied_is_told_by_the_next_begin_and_asked_for_by_init(when: str) -> None:
     stage = TransactionStage(1)
