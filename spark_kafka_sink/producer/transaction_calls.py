@@ -50,8 +50,10 @@ class TransactionCalls:
         self._clock = clock
         self._max_block_ms = max_block_ms
         self._took = took
-        self._changed = threading.Condition()  # guards the three below; notified when the last writer has left
+        self._changed = threading.Condition()  # guards those below; notified when the last writer has left
         self._is_open = False
+        self._ends = 0  # how many transactions have been ended, as far as callers are concerned
+        self._is_beginning = False  # a thread waits in begin()
         self._writers = 0
         self._pending: Operation | None = None  # posted, and its caller has not received its outcome
 
@@ -80,10 +82,22 @@ class TransactionCalls:
         deadline_ms = self._deadline_ms()
         with self._changed:
             self._unfinished_locked(Kind.BEGIN)
+            if self._is_beginning:
+                raise IllegalStateError("begin_transaction() is not possible now: another thread waits in it")
+            self._is_beginning = True
+            ends = self._ends
+        try:
+            self._begin(deadline_ms)
+        finally:
+            with self._changed:
+                self._is_beginning = False
+        with self._changed:
+            self._is_open = self._ends == ends  # otherwise another thread has ended it already
+
+    def _begin(self, deadline_ms: int) -> None:
         # Of a transaction that was aborted while they wrote: what they leave behind fails here, not in this transaction.
         self._hand_over(Kind.BEGIN, deadline_ms)
         self._call(Kind.BEGIN, deadline_ms)
-        self._set_open(True)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata) -> None:
         checked = _checked_group(group)
@@ -99,8 +113,17 @@ class TransactionCalls:
 
     def abort(self) -> None:
         deadline_ms = self._deadline_ms()
-        self._set_open(False)
+        with self._changed:
+            if self._unfinished_locked(Kind.ABORT) is None:
+                self._close_locked()
         self._call(Kind.ABORT, deadline_ms)
+
+    def finish_abort(self) -> None:
+        """Wait for the end of an abort that has timed out, if there is one."""
+        with self._changed:
+            is_due = self._pending is not None and self._pending.kind is Kind.ABORT
+        if is_due:
+            self.abort()
 
     def _end(self, kind: Kind) -> None:
         """Queue all rows that were handed over so far, then end the transaction."""
@@ -108,7 +131,7 @@ class TransactionCalls:
         with self._changed:
             is_new = self._unfinished_locked(kind) is None
             if is_new:
-                self._is_open = False
+                self._close_locked()
         if is_new:
             self._hand_over(kind, deadline_ms)
         self._call(kind, deadline_ms)
@@ -122,9 +145,10 @@ class TransactionCalls:
     def _deadline_ms(self) -> int:
         return self._clock.now_ms() + self._max_block_ms
 
-    def _set_open(self, is_open: bool) -> None:
-        with self._changed:
-            self._is_open = is_open
+    def _close_locked(self) -> None:
+        """No more rows are let in."""
+        self._is_open = False
+        self._ends += 1
 
     def _await_writers(self, kind: Kind, deadline_ms: int) -> None:
         with self._changed:

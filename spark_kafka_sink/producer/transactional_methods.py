@@ -6,8 +6,8 @@ while rows := next_rows():
     try:
         with producer.transaction():
             producer.send_columns("orders", value=rows)
-    except FatalProducerError:
-        raise  # another producer has taken over, or a permission is missing: close this one
+    except (FatalProducerError, TransactionTimeoutError):
+        raise  # another producer has taken over, a permission is missing, or brokers do not answer: close this one
     except KafkaError:
         ...  # the transaction has been aborted: none of its rows is seen, and the next one may begin
 """
@@ -28,7 +28,7 @@ class TransactionalMethods:
     """Each method may be called by any thread and blocks at most max.block.ms.
 
     Each raises, besides what it says:
-        IllegalStateError: the call does not fit the producer's state; nothing has changed.
+        IllegalStateError: the call does not fit the producer's state, or is made in a callback; nothing has changed.
         TransactionTimeoutError: max.block.ms has passed. The call continues, and the same call made again waits for its end.
         ProducerClosedError: the producer is closed. KafkaError (KAFKA_INTERNAL_ERROR): its Sender has ended.
         AbortableTransactionError: the transaction has failed. Call abort_transaction(), then go on with the next one.
@@ -95,12 +95,17 @@ class TransactionalMethods:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Begin a transaction, and commit it at the end of the block; abort it when the block or the commit raises."""
+        """Begin a transaction, and commit it at the end of the block; abort it when the block or the commit raises.
+
+        A commit that raises TransactionTimeoutError goes on: it may commit the transaction later. commit_transaction() waits for
+        its end. An abort that does not end in time is logged, and the next block waits for its end.
+        """
         calls = self._calls()
+        calls.finish_abort()
         calls.begin()
         try:
             yield
-            calls.commit()
+            self._calls().commit()  # the block may run in a forked child by now, or may have closed the producer
         except FatalProducerError:
             raise
         except BaseException:
@@ -110,14 +115,16 @@ class TransactionalMethods:
     def _abort_after_error(self, calls: TransactionCalls) -> None:
         """Abort after an error, which the caller raises. An error of the abort itself is only logged."""
         try:
-            calls.abort()
+            self._calls().abort()
         except IllegalStateError:
-            return  # the block has ended the transaction itself
+            return  # the block has ended the transaction itself, or its commit continues
         except KafkaError as error:
             calls.log_failed_abort(error)
 
     def _calls(self) -> TransactionCalls:
         self._check_process()
+        if not self._may_wait():
+            raise IllegalStateError("A transactional method in a callback would wait for its own thread")
         if self._transaction_calls is None:
             raise IllegalStateError("This producer has no transactions: give it a transactional.id")
         self._check_alive()
@@ -128,6 +135,10 @@ class TransactionalMethods:
         return nullcontext() if self._transaction_calls is None else self._transaction_calls.writing()
 
     def _check_process(self) -> None:
+        raise NotImplementedError
+
+    def _may_wait(self) -> bool:
+        """Whether the calling thread may wait for the Sender: it is not the Sender's own."""
         raise NotImplementedError
 
     def _check_alive(self) -> None:

@@ -184,3 +184,20 @@ def test_a_child_refuses_its_parents_old_producer(broker: FakeBroker, kind: str)
         answer = in_a_fork(lambda: producer.send(KeyedMessage("orders", message="m")))
         assert answer.startswith("[KAFKA_ILLEGAL_STATE]")
         assert in_a_fork(producer.close) is None
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["ends", "raises"])
+def test_a_transaction_whose_block_ends_in_a_fork_is_left_to_the_parent(broker: FakeBroker, raises: bool) -> None:
+    """The child waited for max.block.ms for a Sender that it does not have."""
+    options = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "copies-1"}
+    with KafkaProducer(options) as producer:
+        producer.init_transactions()
+        block = producer.transaction()
+        block.__enter__()
+        producer.send_columns("orders", value=pa.array([b"a"]), partition=pa.array([0], pa.int32())).result(WAIT_MS)
+        error = KeyError("of the block") if raises else None
+        answer = in_a_fork(lambda: block.__exit__(error and KeyError, error, None))
+        block.__exit__(None, None, None)
+        broker.transactions.write_markers()
+    assert answer is False if raises else "[KAFKA_ILLEGAL_STATE]" in answer
+    assert broker.committed_values("orders") == [b"a"]

@@ -532,3 +532,132 @@ def test_two_threads_that_commit_the_same_transaction_both_hear_of_its_end(broke
             assert not thread.is_alive()
     assert len(broker.requests_of(ApiKey.END_TXN)) == 1
     assert committed(broker) == [b"a"]
+
+
+def test_only_one_of_two_threads_that_begin_at_the_same_time_begins(broker: FakeBroker) -> None:
+    """Both calls returned, and each thread took the transaction for its own."""
+    with producer_of(broker) as producer:
+        producer.init_transactions()
+        calls = producer._transaction_calls
+        assert calls is not None
+        is_let_on = threading.Event()
+        hand_over = calls._hand_over
+
+        def slow_hand_over(*arguments: Any) -> None:
+            is_let_on.wait(30)
+            hand_over(*arguments)
+
+        calls._hand_over = slow_hand_over  # type: ignore[method-assign]
+        first = threading.Thread(target=producer.begin_transaction, daemon=True)
+        first.start()
+        broker.wait_until(lambda: calls._is_beginning)
+        with pytest.raises(IllegalStateError, match="another thread"):
+            producer.begin_transaction()
+        is_let_on.set()
+        first.join(30)
+        write(producer, b"a")
+        producer.commit_transaction()
+    assert committed(broker) == [b"a"]
+
+
+def test_a_transaction_that_another_thread_ends_before_its_begin_has_returned_takes_no_rows(broker: FakeBroker) -> None:
+    """begin_transaction() opened the door when the transaction was over: the rows went into the next one."""
+    with producer_of(broker) as producer:
+        producer.init_transactions()
+        calls = producer._transaction_calls
+        assert calls is not None
+        begin = calls._begin
+
+        def begin_and_be_overtaken(deadline_ms: int) -> None:
+            begin(deadline_ms)
+            other = threading.Thread(target=producer.abort_transaction, daemon=True)
+            other.start()
+            other.join(30)
+
+        calls._begin = begin_and_be_overtaken  # type: ignore[method-assign]
+        producer.begin_transaction()
+        with pytest.raises(IllegalStateError, match=r"begin_transaction\(\) first"):
+            write(producer, b"outside")
+        calls._begin = begin  # type: ignore[method-assign]
+        with producer.transaction():
+            write(producer, b"a")
+    assert committed(broker) == [b"a"]
+
+
+def test_an_abort_that_does_not_fit_leaves_the_door_as_it_was(broker: FakeBroker) -> None:
+    with producer_of(broker) as producer:
+        producer.init_transactions()
+        with pytest.raises(IllegalStateError):
+            producer.abort_transaction()
+        with producer.transaction():
+            write(producer, b"a")
+    assert committed(broker) == [b"a"]
+
+
+# ---- THE BLOCK
+
+
+def test_a_block_waits_for_the_abort_of_the_one_before_that_ran_out_of_time(broker: FakeBroker) -> None:
+    """Each later block raised IllegalStateError, which a loop that goes on after a KafkaError took for one more aborted block."""
+    with producer_of(broker) as producer:
+        producer.init_transactions()
+        held = broker.hold_next(ApiKey.END_TXN)
+        with hurried(producer), pytest.raises(KeyError), producer.transaction():  # noqa: PT012 - the block is tested
+            write(producer, b"lost").result(WAIT_MS)
+            raise KeyError("of the block")
+        held.set()
+        with producer.transaction():
+            write(producer, b"next")
+    assert committed(broker) == [b"next"]
+
+
+def test_a_block_whose_commit_runs_out_of_time_leaves_the_commit_to_go_on(broker: FakeBroker) -> None:
+    with producer_of(broker) as producer:
+        producer.init_transactions()
+        held = broker.hold_next(ApiKey.END_TXN)
+        with hurried(producer), pytest.raises(TransactionTimeoutError), producer.transaction():
+            write(producer, b"a").result(WAIT_MS)
+        held.set()
+        producer.commit_transaction()
+    assert committed(broker) == [b"a"]
+    assert [request.message.committed for request in broker.requests_of(ApiKey.END_TXN)] == [True]
+
+
+def test_a_block_that_is_interrupted_while_it_commits_leaves_the_commit_to_go_on(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C."""
+    with producer_of(broker) as producer:
+        producer.init_transactions()
+        with pytest.raises(KeyboardInterrupt), producer.transaction():  # noqa: PT012 - the block is tested
+            write(producer, b"a")
+            monkeypatch.setattr(Operation, "wait", _interrupted)
+        monkeypatch.undo()
+        producer.commit_transaction()
+        with producer.transaction():
+            write(producer, b"b")
+    assert committed(broker) == [b"a", b"b"]
+
+
+def _interrupted(*_: object) -> bool:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("call", ALL_CALLS)
+def test_a_callback_that_calls_a_transactional_method_is_refused_at_once(broker: FakeBroker, call: str) -> None:
+    """It waited for its own thread, for max.block.ms."""
+    raised: list[BaseException] = []
+    with producer_of(broker) as producer:
+
+        def calls_the_producer(*_: object) -> None:
+            try:
+                ALL_CALLS[call](producer)
+            except BaseException as error:  # noqa: BLE001 - looked at below
+                raised.append(error)
+
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("single", b"a", callback=calls_the_producer)
+    assert [type(error) for error in raised] == [IllegalStateError]
+    assert "callback" in str(raised[0])
+    assert committed(broker) == [b"a"]
