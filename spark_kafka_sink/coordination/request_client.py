@@ -95,8 +95,10 @@ class RequestClient:
             KafkaError: as `ask_all`.
         """
         deadline_ms = self.clock.now_ms() + timeout_ms
+        at_once = True
         while True:
-            nodes = self._listed_brokers(deadline_ms, timeout_ms)
+            nodes = self._listed_brokers(deadline_ms, timeout_ms, at_once=at_once)
+            at_once = False
             asks = [Ask(Broker(node_id), operation, item) for node_id in nodes]
             outcomes = self.ask(asks, max(deadline_ms - self.clock.now_ms(), 0))
             is_same = not any(isinstance(outcome, BrokerGoneError) for outcome in outcomes) and nodes == self._known_brokers()
@@ -117,10 +119,10 @@ class RequestClient:
     def _known_brokers(self) -> list[int]:
         return sorted(node.id for node in self._access.cluster().nodes)
 
-    def _listed_brokers(self, deadline_ms: int, timeout_ms: int) -> list[int]:
+    def _listed_brokers(self, deadline_ms: int, timeout_ms: int, *, at_once: bool) -> list[int]:
         """Node ids, from a Metadata answer that is requested by this call."""
         self._access.fatal_error()  # discards an error of earlier calls
-        version = self._access.metadata.request_update("a request goes to every broker", reset_backoff=True)
+        version = self._access.metadata.request_update("a request goes to every broker", at_once=at_once)
         while not self._access.is_newer_than(version) or self._access.cluster().is_bootstrap:
             now_ms = self.clock.now_ms()
             if now_ms >= deadline_ms:

@@ -183,6 +183,7 @@ class TransactionClient:
         deadline_ms = self._requests.clock.now_ms() + within_ms
         probed = prefix if probed is None else probed
         keepers = self._found_keepers[1] if self._found_keepers[0] == probed else self._keepers(probed, within_ms)
+        attempts = 0
         while True:
             answers = self._requests.ask_every_broker(operation, prefix, self._until(deadline_ms))
             keepers, before = self._keepers(probed, self._until(deadline_ms)), keepers
@@ -192,6 +193,8 @@ class TransactionClient:
                 return [found[transactional_id] for transactional_id in sorted(found)]
             if not self._until(deadline_ms):
                 raise KafkaTimeoutError(f"{operation.describe(prefix)}: coordinators kept moving for {within_ms} ms")
+            attempts += 1
+            self._requests.back_off(attempts, self._until(deadline_ms))
 
     def _until(self, deadline_ms: int) -> int:
         return max(deadline_ms - self._requests.clock.now_ms(), 0)

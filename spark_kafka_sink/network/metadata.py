@@ -140,12 +140,12 @@ class Metadata:
             self._topics.pop(topic, None)
             self._new_topics.discard(topic)
 
-    def request_update(self, reason: str, *, reset_backoff: bool = False) -> int:
-        """Request an update of all topics as soon as back-off allows.
+    def request_update(self, reason: str, *, at_once: bool = False) -> int:
+        """Request an update of all topics as soon as back-off allows, by default one after each answer.
 
         Args:
             reason: for the log.
-            reset_backoff: do not back off because earlier answers had nothing new.
+            at_once: do not back off after answers, but only after failures.
 
         Returns:
             The current version, for await_update.
@@ -154,8 +154,10 @@ class Metadata:
             if not self._needs_full_update:
                 log.debug("= metadata: update requested: %s", reason)
             self._needs_full_update = True
-            if reset_backoff:
+            if at_once:
                 self._equivalent_responses = 0
+                if not self._failures:
+                    self._last_refresh_ms = LONG_AGO_MS
             return self._update_version
 
     def request_update_for_topic(self, topic: str) -> int:

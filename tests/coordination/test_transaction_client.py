@@ -483,6 +483,15 @@ def test_brokers_are_asked_again_when_coordinators_have_moved_meanwhile(cluster:
     assert count(broker, ApiKey.LIST_TRANSACTIONS) == 6
 
 
+def test_a_second_listing_does_not_wait_because_metadata_has_just_been_fetched(cluster: Cluster) -> None:
+    """It waited for retry.backoff.ms: most of a micro-batch's commit."""
+    broker = cluster()
+    Writer(broker, "P-x")
+    with client_of(broker, retry_backoff_ms=30_000, retry_backoff_max_ms=30_000, max_block_ms=20_000) as client:
+        for _ in range(3):
+            assert [each.transactional_id for each in client.list_transactions("P-")] == ["P-x"]
+
+
 def test_ids_that_have_no_coordinator_are_not_taken_for_absent(cluster: Cluster) -> None:
     """While a broker was down, and nobody had taken over what it keeps, the ids there were missing in the list."""
     broker = cluster()

@@ -46,7 +46,7 @@ class Cluster:
 
     def answer(self, error: ErrorCode | None, *, after_ms: int = 0) -> None:
         self.clock.advance(after_ms)
-        self.metadata.request_update("the test says so", reset_backoff=True)
+        self.metadata.request_update("the test says so", at_once=True)
         self.clock.advance(200)  # past any back-off
         self.updater.maybe_update(self.clock.now_ms())
         response = metadata(topic("orders", [0] if error is None else [], error_code=0 if error is None else error.number))

@@ -281,7 +281,7 @@ def fail_on_metadata(net: Net, monkeypatch: pytest.MonkeyPatch) -> Sent:
         raise ValueError("a bug")
 
     net.cluster = None
-    net.metadata.request_update("test", reset_backoff=True)
+    net.metadata.request_update("test", at_once=True)
     net.clock.advance(500)
     net.poll()
     monkeypatch.setattr(net.metadata, "update", fail)
@@ -1294,7 +1294,7 @@ def test_a_broker_can_ask_to_start_again(net: Net) -> None:
 
 
 def ask_for_metadata(net: Net, polls: int = 6) -> None:
-    net.metadata.request_update("test", reset_backoff=True)
+    net.metadata.request_update("test", at_once=True)
     for _ in range(polls):
         net.clock.advance(1000)
         net.poll()
