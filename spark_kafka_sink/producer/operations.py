@@ -45,6 +45,7 @@ class ConsumerGroupMetadata(NamedTuple):
 class Kind(enum.Enum):
     """The method that was called."""
 
+    USE_ID = "use_transactional_id"
     INIT = "init_transactions"
     BEGIN = "begin_transaction"
     SEND_OFFSETS = "send_offsets_to_transaction"
@@ -60,9 +61,10 @@ class Operation:
         kind: which method.
         clock: for the caller's bounded wait.
         offsets, group: of send_offsets_to_transaction.
+        transactional_id: of use_transactional_id.
     """
 
-    __slots__ = ("_clock", "_settled", "error", "group", "is_done", "kind", "offsets")
+    __slots__ = ("_clock", "_settled", "error", "group", "is_done", "kind", "offsets", "transactional_id")
 
     def __init__(
         self,
@@ -70,8 +72,10 @@ class Operation:
         clock: Clock,
         offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
         group: ConsumerGroupMetadata | None = None,
+        transactional_id: str = "",
     ) -> None:
         self.kind = kind
+        self.transactional_id = transactional_id
         self.offsets = dict(offsets or {})
         self.group = group
         self._clock = clock

@@ -34,6 +34,7 @@ from spark_kafka_sink.producer.producer_parts import ProducerParts
 from spark_kafka_sink.producer.producer_record import ProducerColumns, ProducerRecord
 from spark_kafka_sink.producer.record_checks import RECORD_OVERHEAD, RecordDetails, checked_details, headers_bound
 from spark_kafka_sink.producer.send_arguments import record_of_arguments
+from spark_kafka_sink.producer.sender.transactions import Transactions
 from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, serialize
 from spark_kafka_sink.producer.transactional_methods import TransactionalMethods
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
@@ -404,9 +405,11 @@ class KafkaProducer(TransactionalMethods):
 
     def is_at_rest(self) -> bool:
         """Whether another task could use this producer: it is open and has not failed for good, its thread runs in this
-        process, and every row is settled."""
+        process, every row is settled, and no transaction is its own to end."""
         lives = not forks.is_forked(self._generation) and self._thread.is_alive()
         works = lives and self._fatal_error() is None and not self._accumulator.is_closed()
+        if isinstance(self._transactions, Transactions) and not self._transactions.may_use_another_id:
+            return False
         return works and not self._accumulator.has_incomplete() and not self._gatherer.chunks
 
     # METRICS: at any time, from any thread, without blocking; also after close()

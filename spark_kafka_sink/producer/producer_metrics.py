@@ -139,6 +139,7 @@ class ProducerMetrics:
         self.txn_commit_times = self.samples.stat()
         self.txn_abort_times = self.samples.stat()
         self._txn_times = {
+            Kind.USE_ID: self.txn_init_times,
             Kind.INIT: self.txn_init_times,
             Kind.BEGIN: self.txn_begin_times,
             Kind.SEND_OFFSETS: self.txn_offsets_times,

@@ -75,6 +75,11 @@ class TransactionCalls:
                 if not self._writers:
                     self._changed.notify_all()
 
+    def use_id(self, transactional_id: str) -> None:
+        if not _text(transactional_id, "transactional.id"):
+            raise ValueError("transactional.id must not be empty")
+        self._call(Kind.USE_ID, self._deadline_ms(), transactional_id=transactional_id)
+
     def init(self) -> None:
         self._call(Kind.INIT, self._deadline_ms())
 
@@ -164,9 +169,10 @@ class TransactionCalls:
         deadline_ms: int,
         offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
         group: ConsumerGroupMetadata | None = None,
+        transactional_id: str = "",
     ) -> None:
         started_ns = self._clock.now_ns()
-        operation = self._posted(kind, offsets, group)
+        operation = self._posted(kind, offsets, group, transactional_id)
         self._wake_sender()
         try:
             if not operation.wait(max(0, deadline_ms - self._clock.now_ms())):
@@ -184,13 +190,14 @@ class TransactionCalls:
         kind: Kind,
         offsets: Mapping[TopicPartition, OffsetAndMetadata] | None,
         group: ConsumerGroupMetadata | None,
+        transactional_id: str,
     ) -> Operation:
         """The operation to wait for: the one that timed out before, or a new one."""
         with self._changed:
             operation = self._unfinished_locked(kind)
             if operation is None:
-                operation = Operation(kind, self._clock, offsets, group)
-                if kind is not Kind.SEND_OFFSETS:
+                operation = Operation(kind, self._clock, offsets, group, transactional_id)
+                if kind not in (Kind.SEND_OFFSETS, Kind.USE_ID):  # these are made anew, with what they say then
                     self._pending = operation
                 self._transactions.post(operation)
             return operation

@@ -38,11 +38,22 @@ class TransactionalMethods:
 
     _transaction_calls: TransactionCalls | None = None  # with transactional.id only
 
+    def use_transactional_id(self, transactional_id: str) -> None:
+        """Go on under another transactional.id, with the same connections and metadata: call init_transactions() next.
+
+        Possible before init_transactions(), outside of a transaction, and in a prepared one, which stays open: it can be ended
+        from outside only (see prepare_transaction). Sends no request.
+
+        Raises:
+            TypeError, ValueError: no id that a request can carry.
+        """
+        self._calls().use_id(transactional_id)
+
     def init_transactions(self) -> None:
         """Take over the transactional.id: fence earlier producers with it, and wait until their open transactions are aborted.
 
-        Must be called once, before any other method. After an AuthorizationError it can be called again, when the permission has
-        been granted.
+        Must be called once for each transactional.id, before any other method. After an AuthorizationError it can be called
+        again, when the permission has been granted.
         """
         self._calls().init()
 

@@ -17,7 +17,7 @@ from spark_kafka_sink.exactly_once.writes import TaskReport
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.sink.broker_contact import BrokerContact
 from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan
-from spark_kafka_sink.sink.producer_cache import CLIENTS
+from spark_kafka_sink.sink.producer_cache import CLIENTS, TRANSACTIONAL
 from spark_kafka_sink.sink.row_mapping import RowMapping
 from spark_kafka_sink.sink.task import Task
 
@@ -62,22 +62,22 @@ def open_task(
 
     Args:
         options: the producer's.
-        cache_timeout_ms: how long the client may then be idle.
+        cache_timeout_ms: how long client and producer may then be idle.
     """
     write = plan.write_id(task)
     names = plan.names
     transactional_id = names.transactional_id(TaskId(write.owner, task.partition, write.run, task.attempt))
     with CLIENTS.lend(options, cache_timeout_ms) as client:
-        own = {**options, "transactional.id": transactional_id}
+        own = dict(options)
         if not plan.has_timeout:  # a transaction is open from a task's first row until the driver commits
             own["transaction.timeout.ms"] = client.longest_transaction_timeout_ms()
-        producer = KafkaProducer(own)
-        try:
-            contact.check(producer)
-            attempt = TaskAttempt(client, producer, names, write, task.partition, task.attempt, plan.marker_topic)
-            attempt.begin()
-            yield ExactlyOnceTask(producer, attempt, mapping)
-        except BaseException:
-            producer.close(timeout_ms=ABORT_MS)
-            raise
-        producer.close()  # everything is acknowledged; the transaction stays open
+        with TRANSACTIONAL.lend(own, cache_timeout_ms) as producer:  # in the end it leaves the transaction open
+            try:
+                producer.use_transactional_id(transactional_id)
+                contact.check(producer)
+                attempt = TaskAttempt(client, producer, names, write, task.partition, task.attempt, plan.marker_topic)
+                attempt.begin()
+                yield ExactlyOnceTask(producer, attempt, mapping)
+            except BaseException:
+                producer.close(timeout_ms=ABORT_MS)
+                raise

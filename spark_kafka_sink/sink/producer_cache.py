@@ -158,7 +158,8 @@ def _close(idle: _Idle[Any], why: str) -> None:
 
 
 def _may_be_kept(options: Mapping[str, object]) -> bool:
-    """Interceptors may report their results in close(), which an idle producer may never reach. Transactions are never shared."""
+    """Interceptors may report their results in close(), which an idle producer may never reach. A user's own transactions are
+    never shared."""
     return not options.get("interceptor.classes") and options.get("transactional.id") is None
 
 
@@ -175,8 +176,15 @@ def _content(name: str, value: object) -> Hashable:
     return file_stamp(value) if name in FILE_KEYS and isinstance(value, str) else None
 
 
+def _transactional(options: Mapping[str, object]) -> KafkaProducer:
+    """Each task calls use_transactional_id with its own id first."""
+    return KafkaProducer({**options, "transactional.id": "none"})
+
+
 # Of this worker.
 PRODUCERS = ProducerCache(KafkaProducer)
+TRANSACTIONAL = ProducerCache(_transactional)  # lends by the options without transactional.id
 CLIENTS = ProducerCache(WorkerClient)
 os.register_at_fork(after_in_child=PRODUCERS.forget)
+os.register_at_fork(after_in_child=TRANSACTIONAL.forget)
 os.register_at_fork(after_in_child=CLIENTS.forget)

@@ -32,6 +32,7 @@ from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.fake_broker import FakeBroker
+from tests.fakes.transaction_coordinator import State as TransactionState
 from tests.producer.harness import tp
 
 WAIT_MS = 30_000
@@ -620,6 +621,68 @@ def test_a_prepared_transaction_can_be_committed_by_its_own_producer(broker: Fak
         write(producer, b"b")
     settle_markers(broker)
     assert broker.committed_values("single") == [b"a", b"b"]
+
+
+# ---- ANOTHER TRANSACTIONAL ID
+
+
+def test_a_producer_goes_on_under_another_id_and_leaves_what_it_has_prepared_open(broker: FakeBroker) -> None:
+    with producer_of(broker) as producer:
+        prepared = []
+        for number in range(3):
+            producer.use_transactional_id(f"copies-{number}")
+            producer.init_transactions()
+            producer.begin_transaction()
+            write(producer, b"%d" % number)
+            producer.send_offsets_to_transaction({TopicPartition("single", 0): OffsetAndMetadata(number)}, GROUP)
+            prepared.append(producer.prepare_transaction())
+            assert producer.is_at_rest()
+        connections = len(broker.requests_of(ApiKey.METADATA))
+        assert connections <= 3  # it does not begin anew each time
+        assert [each.transactional_id for each in prepared] == ["copies-0", "copies-1", "copies-2"]
+        assert len({each.producer_id for each in prepared}) == 3
+        assert broker.requests_of(ApiKey.END_TXN) == []
+        assert broker.values("single") == [b"0", b"1", b"2"]
+        # It goes back to an id that it had before, whose open transaction is aborted, as by any new producer.
+        producer.use_transactional_id("copies-1")
+        producer.init_transactions()
+        with producer.transaction():
+            write(producer, b"3")
+    settle_markers(broker)
+    states = {name: each.state for name, each in broker.transactions.transactions.items()}
+    assert states == {
+        "copies-0": TransactionState.ONGOING,
+        "copies-1": TransactionState.COMPLETE_COMMIT,
+        "copies-2": TransactionState.ONGOING,
+    }
+
+
+def test_within_a_transaction_of_its_own_a_producer_keeps_its_id(producer: KafkaProducer) -> None:
+    producer.begin_transaction()
+    write(producer, b"a")
+    assert not producer.is_at_rest()
+    with pytest.raises(IllegalStateError, match="within a transaction"):
+        producer.use_transactional_id("other")
+    producer.commit_transaction()
+    assert producer.is_at_rest()
+
+
+def test_after_a_fatal_error_there_is_no_other_id(broker: FakeBroker, producer: KafkaProducer) -> None:
+    with producer_of(broker) as other:
+        other.init_transactions()
+        with pytest.raises(KafkaError), producer.transaction():  # and the abort finds out that it is fenced
+            write(producer, b"a")
+    assert not producer.is_at_rest()
+    with pytest.raises(ProducerFencedError):
+        producer.use_transactional_id("other")
+
+
+@pytest.mark.parametrize("wrong", ["", None, 1, "x" * 40_000])
+def test_an_id_that_no_request_can_carry_is_refused(producer: KafkaProducer, wrong: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"transactional\.id"):
+        producer.use_transactional_id(wrong)
+    with producer.transaction():
+        write(producer, b"a")
 
 
 # ---- VERSIONS

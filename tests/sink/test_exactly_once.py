@@ -20,6 +20,7 @@ from spark_kafka_sink.sink import writer as writer_module
 from spark_kafka_sink.sink.commit_protocol import CommitSummary, KafkaCommitMessage
 from spark_kafka_sink.sink.datasource import KafkaDataSource
 from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan
+from spark_kafka_sink.sink.producer_cache import CLIENTS, TRANSACTIONAL
 from spark_kafka_sink.sink.task import Task
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
 from tests.fakes.fake_broker import FakeBroker, Fault
@@ -40,6 +41,8 @@ def broker() -> Iterator[FakeBroker]:
     SUMMARIES.clear()
     with FakeBroker(topics={"t": 1, "dead": 1}) as broker:
         yield broker
+        TRANSACTIONAL.close()  # before the broker, as this process goes on to the next test
+        CLIENTS.close()
 
 
 def options(broker: FakeBroker, **more: str) -> dict[str, str]:

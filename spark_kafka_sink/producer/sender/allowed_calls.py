@@ -7,6 +7,7 @@ from spark_kafka_sink.producer.operations import Kind
 from spark_kafka_sink.producer.sender.transaction_manager import State
 
 ALLOWED_IN = {
+    Kind.USE_ID: {State.UNINITIALIZED, State.READY, State.PREPARED},
     Kind.INIT: {State.UNINITIALIZED},
     Kind.BEGIN: {State.READY, State.RAISING_EPOCH},
     Kind.SEND_OFFSETS: {State.IN_TRANSACTION},

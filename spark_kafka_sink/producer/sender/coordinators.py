@@ -33,6 +33,8 @@ from spark_kafka_sink.protocol.error_codes import Errors
 
 logger = logging.getLogger(__name__)
 
+MAX_NODES = 1_000  # coordinators that are remembered, for ids and groups that come back; the oldest are forgotten
+
 
 class CoordinatorClient(Protocol):
     """What this needs of NetworkClient."""
@@ -194,6 +196,8 @@ class Coordinators:
         logger.debug("= the coordinator of %s is node %d at %s:%d", key, node.id, node.host, node.port)
         self._client.learn_node(node)
         self._nodes[key] = node.id
+        if len(self._nodes) > MAX_NODES:
+            del self._nodes[next(iter(self._nodes))]
 
     # ANSWERS
 

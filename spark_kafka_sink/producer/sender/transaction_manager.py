@@ -52,7 +52,7 @@ NEXT = {  # an absent entry is the error; FATAL_ERROR is reachable from every st
     State.INITIALIZING: {State.READY, State.UNINITIALIZED},
     State.READY: {State.IN_TRANSACTION, State.UNINITIALIZED},
     State.IN_TRANSACTION: {State.PREPARED, State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR},
-    State.PREPARED: {State.COMMITTING, State.ABORTING},
+    State.PREPARED: {State.COMMITTING, State.ABORTING, State.UNINITIALIZED},  # the last: under another transactional id
     State.COMMITTING: {State.READY, State.RAISING_EPOCH, State.ABORTABLE_ERROR},
     State.ABORTING: {State.READY, State.RAISING_EPOCH},
     State.RAISING_EPOCH: {State.READY, State.UNINITIALIZED},  # InitProducerId raises it; it may be denied

@@ -81,6 +81,7 @@ class Transactions(TransactionManager):
         self._known_by: set[TopicPartition] = set()  # where a batch of this producer id was ever acknowledged
         self._preparing: Operation | None = None  # waits until everything is settled
         self._carry_out: dict[Kind, Callable[[Operation], None]] = {
+            Kind.USE_ID: self._use_id,
             Kind.INIT: self._initialize,
             Kind.BEGIN: self._begin,
             Kind.SEND_OFFSETS: self._send_offsets,
@@ -166,6 +167,15 @@ class Transactions(TransactionManager):
                 operation.fail(error)
             else:
                 self._carry_out[operation.kind](operation)
+
+    def _use_id(self, operation: Operation) -> None:
+        """Nothing is under way: what was written under the id before is somebody else's to end."""
+        if self.state is not State.UNINITIALIZED:
+            self.transition_to(State.UNINITIALIZED)
+        self._adopt(NO_PRODUCER)
+        self._open, self._denial = OpenTransaction(), None
+        self.transactional_id = operation.transactional_id
+        operation.succeed()
 
     def _initialize(self, operation: Operation) -> None:
         self._denial = None
@@ -352,6 +362,11 @@ class Transactions(TransactionManager):
             self.become_abortable(error)
         else:
             self.become_fatal(error)
+
+    @property
+    def may_use_another_id(self) -> bool:
+        """Whether nothing is under way under this transactional id. Any thread."""
+        return self.state in ALLOWED_IN[Kind.USE_ID]
 
     @property
     def has_open_transaction(self) -> bool:

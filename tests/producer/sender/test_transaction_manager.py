@@ -55,7 +55,7 @@ def identity(batch: ProducerBatch) -> tuple[int, int, int]:
 LEGAL = [(State.UNINITIALIZED, State.INITIALIZING), (State.INITIALIZING, State.READY), (State.INITIALIZING, State.UNINITIALIZED)]
 LEGAL += [(State.READY, target) for target in (State.IN_TRANSACTION, State.UNINITIALIZED)]
 LEGAL += [(State.IN_TRANSACTION, target) for target in (State.PREPARED, State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR)]
-LEGAL += [(State.PREPARED, target) for target in (State.COMMITTING, State.ABORTING)]
+LEGAL += [(State.PREPARED, target) for target in (State.COMMITTING, State.ABORTING, State.UNINITIALIZED)]
 LEGAL += [(State.COMMITTING, target) for target in (State.READY, State.RAISING_EPOCH, State.ABORTABLE_ERROR)]
 LEGAL += [(State.ABORTING, target) for target in (State.READY, State.RAISING_EPOCH)]
 LEGAL += [(State.RAISING_EPOCH, target) for target in (State.READY, State.UNINITIALIZED)]
