@@ -57,6 +57,36 @@ class FindCoordinator(Operation[str, Node]):
 
 
 @dataclass(frozen=True)
+class FindCoordinators(Operation[tuple[str, ...], list[int]]):
+    """The node ids of the coordinators of transactional ids, all of them at the same moment (Kafka 3.0 and newer)."""
+
+    api_key = ApiKey.FIND_COORDINATOR
+
+    @property
+    def versions(self) -> tuple[int, int | None]:
+        return FIRST_VERSION_WITH_KEYS, None
+
+    def message(self, items: Sequence[tuple[str, ...]], node_id: int, version: int) -> FindCoordinatorRequest:  # noqa: ARG002
+        (item,) = items
+        return FindCoordinatorRequest.for_keys(KeyType.TRANSACTION, item)
+
+    def judge(self, item: tuple[str, ...], answer: FindCoordinatorResponse, version: int) -> Done[list[int]] | Retry:  # noqa: ARG002
+        found = {each.key: each for each in answer.coordinators}
+        for key in item:
+            where = self.describe((key,))
+            if key not in found:
+                raise left_out(where)
+            error = Errors.for_code(found[key].error_code)
+            if error:
+                return retry_or_raise(error, where, key)
+        return Done([found[key].node_id for key in item])
+
+    def describe(self, item: tuple[str, ...]) -> str:
+        more = f" and {len(item) - 1} more" if len(item) > 1 else ""
+        return f"FindCoordinator of transactional id {printable(item[0])}{more}"
+
+
+@dataclass(frozen=True)
 class DescribeBrokerConfig(Operation[str, str | None]):
     """One setting of the broker that gets the request; None if the broker has no such setting or hides its value."""
 

@@ -26,7 +26,7 @@ from types import TracebackType
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.coordination.brokers import DescribeBrokerConfig, FindCoordinator
+from spark_kafka_sink.coordination.brokers import DescribeBrokerConfig, FindCoordinators
 from spark_kafka_sink.coordination.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetQuestion, OffsetsToCommit
 from spark_kafka_sink.coordination.operation import ANY_BROKER, Ask, Broker, BrokerGoneError, CoordinatorOf
 from spark_kafka_sink.coordination.producers import ActiveProducer, DescribeProducers, FindLeaders, leader_of
@@ -204,12 +204,11 @@ class TransactionClient:
 
         Waits for coordinators that are not available: ListTransactions does not show that ids have no coordinator.
         """
-        operation = FindCoordinator(KeyType.TRANSACTION)
+        probes = tuple(f"{prefix}{each}" for each in PROBES)
         try:
-            found = self._requests.ask_all([Ask(ANY_BROKER, operation, f"{prefix}{each}") for each in PROBES], timeout_ms)
+            return self._requests.ask_all([Ask(ANY_BROKER, FindCoordinators(), probes)], timeout_ms)[0]
         except AuthorizationError:
             return None
-        return [node.id for node in found]
 
     def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
