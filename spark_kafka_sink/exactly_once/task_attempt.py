@@ -4,7 +4,8 @@
                 write before may have left a decided transaction
               1 take the own transactional id; it exists from here on, and whoever lists sees it
               2 read the decision, and whether this write was aborted; commit what was decided in an earlier version
-              3 end what earlier runs have left open for this partition
+              3 end what earlier runs have left open for this partition; not needed when this run has carried out the version
+                before, as its driver has done so then
               4 read the marker
     finish()  5 write the marker into the transaction, wait until all is acknowledged, and leave it open
 
@@ -19,7 +20,7 @@ from typing import Protocol
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.coordination.transactions import End
 from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, Marker, marker_text
+from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, Marker, State, marker_text
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.unfinished import guessed, listed, put_to_rest
 from spark_kafka_sink.exactly_once.writes import Entry, ReplayError, Result, TaskReport, WriteAbortedError, WriteId
@@ -70,6 +71,7 @@ class TaskAttempt:
         self._marker: Marker | None = None
         self._decided_by: str | None = None  # the run that has decided an earlier version
         self._is_decided = False
+        self._has_fenced_earlier_runs = False  # by the driver of this run, in an earlier version
         self._is_open = False
 
     @property
@@ -89,7 +91,8 @@ class TaskAttempt:
         self._producer.init_transactions()
         if self._finds_decided():
             return
-        self._end_earlier_runs()
+        if not self._has_fenced_earlier_runs:
+            self._end_earlier_runs()
         self._marker = self._ledger.markers([self._task.partition]).get(self._task.partition)
 
     def _finds_decided(self) -> bool:
@@ -98,6 +101,9 @@ class TaskAttempt:
         if is_aborted:
             raise WriteAbortedError("the driver has aborted this write: no more rows of it are written")
         self._is_decided = decision is not None and decision.reaches(self._write.version)
+        self._has_fenced_earlier_runs = (
+            decision is not None and decision.state is State.CARRIED_OUT and decision.run == self._write.run
+        )
         if decision is not None and not self._is_decided:
             self._decided_by = decision.run
             self._commit_earlier_version(decision)

@@ -70,6 +70,30 @@ def test_versions_of_a_run_follow_each_other_under_the_same_ids(broker: FakeBrok
     assert len(broker.transactions.transactions) == 2
 
 
+def test_tasks_look_for_what_earlier_runs_left_in_the_first_version_of_their_run_only(broker: FakeBroker, run: Runs) -> None:
+    """From then on the driver of this run has fenced all of it."""
+
+    def listings_of_tasks(writer: Run, version: int) -> int:
+        before = len(broker.requests_of(ApiKey.LIST_TRANSACTIONS))
+        reports = writer.reports(version, ["a"], ["b"])
+        found = len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) - before
+        writer.commit(reports)
+        return found
+
+    first, second = run("r1"), run("r2")
+    assert [listings_of_tasks(first, version) > 0 for version in range(3)] == [True, False, False]
+    assert [listings_of_tasks(second, version) > 0 for version in range(3, 6)] == [True, False, False]
+
+
+def test_a_version_that_is_half_committed_is_looked_for_by_the_tasks_of_the_same_run(broker: FakeBroker, run: Runs) -> None:
+    """As a foreachBatch that writes again: the decision is this run's, but what it says is not carried out."""
+    first = run("r1")
+    first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
+    before = len(broker.requests_of(ApiKey.LIST_TRANSACTIONS))
+    first.task(1, 0, "c").begin()
+    assert len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) > before
+
+
 def test_what_a_dead_run_left_open_is_ended_and_its_rows_are_never_seen(broker: FakeBroker, run: Runs) -> None:
     run("r1").reports(0, ["a"], ["b"])
     assert run("r2").write_version(0, ["a"], ["b"]).how is How.COMMITTED

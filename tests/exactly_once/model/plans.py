@@ -242,6 +242,8 @@ LEFT_OUT: Final = (
 UNNEEDED: Final = {
     # 6c and 6d find what it would have found; a run fails that might have succeeded
     "empty_tasks_do_all_steps": ("zombie, replay ab|", "replay |ab, time-out"),
+    # a task lists what the driver has fenced
+    "lists_in_first_version_only": ("zombie, skipped version, one partition", "zombie, one partition, two versions"),
     # an id that is fenced twice stays fenced
     "does_not_fence_twice": ("zombie, one partition, two versions", "speculation, a copy dies"),
     # an id that is fenced though nobody can use it any more

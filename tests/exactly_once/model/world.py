@@ -29,6 +29,7 @@ class Plan:
     id_has_stage_attempt: bool = False  # 1: tasks in Python do not see it, so another attempt can have the same id
     taken_out_is_not_decided: bool = True  # 2
     settles_earlier_version: bool = True  # 2, 6a: commits what is decided of a version that nobody repeats
+    lists_in_first_version_only: bool = True  # 2: of a run, which has fenced all others when that was carried out
     fences_earlier_runs: bool = True  # 3
     lists_empty_ids: bool = True  # 3, 6c, 6h, 7
     does_not_fence_twice: bool = True  # 3, 6c, 6h, 7: an id that was fenced, and not used since, is at rest
