@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.exactly_once_benchmark [--rows 2000000] [--repeats 3] [--batches 15] [--tasks 1000]
 
-Three figures: rows/s of a bulk write of 100 B rows; the time of a micro-batch of 10 rows in 3 tasks; and the driver's commit of
-so many tasks, by its steps. The two guarantees take turns, each first in some turn. Figures are medians. Nothing is asserted: a
-time is not a test.
+Three figures: rows/s of a bulk write of 100 B rows, with CPU seconds of client and broker; the time of a micro-batch of 10 rows
+in 3 tasks, and of its parts; and the driver's commit of so many tasks, by its steps. The two guarantees take turns, each first in
+some turn. Figures are medians. Nothing is asserted: a time is not a test.
 """
 
 from __future__ import annotations
@@ -19,15 +19,24 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from jobs.local_kafka import LocalKafka
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.exactly_once.names import TaskId
+from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import VersionCommit
 from spark_kafka_sink.exactly_once.writes import TaskReport
+from tests.benchmarks.measuring import Usage, cpu_seconds
 from tests.benchmarks.sink_benchmark import ROOT, session
 from tests.benchmarks.small_tasks_benchmark import FIRST_BATCHES, LIMIT_S, UNIX_SOCKETS
-from tests.exactly_once.driving import Run
+from tests.benchmarks.timed_sink import COMMIT, TASK, TimedSink, Times, parts_in
+from tests.exactly_once.driving import Run, content_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,19 +58,25 @@ class Bench:
         options = {"kafka.bootstrap.servers": self.broker.bootstrap_servers, "topic": self.topic, "deliveryGuarantee": guarantee}
         return options | ({"transactionalIdPrefix": uuid.uuid4().hex} if guarantee == "exactly-once" else {})
 
-    def bulk(self, guarantee: str, frame: DataFrame) -> float:
-        """Seconds of one write."""
-        started = time.monotonic()
+    def bulk(self, guarantee: str, frame: DataFrame) -> Usage:
+        """Of one write."""
+        jvm = int(self._spark.sparkContext._jvm.ProcessHandle.current().pid())  # type: ignore[union-attr]
+        broker = self.broker.nodes[1].pid
+        assert broker is not None
+        before = time.monotonic(), cpu_seconds(jvm), cpu_seconds(broker)
         frame.write.format("pykafka-sink").options(**self._options(guarantee)).mode("append").save()
-        return time.monotonic() - started
+        after = time.monotonic(), cpu_seconds(jvm), cpu_seconds(broker)
+        return Usage(*(now - then for then, now in zip(before, after, strict=True)))
 
-    def micro_batches(self, guarantee: str, batches: int) -> list[float]:
-        """Milliseconds of each trigger of a query with 10 rows in 3 tasks."""
+    def micro_batches(self, guarantee: str, batches: int) -> tuple[list[float], dict[tuple[str, str], list[Times]]]:
+        """Milliseconds of each trigger of a query with 10 rows in 3 tasks, and the times of their parts."""
+        times = self._folder / uuid.uuid4().hex
+        times.mkdir()
         rows = self._spark.readStream.format("rate-micro-batch").options(rowsPerBatch=10, numPartitions=PARTITIONS).load()
         query = (
             rows.selectExpr("cast(value as string) key", "repeat(cast(value as string), 20) value")
-            .writeStream.format("pykafka-sink")
-            .options(**self._options(guarantee))
+            .writeStream.format("timed-sink")
+            .options(**self._options(guarantee), timesFolder=str(times))
             .option("checkpointLocation", str(self._folder / uuid.uuid4().hex))
             .start()
         )
@@ -74,24 +89,61 @@ class Bench:
             done: list[Any] = query.recentProgress[FIRST_BATCHES : FIRST_BATCHES + batches]
         finally:
             query.stop()
-        return [each["durationMs"]["addBatch"] for each in done]
+        return [each["durationMs"]["addBatch"] for each in done], parts_in(times, first_batch=FIRST_BATCHES)
 
-    def measure(self, rows: int, repeats: int, batches: int) -> dict[str, tuple[float, float]]:
-        """Median seconds of a bulk write, and median milliseconds of a micro-batch, for each guarantee."""
+    def measure(self, rows: int, repeats: int, batches: int) -> dict[str, Measured]:
         value = "rpad(cast(id as string), 100, 'x')"
         frame = self._spark.range(rows, numPartitions=4).selectExpr("cast(id as string) key", f"{value} value").cache()
         frame.count()
-        writes: dict[str, list[float]] = defaultdict(list)
-        latencies: dict[str, list[float]] = defaultdict(list)
+        measured = {guarantee: Measured() for guarantee in GUARANTEES}
         for guarantee in GUARANTEES:
             self.bulk(guarantee, frame)
+            self.micro_batches(guarantee, 1)
         for repeat in range(repeats):
             turn = GUARANTEES if repeat % 2 else GUARANTEES[::-1]
             for guarantee in turn:
-                writes[guarantee].append(self.bulk(guarantee, frame))
+                measured[guarantee].writes.append(self.bulk(guarantee, frame))
             for guarantee in turn:
-                latencies[guarantee] += self.micro_batches(guarantee, batches)
-        return {each: (statistics.median(writes[each]), statistics.median(latencies[each])) for each in GUARANTEES}
+                latencies, parts = self.micro_batches(guarantee, batches)
+                measured[guarantee].latencies += latencies
+                for part, times in parts.items():
+                    measured[guarantee].parts[part] += times
+        return measured
+
+
+@dataclass
+class Measured:
+    """Of one guarantee, in all turns."""
+
+    writes: list[Usage] = field(default_factory=list)
+    latencies: list[float] = field(default_factory=list)
+    parts: dict[tuple[str, str], list[Times]] = field(default_factory=lambda: defaultdict(list))
+
+    def write(self) -> Usage:
+        return Usage(*(statistics.median(getattr(each, name) for each in self.writes) for name in Usage.__slots__))
+
+    def micro_batch(self) -> float:
+        return statistics.median(self.latencies)
+
+
+def show(measured: dict[str, Measured], rows: int) -> None:
+    print(f"{'':16}{'rows/s':>12}{'ratio':>8}{'client CPU s':>14}{'broker CPU s':>14}{'micro-batch ms':>16}{'ratio':>8}")
+    base = measured[GUARANTEES[0]]
+    for name, each in measured.items():
+        write, ms = each.write(), each.micro_batch()
+        print(
+            f"{name:16}{rows / write.wall_s:>12,.0f}{base.write().wall_s / write.wall_s:>8.2f}{write.client_cpu_s:>14.2f}"
+            f"{write.broker_cpu_s:>14.2f}{ms:>16,.0f}{ms / base.micro_batch():>8.2f}"
+        )
+    for name, each in measured.items():
+        print(f"\na micro-batch of {PARTITIONS} tasks, {name}: ms, and CPU ms of its Python process")
+        print(f"{'Spark, with its tasks and commit':36}{each.micro_batch():>8.1f}")
+        for what in (TASK, COMMIT):
+            for (of, part), times in each.parts.items():
+                if of == what:
+                    wall, cpu = (statistics.median(column) for column in zip(*times, strict=True))
+                    indent = "    " if part == what else "        "
+                    print(f"{indent + part:36}{wall:>8.1f}{cpu:>8.1f}")
 
 
 # THE DRIVER'S COMMIT
@@ -121,41 +173,56 @@ def timed(steps: dict[str, float]) -> Iterator[None]:
             setattr(VersionCommit, name, step)
 
 
-def commit_of(tasks: int, broker: LocalKafka, topic: str) -> dict[str, float]:
-    """Milliseconds of the driver's commit of so many tasks with one row each, and of its steps."""
+def commit_of(tasks: int, broker: LocalKafka) -> dict[str, float]:
+    """Milliseconds of the driver's commit of so many tasks with one row each, and of its steps.
+
+    The tasks are driven by hand, one after the other. The driver has a client of its own, which knows no coordinator yet.
+    """
+    topic = f"bench-{uuid.uuid4().hex[:12]}"
+    broker.create_topic(topic, PARTITIONS)
     with Run(broker.bootstrap_servers, topic, uuid.uuid4().hex, prefix=uuid.uuid4().hex) as run:
-        reports: list[TaskReport] = [run.task(0, partition, "row", timeout_ms=600_000).run() for partition in range(tasks)]
+        options = {**run.options, "transactional.id": "none", "transaction.timeout.ms": 600_000}
+        with KafkaProducer(options) as producer:
+            reports = [_write_row(run, producer, partition) for partition in range(tasks)]
         steps: dict[str, float] = {}
-        started = time.perf_counter()
-        with timed(steps):
-            run.commit(reports)
-        return {"commit": (time.perf_counter() - started) * 1000, **steps}
+        with TransactionClient(run.options) as client, timed(steps):
+            started = time.perf_counter()
+            VersionCommit(client, run.names, reports, topic).run()
+            return {"commit": (time.perf_counter() - started) * 1000, **steps}
+
+
+def _write_row(run: Run, producer: KafkaProducer, partition: int) -> TaskReport:
+    write = run.write(0)
+    producer.use_transactional_id(run.names.transactional_id(TaskId(write.owner, partition, write.run, 0)))
+    attempt = TaskAttempt(run.client, producer, run.names, write, partition, 0, run.topic)
+    attempt.begin()
+    attempt.open()
+    producer.send_columns(run.topic, value=pa.array(["row"]))
+    return attempt.finish(content_of(["row"]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, help="0: only the driver's commit")
     parser.add_argument("--batches", type=int, default=15, help="micro-batches measured for each guarantee and repeat")
-    parser.add_argument("--tasks", type=int, default=1000, help="of the driver's commit")
+    parser.add_argument("--tasks", type=int, default=1000, help="of the driver's commit; 0: leave it out")
     parser.add_argument("--master", default="local[3]")
     arguments = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder, LocalKafka(Path(folder) / "broker", heap="1g") as broker:
-        spark = session(arguments.master, {UNIX_SOCKETS: "true"})
-        bench = Bench(spark, broker, Path(folder))
-        medians = bench.measure(arguments.rows, arguments.repeats, arguments.batches)
-        spark.stop()
-        print(f"\n{arguments.master}, {arguments.rows:,} rows of 100 B, medians of {arguments.repeats} turns")
-        print(f"{'':16}{'rows/s':>12}{'ratio':>8}{'micro-batch ms':>16}{'ratio':>8}")
-        base_s, base_ms = medians[GUARANTEES[0]]
-        for name, (seconds, ms) in medians.items():
-            print(f"{name:16}{arguments.rows / seconds:>12,.0f}{base_s / seconds:>8.2f}{ms:>16,.0f}{ms / base_ms:>8.2f}")
+        if arguments.repeats:
+            spark = session(arguments.master, {UNIX_SOCKETS: "true"})
+            spark.dataSource.register(TimedSink)
+            measured = Bench(spark, broker, Path(folder)).measure(arguments.rows, arguments.repeats, arguments.batches)
+            spark.stop()
+            print(f"\n{arguments.master}, {arguments.rows:,} rows of 100 B, medians of {arguments.repeats} turns")
+            show(measured, arguments.rows)
         if arguments.tasks:
             print(f"\nthe driver's commit of {arguments.tasks} tasks, ms")
-            for name, ms in commit_of(arguments.tasks, broker, bench.topic).items():
+            for name, ms in commit_of(arguments.tasks, broker).items():
                 print(f"{name:16}{ms:>12,.0f}")
 
 
