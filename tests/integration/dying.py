@@ -10,6 +10,7 @@ Importable, as Spark makes writers anew in processes of its own. The environment
         does, not of the time, so that a seed repeats itself as far as Spark does
 
 With SIGKILL. Victims: `driver` and `executor` are the JVM, with the Python worker that got there; `worker` is the latter alone.
+A task comes to steps of tasks only, and the driver to its own, though both call the same methods.
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ def _parent(pid: int) -> int:
 
 def _arm_in_order(marks: Path, deaths: list[tuple[str, str, str]]) -> None:
     for number, (victim, step, when) in enumerate(deaths):
-        arm(step, when, partial(_is_turn, marks, number), partial(_kill, victim))
+        arm(step, when, partial(_is_turn, marks, number, step), partial(_kill, victim))
 
 
-def _is_turn(marks: Path, number: int) -> bool:
+def _is_turn(marks: Path, number: int, step: str) -> bool:
     """Says so to one process only."""
-    if len(list(marks.iterdir())) != number:
+    if not _doing.comes_to(step) or len(list(marks.iterdir())) != number:
         return False
     try:
         (marks / f"{number:03}").touch(exist_ok=False)
@@ -80,6 +81,10 @@ class _Doing:
     """What this process does at the moment."""
 
     what: str = ""
+    is_task: bool = False
+
+    def comes_to(self, step: str) -> bool:
+        return (step in TASK_STEPS) == self.is_task
 
 
 _doing = _Doing()
@@ -91,11 +96,13 @@ def _arm_by_dice(marks: Path, seed: int, life: int, chance: dict[str, float]) ->
             for when in (BEFORE, AFTER):
                 for victim in victims:
                     name = f"{seed}-{life}-{step}-{when}-{victim}"
-                    is_due = partial(_falls, marks, name, chance.get(victim, 0))
+                    is_due = partial(_falls, marks, step, name, chance.get(victim, 0))
                     arm(step, when, is_due, partial(_kill, victim))
 
 
-def _falls(marks: Path, name: str, chance: float) -> bool:
+def _falls(marks: Path, step: str, name: str, chance: float) -> bool:
+    if not _doing.comes_to(step):
+        return False
     dice = hashlib.sha256(f"{name}-{_doing.what}".encode()).digest()
     if int.from_bytes(dice[:8], "big") >= chance * 2**64:
         return False
@@ -116,8 +123,9 @@ def _arm_this_process() -> None:
         _arm_by_dice(marks, **settings)
 
 
-def _arm_for(what: str) -> None:
+def _arm_for(what: str, *, is_task: bool = False) -> None:
     _doing.what = what
+    _doing.is_task = is_task
     if ENVIRONMENT in os.environ:
         _arm_this_process()
 
@@ -127,7 +135,7 @@ def _arm_for(what: str) -> None:
 
 class _Batch(KafkaBatchWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        _arm_for(str(Task.current()))
+        _arm_for(str(Task.current()), is_task=True)
         return super().write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -145,7 +153,7 @@ def _batch_id(messages: list[WriterCommitMessage | None]) -> object:
 
 class _Stream(KafkaStreamWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        _arm_for(str(Task.current()))
+        _arm_for(str(Task.current()), is_task=True)
         return super().write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
