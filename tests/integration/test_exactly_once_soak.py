@@ -2,7 +2,7 @@
 
 The dice for processes of Spark are thrown at each step of the protocol (dying.py), those for brokers between two looks at the
 stream. A failure names its seed, and leaves the list of deaths in the order in which they came: EXACTLY_ONCE_SOAK_SEED=7 repeats
-what a seed can repeat.
+what a seed can repeat, EXACTLY_ONCE_SOAK_BATCHES=40 makes a short run, in which not everything need die.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from tests.integration.reading import READERS
 from tests.integration.test_exactly_once_spark import DYING_STREAM, SINKS
 from tests.integration.test_sink_faults import SETTINGS, Program
 
-BATCHES, BATCH_ROWS, PARTITIONS = 240, 60, 3
+ENOUGH_BATCHES = 240  # for each victim to die
+BATCHES = int(os.environ.get("EXACTLY_ONCE_SOAK_BATCHES", ENOUGH_BATCHES))
+BATCH_ROWS, PARTITIONS = 60, 3
 MOST_LIVES = 150
 LIFE_LIMIT_S = 1_200
 BROKER_LIVES_S = (5.0, 25.0)  # between the return of a broker and the death of the next one
@@ -90,8 +92,9 @@ def test_hundreds_of_batches_amid_deaths_are_there_once(tmp_path: Path, sink: st
             f" {brokers.deaths} times"
         )
         _audit(cluster, tmp_path)
-        assert min(deaths[victim] for victim in CHANCE) >= 1, deaths
-        assert brokers.deaths >= 3
+        if BATCHES >= ENOUGH_BATCHES:
+            assert min(deaths[victim] for victim in CHANCE) >= 1, deaths
+            assert brokers.deaths >= 3
 
 
 def _program(cluster: LocalKafka, directory: Path, sink: str) -> str:
