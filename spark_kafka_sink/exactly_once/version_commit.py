@@ -186,19 +186,26 @@ class VersionCommit:
         self._fenced += len(put_to_rest(self._client, self._names, found, lambda task: task not in keep))
 
     def _check_markers(self, partitions: int) -> None:
+        contents = {each.entry.partition: each.content for each in self._reports}
         skipped = {each.entry.partition for each in self._reports if each.result is Result.SKIPPED}
         markers = self._ledger.markers(range(partitions))
-        reached = [partition for partition, marker in markers.items() if marker.version >= self._write.version]
-        unseen = [partition for partition in reached if partition not in skipped]
-        if unseen:
+        unseen = {
+            partition: marker
+            for partition, marker in markers.items()
+            if marker.version >= self._write.version and partition not in skipped
+        }
+        what = f"version {self._write.version} is in Kafka already for the Spark partitions {printable_list(unseen)}"
+        if any(marker != (self._write.version, contents.get(partition)) for partition, marker in unseen.items()):
             raise ReplayError(
-                f"version {self._write.version} is in Kafka already for the Spark partitions {printable_list(unseen)}, written"
-                " by an"
-                f" earlier run; this one has {len(self._reports)} partitions, and its tasks had not seen that. Nothing of this"
-                " run"
-                " is committed. Run the write again with as many partitions and the same rows in each"
-                " (spark.sql.shuffle.partitions,"
-                " repartition, the same input splits), or begin anew with another transactionalIdPrefix"
+                f"{what}, written by an earlier run; this one has {len(self._reports)} partitions, and its tasks had not seen"
+                " that. Nothing of this run is committed. Run the write again with as many partitions and the same rows in each"
+                " (spark.sql.shuffle.partitions, repartition, the same input splits), or begin anew with another"
+                " transactionalIdPrefix"
+            )
+        if unseen:
+            raise CommitFailedError(
+                f"{what}, with the same rows: another run has committed them while this one wrote. End that one: a prefix is for"
+                " one query or job at a time. Nothing of this run is committed; the write can be run again, and finds them"
             )
 
     def _check_open(self, entries: Sequence[Entry]) -> None:

@@ -28,19 +28,20 @@ from spark_kafka_sink.exactly_once import ledger
 from spark_kafka_sink.exactly_once.ledger import State
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.version_commit import Committed
-from spark_kafka_sink.exactly_once.writes import TaskReport
+from spark_kafka_sink.exactly_once.writes import ReplayError, TaskReport
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from tests.exactly_once.driving import Run
 from tests.exactly_once.model.cases import BY_NAME
 from tests.exactly_once.model.exploration import EVERYTHING
 from tests.exactly_once.model.traces import DRIVER_ORDER, SPARKS_STEPS, TASK_ORDER
-from tests.exactly_once.model.world import rows_of
+from tests.exactly_once.model.world import FINAL_REASONS, rows_of
 from tests.exactly_once.stopping import CHUNKED_BYTES, STEPS
 from tests.integration.processes import until
 
 LIMIT_S = 60.0
 MOST_RUNS = 3  # that a repetition takes: one finds a transaction gone and says so, the next one writes what is missing
 OWNER = "q"
+BECAUSE = "abort(), because: "
 PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 # The calls that are steps of the model, by their names in stopping.py, which says what they are.
@@ -308,6 +309,17 @@ class Replay:
         latest = max(drivers, key=lambda name: (known[name]["run"], known[name]["version"], known[name]["write"]))
         return isinstance(self.processes[latest].outcome, Committed)
 
+    def told_otherwise(self) -> dict[str, object]:
+        """The drivers whose error has not the kind that the model's has: whether running the write again can help."""
+        reasons = {
+            step["process"]: step["words"].partition(BECAUSE)[2] for step in self.trace["full_plan"] if BECAUSE in step["words"]
+        }
+        return {
+            name: self.processes[name].outcome
+            for name, reason in reasons.items()
+            if isinstance(self.processes[name].outcome, ReplayError) != (reason in FINAL_REASONS)
+        }
+
     def told(self) -> str:
         """What each process has ended with."""
         return "\n".join(f"{name}: {process.outcome}" for name, process in self.processes.items())
@@ -395,6 +407,14 @@ class Replay:
 
         return TaskProcess(name, work, looks_first=self.trace["kind"] == "foreachBatch")
 
+    def _failure_of_tasks(self, write: tuple[int, int, int]) -> object:
+        """What Spark fails the write with."""
+        for name, process in self.processes.items():
+            known = self.trace["processes"][name]
+            if (known["run"], known["write"], known["version"]) == write and isinstance(process.outcome, KafkaError):
+                return process.outcome
+        return "its tasks have failed"
+
     def _driver(self, name: str, known: Mapping[str, Any], first_step: str) -> Process:
         write = (known["run"], known["write"], known["version"])
         run = self._run(*write[:2])
@@ -408,7 +428,7 @@ class Replay:
             try:
                 if not first_step.startswith("7") and places <= self._reports.keys():
                     return run.commit([self._reports[place] for place in sorted(places)])
-                outcome: object = "its tasks have failed"
+                outcome: object = self._failure_of_tasks(write)
             except KafkaError as error:
                 outcome = error
             process.phase = "aborting"

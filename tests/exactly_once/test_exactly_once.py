@@ -261,6 +261,16 @@ def test_a_zombie_driver_that_commits_while_its_successor_begins_is_found_by_it(
     assert open_transactions(broker) == []
 
 
+def test_rows_that_another_run_commits_meanwhile_are_no_other_rows(run: Runs) -> None:
+    """They are the same. The error told the user to begin anew with another prefix, which would have doubled them."""
+    zombie, second = run("r1"), run("r2")
+    reports = zombie.reports(0, ["a"])
+    second.write_version(0, ["a"])
+    with pytest.raises(CommitFailedError, match=r"Spark partitions 0, with the same rows: another run .*can be run again"):
+        zombie.committing(reports)._check_markers(1)
+    assert run("r3").write_version(0, ["a"]).how is How.FOUND
+
+
 def test_a_zombie_driver_whose_tasks_its_successor_has_fenced_commits_nothing(broker: FakeBroker, run: Runs) -> None:
     zombie, second = run("r1"), run("r2")
     reports = zombie.reports(0, ["a"])

@@ -45,6 +45,7 @@ def test_the_built_code_survives_the_schedule_that_breaks_a_plan_without_this_st
         with Replay(trace, make_run, client) as replay:
             replay.run()
             assert replay.has_ended_well() == trace["full_plan_ends"].startswith("done"), replay.told()
+            assert replay.told_otherwise() == {}
         assert visible(broker) == Counter(trace["full_plan_visible"]), replay.told()
         check_nothing_is_open(broker)
         expected = replay.recover()

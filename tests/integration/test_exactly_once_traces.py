@@ -65,6 +65,7 @@ def test_the_built_code_survives_the_schedule_that_breaks_a_plan_without_this_st
         with Replay(trace, world.run, world.client) as replay:
             replay.run()
             assert replay.has_ended_well() == trace["full_plan_ends"].startswith("done"), replay.told()
+            assert replay.told_otherwise() == {}
         world.audit(trace["full_plan_visible"])
         expected = replay.recover()
         owner = OWNER if trace["kind"] != "batch" else "later"  # a df.write without txnAppId has one of its own
