@@ -9,6 +9,7 @@ Spark runs the query again.
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -17,10 +18,11 @@ from tests.exactly_once.model import spark
 from tests.exactly_once.model import task as task_steps
 from tests.exactly_once.model.exploration import EVERYTHING, Violation, explore, moves, recover, violation_in
 from tests.exactly_once.model.plans import LeftOut
-from tests.exactly_once.model.world import FULL_PLAN, LOST_ANSWER, Driver, Event, Move, Setting, Task, World
+from tests.exactly_once.model.world import FULL_PLAN, LOST_ANSWER, Case, Driver, Event, Move, Setting, Task, World
 
 TASK_ORDER: Final = tuple(task_steps.STEPS)
 DRIVER_ORDER: Final = tuple(driver_steps.STEPS)
+FAULTS_IN_A_WALK: Final = 0.15  # of its steps
 SPARKS_STEPS: Final = ("dies",)  # which happen to a task
 
 
@@ -36,16 +38,48 @@ def record(left_out: LeftOut) -> dict[str, Any]:
         "name": left_out.name,
         "left_out": list(left_out.fields),
         "violation": left_out.violation.value,
-        "case": left_out.case.name,
-        "kind": left_out.case.kind,
-        "transaction_version": left_out.case.transaction_version,
-        "chunked": left_out.case.chunked,
+        **_of_case(left_out.case),
         "processes": _processes([*events, *survived]),
         "steps": [_step(event) for event in events],
-        "full_plan": [_step(event) for event in survived],
+        **_of_full_plan(survived, world),
+    }
+
+
+def walk(case: Case, seed: int) -> dict[str, Any]:
+    """A random schedule of the full plan, as a trace without a violation."""
+    setting, chance = Setting(FULL_PLAN, case), random.Random(seed)
+    world = spark.start(setting, World(faults=case.faults))
+    happened: list[Event] = []
+    while following := list(moves(setting, world)):
+        ordinary = [move for move in following if not move.is_fault]
+        faults = [move for move in following if move.is_fault]
+        move = chance.choice(faults if faults and (not ordinary or chance.random() < FAULTS_IN_A_WALK) else ordinary)
+        happened.append(move.event)
+        world = move.world
+    name = {"name": f"{case.name}, seed {seed}"}
+    return name | _of_case(case) | {"processes": _as_json(_processes(happened))} | _of_full_plan(happened, world)
+
+
+def _of_case(case: Case) -> dict[str, Any]:
+    return {
+        "case": case.name,
+        "kind": case.kind,
+        "transaction_version": case.transaction_version,
+        "chunked": case.chunked,
+    }
+
+
+def _of_full_plan(happened: Iterable[Event], world: World) -> dict[str, Any]:
+    return {
+        "full_plan": [_step(event) for event in happened],
         "full_plan_ends": world.latest.step + (f": {world.latest.reason}" if world.latest.reason else ""),
         "full_plan_visible": list(world.broker.visible),
     }
+
+
+def _as_json(value: Any) -> Any:
+    """As it is after a way through a file."""
+    return json.loads(json.dumps(value))
 
 
 def dump(traces: Iterable[dict[str, Any]]) -> str:
