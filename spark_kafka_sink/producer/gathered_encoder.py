@@ -60,9 +60,9 @@ class GatheredEncoder:
         self._row_failed = row_failed
 
     def encode(self, chunk: GatheredRecords) -> None:
-        self._metadata.add_topic(chunk.topic, self._clock.now_ms())  # metadata of a topic in use must not expire
         rows = np.arange(len(chunk), dtype=np.int32)
         try:
+            self._metadata.add_topic(chunk.topic, self._clock.now_ms())  # metadata of a topic in use must not expire
             columns, explicit, rows = self._columns(chunk, rows)
             if not len(rows):
                 return
@@ -139,9 +139,12 @@ class GatheredEncoder:
                 created_ms=chunk.created_ms,
                 prepaid=chunk.memory,
             )
-        except (KafkaError, MemoryError) as error:
+        except BaseException as error:
             logger.debug("! records for %s: %s", chunk.topic, error)  # append has failed the records concerned
-            self._row_failed(error if isinstance(error, KafkaError) else KafkaError(f"records for {chunk.topic}: {error!r}"))
+            reason = f"records for {chunk.topic} cannot be encoded: {error!r}"
+            self._row_failed(error if isinstance(error, KafkaError) else KafkaError(reason))
+            if not isinstance(error, KafkaError | MemoryError):
+                raise
 
 
 def _as_given(topic: str, given: GatheredPayload, explicit: npt.NDArray[np.int32]) -> ProducerColumns:

@@ -23,6 +23,7 @@ from spark_kafka_sink.errors import (
     SchemaError,
     TransactionAbortedError,
 )
+from spark_kafka_sink.producer.accumulator import record_accumulator
 from spark_kafka_sink.producer.gathered_records import RecordFuture
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerColumns, ProducerRecord
@@ -149,6 +150,24 @@ def test_gathered_records_that_have_no_partition(broker: FakeBroker) -> None:
     future = producer.send("orders", b"a")
     ends(producer, broker, "as planned")
     assert future.exception(0) is not None
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), pa.ArrowCapacityError("too much")], ids=repr)
+def test_gathered_records_that_could_not_be_put_into_a_batch(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """commit_transaction() was interrupted while it encoded them, and called again: it committed the others."""
+    producer = open_producer(broker)
+    lost = producer.send("single", b"lost")
+
+    def raises(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched, pytest.raises(type(error)):  # noqa: PT012 - only this commit is interrupted
+        patched.setattr(record_accumulator, "SortedSlice", raises)
+        producer.commit_transaction()
+    assert lost.exception(WAIT_S) is not None
+    ends(producer, broker, "cannot be encoded")
 
 
 def test_the_first_row_that_fails_is_the_one_that_is_told(broker: FakeBroker) -> None:
