@@ -212,6 +212,12 @@ class InitProducerId(OfTransaction):
             producer_epoch=self.identity.epoch,
         )
 
+    def errors(self, response: Any, version: int) -> Iterator[Problem]:
+        yield from super().errors(response, version)
+        if not response.error_code and (response.producer_id < 0 or response.producer_epoch < 0):
+            what = f"{self._where}: no valid producer id in the answer: {response.producer_id}, epoch {response.producer_epoch}"
+            yield from self._problem(Errors.UNKNOWN_SERVER_ERROR.number, what)
+
     def succeed(self, state: TransactionState, response: Any, version: int) -> None:  # noqa: ARG002
         state.identity_received(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
 

@@ -27,6 +27,7 @@ from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
 )
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, KeyType
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -352,6 +353,19 @@ def test_an_init_that_is_to_be_aborted_ends_the_producer_as_there_is_nothing_to_
     found = fresh.settle(fresh.post(Kind.INIT))
     assert isinstance(found, FatalProducerError)
     assert found.condition == "KAFKA_TRANSACTION_ABORTABLE"
+
+
+@pytest.mark.parametrize("identity", [(-1, 0), (7, -1)], ids=["no id", "no epoch"])
+def test_an_init_that_is_answered_without_an_identity_fails(fresh: TransactionStage, identity: tuple[int, int]) -> None:
+    """It succeeded, and rows waited for delivery.timeout.ms."""
+    fresh.holds = {ApiKey.INIT_PRODUCER_ID}
+    init = fresh.post(Kind.INIT)
+    fresh.run_until(lambda: bool(fresh.requests_of(ApiKey.INIT_PRODUCER_ID)))
+    answer = InitProducerIdResponse(producer_id=identity[0], producer_epoch=identity[1])
+    fresh.client.respond(answer, request=fresh.requests_of(ApiKey.INIT_PRODUCER_ID)[0])
+    found = fresh.settle(init)
+    assert isinstance(found, FatalProducerError)
+    assert "no valid producer id" in str(found)
 
 
 def test_an_epoch_that_is_to_be_aborted_ends_the_producer_after_its_transaction_has_ended() -> None:
