@@ -80,6 +80,7 @@ class Transactions(TransactionManager):
         self._open = OpenTransaction()
         self._known_by: set[TopicPartition] = set()  # where a batch of this producer id was ever acknowledged
         self._preparing: Operation | None = None  # waits until everything is settled
+        self._begun: list[Operation] = []  # told in this round, when rows are accepted
         self._carry_out: dict[Kind, Callable[[Operation], None]] = {
             Kind.USE_ID: self._use_id,
             Kind.INIT: self._initialize,
@@ -121,8 +122,7 @@ class Transactions(TransactionManager):
 
     def _why_not(self, kind: Kind) -> KafkaError | None:
         """Why a method cannot be called in this state."""
-        state, denial = self.state, self._denial
-        error = self.call_error()
+        error, state, denial = self.call_error(), self.state, self._denial
         if error is not None and (kind is not Kind.ABORT or self.fatal_error is not None):
             return error
         if state in ALLOWED_IN[kind]:
@@ -184,7 +184,7 @@ class Transactions(TransactionManager):
 
     def _begin(self, operation: Operation) -> None:
         self.transition_to(State.IN_TRANSACTION)
-        operation.succeed()
+        self._begun.append(operation)
 
     def _send_offsets(self, operation: Operation) -> None:
         identity, begins = (self.transactional_id, self.producer), not self._open.has_begun
@@ -429,8 +429,7 @@ class Transactions(TransactionManager):
         """
         if not self._version.is_v2 or self._open.is_written:
             return None
-        early = (Errors.CONCURRENT_TRANSACTIONS, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
-        return FIRST_BACKOFF_MS if error in early else None
+        return FIRST_BACKOFF_MS if error in (Errors.CONCURRENT_TRANSACTIONS, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER) else None
 
     def assign_sequence(self, batch: ProducerBatch) -> None:
         self._open.has_begun |= self._version.is_v2
@@ -454,6 +453,8 @@ class Transactions(TransactionManager):
 
     def step(self, now_ms: int, all_settled: bool) -> int:
         """Send what is due to coordinators; returns in how many ms to ask again."""
+        while self._begun:
+            self._begun.pop().succeed()
         if self._open.has_wanted:
             wanted, begins = self._open.take_wanted()
             self.coordinators.enqueue(AddPartitions(self.transactional_id, self.producer, wanted, begins_transaction=begins))
@@ -463,13 +464,13 @@ class Transactions(TransactionManager):
     def settle_all(self, error: KafkaError) -> None:
         """The Sender ends, or the producer has failed for good: nobody is left waiting."""
         self.coordinators.drop_all(error)
-        preparing, self._preparing = self._preparing, None
-        if preparing is not None:
-            preparing.fail(error)
+        waiting: list[Operation | KafkaError | None] = [self._preparing, *self._begun]
+        self._preparing, self._begun = None, []
         while self._posted:
-            posted = self._posted.popleft()
-            if isinstance(posted, Operation):
-                posted.fail(error)
+            waiting.append(self._posted.popleft())
+        for each in waiting:
+            if isinstance(each, Operation):
+                each.fail(error)
 
     def sender_ended(self, error: KafkaError) -> None:
         self._ended_by = error

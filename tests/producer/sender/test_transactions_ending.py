@@ -6,6 +6,8 @@ abort that ended well, the next transaction begins with sequences that no broker
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from spark_kafka_sink.errors import (
@@ -16,7 +18,7 @@ from spark_kafka_sink.errors import (
     ProducerFencedError,
     TransactionAbortedError,
 )
-from spark_kafka_sink.producer.operations import Kind
+from spark_kafka_sink.producer.operations import Kind, Operation
 from spark_kafka_sink.producer.sender.transaction_manager import MAX_EPOCH, State
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -457,6 +459,31 @@ def test_after_a_failed_batch_the_epoch_is_raised_with_the_abort(stage: Transact
     assert asked == [ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID][: 3 - version]
     assert stage.manager.producer.epoch == 1
     goes_on(stage)
+
+
+def test_a_transaction_takes_rows_when_its_begin_returns(stage: TransactionStage) -> None:
+    """Rows that come late for an aborted transaction are refused until the next one begins. Its caller heard of that a moment
+    too early, and could have its first row refused."""
+    stage.send(b"b")
+    refuse(stage, Errors.TOPIC_AUTHORIZATION_FAILED)
+    stage.call(Kind.ABORT)
+    with pytest.raises(KafkaError, match="aborted before this row was sent"):
+        stage.accumulator.check_open()
+    begin = TellingOperation(Kind.BEGIN, stage.clock)
+    begin.told = stage.accumulator.check_open
+    stage.manager.post(begin)
+    assert stage.settle(begin) is None
+    assert begin.is_told
+
+
+class TellingOperation(Operation):
+    told: Callable[[], None]
+    is_told = False
+
+    def succeed(self) -> None:
+        self.told()
+        self.is_told = True
+        super().succeed()
 
 
 def test_a_transaction_does_not_begin_before_the_epoch_is_raised() -> None:
