@@ -19,9 +19,8 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -35,7 +34,7 @@ from spark_kafka_sink.exactly_once.writes import TaskReport
 from tests.benchmarks.measuring import Usage, cpu_seconds
 from tests.benchmarks.sink_benchmark import ROOT, session
 from tests.benchmarks.small_tasks_benchmark import FIRST_BATCHES, LIMIT_S, UNIX_SOCKETS
-from tests.benchmarks.timed_sink import COMMIT, TASK, TimedSink, Times, parts_in
+from tests.benchmarks.timed_sink import TimedSink, Times, parts_in
 from tests.exactly_once.driving import Run, content_of
 
 if TYPE_CHECKING:
@@ -91,59 +90,67 @@ class Bench:
             query.stop()
         return [each["durationMs"]["addBatch"] for each in done], parts_in(times, first_batch=FIRST_BATCHES)
 
-    def measure(self, rows: int, repeats: int, batches: int) -> dict[str, Measured]:
+    def measure_writes(self, rows: int, repeats: int) -> dict[str, Usage]:
         value = "rpad(cast(id as string), 100, 'x')"
         frame = self._spark.range(rows, numPartitions=4).selectExpr("cast(id as string) key", f"{value} value").cache()
         frame.count()
-        measured = {guarantee: Measured() for guarantee in GUARANTEES}
         for guarantee in GUARANTEES:
             self.bulk(guarantee, frame)
+        writes: dict[str, list[Usage]] = {guarantee: [] for guarantee in GUARANTEES}
+        for guarantee in turns(repeats):
+            writes[guarantee].append(self.bulk(guarantee, frame))
+        return {name: median_usage(each) for name, each in writes.items()}
+
+    def measure_micro_batches(self, repeats: int, batches: int) -> dict[str, MicroBatch]:
+        measured = {guarantee: MicroBatch([], defaultdict(list)) for guarantee in GUARANTEES}
+        for guarantee in GUARANTEES:
             self.micro_batches(guarantee, 1)
-        for repeat in range(repeats):
-            turn = GUARANTEES if repeat % 2 else GUARANTEES[::-1]
-            for guarantee in turn:
-                measured[guarantee].writes.append(self.bulk(guarantee, frame))
-            for guarantee in turn:
-                latencies, parts = self.micro_batches(guarantee, batches)
-                measured[guarantee].latencies += latencies
-                for part, times in parts.items():
-                    measured[guarantee].parts[part] += times
+        for guarantee in turns(repeats):
+            latencies, parts = self.micro_batches(guarantee, batches)
+            measured[guarantee].latencies.extend(latencies)
+            for part, times in parts.items():
+                measured[guarantee].parts[part] += times
         return measured
 
 
-@dataclass
-class Measured:
-    """Of one guarantee, in all turns."""
+class MicroBatch(NamedTuple):
+    """All that were measured: milliseconds, and the times of each part."""
 
-    writes: list[Usage] = field(default_factory=list)
-    latencies: list[float] = field(default_factory=list)
-    parts: dict[tuple[str, str], list[Times]] = field(default_factory=lambda: defaultdict(list))
+    latencies: list[float]
+    parts: dict[tuple[str, str], list[Times]]
 
-    def write(self) -> Usage:
-        return Usage(*(statistics.median(getattr(each, name) for each in self.writes) for name in Usage.__slots__))
-
-    def micro_batch(self) -> float:
+    @property
+    def ms(self) -> float:
         return statistics.median(self.latencies)
 
 
-def show(measured: dict[str, Measured], rows: int) -> None:
-    print(f"{'':16}{'rows/s':>12}{'ratio':>8}{'client CPU s':>14}{'broker CPU s':>14}{'micro-batch ms':>16}{'ratio':>8}")
+def turns(repeats: int) -> Iterator[str]:
+    """Each guarantee so many times, each first in some turn."""
+    for repeat in range(repeats):
+        yield from GUARANTEES if repeat % 2 else GUARANTEES[::-1]
+
+
+def median_usage(each: list[Usage]) -> Usage:
+    return Usage(*(statistics.median(getattr(one, name) for one in each) for name in Usage.__slots__))
+
+
+def show_writes(measured: dict[str, Usage], rows: int) -> None:
+    print(f"\na write of {rows:,} rows of 100 B\n{'':16}{'rows/s':>12}{'ratio':>8}{'client CPU s':>14}{'broker CPU s':>14}")
     base = measured[GUARANTEES[0]]
     for name, each in measured.items():
-        write, ms = each.write(), each.micro_batch()
-        print(
-            f"{name:16}{rows / write.wall_s:>12,.0f}{base.write().wall_s / write.wall_s:>8.2f}{write.client_cpu_s:>14.2f}"
-            f"{write.broker_cpu_s:>14.2f}{ms:>16,.0f}{ms / base.micro_batch():>8.2f}"
-        )
+        speed = f"{rows / each.wall_s:>12,.0f}{base.wall_s / each.wall_s:>8.2f}"
+        print(f"{name:16}{speed}{each.client_cpu_s:>14.2f}{each.broker_cpu_s:>14.2f}", flush=True)
+
+
+def show_micro_batches(measured: dict[str, MicroBatch]) -> None:
+    """Of the parts, milliseconds, and CPU milliseconds of the Python process that is at it."""
+    print(f"\na micro-batch of 10 rows in {PARTITIONS} tasks\n{'':36}{'ms':>8}{'CPU ms':>8}{'ratio':>8}")
+    base = measured[GUARANTEES[0]]
     for name, each in measured.items():
-        print(f"\na micro-batch of {PARTITIONS} tasks, {name}: ms, and CPU ms of its Python process")
-        print(f"{'Spark, with its tasks and commit':36}{each.micro_batch():>8.1f}")
-        for what in (TASK, COMMIT):
-            for (of, part), times in each.parts.items():
-                if of == what:
-                    wall, cpu = (statistics.median(column) for column in zip(*times, strict=True))
-                    indent = "    " if part == what else "        "
-                    print(f"{indent + part:36}{wall:>8.1f}{cpu:>8.1f}")
+        print(f"{name:36}{each.ms:>8.1f}{'':8}{each.ms / base.ms:>8.2f}")
+        for (of, part), times in each.parts.items():
+            wall, cpu = (statistics.median(column) for column in zip(*times, strict=True))
+            print(f"{('    ' if part == of else '        ') + part:36}{wall:>8.1f}{cpu:>8.1f}", flush=True)
 
 
 # THE DRIVER'S COMMIT
@@ -198,6 +205,7 @@ def _write_row(run: Run, producer: KafkaProducer, partition: int) -> TaskReport:
     attempt.begin()
     attempt.open()
     producer.send_columns(run.topic, value=pa.array(["row"]))
+    producer.flush()
     return attempt.finish(content_of(["row"]))
 
 
@@ -213,17 +221,18 @@ def main() -> None:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder, LocalKafka(Path(folder) / "broker", heap="1g") as broker:
+        if arguments.tasks:
+            print(f"the driver's commit of {arguments.tasks} tasks, ms")
+            for name, ms in commit_of(arguments.tasks, broker).items():
+                print(f"{name:36}{ms:>8,.0f}", flush=True)
         if arguments.repeats:
+            print(f"\n{arguments.master}, medians of {arguments.repeats} turns")
             spark = session(arguments.master, {UNIX_SOCKETS: "true"})
             spark.dataSource.register(TimedSink)
-            measured = Bench(spark, broker, Path(folder)).measure(arguments.rows, arguments.repeats, arguments.batches)
+            bench = Bench(spark, broker, Path(folder))
+            show_micro_batches(bench.measure_micro_batches(arguments.repeats, arguments.batches))
+            show_writes(bench.measure_writes(arguments.rows, arguments.repeats), arguments.rows)
             spark.stop()
-            print(f"\n{arguments.master}, {arguments.rows:,} rows of 100 B, medians of {arguments.repeats} turns")
-            show(measured, arguments.rows)
-        if arguments.tasks:
-            print(f"\nthe driver's commit of {arguments.tasks} tasks, ms")
-            for name, ms in commit_of(arguments.tasks, broker).items():
-                print(f"{name:16}{ms:>12,.0f}")
 
 
 if __name__ == "__main__":
