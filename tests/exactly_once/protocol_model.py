@@ -10,7 +10,7 @@ A task attempt
     0   in a foreachBatch: read the decision and whether this write was aborted; then stop, without touching the own id
     1   InitProducerId on the own id: whoever lists sees it from here on
     2   read the decision, and whether this write was aborted
-    3   list the ids that earlier runs left for this partition, and fence them
+    3   list the ids that earlier runs left for this partition, and fence them; not if this run has carried out a version before
     4   read the marker: are the rows in Kafka already?
     5   write the rows, then the marker, all in one transaction; leave it open and report it to the driver
 
