@@ -9,7 +9,8 @@ Uses RecordAccumulator, TransactionManager and a KafkaClient; KafkaProducer star
     batch_fates         what an answer or a failure means for a batch (retry.py decides)
     expiry              delivery.timeout.ms
     transaction_manager the producer's id and epoch, and the numbering of batches
-    transactions        the same with transactions: the state, and the calls that callers have posted
+    transactions        the same with transactions, and the state
+    posted_calls        the calls of transactional methods, as callers post them
     open_transaction    what brokers know of the open transaction; transaction_version: which version of transactions they speak
     coordinators        sends the requests of a transaction to coordinators
 """

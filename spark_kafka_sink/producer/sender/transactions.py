@@ -17,7 +17,6 @@ abortable. The end of a transaction is told when its coordinator has decided it;
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
@@ -26,7 +25,6 @@ from spark_kafka_sink.errors import (
     KafkaError,
     ProducerFencedError,
     TransactionAbortedError,
-    for_keeping,
     fresh_copy,
 )
 from spark_kafka_sink.network.cluster import Node
@@ -48,6 +46,7 @@ from spark_kafka_sink.producer.sender.coordinator_requests import (
 )
 from spark_kafka_sink.producer.sender.coordinators import Coordinators
 from spark_kafka_sink.producer.sender.open_transaction import OpenTransaction
+from spark_kafka_sink.producer.sender.posted_calls import PostedCalls
 from spark_kafka_sink.producer.sender.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch, SequenceNumbers
 from spark_kafka_sink.producer.sender.transaction_errors import Effect
 from spark_kafka_sink.producer.sender.transaction_manager import State, TransactionManager
@@ -72,15 +71,12 @@ class Transactions(TransactionManager):
         self.last_error: KafkaError | None = None  # why the transaction has to be aborted
         self.coordinators: Coordinators  # set by `use`
         self._timeout_ms = timeout_ms
-        self._posted: deque[Operation | KafkaError] = deque()  # calls, and rows' errors: appended by callers, taken by the Sender
-        self._ended_by: KafkaError | None = None  # the Sender takes no more of them
+        self._calls = PostedCalls()
         self._version = TransactionVersion()
         self._must_raise_epoch = False  # by InitProducerId, when the transaction has ended
         self._denial: KafkaError | None = None  # of the epoch for the next transaction, after which init_transactions() is due
         self._open = OpenTransaction()
         self._known_by: set[TopicPartition] = set()  # where a batch of this producer id was ever acknowledged
-        self._preparing: Operation | None = None  # waits until everything is settled
-        self._begun: list[Operation] = []  # told in this round, when rows are accepted
         self._carry_out: dict[Kind, Callable[[Operation], None]] = {
             Kind.USE_ID: self._use_id,
             Kind.INIT: self._initialize,
@@ -100,13 +96,11 @@ class Transactions(TransactionManager):
 
     def post(self, operation: Operation) -> None:
         """Hand a call over to the Sender; wake it afterwards. Any thread, never blocks."""
-        self._posted.append(operation)
-        if self._ended_by is not None:  # looked at after it was posted: one of the two threads sees the other
-            operation.fail(self._ended_by)
+        self._calls.post(operation)
 
     def row_failed(self, error: KafkaError) -> None:
         """Posted like a call, so that it comes before the commit that its caller asks for next."""
-        self._posted.append(for_keeping(error))
+        self._calls.row_failed(error)
 
     def check_usable(self) -> None:
         """Raise why no further row or operation is possible, if so. Any thread."""
@@ -153,11 +147,10 @@ class Transactions(TransactionManager):
 
     def begin_round(self) -> None:
         """Carry out what callers have posted, as far as that needs no answer of a broker."""
-        while self._posted:
-            operation = self._posted[0]
+        while (operation := self._calls.first()) is not None:
             if isinstance(operation, Operation) and operation.kind is Kind.BEGIN and self.state is State.RAISING_EPOCH:
                 return  # it waits for the epoch
-            self._posted.popleft()
+            self._calls.take_first()
             if isinstance(operation, KafkaError):
                 if self.state is State.IN_TRANSACTION:
                     self.become_abortable(operation)
@@ -184,7 +177,7 @@ class Transactions(TransactionManager):
 
     def _begin(self, operation: Operation) -> None:
         self.transition_to(State.IN_TRANSACTION)
-        self._begun.append(operation)
+        self._calls.begun.append(operation)
 
     def _send_offsets(self, operation: Operation) -> None:
         identity, begins = (self.transactional_id, self.producer), not self._open.has_begun
@@ -195,7 +188,7 @@ class Transactions(TransactionManager):
             self.coordinators.enqueue(AddOffsets(*identity, operation, begins_transaction=begins))
 
     def _prepare(self, operation: Operation) -> None:
-        self._preparing = operation
+        self._calls.preparing = operation
 
     def _commit(self, operation: Operation) -> None:
         self.transition_to(State.COMMITTING)
@@ -217,9 +210,10 @@ class Transactions(TransactionManager):
 
     def _prepare_if_settled(self, all_settled: bool) -> None:
         """Settle `prepare_transaction` once nothing is under way."""
-        if self._preparing is None or not all_settled or self.coordinators.has_work or self._open.has_wanted:
+        operation = self._calls.preparing
+        if operation is None or not all_settled or self.coordinators.has_work or self._open.has_wanted:
             return
-        operation, self._preparing = self._preparing, None
+        self._calls.preparing = None
         self.transition_to(State.PREPARED)
         self._open.may_be_committed = True
         operation.succeed()
@@ -347,9 +341,7 @@ class Transactions(TransactionManager):
         logger.info("! transactional id %r: the transaction must be aborted: %s", self.transactional_id, error)
         self.last_error = error
         self.transition_to(State.ABORTABLE_ERROR)
-        if self._preparing is not None:
-            operation, self._preparing = self._preparing, None
-            operation.fail(self.call_error() or error)
+        self._calls.fail_preparing(self.call_error() or error)
 
     def _become_abortable_by_bump(self, error: KafkaError) -> None:
         """As become_abortable, where sequence numbers are in doubt: they are safe again with the next epoch.
@@ -380,7 +372,7 @@ class Transactions(TransactionManager):
     @property
     def wants_rows_at_once(self) -> bool:
         """Whether nothing lingers: somebody waits for the transaction's end."""
-        return self.state is State.COMMITTING or self._preparing is not None
+        return self.state is State.COMMITTING or self._calls.preparing is not None
 
     def rows_are_lost(self) -> TransactionAbortedError | None:
         """What rows that were not sent yet fail with, where the transaction is being aborted."""
@@ -453,8 +445,7 @@ class Transactions(TransactionManager):
 
     def step(self, now_ms: int, all_settled: bool) -> int:
         """Send what is due to coordinators; returns in how many ms to ask again."""
-        while self._begun:
-            self._begun.pop().succeed()
+        self._calls.tell_begun()
         if self._open.has_wanted:
             wanted, begins = self._open.take_wanted()
             self.coordinators.enqueue(AddPartitions(self.transactional_id, self.producer, wanted, begins_transaction=begins))
@@ -464,17 +455,11 @@ class Transactions(TransactionManager):
     def settle_all(self, error: KafkaError) -> None:
         """The Sender ends, or the producer has failed for good: nobody is left waiting."""
         self.coordinators.drop_all(error)
-        waiting: list[Operation | KafkaError | None] = [self._preparing, *self._begun]
-        self._preparing, self._begun = None, []
-        while self._posted:
-            waiting.append(self._posted.popleft())
-        for each in waiting:
-            if isinstance(each, Operation):
-                each.fail(error)
+        self._calls.fail_all(error)
 
     def sender_ended(self, error: KafkaError) -> None:
-        self._ended_by = error
-        self.settle_all(error)
+        self.coordinators.drop_all(error)
+        self._calls.end(error)
 
 
 def _effect_in(
