@@ -93,7 +93,7 @@ def _run(arguments: argparse.Namespace) -> int:
     require_free_space(make_dir(cache_dir()))
     find_java()
     with _target(arguments) as (target, rows_before):
-        flights = _flights(cache_dir() / "flights")
+        flights = fetch_flights(cache_dir() / "flights")
         say("input", f"{ROWS:,} flights of 2013, {flights.stat().st_size / 1e6:.1f} MB of CSV in {flights}")
         started = time.monotonic()
         report = _write(flights, target, arguments.report, verbose=arguments.verbose)
@@ -161,7 +161,7 @@ def _progress(line: str) -> None:
 # --- INPUT ------------------------------------------------------------------------------------------------------------
 
 
-def _flights(directory: Path) -> Path:
+def fetch_flights(directory: Path) -> Path:
     """The flights as CSV in `directory`, fetched once with pip, from the index that pip is configured for."""
     csv = directory / "flights.csv"
     if csv.exists():
