@@ -82,9 +82,13 @@ def test_the_built_code_does_what_the_model_does(case: Case) -> None:
     check(walk(case, seed=0))
 
 
+# A job that goes on with the next version leaves out one that has failed: then a repetition of it finds the later one.
+REPEATED = [case for case in WALKED if not case.skips]
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("case", WALKED, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", REPEATED, ids=lambda case: case.name)
 def test_no_row_is_lost_or_there_twice_in_many_orders(case: Case) -> None:
     """The model's requests are finer steps than the built code's calls, so that not every order can be the same."""
     for seed in range(1, 50):
