@@ -16,6 +16,7 @@ from typing import NamedTuple
 from jobs.reporting import findings
 from spark_kafka_sink.option_tables import HEADINGS, markdown_table
 from spark_kafka_sink.producer.producer_metrics import markdown_tables
+from spark_kafka_sink.sink import prometheus
 from tests.benchmarks import comparison
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,6 +60,7 @@ PARTS = {
     "metrics": markdown_tables,
     "speed": speed,
     "findings": findings.markdown_table,
+    "prometheus": prometheus.markdown_table,
 }
 
 

@@ -1,0 +1,354 @@
+"""prometheus.py: totals survive the processes that count them, a scrape is read by Prometheus' own parser, names are in order."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from jobs.ports import free_port
+from spark_kafka_sink.errors import ConfigError
+from spark_kafka_sink.sink import commit_protocol, prometheus
+from spark_kafka_sink.sink.commit_protocol import COUNTERS, CommitSummary, KafkaCommitMessage, VersionSummary, WrittenRange
+from spark_kafka_sink.sink.prometheus import FILE, METRICS, PORT, Target, record
+from spark_kafka_sink.sink.task_clock import TaskTimes
+from tests.documents import ROOT
+
+LIMIT_S = 60
+NAME = "spark_kafka_sink.sink.prometheus.record"
+DASHBOARD = ROOT / "docs" / "grafana-dashboard.json"
+COUNTED = {
+    "record-send-total": 30,
+    "batch-send-total": 3,
+    "byte-total": 120,
+    "bufferpool-wait-time-ms-total": 1500,
+    "metadata-wait-time-ns-total": 250_000_000,
+    "produce-throttle-time-total": 2000,
+    "produce-throttle-time-max": 700,
+    "compression-rate-total": 1.5,
+}
+
+
+def message(*written: WrittenRange, query: str | None = "q1", batch: int = 4) -> KafkaCommitMessage:
+    return KafkaCommitMessage(
+        spark_partition=0,
+        attempt=0,
+        query_id=query,
+        batch_id=None if query is None else batch,
+        rows=sum(each.rows for each in written),
+        bytes=sum(each.bytes for each in written),
+        seconds=2.5,
+        counters=tuple(COUNTED.get(name, 0) for name in COUNTERS),
+        skipped=2,
+        dead_lettered=0,
+        written=written,
+        times=TaskTimes(1_000, 1.25, 0.5),
+        skipped_by_reason=(("KAFKA_X", 2),),
+    )
+
+
+ORDERS = (WrittenRange("orders", 0, 0, 9, 30, 300), WrittenRange("orders", 1, 0, 9, 10, 100))
+OTHERS = (WrittenRange('odd"\\\n', 0, 0, 0, 1, 10),)
+
+
+def summary(*written: WrittenRange, query: str | None = "q1") -> CommitSummary:
+    return CommitSummary.of([message(*written, query=query)], VersionSummary("o", 4, "committed", 0, 0), 0.25)
+
+
+def samples(text: str) -> dict[tuple[str, ...], float]:
+    """(name, label values …) -> value, by Prometheus' own parser."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            found[sample.name.removeprefix("pykafka_sink_"), labels.pop("query"), *labels.values()] = sample.value
+    return found
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "sink.prom"
+    monkeypatch.setenv(FILE, str(path))
+    monkeypatch.delenv(PORT, raising=False)
+    return path
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    number = free_port(set())
+    monkeypatch.setenv(PORT, str(number))
+    monkeypatch.setattr(prometheus, "_serving", {})
+    yield number
+    for server, thread in prometheus._serving.values():  # type: ignore[misc]
+        server.shutdown()
+        server.server_close()
+        thread.join(LIMIT_S)
+
+
+def scrape(port: int) -> str:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT_S) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        return str(answer.read().decode())
+
+
+# --- THE FILE ---------------------------------------------------------------------------------------------------------
+
+
+def test_totals_grow_with_each_commit_and_gauges_are_the_last_ones(file: Path) -> None:
+    for _ in range(3):
+        record(summary(*ORDERS))
+    found = samples(file.read_text())
+    assert found["commits_total", "q1"] == 3
+    assert (found["rows_total", "q1", "orders"], found["record_bytes_total", "q1", "orders"]) == (120, 1200)
+    assert found["skipped_rows_total", "q1", "KAFKA_X"] == 6
+    assert (found["task_seconds_total", "q1"], found["spark_seconds_total", "q1"]) == (7.5, 3.75)
+    assert (found["memory_wait_seconds_total", "q1"], found["metadata_wait_seconds_total", "q1"]) == (4.5, 0.75)
+    assert (found["throttle_seconds_total", "q1"], found["last_commit_throttle_max_seconds", "q1"]) == (6, 0.7)
+    assert found["commit_seconds_total", "q1"] == 0.75
+    assert found["versions_total", "q1", "committed"] == 3
+    assert (found["last_commit_rows", "q1"], found["last_commit_batch_id", "q1"]) == (40, 4)
+    assert found["last_commit_partition_skew_ratio", "q1", "orders"] == 1.5
+    assert found["last_commit_compression_ratio", "q1"] == 0.5
+
+
+def test_queries_are_told_apart_and_names_may_hold_anything(file: Path) -> None:
+    record(summary(*ORDERS))
+    record(summary(*OTHERS, query='a"b\nc\\'))
+    record(summary(*OTHERS, query=None))
+    record(summary(*OTHERS, query=None))
+    found = samples(file.read_text())
+    assert found["rows_total", 'a"b\nc\\', 'odd"\\\n'] == 1
+    assert found["commits_total", "batch"] == 2
+    assert found["rows_total", "q1", "orders"] == 40
+
+
+def test_a_commit_without_tasks_counts_too(file: Path) -> None:
+    record(CommitSummary.of([]))
+    assert samples(file.read_text())["commits_total", "batch"] == 1
+
+
+WRITER = """
+from tests.sink.test_prometheus import ORDERS, record, summary
+for _ in range(25):
+    record(summary(*ORDERS))
+"""
+
+
+def test_no_commit_of_several_processes_is_lost(file: Path) -> None:
+    """Spark may commit in several processes, and ends them when it likes."""
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER], cwd=ROOT, env={**os.environ, FILE: str(file)}) for _ in range(3)]
+    assert [writer.wait(LIMIT_S) for writer in writers] == [0, 0, 0]
+    assert samples(file.read_text())["commits_total", "q1"] == 75
+    assert sorted(each.name for each in file.parent.iterdir()) == [".sink.prom.lock", "sink.prom"]
+
+
+def test_topics_beyond_a_limit_count_as_others(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus, "MOST_SERIES", 3)
+    for number in range(6):
+        record(summary(WrittenRange(f"t{number}", 0, 0, 0, 1, 10)))
+    found = samples(file.read_text())
+    assert found["rows_total", "q1", "_other"] == 3
+    assert found["rows_total", "q1", "t2"] == 1
+    assert ("rows_total", "q1", "t3") not in found
+
+
+@pytest.mark.parametrize(
+    "text", ["node_boot_time_seconds 1.0\n", "Dear diary,\n", "\xff\xfe", "pykafka_sink_commits_total 1.0\n"]
+)
+def test_a_file_of_something_else_is_left_alone(text: str, file: Path) -> None:
+    file.write_text(text, encoding="latin-1")
+    with pytest.raises(ConfigError, match="holds something else"):
+        record(summary(*ORDERS))
+    assert file.read_text(encoding="latin-1") == text
+
+
+def test_what_a_newer_sink_has_counted_does_not_keep_this_one_from_counting(file: Path) -> None:
+    file.write_text('pykafka_sink_what_nobody_knows_total{query="q1"} 1.0\npykafka_sink_commits_total{query="q1"} 7.0\n')
+    record(summary(*ORDERS))
+    assert samples(file.read_text())["commits_total", "q1"] == 8
+
+
+def test_a_lock_that_is_never_given_back_ends_the_wait(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus, "LOCK_LIMIT_S", 0.05)
+    with open(file.parent / ".sink.prom.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match="was locked for"):
+            record(summary(*ORDERS))
+    record(summary(*ORDERS))
+
+
+# --- THE PORT ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_scrape_is_what_prometheus_own_parser_reads(file: Path, port: int) -> None:
+    record(summary(*ORDERS))
+    record(summary(*ORDERS))
+    text = scrape(port)
+    assert samples(text) == samples(file.read_text())
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    for metric in METRICS:
+        family = families.get(metric.name.removesuffix("_total"))
+        if family is not None:
+            assert family.type == ("counter" if metric.is_total else "gauge")
+            assert family.documentation == metric.doc
+    assert len(families) > len(METRICS) - 4
+
+
+def test_a_port_alone_keeps_its_totals_in_a_directory_of_ones_own(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prometheus.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.delenv(FILE, raising=False)
+    record(summary(*ORDERS))
+    assert samples(scrape(port))["commits_total", "q1"] == 1
+    (directory,) = tmp_path.iterdir()
+    assert directory.stat().st_mode & 0o777 == 0o700
+    directory.chmod(0o777)
+    with pytest.raises(ConfigError, match="name a file of your own"):
+        record(summary(*ORDERS))
+
+
+@pytest.mark.usefixtures("file")
+def test_a_port_that_another_process_of_the_sink_serves_is_left_to_it(port: int) -> None:
+    record(summary(*ORDERS))
+    served = dict(prometheus._serving)
+    prometheus._serving.clear()  # as in another process
+    record(summary(*ORDERS))
+    assert prometheus._serving == {}
+    assert samples(scrape(port))["commits_total", "q1"] == 2
+    prometheus._serving.update(served)
+
+
+class SomethingElse(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, *_: object) -> None:  # type: ignore[override]
+        """Not into pytest's output."""
+
+
+def test_a_port_of_another_program_is_an_error_and_the_commit_counts(file: Path, port: int) -> None:
+    server = HTTPServer(("127.0.0.1", port), SomethingElse)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port} cannot be listened at") as raised:
+            record(summary(*ORDERS))
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(LIMIT_S)
+    assert f"the commit is counted in {file}" in str(raised.value)
+    assert samples(file.read_text())["commits_total", "q1"] == 1
+
+
+# --- WHAT THE USER SETS -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [("9404", "127.0.0.1", 9404), ("0.0.0.0:9404", "0.0.0.0", 9404), ("[::1]:1", "::1", 1), (" localhost:80 ", "localhost", 80)],
+)
+def test_a_port_is_told_with_or_without_a_host(text: str, host: str, port: int, tmp_path: Path) -> None:
+    target = Target.of({PORT: text, FILE: str(tmp_path / "a.prom")})
+    assert (target.host, target.port) == (host, port)
+
+
+@pytest.mark.parametrize("text", ["http", "0", "65536", "-1", ":9404", "host:", "٣"])
+def test_what_is_no_port_is_an_error(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is neither a port, 1 to 65535, nor host:port"):
+        Target.of({PORT: text, FILE: str(tmp_path / "a.prom")})
+
+
+def test_without_a_file_and_a_port_the_error_says_what_to_set() -> None:
+    with pytest.raises(ConfigError, match=f"does not know where to: set {FILE} .* {PORT} .* in the driver's environment"):
+        Target.of({})
+
+
+def test_a_directory_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="lies in a directory that does not exist on the driver"):
+        Target.of({FILE: str(tmp_path / "no" / "a.prom")})
+
+
+def test_the_sink_calls_it_and_a_failure_is_only_logged(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    commit_protocol.commit([message(*ORDERS)], None, NAME)
+    assert samples(file.read_text())["rows_total", "q1", "orders"] == 40
+    monkeypatch.delenv(FILE)
+    with caplog.at_level(logging.ERROR):
+        commit_protocol.commit([message(*ORDERS)], None, NAME)
+    assert "the write succeeds all the same" in caplog.text
+    assert FILE in caplog.text
+
+
+def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as changed:
+        for name in [name for name in sys.modules if name.startswith("prometheus_client")]:
+            changed.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+        changed.delitem(sys.modules, "spark_kafka_sink.sink.prometheus")
+        with pytest.raises(ConfigError, match=re.escape('pip install "pykafka-sink[prometheus]" where the driver runs')):
+            commit_protocol.find_function(NAME)
+    assert importlib.import_module("spark_kafka_sink.sink.prometheus") is prometheus
+
+
+# --- NAMES ------------------------------------------------------------------------------------------------------------
+
+
+def test_names_follow_the_conventions() -> None:
+    names = [metric.name for metric in METRICS]
+    assert len(names) == len(set(names))
+    for metric in METRICS:
+        assert re.fullmatch(r"pykafka_sink_[a-z]+(_[a-z]+)*", metric.name)
+        assert metric.name.endswith("_total") == metric.is_total
+        assert not re.search(r"_(ms|ns|milli|kb|mb|count|sum|bucket|info|created)(_|$)", metric.name)
+        assert metric.doc.endswith(".")
+
+
+def test_the_dashboard_names_only_metrics_and_labels_that_exist() -> None:
+    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    legends = [target["legendFormat"] for panel in dashboard["panels"] for target in panel["targets"]]
+    expressions += [variable["query"]["query"] for variable in dashboard["templating"]["list"]]
+    labels = {metric.name: set(metric.label_names) for metric in METRICS}
+    for expression in expressions:
+        named = re.findall(r"\bpykafka_sink_\w+", expression)
+        assert named
+        assert set(named) <= set(labels), expression
+        for grouped in re.findall(r"by \(([^)]+)\)", expression):
+            assert {label.strip() for label in grouped.split(",")} <= set.intersection(*(labels[name] for name in named))
+    known = set.union(*labels.values())
+    assert {label for legend in legends for label in re.findall(r"{{(\w+)}}", legend)} <= known
+
+
+def test_the_dashboard_can_be_imported() -> None:
+    """Grafana asks for the source that __inputs names; panels do not overlap, and each has its own id."""
+    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    (source,) = dashboard["__inputs"]
+    panels = dashboard["panels"]
+    assert {panel["datasource"]["uid"] for panel in panels} == {f"${{{source['name']}}}"}
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [
+        (x, y)
+        for panel in panels
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
