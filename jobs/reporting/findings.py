@@ -156,7 +156,9 @@ def is_repeated(query: Query) -> Finding | None:
     if query.is_exactly_once:
         advice = "readers with isolation.level=read_committed saw each row once, as deliveryGuarantee=exactly-once promises"
         return Finding(0.4, text, advice)
-    return Finding(2.2, text, "their rows are in Kafka twice, which deliveryGuarantee=exactly-once prevents")
+    return Finding(
+        2.2, text, "at least once means that those rows are in Kafka twice; deliveryGuarantee=exactly-once prevents it"
+    )
 
 
 # --- ROWS THAT WERE NOT WRITTEN ---------------------------------------------------------------------------------------

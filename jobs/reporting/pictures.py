@@ -282,7 +282,10 @@ def _cells(axes: Axes, table: Any, times: Sequence[tuple[float, float]]) -> None
     lefts = [first for first, _ in times]
     width = (times[-1][1] - lefts[0]) / max(1, len(times) - 1)
     edges = _dates(np.array([*lefts, max(times[-1][1], lefts[-1] + width / 2)]))
-    top = float(table.max()) or 1.0
+    some = table[table > 0]
+    top = (
+        max(float(some.max()), 2 * float(some.mean())) if some.size else 1.0
+    )  # rows that are all alike get the shade in the middle
     shades = np.where(table > 0, 1 + np.minimum(len(HEAT) - 2, (table / top * (len(HEAT) - 1)).astype(int)), 0)
     for shade, color in enumerate(HEAT):
         places = np.argwhere(shades == shade)

@@ -53,7 +53,7 @@ def versions(how: str) -> VersionSummary:
 CASES: dict[str, tuple[Callable[[], Iterator[str]], str]] = {
     "falls behind": (STORIES["behind"], "The stream falls behind: a micro-batch took 3.* at first and .* lately"),
     "without a pause": (without_pause, "The stream rests for 1.2 % of the time only"),
-    "commits are repeated": (repeated(), "1 micro-batch ran again: their rows are in Kafka twice"),
+    "commits are repeated": (repeated(), "1 micro-batch ran again: at least once means that those rows are in Kafka twice"),
     "rows are missing": (
         stream(skipped={"KAFKA_NULL_TOPIC_IN_DATA": 2}, dead_lettered={"KAFKA_INVALID_PARTITION": 1}),
         r"40 rows were skipped and 20 rows went to the dead letter topic \(<0\.1 %\), most of them with KAFKA_NULL_TOPIC_IN_DATA",
