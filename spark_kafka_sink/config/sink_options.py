@@ -116,10 +116,11 @@ class SinkOptions:
     max_bytes_per_second: int | None = option("maxBytesPerSecond", LONG, default=None, at_least=1,
         doc="The same for bytes of keys, values and headers, before compression.")
     report_path: str | None = option("reportPath", STRING, default=None, non_empty=True,
-        doc="File on the driver to which each commit appends one line of JSON: rows, bytes, offsets.")
+        doc="File on the driver to which each commit appends one line of JSON: rows, bytes, offsets, where the time went. "
+            "`python -m jobs.report` draws a page from it.")
     on_commit: str | None = option("onCommit", STRING, default=None, non_empty=True,
         doc="Dotted name of a function, importable on the driver, that each commit calls with its CommitSummary: rows, bytes, "
-            "counters, offset ranges.")
+            "counters, offset ranges. `spark_kafka_sink.sink.prometheus.record` hands it to Prometheus.")
     producer_cache_timeout_ms: int = option("producerCacheTimeoutMs", LONG, default=60_000, at_least=0,
         doc="How long a task's producer stays connected for the next task in the same Python worker; 0: it is closed with the "
             "task.")

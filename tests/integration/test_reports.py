@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from jobs import report
-from jobs.local_kafka import LocalKafka
 from jobs.ports import free_port
 from spark_kafka_sink.sink.prometheus import FILE, PORT
+from tests.fakes.fake_broker import FakeBroker
 from tests.sink.test_prometheus import samples
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,23 +21,39 @@ LIMIT_S = 240
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_stream_is_seen_by_prometheus_and_on_a_page(
-    broker: LocalKafka, topic: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stream_is_seen_by_prometheus_and_on_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Spark commits in a Python process of its own, which must inherit the driver's environment."""
-    name, lines, totals, port = topic(2), tmp_path / "commits.jsonl", tmp_path / "sink.prom", free_port(set())
+    name, lines, totals, port = "orders", tmp_path / "commits.jsonl", tmp_path / "sink.prom", free_port(set())
     (tmp_path / "incoming").mkdir()
     for number in range(3):
         rows = "".join(f'{{"id": {number * 100 + row}}}\n' for row in range(100))
         (tmp_path / "incoming" / f"{number}.json").write_text(rows)
-    command = [sys.executable, "-m", "jobs.stream_to_kafka", "--input", str(tmp_path / "incoming"), "--schema", "id INT"]
+    command = [
+        sys.executable,
+        "-m",
+        "jobs.stream_to_kafka",
+        "--input",
+        str(tmp_path / "incoming"),
+        "--input-format",
+        "json",
+        "--schema",
+        "id INT",
+    ]
     command += ["--input-option", "maxFilesPerTrigger=1", "--trigger", "available-now", "--topic", name]
-    command += ["--checkpoint", str(tmp_path / "checkpoint"), "--bootstrap-servers", broker.bootstrap_servers]
     command += ["--option", f"reportPath={lines}", "--option", "onCommit=spark_kafka_sink.sink.prometheus.record"]
     environment = {**os.environ, FILE: str(totals), PORT: str(port)}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL, check=False
-    )
+    with FakeBroker(topics={name: 2}) as cluster:
+        command += ["--checkpoint", str(tmp_path / "checkpoint"), "--bootstrap-servers", cluster.bootstrap_servers]
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "onCommit" not in done.stderr
     found = samples(totals.read_text())
