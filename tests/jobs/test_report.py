@@ -164,6 +164,7 @@ def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) ->
     assert "exit codes:" in shown
 
 
+@pytest.mark.slow
 def test_a_large_file_is_read_in_little_memory(tmp_path: Path) -> None:
     """100 MB here, within 200 MB; a file of 1 GB takes no more, only ten times as long."""
     path, block = tmp_path / "large.jsonl", io.StringIO()
