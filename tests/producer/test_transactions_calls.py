@@ -20,6 +20,7 @@ from spark_kafka_sink.errors import (
     IllegalStateError,
     KafkaError,
     ProducerClosedError,
+    ProducerFencedError,
     TransactionTimeoutError,
 )
 from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, OffsetAndMetadata, Operation
@@ -492,6 +493,25 @@ def test_a_forced_close_leaves_the_transaction_to_the_successor(broker: FakeBrok
         with successor.transaction():
             write(successor, b"next")
     assert committed(broker) == [b"next"]
+
+
+def test_a_producer_that_was_replaced_leaves_the_transaction_of_its_successor_alone(broker: FakeBroker) -> None:
+    """Its abort was refused, and it asked for the next epoch: the coordinator aborted the transaction of the successor."""
+    zombie = producer_of(broker)
+    zombie.init_transactions()
+    zombie.begin_transaction()
+    with producer_of(broker) as successor:
+        successor.init_transactions()
+        with successor.transaction():
+            write(successor, b"of the successor").result(WAIT_MS)
+            late = write(zombie, b"late")
+            with pytest.raises((AbortableTransactionError, ProducerFencedError)):  # a leader does not say why it refuses
+                zombie.commit_transaction()
+            with pytest.raises(ProducerFencedError):
+                zombie.abort_transaction()
+            assert late.error is not None
+            zombie.close()
+    assert committed(broker) == [b"of the successor"]
 
 
 # ---- SEVERAL THREADS

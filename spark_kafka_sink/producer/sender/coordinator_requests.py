@@ -36,6 +36,7 @@ from spark_kafka_sink.protocol.schema import Request
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 FIRST_BACKOFF_MS = 20  # the previous transaction's markers are being written: it takes milliseconds (KAFKA-5482)
+MOST_ABORTS_AMID_MARKERS = 8  # with the default back-off 5 s
 
 
 class CoordinatorKey(NamedTuple):

@@ -210,7 +210,7 @@ class Coordinators:
             if request.coordinator is not None:
                 self._nodes.pop(request.coordinator, None)
             self._owner.outcome_unknown(request)
-            self._retry(request)
+            self.retry(request)
         elif response.error is not None:
             self._end_producer(request, response.error)
         else:
@@ -245,11 +245,12 @@ class Coordinators:
             self._owner.outcome_unknown(request)  # a coordinator that moves may have recorded it before it answered so
         if problem.effect in (Effect.RETRY, Effect.FIND_COORDINATOR):
             self._trouble = f"{problem.where}: {problem.error}"
-            self._retry(request, request.backoff_ms(problem.error))
+            self.retry(request, request.backoff_ms(problem.error))
         else:
             self._owner.request_failed(request, problem)
 
-    def _retry(self, request: CoordinatorRequest, at_most_ms: int | None = None) -> None:
+    def retry(self, request: CoordinatorRequest, at_most_ms: int | None = None) -> None:
+        """Send it again after a back-off, which grows with the attempts, or after `at_most_ms`."""
         delay_ms = self._backoff.backoff_ms(request.attempts) if at_most_ms is None else min(at_most_ms, self._retry_backoff_ms)
         request.attempts += 1
         request.not_before_ms = self._clock.now_ms() + delay_ms

@@ -34,6 +34,7 @@ from spark_kafka_sink.producer.sender.allowed_calls import ALLOWED_IN, illegal_s
 from spark_kafka_sink.producer.sender.caller_errors import abortable, aborted, fatal, fenced, maybe_committed
 from spark_kafka_sink.producer.sender.coordinator_requests import (
     FIRST_BACKOFF_MS,
+    MOST_ABORTS_AMID_MARKERS,
     AddOffsets,
     AddPartitions,
     CommitOffsets,
@@ -286,9 +287,12 @@ class Transactions(TransactionManager):
         """A coordinator refuses for good."""
         if isinstance(request, EndTransaction) and self._had_nothing_to_end(request, problem):
             return
+        if self._may_have_met_markers(request, problem):
+            self.coordinators.retry(request)
+            return
         if isinstance(request, AddPartitions):
             self._open.not_added(request.partitions)
-        error, effect = problem.exception(), _effect_in(self.state, self._version, self._open, request, problem)
+        error, effect = problem.exception(), _effect_in(self.state, self._open, request, problem)
         if effect is Effect.FATAL and isinstance(request, EndTransaction) and self._open.may_be_committed:
             error = maybe_committed(error)
         if effect is Effect.ABORTABLE_BY_BUMP:
@@ -315,6 +319,21 @@ class Transactions(TransactionManager):
         if request.operation is not None:
             request.operation.succeed()
         return True
+
+    def _may_have_met_markers(self, request: CoordinatorRequest, problem: Problem) -> bool:
+        """Whether an abort is repeated that took its producer for fenced.
+
+        A coordinator of version 2 answers so, too, until the markers of the transaction before are written, if nothing of this
+        one has reached it. InitProducerId could tell, but must not be asked: it would end the transaction of a real successor.
+        """
+        is_abort = isinstance(request, EndTransaction) and not request.commits
+        return (
+            is_abort
+            and problem.effect is Effect.FENCED
+            and self._version.is_v2
+            and not self._open.is_written
+            and request.attempts < MOST_ABORTS_AMID_MARKERS
+        )
 
     def _go_on_aborting(self, request: CoordinatorRequest, effect: Effect, error: KafkaError) -> None:
         """What makes a transaction abortable says nothing new while it is being aborted, unless it is the end that fails."""
@@ -462,20 +481,15 @@ class Transactions(TransactionManager):
         self._calls.end(error)
 
 
-def _effect_in(
-    state: State, version: TransactionVersion, transaction: OpenTransaction, request: CoordinatorRequest, problem: Problem
-) -> Effect:
+def _effect_in(state: State, transaction: OpenTransaction, request: CoordinatorRequest, problem: Problem) -> Effect:
     """What a refusal means here; mostly what transaction_errors.py says of the error."""
     effect = problem.effect
     if state in (State.INITIALIZING, State.RAISING_EPOCH) and effect in (Effect.ABORTABLE, Effect.ABORTABLE_BY_BUMP):
         return Effect.FATAL  # there is no transaction to abort
     if not isinstance(request, EndTransaction):
         return effect
-    if transaction.may_be_committed:
-        return Effect.FATAL if effect is Effect.ABORTABLE_BY_BUMP else effect  # the coordinator cannot tell any more
-    if effect is Effect.FENCED and version.is_v2 and not request.commits and not transaction.is_written:
-        # Version 2 answers so, too, while the markers of the transaction before are being written. InitProducerId can tell.
-        return Effect.ABORTABLE_BY_BUMP
+    if transaction.may_be_committed and effect is Effect.ABORTABLE_BY_BUMP:
+        return Effect.FATAL  # the coordinator cannot tell any more
     return effect
 
 
