@@ -37,7 +37,7 @@ from jobs.kafka_jars import (
 )
 from jobs.kafka_wire import NewTopic, answers, create_topics
 from jobs.ports import HOST, claim_port, free_port
-from jobs.processes import POLL_S, command_line_of, process_start, wait_until
+from jobs.processes import POLL_S, command_line_of, is_stopped, process_start, wait_until
 
 DEFAULT_PORT = 9092
 DEFAULT_HEAP = "768m"
@@ -196,8 +196,12 @@ class LocalKafka:
         self._end(node_id, signal.SIGTERM)
 
     def pause(self, node_id: int) -> None:
-        """Freeze one node: its connections stay open, and it answers nothing."""
-        self._signal(self.nodes[node_id], signal.SIGSTOP)
+        """Freeze one node: its connections stay open, and it answers nothing. Waits until it stands still, 20 s at most."""
+        node = self.nodes[node_id]
+        self._signal(node, signal.SIGSTOP)
+        pid = node.pid
+        if pid is not None and not wait_until(lambda: is_stopped(pid), time.monotonic() + STOP_TIMEOUT_S):
+            raise JobError(f"Node {node_id} in {self.work_dir} does not stand still {STOP_TIMEOUT_S:.0f} s after SIGSTOP.")
 
     def resume(self, node_id: int) -> None:
         self._signal(self.nodes[node_id], signal.SIGCONT)

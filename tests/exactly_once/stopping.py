@@ -303,7 +303,7 @@ class Process:
     def _state(self) -> str:
         try:
             return Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):  # the latter: gone between opening and reading
             return "gone"
 
 
