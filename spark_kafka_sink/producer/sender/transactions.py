@@ -50,7 +50,7 @@ from spark_kafka_sink.producer.sender.open_transaction import OpenTransaction
 from spark_kafka_sink.producer.sender.posted_calls import PostedCalls
 from spark_kafka_sink.producer.sender.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch, SequenceNumbers
 from spark_kafka_sink.producer.sender.transaction_errors import Effect
-from spark_kafka_sink.producer.sender.transaction_manager import State, TransactionManager
+from spark_kafka_sink.producer.sender.transaction_manager import MAX_EPOCH, State, TransactionManager
 from spark_kafka_sink.producer.sender.transaction_version import FeaturesClient, TransactionVersion
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
@@ -256,7 +256,7 @@ class Transactions(TransactionManager):
         self.producer = identity
         self.sequences = SequenceNumbers()
         self._unresolved.clear()
-        self._must_raise_epoch = False
+        self._must_raise_epoch = identity.epoch >= MAX_EPOCH  # no transaction can end after that one
 
     def partitions_added(self, partitions: Iterable[TopicPartition]) -> None:
         self._open.added(partitions)

@@ -597,6 +597,28 @@ def test_epochs_that_are_used_up_in_a_transaction_bring_a_new_producer_id_with_i
     assert stage.sent[-1].identity[1:] == (0, 0)
 
 
+def test_the_last_epoch_of_all_is_not_used_for_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repeated abort can be answered with it. No end could raise it any more: the coordinator gives a new id instead."""
+    stage = TransactionStage(2)
+    first_id = stage.manager.producer.producer_id
+    transaction = stage.cluster.transactions.transactions[ID]
+    transaction.epoch = MAX_EPOCH - 1
+    stage.manager.producer = stage.manager.producer._replace(epoch=MAX_EPOCH - 1)
+    stage.begin()
+    stage.write(b"a")
+    stage.holds = {ApiKey.INIT_PRODUCER_ID}
+    with monkeypatch.context() as patch:
+        patch.setattr(type(transaction), "is_exhausted", False)
+        stage.call(Kind.ABORT)
+    assert stage.manager.producer == (first_id, MAX_EPOCH)
+    stage.holds.clear()
+    stage.begin()
+    assert stage.manager.producer.producer_id != first_id
+    assert stage.manager.producer.epoch == 0
+    stage.write(b"b")
+    stage.call(Kind.COMMIT)
+
+
 def test_epochs_that_are_used_up_in_version_1_bring_a_new_producer_id_after_an_error() -> None:
     stage = TransactionStage(1)
     first_id = stage.manager.producer.producer_id
