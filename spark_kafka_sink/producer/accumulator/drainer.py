@@ -64,11 +64,7 @@ class Drainer:
         Batches that back off, whose partition is muted, or that wait for the response to another batch do not count.
         """
         result = ReadyCheckResult()
-        leaders = self._leaders_in(cluster)
-        for index, queue in enumerate(self._queues):
-            if not queue.batches:
-                continue
-            leader = leaders[index] if index < len(leaders) else cluster.leader_for(queue.topic_partition)
+        for index, queue, leader in self._with_batches(cluster):
             if leader is None:
                 result.unknown_leader_topics.add(queue.topic_partition.topic)
                 continue
@@ -84,14 +80,15 @@ class Drainer:
                 result.next_ready_check_delay_ms = min(result.next_ready_check_delay_ms, remaining_ms)
         return result
 
-    def _leaders_in(self, cluster: Cluster) -> list[int | None]:
-        """The leader of each queue's partition. Queues that were made meanwhile may be missing at the end."""
+    def _with_batches(self, cluster: Cluster) -> Iterator[tuple[int, PartitionQueue, int | None]]:
+        """Index, queue and leader of each queue that has batches. Leaders are looked up once per metadata."""
         if cluster is not self._leaders_are_of:
             self._leaders, self._leaders_are_of = [], cluster
-        if len(self._leaders) < len(self._queues):
-            new = range(len(self._leaders), len(self._queues))
-            self._leaders += [cluster.leader_for(self._queues[index].topic_partition) for index in new]
-        return self._leaders
+        for index, queue in enumerate(self._queues):  # callers may add queues meanwhile
+            if index == len(self._leaders):
+                self._leaders.append(cluster.leader_for(queue.topic_partition))
+            if queue.batches:
+                yield index, queue, self._leaders[index]
 
     def _remaining_ms(self, queue: PartitionQueue, cluster: Cluster, now_ms: int, at_once: bool) -> int:
         """How long until the queue's first batch is to be sent; NEVER_MS: some event will wake the Sender."""
@@ -142,9 +139,7 @@ class Drainer:
 
     def _occupied(self, cluster: Cluster) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}
-        leaders = self._leaders_in(cluster)
-        for index, queue in enumerate(self._queues):
-            leader = leaders[index] if queue.batches and index < len(leaders) else None
+        for index, _, leader in self._with_batches(cluster):
             if leader is not None:
                 found.setdefault(leader, []).append(index)
         return found
@@ -167,7 +162,7 @@ class Drainer:
                 queue.take_first_locked()
             self._queues.moves += 1
             self._drained_last[node] = index
-            if not self._can_finish(queue, batch):
+            if not self._can_finish(batch):
                 continue
             if self._sequencer is not None:
                 self._sequencer.assign_sequence(batch)
@@ -195,7 +190,7 @@ class Drainer:
             return None
         return first
 
-    def _can_finish(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
+    def _can_finish(self, batch: ProducerBatch) -> bool:
         """Compress a batch that was taken. If that fails, the batch goes back, poisoned, and `take_expired` removes it."""
         try:
             self._compressor.finish(batch)
@@ -206,9 +201,7 @@ class Drainer:
                 f" {self._compressor.compression.codec}: {error!r}",
                 condition="KAFKA_INTERNAL_ERROR",
             )
-            queue.insert(batch)
-            self._queues.moves += 1
-            self._queues.oldest.queued(batch.created_ms)
+            self._queues.put_back(batch)
             self._queues.oldest.poisoned()
             return False
         return True

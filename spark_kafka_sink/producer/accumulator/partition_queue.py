@@ -184,6 +184,12 @@ class PartitionQueues:
         by_partition = self.of_topic(topic)
         return [by_partition.get(partition) or self._make(by_partition, topic, partition) for partition in partitions]
 
+    def put_back(self, batch: ProducerBatch) -> None:
+        """Put a batch at the head of its queue, but behind batches with lower sequences. Sender only."""
+        self.of_partition(batch.topic_partition).insert(batch)
+        self.moves += 1
+        self.oldest.queued(batch.created_ms)
+
     def _make(self, by_partition: dict[int, PartitionQueue], topic: str, partition: int) -> PartitionQueue:
         with self._lock:
             queue = by_partition.get(partition)

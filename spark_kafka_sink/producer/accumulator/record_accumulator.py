@@ -282,9 +282,7 @@ class RecordAccumulator:
 
     def insert(self, batch: ProducerBatch) -> None:
         """Put a batch back at the head of its queue, in sequence order if it has a sequence."""
-        self._queues.of_partition(batch.topic_partition).insert(batch)
-        self._queues.moves += 1
-        self._queues.oldest.queued(batch.created_ms)
+        self._queues.put_back(batch)
 
     # SENDER: batches that fail
 
