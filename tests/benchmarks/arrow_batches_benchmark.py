@@ -10,15 +10,13 @@ run and in turns; ratios compare with Spark's defaults. "1m by rows" is the numb
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 
 from jobs.local_kafka import LocalKafka
 from tests.benchmarks.measuring import Usage
-from tests.benchmarks.sink_benchmark import KEY_BYTES, ROOT, Bench, Variant, session
+from tests.benchmarks.sink_benchmark import KEY_BYTES, Bench, Variant, session
 
 ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -49,9 +47,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--master", default="local[2]")
     arguments = parser.parse_args()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder, LocalKafka(Path(folder), heap="1g") as broker:
         spark = session(arguments.master, {"spark.python.unix.domain.socket.enabled": "true"})
         bench = Bench(spark, broker, 6)

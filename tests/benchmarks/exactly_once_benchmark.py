@@ -10,9 +10,7 @@ some turn. Figures are medians. Nothing is asserted: a time is not a test.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import sys
 import tempfile
 import time
 import uuid
@@ -32,7 +30,7 @@ from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import VersionCommit
 from spark_kafka_sink.exactly_once.writes import TaskReport
 from tests.benchmarks.measuring import Usage, cpu_seconds
-from tests.benchmarks.sink_benchmark import ROOT, session
+from tests.benchmarks.sink_benchmark import session
 from tests.benchmarks.small_tasks_benchmark import FIRST_BATCHES, LIMIT_S, UNIX_SOCKETS
 from tests.benchmarks.timed_sink import TimedSink, Times, parts_in
 from tests.exactly_once.driving import Run, content_of
@@ -217,9 +215,6 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=1000, help="of the driver's commit; 0: leave it out")
     parser.add_argument("--master", default="local[3]")
     arguments = parser.parse_args()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder, LocalKafka(Path(folder) / "broker", heap="1g") as broker:
         if arguments.tasks:
             print(f"the driver's commit of {arguments.tasks} tasks, ms")

@@ -14,9 +14,7 @@ Variants take turns; figures are medians, ratios are against Spark's sink with d
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -33,7 +31,7 @@ from jobs.local_kafka import LocalKafka
 from jobs.quickstart_flights import fetch_flights
 from spark_kafka_sink import KafkaProducer
 from tests.benchmarks.measuring import Usage
-from tests.benchmarks.sink_benchmark import DEFAULTS, ROOT, SINK, TUNED, VARIANTS, Bench, Variant, session
+from tests.benchmarks.sink_benchmark import DEFAULTS, SINK, TUNED, VARIANTS, Bench, Variant, session
 from tests.integration.processes import until
 
 if TYPE_CHECKING:
@@ -170,9 +168,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=20, help="of each stream")
     parser.add_argument("--master", default="local[2]")
     arguments = parser.parse_args()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as name, LocalKafka(Path(name) / "kafka", heap="1g") as broker:
         folder = Path(name)
         spark = session(arguments.master, FAST_ROWS)

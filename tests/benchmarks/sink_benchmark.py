@@ -184,8 +184,12 @@ def show(comparison: Comparison) -> None:
 
 
 def session(master: str, extra: dict[str, str]) -> SparkSession:
+    """A session whose workers run this Python with this project, and which has Spark's own sink and both sinks in Python."""
     from pyspark.sql import SparkSession
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     jars = ",".join(map(str, sorted(fetch_spark_kafka().glob("*.jar"))))
     options: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
@@ -236,9 +240,6 @@ def main() -> None:
     if arguments.chart is not None:
         print(*draw(arguments.chart, recorded_runs()), sep="\n")
         return
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     comparisons = []
     with tempfile.TemporaryDirectory() as folder, LocalKafka(Path(folder), heap="1g") as broker:
         spark = session(arguments.master, dict(pair.split("=", 1) for pair in arguments.conf))

@@ -11,9 +11,7 @@ garbage are short (writer.spare_collections). Figures are medians. Nothing is as
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import sys
 import tempfile
 import time
 import uuid
@@ -28,7 +26,7 @@ from pyspark.sql.types import StructType
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
-from tests.benchmarks.sink_benchmark import ROOT, DiscardDataSource, DiscardingWriter, Variant, session
+from tests.benchmarks.sink_benchmark import DiscardDataSource, DiscardingWriter, Variant, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,9 +130,6 @@ def main() -> None:
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--sockets", default="tcp,unix")
     arguments = parser.parse_args()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder, LocalKafka(Path(folder) / "broker", heap="1g") as broker:
         for sockets in arguments.sockets.split(","):
             medians: dict[str, tuple[float, float]] = {}

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
@@ -18,6 +15,7 @@ from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from tests.coordination.meanwhile import when
 from tests.coordination.open_transactions import TOPIC, Writer, partition
 from tests.fakes.fake_broker import FakeBroker, Fault
 
@@ -35,22 +33,6 @@ def broker() -> Iterator[FakeBroker]:
 def client(broker: FakeBroker) -> Iterator[TransactionClient]:
     with TransactionClient({"bootstrap.servers": broker.bootstrap_servers} | QUICK) as client:
         yield client
-
-
-@contextmanager
-def when_asked(broker: FakeBroker, api_key: ApiKey, times: int, act: Any) -> Iterator[None]:
-    """Do something to the cluster once it has been asked so often, while the test's thread waits in a call."""
-
-    def wait_and_act() -> None:
-        broker.wait_until(lambda: len(broker.requests_of(api_key)) >= times)
-        with broker.lock:
-            act()
-
-    thread = threading.Thread(target=wait_and_act)
-    thread.start()
-    yield
-    thread.join(30)
-    assert not thread.is_alive()
 
 
 def producers(found: dict[int, ActiveProducer] | KafkaError) -> dict[int, ActiveProducer]:
@@ -116,7 +98,7 @@ def test_a_partition_without_a_leader_is_waited_for(broker: FakeBroker, client: 
     writer.write(b"a", partition=1)
     client.describe_transactions(["P"])
     broker.move_leader(TOPIC, 1, -1)
-    with when_asked(broker, ApiKey.METADATA, 6, lambda: broker.move_leader(TOPIC, 1, 0)):
+    with when(broker, lambda: len(broker.requests_of(ApiKey.METADATA)) >= 6, lambda: broker.move_leader(TOPIC, 1, 0)):
         found = client.describe_producers([partition(0), partition(1)])
     assert producers(found[partition(0)]) == {}
     assert writer.producer_id in producers(found[partition(1)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import pickle
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -31,6 +30,7 @@ from spark_kafka_sink.protocol.messages.list_transactions import ListTransaction
 from spark_kafka_sink.protocol.messages.offset_fetch import OffsetFetchRequest
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from tests.coordination.meanwhile import when
 from tests.coordination.open_transactions import TOPIC, Writer, partition
 from tests.fakes.fake_broker import FakeBroker, Fault
 from tests.fakes.transaction_coordinator import State, internal_partition
@@ -67,22 +67,6 @@ def client_of(broker: FakeBroker, **options: object) -> Iterator[TransactionClie
     given = {name.replace("_", "."): value for name, value in options.items()}
     with TransactionClient({"bootstrap.servers": broker.bootstrap_servers} | QUICK | given) as client:
         yield client
-
-
-@contextmanager
-def when(broker: FakeBroker, condition: Callable[[], bool], then: Callable[[], None]) -> Iterator[None]:
-    """Do something to the cluster as soon as a condition holds, while the test's thread waits in a call."""
-
-    def act() -> None:
-        broker.wait_until(condition)
-        with broker.lock:
-            then()
-
-    thread = threading.Thread(target=act)
-    thread.start()
-    yield
-    thread.join(30)
-    assert not thread.is_alive()
 
 
 def count(broker: FakeBroker, api_key: ApiKey) -> int:

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+import pytest
+
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.coordination.transactions import TransactionState
@@ -27,6 +29,10 @@ FIRST: Rows = (["a", "b"], ["c"], [])
 SECOND: Rows = (["d"], ["e"], ["f"])
 OPEN = frozenset((TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT))
 QUICK_TIMEOUTS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+FORMATS = [  # of a cluster: with transactions of version 2, and of version 1
+    pytest.param((), id="TV2"),
+    pytest.param(("--feature", "transaction.version=1"), id="TV1", marks=pytest.mark.matrix),
+]
 MOST_RUNS = 3  # that recovery takes: one finds a transaction gone and says so, the next one writes what is missing
 
 _names = itertools.count(1)

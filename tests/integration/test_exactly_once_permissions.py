@@ -19,7 +19,7 @@ from spark_kafka_sink.exactly_once.version_commit import Committed, How, roll_fo
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
 from spark_kafka_sink.sink.worker_client import DEFAULT_MAX_TIMEOUT_MS, WorkerClient
 from tests.exactly_once.driving import Run
-from tests.integration.exactly_once_world import FIRST, SECOND, World, rows_of, world_of
+from tests.integration.exactly_once_world import FIRST, FORMATS, SECOND, World, rows_of, world_of
 from tests.integration.sasl_cluster import allow, client_options, deny, sasl_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
@@ -28,13 +28,7 @@ IDS, GROUPS, TOPIC = "TRANSACTIONAL_ID", "GROUP", "TOPIC"
 LONGEST_MS = 3_600_000
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param((), id="TV2"),
-        pytest.param(("--feature", "transaction.version=1"), id="TV1", marks=pytest.mark.matrix),
-    ],
-)
+@pytest.fixture(scope="module", params=FORMATS)
 def cluster(
     kafka_jars: Path,  # noqa: ARG001 - fetched before the start is timed
     tmp_path_factory: pytest.TempPathFactory,

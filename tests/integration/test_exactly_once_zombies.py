@@ -29,18 +29,12 @@ from tests.exactly_once.stopping import (
     Stop,
     stops,
 )
-from tests.integration.exactly_once_world import FIRST, MOST_RUNS, QUICK_TIMEOUTS, SECOND, World, rows_of, world_of
+from tests.integration.exactly_once_world import FIRST, FORMATS, MOST_RUNS, QUICK_TIMEOUTS, SECOND, World, rows_of, world_of
 
 pytestmark = [pytest.mark.slow]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param((), id="TV2"),
-        pytest.param(("--feature", "transaction.version=1"), id="TV1", marks=pytest.mark.matrix),
-    ],
-)
+@pytest.fixture(scope="module", params=FORMATS)
 def cluster(
     kafka_jars: Path,  # noqa: ARG001 - fetched before the start is timed
     tmp_path_factory: pytest.TempPathFactory,
