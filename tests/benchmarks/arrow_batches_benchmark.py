@@ -13,29 +13,68 @@ import argparse
 import statistics
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jobs.local_kafka import LocalKafka
 from tests.benchmarks.measuring import Usage
 from tests.benchmarks.sink_benchmark import KEY_BYTES, Bench, Variant, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 SIZES = {"512k": 2**19, "1m": 2**20, "2m": 2**21, "4m": 2**22}
 ROW_OVERHEAD = 16  # offsets and validity of two columns
 
+DEFAULTS = "defaults"
 SINK = Variant("this sink", "pykafka-sink")
 DISCARD = Variant("discard", "discard")
 
 
 def settings(value_bytes: int, sizes: list[str]) -> dict[str, dict[str, str]]:
     row_bytes = KEY_BYTES + value_bytes + ROW_OVERHEAD
-    found: dict[str, dict[str, str]] = {"defaults": {}}
+    found: dict[str, dict[str, str]] = {DEFAULTS: {}}
     for size in sizes:
         found[f"{size} by bytes"] = {BYTES: size}
         found[f"{size} by rows"] = {ROWS: str(max(1, SIZES[size] // row_bytes))}
     found["1,000 rows"] = {ROWS: "1000"}
     found["bytes counted, never reached"] = {BYTES: "1g"}
     return found
+
+
+def measure(
+    spark: SparkSession, bench: Bench, frame: DataFrame, cases: dict[str, dict[str, str]], codec: str, repeats: int
+) -> dict[tuple[str, str], list[Usage]]:
+    """What each run took, by setting and variant. Settings take turns; the first turn is a warm-up and is not counted."""
+    usages: dict[tuple[str, str], list[Usage]] = {}
+    for repeat in range(-1, repeats):
+        turn = repeat % len(cases)
+        for name in [*cases][turn:] + [*cases][:turn]:
+            for key, value in cases[name].items():
+                spark.conf.set(key, value)
+            for variant in (SINK, DISCARD):
+                used = bench.run(variant, frame, codec)
+                if repeat >= 0:
+                    usages.setdefault((name, variant.name), []).append(used)
+            for key in cases[name]:
+                spark.conf.unset(key)
+    return usages
+
+
+def show(rows: int, usages: dict[tuple[str, str], list[Usage]]) -> None:
+    def median(name: str, variant: Variant, figure: str) -> float:
+        return statistics.median(getattr(usage, figure) for usage in usages[name, variant.name])
+
+    print(f"{'':32}{'rows/s':>12}{'ratio':>8}{'CPU s/M':>10}{'ratio':>8}{'discard, CPU s/M':>20}")
+    default_wall, default_cpu = (median(DEFAULTS, SINK, figure) for figure in ("wall_s", "client_cpu_s"))
+    for name in dict.fromkeys(name for name, _ in usages):
+        wall, cpu = median(name, SINK, "wall_s"), median(name, SINK, "client_cpu_s")
+        print(
+            f"{name:32}{rows / wall:>12,.0f}{default_wall / wall:>8.2f}{cpu / rows * 1e6:>10.2f}{cpu / default_cpu:>8.2f}"
+            f"{median(name, DISCARD, 'client_cpu_s') / rows * 1e6:>20.2f}",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -54,32 +93,9 @@ def main() -> None:
             rows = arguments.mib * 2**20 // (KEY_BYTES + value_bytes)
             frame = bench.frame(rows, value_bytes)
             cases = settings(value_bytes, arguments.sizes.split(","))
-            usages: dict[tuple[str, str], list[Usage]] = {}
-            for repeat in range(-1, arguments.repeats):  # the first is warm-up
-                turn = repeat % len(cases)
-                for name in [*cases][turn:] + [*cases][:turn]:
-                    for key, value in cases[name].items():
-                        spark.conf.set(key, value)
-                    for variant in (SINK, DISCARD):
-                        used = bench.run(variant, frame, arguments.codec)
-                        if repeat >= 0:
-                            usages.setdefault((name, variant.name), []).append(used)
-                    for key in cases[name]:
-                        spark.conf.unset(key)
+            usages = measure(spark, bench, frame, cases, arguments.codec, arguments.repeats)
             print(f"\n{rows:,} rows, value {value_bytes} B, {arguments.codec}, medians of {arguments.repeats}")
-            print(f"{'':32}{'rows/s':>12}{'ratio':>8}{'CPU s/M':>10}{'ratio':>8}{'discard, CPU s/M':>20}")
-
-            def median(name: str, variant: Variant, figure: str, usages=usages) -> float:
-                return statistics.median(getattr(usage, figure) for usage in usages[name, variant.name])
-
-            for name in cases:
-                wall, cpu = median(name, SINK, "wall_s"), median(name, SINK, "client_cpu_s")
-                print(
-                    f"{name:32}{rows / wall:>12,.0f}{median('defaults', SINK, 'wall_s') / wall:>8.2f}{cpu / rows * 1e6:>10.2f}"
-                    f"{cpu / median('defaults', SINK, 'client_cpu_s'):>8.2f}"
-                    f"{median(name, DISCARD, 'client_cpu_s') / rows * 1e6:>20.2f}",
-                    flush=True,
-                )
+            show(rows, usages)
         spark.stop()
 
 

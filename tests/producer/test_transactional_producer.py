@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import (
@@ -34,10 +33,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.transaction_coordinator import State as TransactionState
 from tests.producer.harness import tp
-
-WAIT_MS = 30_000
-ID = "copies-1"
-GROUP = ConsumerGroupMetadata("readers")
+from tests.producer.transactional_brokers import GROUP, ID, WAIT_MS, cluster_of, producer_of, write
 
 
 @pytest.fixture(params=[1, 2], ids=["TV1", "TV2"])
@@ -47,27 +43,14 @@ def version(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def broker(version: int) -> Iterator[FakeBroker]:
-    with FakeBroker(nodes=2, topics={"orders": 2, "single": 1}, transaction_version=version) as cluster:
+    with cluster_of(version) as cluster:
         yield cluster
-        assert cluster.violations == []
 
 
 @pytest.fixture
 def version_2() -> Iterator[FakeBroker]:
-    with FakeBroker(nodes=2, topics={"orders": 2, "single": 1}, transaction_version=2) as cluster:
+    with cluster_of(2) as cluster:
         yield cluster
-        assert cluster.violations == []
-
-
-def producer_of(broker: FakeBroker, **options: Any) -> KafkaProducer:
-    given = {
-        "bootstrap_servers": broker.bootstrap_servers,
-        "transactional_id": ID,
-        "retry_backoff_ms": 10,
-        "retry_backoff_max_ms": 50,
-        "linger_ms": 0,
-    }
-    return KafkaProducer({name.replace("_", "."): value for name, value in (given | options).items()})
 
 
 @pytest.fixture
@@ -75,11 +58,6 @@ def producer(broker: FakeBroker) -> Iterator[KafkaProducer]:
     with producer_of(broker) as made:
         made.init_transactions()
         yield made
-
-
-def write(producer: KafkaProducer, *values: bytes, topic: str = "single", partition: int | None = None) -> Any:
-    where = None if partition is None else pa.array([partition] * len(values), pa.int32())
-    return producer.send_columns(topic, value=pa.array(values, pa.binary()), partition=where)
 
 
 def settle_markers(broker: FakeBroker) -> None:

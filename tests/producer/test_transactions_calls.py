@@ -31,10 +31,8 @@ from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from tests.fakes.fake_broker import FakeBroker, Fault
 from tests.producer.harness import tp
+from tests.producer.transactional_brokers import GROUP, ID, WAIT_MS, cluster_of, producer_of, write
 
-WAIT_MS = 30_000
-ID = "copies-1"
-GROUP = ConsumerGroupMetadata("readers")
 OFFSETS = {tp(0): OffsetAndMetadata(7)}
 ALL_CALLS: dict[str, Callable[[KafkaProducer], object]] = {
     "init": KafkaProducer.init_transactions,
@@ -53,24 +51,8 @@ def version(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def broker(version: int) -> Iterator[FakeBroker]:
-    with FakeBroker(nodes=2, topics={"orders": 2, "single": 1}, transaction_version=version) as cluster:
+    with cluster_of(version) as cluster:
         yield cluster
-        assert cluster.violations == []
-
-
-def producer_of(broker: FakeBroker, **options: Any) -> KafkaProducer:
-    given = {
-        "bootstrap_servers": broker.bootstrap_servers,
-        "transactional_id": ID,
-        "retry_backoff_ms": 10,
-        "retry_backoff_max_ms": 50,
-        "linger_ms": 0,
-    }
-    return KafkaProducer({name.replace("_", "."): value for name, value in (given | options).items()})
-
-
-def write(producer: KafkaProducer, *values: bytes) -> Any:
-    return producer.send_columns("single", value=pa.array(values, pa.binary()))
 
 
 @contextmanager
