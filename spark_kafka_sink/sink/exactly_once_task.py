@@ -33,16 +33,15 @@ class ExactlyOnceTask:
         self._mapping = mapping
         self._fingerprint = Fingerprint()
 
-    def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches to be written, after a look at each row. Reads all and hands on none when they are in Kafka already."""
+    def rows(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        """The rows to be written, after a look at each. Reads all and hands on none when they are in Kafka already."""
         writes = self._attempt.writes
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            self._fingerprint.add(self._mapping.unchecked_columns(pa.Table.from_batches([batch])))
+        for table in tables:
+            self._fingerprint.add(self._mapping.unchecked_columns(table))
             if writes:
                 self._attempt.open()
-                yield batch
+                yield table
+            del table  # frees its memory before more is read
 
     def finish(self) -> TaskReport:
         """When every row is acknowledged. Raises as TaskAttempt.finish does."""

@@ -13,7 +13,7 @@ import functools
 import gc
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -118,7 +118,7 @@ class _KafkaWriter:
             sender = RowSender(
                 transaction.producer, plan.mapping, options, plan.rules, _no_larger_producer, is_transactional=True
             )
-            message = write_batches(transaction.rows(iterator), sender, transaction.producer, task, clock)
+            message = write_batches(iterator, sender, transaction.producer, task, clock, transaction.rows)
             report = transaction.finish()
             return replace(message, exactly_once=report, seconds=round(clock.seconds(), 3))
 
@@ -159,28 +159,31 @@ def write_batches(
     producer: KafkaProducer,
     task: Task,
     clock: TaskClock | None = None,
+    to_be_sent: Callable[[Iterator[pa.Table]], Iterator[pa.Table]] = iter,
 ) -> KafkaCommitMessage:
     """Send every row, and wait until each is acknowledged, skipped or dead-lettered.
 
-    `clock`: the task's; without it, the task begins now.
+    Args:
+        clock: the task's; without it, the task begins now.
+        to_be_sent: is given all rows, many at a time, and yields those that are to be sent.
 
     Raises KafkaError if a row must fail the task; some rows may have been written then.
     """
     clock = clock or TaskClock()
-    for group in _groups(batches, sender, task):
-        sender.send(pa.Table.from_batches(group))
-        del group  # frees its memory before more is read
+    for table in to_be_sent(_tables(batches, sender, task)):
+        sender.send(table)
+        del table  # frees its memory before more is read
     sender.finish()
     return _commit_message(task, sender, producer, clock)
 
 
-def _groups(batches: Iterator[pa.RecordBatch], sender: RowSender, task: Task) -> Iterator[list[pa.RecordBatch]]:
-    """The batches that are sent together. With rates each is sent alone: Spark sees that a task is alive when it reads."""
+def _tables(batches: Iterator[pa.RecordBatch], sender: RowSender, task: Task) -> Iterator[pa.Table]:
+    """The rows that are sent together. With rates each batch is sent alone: Spark sees that a task is alive when it reads."""
     if not sender.has_rates:
-        return gather(batches)
+        return map(pa.Table.from_batches, gather(batches))
     if task.idle_timeout_s is not None:
         batches = check_rates(batches, lambda batch: sender.seconds(pa.Table.from_batches([batch])), task.idle_timeout_s)
-    return ([batch] for batch in batches if batch.num_rows)
+    return (pa.Table.from_batches([batch]) for batch in batches if batch.num_rows)
 
 
 def _commit_message(task: Task, sender: RowSender, producer: KafkaProducer, clock: TaskClock) -> KafkaCommitMessage:
