@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from urllib.parse import unquote
 
+from jobs.reporting.words import count
 from jobs.transaction_signs import Run
 from jobs.transaction_survey import Survey, Transaction
 from jobs.transaction_verdicts import Fate, Obstacle, Verdict
@@ -201,10 +202,6 @@ def findings(verdicts: Sequence[Verdict]) -> list[str]:
         told = REMEDIES if not is_done else CONSEQUENCES if fate is Fate.ABORT else OF_A_COMMIT
         lines += [f"{what}: {who}. {_sentence(why)}", f"    {told[obstacle.fate]}"]
     return lines
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def plan(chosen: Sequence[Verdict]) -> str:

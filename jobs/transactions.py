@@ -25,6 +25,7 @@ from urllib.parse import unquote
 
 from jobs import transaction_report as report
 from jobs.command_line import UsageError, option_name, pair, read_properties
+from jobs.reporting.words import count
 from jobs.transaction_signs import Look, look
 from jobs.transaction_survey import Survey, Transaction, ledgers_of, survey
 from jobs.transaction_verdicts import EVEN_DECIDED, FORCE, Fate, Verdict, judge, judge_decided
@@ -186,7 +187,7 @@ def list_transactions(client: TransactionClient, names: Names, arguments: argpar
     found = survey(client, names, console.wall_ms, arguments.recent_minutes * MS_PER_MINUTE)
     for warning in report.warnings(found):
         console.note(f"warning: {warning}")
-    summary = report.summary(found, names.prefix, report.count(arguments.recent_minutes, "minute"))
+    summary = report.summary(found, names.prefix, count(arguments.recent_minutes, "minute"))
     if arguments.json:
         console.say(*map(report.json_line, found.transactions))
         console.note(summary)
@@ -297,7 +298,7 @@ class Abort(_Change):
         if failed:
             why = "they have begun anew: is the query alive?" if trouble is None else str(trouble)
             console.say(*report.shown(failed))
-            console.note(f"error: {report.count(len(failed), 'transactional id')} not at rest: {why}")
+            console.note(f"error: {count(len(failed), 'transactional id')} not at rest: {why}")
         return not failed
 
 

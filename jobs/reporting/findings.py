@@ -15,6 +15,7 @@ from jobs.reporting.words import batches, count, percent, rounded, seconds, size
 
 THREE = 3
 ENOUGH = 12  # micro-batches to speak of a trend
+FEW_ROWS = 1_000  # tell nothing of speed: a write begins slowly
 QUARTER = 4
 
 
@@ -312,11 +313,11 @@ def has_skewed_partitions(query: Query) -> Finding | None:
     return worst
 
 
-@rule("Spark computes", "spark.sql.shuffle.partitions", "Half of the tasks' time or more is Spark's.")
+@rule("Spark computes", "spark.sql.shuffle.partitions", "1,000 rows or more; half of the tasks' time or more is Spark's.")
 def waits_for_spark(query: Query) -> Finding | None:
     part = query.part_of_work("spark")
     together = part + query.part_of_work("sink") + query.part_of_work("brokers")
-    if not together or isnan(part) or part / together < 0.5:
+    if not together or isnan(part) or part / together < 0.5 or query.totals.rows < FEW_ROWS:
         return None
     text = f"{percent(part / together)} of the tasks' time goes into computing rows, not into writing them"
     advice = "a faster sink would gain little; give Spark more cores, or more tasks with spark.sql.shuffle.partitions"
@@ -415,6 +416,8 @@ LIMITS = {
 
 
 def _limit(query: Query) -> str:
+    if query.totals.rows < FEW_ROWS:
+        return "so few rows do not tell what limits the speed; write more of them to see"
     parts = {part: query.part_of_work(part) for part in LIMITS}
     known = {part: share for part, share in parts.items() if share > 0}
     return LIMITS[max(known, key=lambda part: known[part])] if known else "the options may stay as they are"

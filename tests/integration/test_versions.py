@@ -44,7 +44,7 @@ def test_other_versions_of_pyspark_write_batches_and_streams(
 ) -> None:
     venv.create(tmp_path / "env", with_pip=True)
     python = tmp_path / "env" / "bin" / "python"
-    needed = [f"pyspark~={version}.0", "pyarrow>=18", "numpy", "crc32c", "lz4"]
+    needed = [f"pyspark~={version}.0", "pyarrow>=19", "numpy", "crc32c", "lz4"]
     subprocess.run([python, "-m", "pip", "install", "-q", *needed], check=True, timeout=600)
     batch, stream = topic(2), topic(2)
     program = tmp_path / "program.py"

@@ -171,6 +171,11 @@ def test_a_write_without_a_row_is_said_so() -> None:
     assert found.sentence.startswith("No row was written in 1 write")
 
 
+def test_of_a_write_of_two_rows_nothing_is_said_about_speed() -> None:
+    found = findings.findings(query_of(iter([line(1, rows=2, query=None, took=3, spark=0.9)])))
+    assert not [each.sentence for each in found if "more cores" in each.sentence]
+
+
 def test_there_are_three_sentences_whatever_was_written_and_the_heaviest_comes_first() -> None:
     for name, lines in STORIES.items():
         if name != "many":
