@@ -100,7 +100,7 @@ class ColumnSender:
         return self._metadata_wait.await_partition(chunk.topic, highest, self._max_block_ms)
 
     def _append(self, chunk: TopicChunk, cluster: Cluster, delivery: Delivery, watch: Watch | None) -> None:
-        for part in chunk.slices():
+        for part in chunk.slices(cluster.partition_count(chunk.topic) or 1):
             self._accumulator.append(
                 part.topic,
                 part.columns,

@@ -25,7 +25,13 @@ from spark_kafka_sink.records.columns import RecordColumns, record_columns, text
 from spark_kafka_sink.records.interleave import contiguous
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 
-SLICE_ROWS = 32 * 1024  # rows that are encoded at a time: bounds the scratch memory, some 250 B per row
+# Rows that are encoded at a time: bounds the scratch memory, some 250 B per row. With few partitions, columns of this length stay
+# in the CPU's cache. With many, the work per partition and slice is what counts: slices are larger then, as long as they are
+# small in bytes.
+SLICE_ROWS = 32 * 1024
+LARGEST_SLICE_ROWS = 128 * 1024
+LARGEST_SLICE_BYTES = 8 * 1024 * 1024  # of records in a slice with more than SLICE_ROWS
+ROWS_PER_PARTITION = 256  # what a slice should have
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +43,16 @@ class TopicChunk:
     explicit: npt.NDArray[np.int32]  # partition, or NO_PARTITION
     rows: npt.NDArray[np.int32]  # position of each row in the caller's columns
 
-    def slices(self) -> Iterator[TopicChunk]:
-        """Parts of at most SLICE_ROWS rows and of about the same size. They share this chunk's memory."""
+    def slices(self, partitions: int = 1) -> Iterator[TopicChunk]:
+        """Parts of about the same number of rows, at most SLICE_ROWS. They share this chunk's memory.
+
+        For a topic with many `partitions` they are larger, within the limits above.
+        """
         count = -(-self.columns.rows // SLICE_ROWS)
+        wanted_rows = min(partitions * ROWS_PER_PARTITION, LARGEST_SLICE_ROWS)
+        if count > 1 and wanted_rows > SLICE_ROWS:
+            least = -(-int(self.columns.base_sizes.sum()) // LARGEST_SLICE_BYTES)
+            count = min(count, max(least, -(-self.columns.rows // wanted_rows)))
         bounds = [self.columns.rows * part // count for part in range(count + 1)] if count else []
         for start, stop in itertools.pairwise(bounds):
             yield TopicChunk(self.topic, self.columns.slice(start, stop), self.explicit[start:stop], self.rows[start:stop])

@@ -1,11 +1,12 @@
 """What a producer costs in large clusters: CPU per record, and how long a round of the Sender takes, by brokers and partitions.
 
-    python -m tests.benchmarks.cluster_size_benchmark [--clusters 3x6,3x300,3x1000,30x3000] [--slices 60] [--value-size 100] …
+    python -m tests.benchmarks.cluster_size_benchmark [--clusters 3x6,3x300,3x1000,30x3000] [--rows 1200000] [--value-size 100] …
 
 The brokers are objects in this process: each takes up to five requests and answers them all in the next round but one, so no
-broker's or network's speed shows in the figures. One thread appends a slice of rows, then runs the Sender's rounds on a clock
-that advances a millisecond each, until little memory is in use. `caller` is what send_columns costs, without metadata; `sender`
-the rounds, requests encoded. Rounds in which nothing is sent or answered are `idle`. Figures are CPU time of this thread.
+broker's or network's speed shows in the figures. One thread appends the rows of one call, by default as many as the sink gathers
+for it, then runs the Sender's rounds: one a millisecond, of which each call takes as many as its rows do at 2.5 million rows/s.
+`caller` is what send_columns costs, without metadata; `sender` the rounds, requests encoded. Rounds in which nothing is sent or
+answered are `idle`. Figures are CPU time of this thread.
 """
 
 from __future__ import annotations
@@ -20,18 +21,20 @@ import pyarrow as pa
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.sender.sender import Sender
+from spark_kafka_sink.producer.topic_chunk import TopicChunk
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceResponse,
     TopicProduceData,
     TopicProduceResponse,
 )
-from spark_kafka_sink.records.columns import record_columns
-from tests.benchmarks.producer_benchmark import sample_values
+from spark_kafka_sink.records.columns import RecordColumns, record_columns
+from spark_kafka_sink.sink.gathering import GATHERED_BYTES, GATHERED_ROWS
+from tests.benchmarks.producer_benchmark import SAMPLES, sample_values
 from tests.producer.harness import TOPIC, Stage, metadata_response
 
 IN_FLIGHT = 5
-SLICE_ROWS = 20_000
+ROWS_PER_MS = 2_500  # of the clock
 
 
 def _accepted(topic: TopicProduceData) -> TopicProduceResponse:
@@ -90,6 +93,15 @@ class InstantBrokers:
         return
 
 
+def _columns(arguments: argparse.Namespace) -> RecordColumns:
+    """The rows of one call: as many as the sink gathers, unless the arguments say how many."""
+    values = pa.array(sample_values(arguments.value_size), pa.binary())
+    keys = pa.array([b"%08d" % number for number in range(SAMPLES)], pa.binary())
+    rows = arguments.call_rows or min(GATHERED_ROWS, GATHERED_BYTES * SAMPLES // (values.nbytes + keys.nbytes))
+    chosen = pa.array(np.arange(rows) % SAMPLES)
+    return record_columns(values.take(chosen), keys.take(chosen), None, 1_700_000_000_000)
+
+
 def measure(nodes: int, partitions: int, arguments: argparse.Namespace) -> None:
     leaders = [partition % nodes for partition in range(partitions)]
     stage = Stage(
@@ -104,14 +116,11 @@ def measure(nodes: int, partitions: int, arguments: argparse.Namespace) -> None:
     sender = Sender(
         stage.config, brokers, stage.metadata, stage.accumulator, stage.transactions, stage.metrics, stage.clock, stage.gatherer
     )
-    columns = record_columns(
-        pa.array(sample_values(arguments.value_size)[:SLICE_ROWS], pa.binary()),
-        pa.array([b"%08d" % number for number in range(SLICE_ROWS)], pa.binary()),
-        None,
-        1_700_000_000_000,
-    )
+    columns = _columns(arguments)
+    size = columns.rows
     random = np.random.default_rng(7)
-    rows = np.arange(SLICE_ROWS, dtype=np.int32)
+    rows = np.arange(size, dtype=np.int32)
+    calls = max(1, arguments.rows // size)
     caller: list[float] = []
     working: list[float] = []
     idle: list[float] = []
@@ -128,19 +137,21 @@ def measure(nodes: int, partitions: int, arguments: argparse.Namespace) -> None:
         while stage.accumulator.wants_all_at_once() and stage.pool.available_memory < stage.pool.total_memory // 4:
             run_round()
 
-    for number in range(-arguments.slices // 4, arguments.slices):
+    for number in range(-(calls // 4) - 1, calls):
         if number == 0:  # what came before was to warm up
             caller, working, idle = [], [], []
             brokers.requests = 0
-        where = random.integers(0, partitions, SLICE_ROWS, dtype=np.int32)
+        chunk = TopicChunk(TOPIC, columns, random.integers(0, partitions, size, dtype=np.int32), rows)
+        delivery = Delivery(size, stage.clock)
         of_sender = sum(working) + sum(idle)
         started = time.thread_time()
-        stage.accumulator.append(TOPIC, columns, where, rows, Delivery(SLICE_ROWS, stage.clock), wake, max_block_ms=60_000)
+        for part in chunk.slices(partitions):
+            stage.accumulator.append(TOPIC, part.columns, part.explicit, part.rows, delivery, wake, max_block_ms=60_000)
         caller.append(time.thread_time() - started - (sum(working) + sum(idle) - of_sender))
         least_free = min(least_free, stage.pool.available_memory)
-        for _ in range(arguments.rounds):
+        for _ in range(size // ROWS_PER_MS):
             run_round()
-    records = SLICE_ROWS * arguments.slices
+    records = size * calls
 
     def ms(times: list[float], share: float) -> str:
         return f"{sorted(times)[min(len(times) - 1, int(len(times) * share))] * 1e3:.2f}" if times else "-"
@@ -156,8 +167,8 @@ def measure(nodes: int, partitions: int, arguments: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clusters", default="3x6,3x300,3x1000,30x3000", help="brokers x partitions")
-    parser.add_argument("--slices", type=int, default=60)
-    parser.add_argument("--rounds", type=int, default=8, help="of the Sender after each slice, a millisecond each")
+    parser.add_argument("--rows", type=int, default=1_200_000)
+    parser.add_argument("--call-rows", type=int, help="rows of each call; by default what the sink gathers")
     parser.add_argument("--value-size", type=int, default=100)
     parser.add_argument("--codec", default="none")
     arguments = parser.parse_args()

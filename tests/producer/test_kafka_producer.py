@@ -786,6 +786,7 @@ def test_a_partitioner_sees_a_large_chunk_slice_by_slice_and_all_of_it_before_a_
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_chunk, "SLICE_ROWS", 25)
+    monkeypatch.setattr(topic_chunk, "LARGEST_SLICE_ROWS", 25)
     seen: list[int] = []
 
     def failing_late(topic: str, key: pa.Array, value: pa.Array, cluster: Cluster) -> Any:

@@ -88,6 +88,15 @@ def test_small_neighbours_are_gathered_up_to_a_size(monkeypatch: pytest.MonkeyPa
     assert [len(call["value"]) for call in producer.calls] == [3, 3, 10, 1]
 
 
+def test_the_first_rows_are_sent_before_as_many_are_gathered_as_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "GATHERED_BYTES", 1_000)
+    monkeypatch.setattr(gathering, "GATHERED_ROWS_AT_FIRST", 4)
+    monkeypatch.setattr(gathering, "GATHERED_ROWS", 8)
+    producer = FakeProducer()
+    assert write(Batches(*[2] * 11), producer).rows == 22
+    assert [len(call["value"]) for call in producer.calls] == [4, 8, 8, 2]
+
+
 @pytest.mark.parametrize("gathered_bytes", [1, 2_500_000])
 def test_sent_batches_are_released_before_more_is_read(monkeypatch: pytest.MonkeyPatch, gathered_bytes: int) -> None:
     """Three batches of 64 MB were in memory at a time: the one being sent, the next one, and the one being read."""

@@ -1,0 +1,49 @@
+"""How many rows of a call are laid out and encoded at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.producer.topic_chunk import LARGEST_SLICE_BYTES, LARGEST_SLICE_ROWS, SLICE_ROWS, TopicChunk
+from spark_kafka_sink.records.columns import record_columns
+from spark_kafka_sink.sink.gathering import GATHERED_BYTES, GATHERED_ROWS
+
+
+def chunk_of(rows: int, value_size: int = 1) -> TopicChunk:
+    columns = record_columns(pa.array([bytes(value_size)] * rows, pa.binary()))
+    return TopicChunk("orders", columns, np.zeros(rows, np.int32), np.arange(rows, dtype=np.int32))
+
+
+@pytest.mark.parametrize("partitions", [1, 6, 128, 300, 5_000])
+@pytest.mark.parametrize("rows", [1, SLICE_ROWS, SLICE_ROWS + 1, 300_000])
+def test_slices_hold_every_row_once_and_in_order(rows: int, partitions: int) -> None:
+    slices = list(chunk_of(rows).slices(partitions))
+    assert np.concatenate([each.rows for each in slices]).tolist() == list(range(rows))
+    assert (
+        [each.columns.rows for each in slices] == [len(each.rows) for each in slices] == [len(each.explicit) for each in slices]
+    )
+    assert max(len(each.rows) for each in slices) <= LARGEST_SLICE_ROWS
+
+
+def sizes(chunk: TopicChunk, partitions: int) -> list[int]:
+    return [len(each.rows) for each in chunk.slices(partitions)]
+
+
+def test_slices_are_small_for_few_partitions_and_larger_for_many() -> None:
+    chunk = chunk_of(2 * LARGEST_SLICE_ROWS)
+    assert sizes(chunk, 6) == sizes(chunk, 128) == [SLICE_ROWS] * 8
+    assert sizes(chunk, 256) == [2 * SLICE_ROWS] * 4
+    assert sizes(chunk, 1_000) == sizes(chunk, 100_000) == [LARGEST_SLICE_ROWS] * 2
+
+
+def test_slices_of_large_rows_are_not_larger_for_many_partitions() -> None:
+    chunk = chunk_of(3 * SLICE_ROWS, 300)
+    assert chunk.columns.base_sizes.sum() > 3 * LARGEST_SLICE_BYTES
+    assert sizes(chunk, 1_000) == sizes(chunk, 6) == [SLICE_ROWS] * 3
+
+
+def test_what_the_sink_gathers_fits_into_one_slice() -> None:
+    assert GATHERED_ROWS == LARGEST_SLICE_ROWS
+    assert GATHERED_BYTES <= LARGEST_SLICE_BYTES
