@@ -29,7 +29,7 @@ from spark_kafka_sink.records.record_batch import size_upper_bounds
 # in the CPU's cache. With many, the work per partition and slice is what counts: slices are larger then, as long as they are
 # small in bytes.
 SLICE_ROWS = 32 * 1024
-LARGEST_SLICE_ROWS = 128 * 1024
+LARGEST_SLICE_ROWS = 80 * 1024
 LARGEST_SLICE_BYTES = 8 * 1024 * 1024  # of records in a slice with more than SLICE_ROWS
 ROWS_PER_PARTITION = 256  # what a slice should have
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 # Spark's Arrow batches have 10,000 rows by default. These are numbers, not topic_chunk.py's names: the driver imports this
 # module, and must not load the producer.
-GATHERED_ROWS = 128 * 1024  # the most that the producer lays out at a time
+GATHERED_ROWS = 80 * 1024  # the most that the producer lays out at a time
 GATHERED_BYTES = 8 * 1024 * 1024
 GATHERED_ROWS_AT_FIRST = 32 * 1024  # a small task's rows are on their way while it reads the rest
 
