@@ -98,7 +98,8 @@ class Delivery:
         self.settled_ns: int | None = None  # Clock.now_ns() when the last row was settled
         self._clock = clock
         self._generation = forks.generation()
-        self._condition = threading.Condition()  # guards the five above; notified when the last row is settled
+        self._lock = threading.RLock()  # guards the five above
+        self._condition = threading.Condition(self._lock)  # notified when the last row is settled
 
     def done(self) -> bool:
         return self.acknowledged + self.failed >= self.rows
@@ -129,12 +130,16 @@ class Delivery:
 
     def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
         del log_append_time_ms  # only single records report timestamps
-        first = UNKNOWN_OFFSET if base_offset == UNKNOWN_OFFSET else base_offset + part.first_delta
-        last = UNKNOWN_OFFSET if first == UNKNOWN_OFFSET else first + part.row_count - 1
-        with self._condition:
-            known, new = self.offsets.get(part.topic_partition), OffsetRange(first, last, part.row_count, part.size_bytes)
+        rows = len(part.rows)
+        first = last = UNKNOWN_OFFSET
+        if base_offset != UNKNOWN_OFFSET:
+            first = base_offset + part.first_delta
+            last = first + rows - 1
+        new = OffsetRange(first, last, rows, part.size_bytes)
+        with self._lock:
+            known = self.offsets.get(part.topic_partition)
             self.offsets[part.topic_partition] = new if known is None else known.merge(new)
-            self.acknowledged += part.row_count
+            self.acknowledged += rows
             self._settle_locked()
 
     def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:

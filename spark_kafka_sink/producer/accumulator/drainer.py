@@ -53,7 +53,8 @@ class Drainer:
         self._sequencer = sequencer
         self._compressor = compressor
         self._drained_last: dict[int, int] = {}  # node -> index of the queue whose batch was taken last
-        self._leaders: list[int | None] = []  # by index of the queue
+        self._by_leader: dict[int | None, list[tuple[int, PartitionQueue]]] = {}  # with the index of the queue
+        self._have_leader = 0  # how many queues are in it
         self._leaders_are_of: Cluster | None = None
 
     # READY
@@ -64,31 +65,39 @@ class Drainer:
         Batches that back off, whose partition is muted, or that wait for the response to another batch do not count.
         """
         result = ReadyCheckResult()
-        for index, queue, leader in self._with_batches(cluster):
+        for leader, indexed_queues in self._queues_by_leader(cluster).items():
+            occupied: list[int] = []
+            is_ready = False
+            for index, queue in indexed_queues:
+                if not queue.batches:
+                    continue
+                occupied.append(index)
+                if is_ready or leader is None:
+                    continue
+                remaining_ms = queue.lingers_until_ms - now_ms  # the first look is without the lock: most batches linger
+                if remaining_ms <= 0 or all_at_once:
+                    remaining_ms = self._remaining_ms(queue, cluster, now_ms, all_at_once)
+                if remaining_ms <= 0:
+                    is_ready = True
+                elif remaining_ms < result.next_ready_check_delay_ms:
+                    result.next_ready_check_delay_ms = remaining_ms
             if leader is None:
-                result.unknown_leader_topics.add(queue.topic_partition.topic)
-                continue
-            result.occupied.setdefault(leader, []).append(index)
-            if leader in result.ready_nodes:
-                continue
-            remaining_ms = queue.lingers_until_ms - now_ms  # the first look is without the lock: most batches linger
-            if remaining_ms <= 0 or all_at_once:
-                remaining_ms = self._remaining_ms(queue, cluster, now_ms, all_at_once)
-            if remaining_ms <= 0:
-                result.ready_nodes.add(leader)
-            else:
-                result.next_ready_check_delay_ms = min(result.next_ready_check_delay_ms, remaining_ms)
+                result.unknown_leader_topics |= {self._queues[index].topic_partition.topic for index in occupied}
+            elif occupied:
+                result.occupied[leader] = occupied
+                if is_ready:
+                    result.ready_nodes.add(leader)
         return result
 
-    def _with_batches(self, cluster: Cluster) -> Iterator[tuple[int, PartitionQueue, int | None]]:
-        """Index, queue and leader of each queue that has batches. Leaders are looked up once per metadata."""
+    def _queues_by_leader(self, cluster: Cluster) -> dict[int | None, list[tuple[int, PartitionQueue]]]:
+        """All queues with their indexes. Leaders are looked up once per metadata."""
         if cluster is not self._leaders_are_of:
-            self._leaders, self._leaders_are_of = [], cluster
-        for index, queue in enumerate(self._queues):  # callers may add queues meanwhile
-            if index == len(self._leaders):
-                self._leaders.append(cluster.leader_for(queue.topic_partition))
-            if queue.batches:
-                yield index, queue, self._leaders[index]
+            self._by_leader, self._have_leader, self._leaders_are_of = {}, 0, cluster
+        for index in range(self._have_leader, len(self._queues)):  # callers may add queues meanwhile
+            queue = self._queues[index]
+            self._by_leader.setdefault(cluster.leader_for(queue.topic_partition), []).append((index, queue))
+            self._have_leader = index + 1
+        return self._by_leader
 
     def _remaining_ms(self, queue: PartitionQueue, cluster: Cluster, now_ms: int, at_once: bool) -> int:
         """How long until the queue's first batch is to be sent; NEVER_MS: some event will wake the Sender."""
@@ -138,11 +147,11 @@ class Drainer:
         return {node: self._drain_node(cluster, node, occupied.get(node, ()), max_size, now_ms) for node in nodes}
 
     def _occupied(self, cluster: Cluster) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
-        for index, _, leader in self._with_batches(cluster):
-            if leader is not None:
-                found.setdefault(leader, []).append(index)
-        return found
+        return {
+            leader: [index for index, queue in indexed_queues if queue.batches]
+            for leader, indexed_queues in self._queues_by_leader(cluster).items()
+            if leader is not None
+        }
 
     def _drain_node(
         self, cluster: Cluster, node: int, occupied: Sequence[int], max_size: int, now_ms: int

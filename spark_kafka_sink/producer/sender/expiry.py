@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 
-from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 from spark_kafka_sink.network.metadata import Metadata
@@ -39,18 +38,23 @@ class Expiry:
 
     def expire(self, now_ms: int) -> bool:
         """Fail the batches whose time is over; returns whether there were any."""
-        in_flight = [batch for batch in self._fates.in_flight.not_done() if self._is_over(batch, now_ms)]
-        expired = self._accumulator.expired_batches(now_ms) + in_flight
+        expired = self._accumulator.expired_batches(now_ms) + self._expired_in_flight(now_ms)
         for batch in expired:
             logger.debug("- %s: delivery.timeout.ms has run out", batch)
             with self._failures.contained(batch):
                 self._fates.fail(batch, batch.poison or self._error(batch, now_ms), final_state=FinalState.ABORTED)
         return bool(expired)
 
+    def _expired_in_flight(self, now_ms: int) -> list[ProducerBatch]:
+        in_flight = self._fates.in_flight
+        if now_ms - in_flight.oldest_made_ms < self._limit_ms:
+            return []
+        in_flight.look_anew()
+        return [batch for batch in in_flight.not_done() if self._is_over(batch, now_ms)]
+
     def next_delay_ms(self, now_ms: int) -> int:
-        """How long it takes until the next batch expires."""
-        oldest_ms = min((batch.created_ms for batch in self._fates.in_flight.not_done()), default=NEVER_MS)
-        return min(self._accumulator.next_expiry_delay_ms(now_ms), oldest_ms + self._limit_ms - now_ms)
+        """How long it takes until the next batch expires, or less."""
+        return min(self._accumulator.next_expiry_delay_ms(now_ms), self._fates.in_flight.oldest_made_ms + self._limit_ms - now_ms)
 
     def _is_over(self, batch: ProducerBatch, now_ms: int) -> bool:
         return batch.has_reached_delivery_timeout(self._limit_ms, now_ms)

@@ -8,8 +8,8 @@ sys.exit(), KeyboardInterrupt) end the thread. Sender thread only, except `fatal
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from types import TracebackType
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError
@@ -27,19 +27,12 @@ class SenderFailures:
         self._failing_since_ms: int | None = None  # when the first of the latest failed rounds failed
         self._failed_rounds = 0  # since then
 
-    @contextmanager
-    def contained(self, step: object) -> Iterator[None]:
+    def contained(self, step: object) -> AbstractContextManager[None]:
         """Run one of several steps that must all run, whatever one of them raises.
 
         An Exception is logged. Anything else ends the thread after this round.
         """
-        try:
-            yield
-        except Exception:
-            logger.exception("! %s: failed; the sender goes on", step)
-        except BaseException as error:
-            logger.exception("! %s: ends the sender", step)
-            self.end(error)
+        return _Contained(self, step)
 
     def end(self, error: BaseException) -> None:
         self.fatal = self.fatal or error
@@ -67,3 +60,26 @@ class SenderFailures:
         error = KafkaError(f"The producer's sender thread failed: {self.fatal!r}", condition="KAFKA_INTERNAL_ERROR")
         error.__cause__ = self.fatal
         return error
+
+
+class _Contained(AbstractContextManager[None]):
+    """A class and not a generator, which takes several times as long: each batch is such a step."""
+
+    __slots__ = ("_failures", "_step")
+
+    def __init__(self, failures: SenderFailures, step: object) -> None:
+        self._failures = failures
+        self._step = step
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if error is None:
+            return False
+        if isinstance(error, Exception):
+            logger.exception("! %s: failed; the sender goes on", self._step)
+        else:
+            logger.exception("! %s: ends the sender", self._step)
+            self._failures.end(error)
+        return True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -14,6 +15,8 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 class InFlightBatches:
     def __init__(self) -> None:
         self._batches: dict[TopicPartition, list[ProducerBatch]] = {}
+        # None of those that have not expired was made before. A bound: a batch that leaves changes nothing until `look_anew`.
+        self.oldest_made_ms = NEVER_MS
 
     def __bool__(self) -> bool:
         return bool(self._batches)
@@ -21,6 +24,8 @@ class InFlightBatches:
     def add(self, batch: ProducerBatch) -> None:
         batch.in_flight = True
         self._batches.setdefault(batch.topic_partition, []).append(batch)
+        if batch.created_ms < self.oldest_made_ms:
+            self.oldest_made_ms = batch.created_ms
 
     def remove(self, batch: ProducerBatch) -> None:
         batch.in_flight = False
@@ -36,6 +41,10 @@ class InFlightBatches:
             batch.in_flight = False
         self._batches.clear()
         return cleared
+
+    def look_anew(self) -> None:
+        """Make the bound exact."""
+        self.oldest_made_ms = min((batch.created_ms for batch in self.not_done()), default=NEVER_MS)
 
     def not_done(self) -> Iterator[ProducerBatch]:
         """Those that have not expired."""

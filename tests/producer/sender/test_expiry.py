@@ -118,6 +118,20 @@ def test_batches_of_several_partitions_expire_each_at_its_own_time() -> None:
     assert second.failed == 1
 
 
+def test_the_sender_sleeps_until_the_oldest_batch_that_is_left_expires() -> None:
+    stage = Stage(leaders={TOPIC: (0, 0)}, request_timeout_ms=1000, delivery_timeout_ms=1000)
+    stage.send(b"1", partition=0)
+    stage.clock.advance(300)
+    left = stage.send(b"2", partition=1)
+    stage.succeed()
+    stage.clock.advance(700)  # the first one would expire now
+    stage.run()
+    assert stage.client.poll_timeouts_ms[-1] == 300
+    stage.clock.advance(300)
+    stage.run()
+    assert left.failed == 1
+
+
 def test_a_queued_batch_expires_without_ever_having_been_sent_and_says_why() -> None:
     stage = Stage(request_timeout_ms=1000, delivery_timeout_ms=1000)
     stage.metadata.connection_failed("127.0.0.1:9092", "[Errno 111] Connection refused")

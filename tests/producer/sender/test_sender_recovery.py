@@ -438,7 +438,7 @@ def test_a_round_that_fails_is_followed_by_one_that_works(
     ("part", "method"),
     [
         ("sender._produce", "_learn_leaders"),
-        ("sender._fates", "_attempt"),
+        ("sender._fates", "_apply"),
         ("sender._fates", "_succeed"),
         ("txn", "batch_completed"),
         ("metrics", "request_answered"),
