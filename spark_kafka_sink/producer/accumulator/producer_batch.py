@@ -136,7 +136,7 @@ class ProducerBatch:
 
         # MEMORY. Guarded in the same way.
         self.memory = PoolMemory()  # blocks, and a charge for segments; a child of a split has neither
-        self.surplus = PoolMemory()  # what compression has saved, until it is given back
+        self.surplus: PoolMemory | None = None  # what compression has saved, until it is given back
         self.block_bytes = 0  # reserved in the blocks
         self.segments: list[Segment] = []  # the pieces of the records section, in order
 
@@ -186,18 +186,18 @@ class ProducerBatch:
         extends_last = False
         if self.segments and isinstance(self.segments[-1], range):
             segment, extends_last = range(self.segments[-1].start, end), True
-        self._add_part(part, memory, max(self.max_timestamp, max_timestamp), segment, extends_last)
+        self._add_part(part, memory, max_timestamp, segment, extends_last)
         self.block_bytes = end
         return start
 
     def reserve_segment(self, part: Part, memory: PoolMemory, max_timestamp: int) -> int:
         """Reserve a separate segment for a part; returns its index, for `attach`. The caller holds the queue's lock."""
         index = len(self.segments)
-        self._add_part(part, memory, max(self.max_timestamp, max_timestamp), None, extends_last=False)
+        self._add_part(part, memory, max_timestamp, None, extends_last=False)
         return index
 
     def _add_part(self, part: Part, memory: PoolMemory, max_timestamp: int, segment: Segment, extends_last: bool) -> None:
-        rows, size = part.row_count, part.size_bytes
+        rows, size = len(part.rows), part.size_bytes
         self.memory.add(memory)
         # No calls from here until the caller has recorded the reservation: an interrupt cannot come in between.
         if extends_last:
@@ -207,7 +207,8 @@ class ProducerBatch:
         self.parts += [part]
         self.record_count += rows
         self.record_bytes += size
-        self.max_timestamp = max_timestamp
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
         self.reservations += 1
 
     def write(self, start: int, data: memoryview) -> None:
@@ -225,14 +226,14 @@ class ProducerBatch:
 
     # CLOSING: the caller that filled it, or the Sender
 
-    def finish(self, compression: Compression) -> PoolMemory:
-        """Make the records section, compressed if that makes it smaller; returns `surplus`, the memory that this saves.
+    def finish(self, compression: Compression) -> PoolMemory | None:
+        """Make the records section, compressed if that makes it smaller; returns `surplus`, the memory that this saves, if any.
 
         Incompressible records are sent uncompressed, and the attributes say so. Every consumer accepts that, and saves the
         decompression.
         """
         if self.body:
-            return PoolMemory()
+            return None
         if compression.enabled:
             packed = compressed_records(self.segments, self.memory.blocks, self.block_size, compression)
             if total_size(packed) < self.record_bytes or has_packed(self.segments):
@@ -240,7 +241,7 @@ class ProducerBatch:
                 self._keep_only(packed)
                 return self.surplus
         self.body = self.uncompressed_records()
-        return self.surplus
+        return None
 
     def uncompressed_records(self) -> list[memoryview]:
         return uncompressed_views(self.segments, self.memory.blocks, self.block_size)

@@ -183,7 +183,8 @@ class RecordAccumulator:
 
     def check_open(self) -> None:
         """Raises if rows cannot be appended: the producer is closed, or the Sender refuses them."""
-        self.check_not_closed()
+        if self._closed:
+            self.check_not_closed()
         refusal = self._refusal
         if refusal is not None:
             raise fresh_copy(refusal)
@@ -349,9 +350,11 @@ class RecordAccumulator:
         if batch.in_flight:
             raise RuntimeError(f"{batch} is in flight: its memory cannot be given back")
         batch.body, batch.segments = [], []
-        for memory in (batch.memory, batch.surplus):
-            if memory:
-                self.pool.deallocate(memory)
+        memory, surplus = batch.memory, batch.surplus
+        if memory.blocks or memory.charged:
+            self.pool.deallocate(memory)
+        if surplus:
+            self.pool.deallocate(surplus)
         self.remove_incomplete(batch)
 
     def remove_incomplete(self, batch: ProducerBatch) -> None:

@@ -210,10 +210,10 @@ class SliceLayout:
 
     def _fill_stock(self, wanted: MemoryWanted) -> bool:
         """Increase the stock to what is wanted. If the pool has too little now: leaves it as it is and returns false."""
-        more_blocks, more_charge = max(0, wanted.blocks - len(self._stock.blocks)), max(0, wanted.charge - self._stock.charged)
-        if more_blocks == more_charge == 0:
+        more_blocks, more_charge = wanted.blocks - len(self._stock.blocks), wanted.charge - self._stock.charged
+        if more_blocks <= 0 and more_charge <= 0:
             return True
-        ahead = self._prepaid is not None
+        more_blocks, more_charge, ahead = max(0, more_blocks), max(0, more_charge), self._prepaid is not None
         if self._pool.try_allocate(more_blocks, charge=more_charge, into=self._stock, ahead=ahead) is None:
             self._wanted = wanted
             return False
@@ -242,16 +242,17 @@ class SliceLayout:
 
     def _take_place(self, queue: PartitionQueue, place: _Place) -> None:
         """Reserve a place, with memory from the stock; does nothing if the queue's tail has changed meanwhile."""
-        rows, lo, hi, size_bytes = self._rows, self._row, place.rows.end, place.rows.size_bytes
+        rows, lo, tail = self._rows, self._row, place.tail
+        hi, size_bytes, max_timestamp, fill_batch = place.rows
         with queue.lock:
             self._accumulator.check_open()
             batch = queue.open_batch()
-            if not place.tail.is_still(batch):
+            if not tail.is_still(batch):
                 return
             is_new = batch is None
             if batch is None:
                 batch = self._accumulator.new_batch(queue, rows.timestamp_at(lo), self._raw_limit, self._created_ms)
-            first_delta = place.tail.record_count
+            first_delta = tail.record_count
             # Copies: a view would keep the arrays of the whole slice for as long as the slowest of its partitions takes.
             positions, sizes = rows.original_rows[lo:hi].copy(), rows.sizes[lo:hi].copy()
             part = Part(self._owner, queue.topic_partition, first_delta, positions, sizes, size_bytes)
@@ -261,8 +262,8 @@ class SliceLayout:
             reserve = batch.reserve_segment if place.is_segment else batch.reserve
             memory = self._stock.take(place.memory.blocks, place.memory.charge)
             try:
-                reservation.place = reserve(part, memory, place.rows.max_timestamp)
-                if place.rows.fill_batch:  # PartitionQueue.close_locked without a call, which an interrupt could hit
+                reservation.place = reserve(part, memory, max_timestamp)
+                if fill_batch:  # PartitionQueue.close_locked without a call, which an interrupt could hit
                     batch.closed, queue.lingers_until_ms = True, LONG_AGO_MS
                 self.reservations += [reservation]
                 self._row = hi

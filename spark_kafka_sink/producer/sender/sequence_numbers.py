@@ -45,7 +45,10 @@ class PartitionSequences:
 
     def add_in_flight(self, batch: ProducerBatch) -> None:
         """Batches arrive in sequence order, except the children of a split. Sequences that wrapped to 0 follow the highest."""
-        first = self.in_flight[0].base_sequence if self.in_flight else batch.base_sequence
+        if not self.in_flight:
+            self.in_flight.append(batch)
+            return
+        first = self.in_flight[0].base_sequence
         insort(self.in_flight, batch, key=lambda each: (each.base_sequence - first + HALF_RANGE) & MAX_SEQUENCE)
 
     def remove_in_flight(self, batch: ProducerBatch) -> None:
