@@ -19,7 +19,7 @@ import pytest
 import spark_kafka_sink
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES, Errors, Persisted
-from tests.benchmarks import comparison
+from tests.benchmarks import comparison, comparison_chart
 from tests.documents import PAGES, PARTS, ROOT, anchors, code_blocks, filled_in, links, name_of, read, table_rows, without_code
 
 DOCS = ROOT / "docs"
@@ -70,7 +70,7 @@ def test_each_printed_part_has_one_place() -> None:
 
 
 def test_the_pictures_are_drawn_from_the_recorded_runs(tmp_path: Path) -> None:
-    drawn = comparison.draw(tmp_path, comparison.recorded_runs())
+    drawn = comparison_chart.draw(tmp_path, comparison.recorded_runs())
     assert len(drawn) == 2
     for picture in drawn:
         committed = DOCS / "images" / picture.name
@@ -273,7 +273,7 @@ def test_every_documented_error_code_exists() -> None:
 
 
 def test_the_memory_example_follows_from_its_formula() -> None:
-    from tests.benchmarks.memory_benchmark import BUFFER_MEMORY, MAX_ARROW_BATCH, PYTHON_AND_SCRATCH
+    from tests.benchmarks.memory_formula import BUFFER_MEMORY, MAX_ARROW_BATCH, PYTHON_AND_SCRATCH
 
     text = " ".join(read(DOCS / "tuning.md").split())
     example = r"(\d+) × (\d+) MB \+ 384 MB, `spark.executor.memoryOverhead=(\d+)m`"

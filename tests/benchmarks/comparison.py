@@ -1,7 +1,7 @@
-"""What sink_benchmark measured: kept as JSON, shown as a table and as a chart. Measures nothing itself.
+"""What sink_benchmark measured: kept as JSON, and shown as a table. Measures nothing itself.
 
-A recorded run is one file of docs/benchmarks/, with what it was run on. docs/speed.md and the chart of the README are made from
-these files, and from nothing else. Needs neither Spark nor a broker.
+A recorded run is one file of docs/benchmarks/, with what it was run on. The table of docs/speed.md and the chart of the README
+(comparison_chart.py) are made from these files, and from nothing else. Needs neither Spark nor a broker.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from pathlib import Path
+
+from tests.benchmarks.memory_formula import formula_of_settings_mb
 
 RECORDED = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 
-SINK, DEFAULTS, TUNED, DISCARD, NOOP = (
+SINK, DEFAULTS, TUNED, CONFLUENT, DISCARD, NOOP = (
     "pykafka-sink",
     "spark kafka, defaults",
     "spark kafka, tuned",
+    "confluent-kafka in mapInArrow",
     "discarding writer",
     "noop",
 )
+SINKS = (SINK, DEFAULTS, TUNED, CONFLUENT)  # what writes to Kafka
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All variants, on the same rows, in turn."""
+    """Variants on the same rows, in turn: all of them, or those that were asked for."""
 
     rows: int
     key_bytes: int
@@ -45,21 +48,18 @@ class Comparison:
     repeats: int
     variants: dict[str, Measured]
 
-    def ratio(self, variant: str) -> float:
-        return self.variants[variant].rows_per_second / self.variants[DEFAULTS].rows_per_second
-
-    def megabytes_per_second(self, variant: str) -> float:
-        """Of keys and values, before compression."""
-        return self.variants[variant].rows_per_second * (self.key_bytes + self.value_bytes) / 1e6
+    def ratio(self, variant: str, to: str = DEFAULTS) -> float:
+        return self.variants[variant].rows_per_second / self.variants[to].rows_per_second
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One call of sink_benchmark. `short`: too few rows or repeats to be quoted."""
+    """One call of sink_benchmark. `short`: too few rows or repeats to be quoted; `spark_settings`: those of --conf."""
 
     command: str
     date: str
     master: str
+    spark_settings: dict[str, str]
     machine: str
     versions: dict[str, str]
     short: bool
@@ -84,10 +84,55 @@ def recorded_runs(directory: Path = RECORDED) -> list[Run]:
     return [Run.load(file) for file in sorted(directory.glob("*.json"))]
 
 
+def with_settings(runs: Sequence[Run]) -> list[tuple[Run, Comparison]]:
+    """What was measured with the recommended settings of Spark: a row of the table each, and a group of the chart."""
+    return [(run, each) for run in runs if run.spark_settings for each in run.comparisons]
+
+
+def without_settings(runs: Sequence[Run]) -> dict[str, tuple[Run, Comparison]]:
+    """What was measured with Spark's own settings, by the label of the table's row.
+
+    Raises:
+        ValueError: a measurement has no row.
+    """
+    labels = {label(run, each) for run, each in with_settings(runs)}
+    found = {label(run, each): (run, each) for run in runs if not run.spark_settings for each in run.comparisons}
+    if found.keys() - labels:
+        missing = "; ".join(sorted(found.keys() - labels))
+        raise ValueError(f"measured with Spark's own settings, but not with the recommended ones: {missing}. Record both.")
+    return found
+
+
+# MEMORY
+
+
+def allowed_mb(run: Run, comparison: Comparison) -> float:
+    """What the formula of docs/tuning.md allows a Python worker of our sink."""
+    return formula_of_settings_mb(run.spark_settings, comparison.key_bytes + comparison.value_bytes)
+
+
+def check_memory(runs: Iterable[Run]) -> None:
+    """The formula is a promise to those who size executors.
+
+    Raises:
+        ValueError: a worker of our sink took more in a recorded run than the formula allows.
+    """
+    for run in runs:
+        for each in run.comparisons:
+            peak, allowed = each.variants[SINK].worker_peak_mb, allowed_mb(run, each)
+            if peak is None:
+                raise ValueError(f"{label(run, each)}: the run recorded no peak of a worker. Record it again, on Linux.")
+            if peak > allowed:
+                raise ValueError(
+                    f"{label(run, each)}: a worker took {peak} MiB, but the formula of docs/tuning.md allows {allowed:.0f} MiB."
+                    " Find out what takes the memory, or correct the formula and tests/benchmarks/memory_formula.py."
+                )
+
+
 # WORDS
 
 
-def _label(run: Run, comparison: Comparison) -> str:
+def label(run: Run, comparison: Comparison) -> str:
     """What distinguishes the rows. No codec, 6 partitions and local[2] are the usual case, which is not mentioned."""
     words = [f"{comparison.value_bytes:,} B"]
     if comparison.codec != "none":
@@ -99,137 +144,86 @@ def _label(run: Run, comparison: Comparison) -> str:
     return ", ".join(words)
 
 
-def _rows(per_second: float) -> str:
+def thousands(per_second: float) -> str:
     return f"{per_second / 1e3:,.0f} k"
 
 
-def _is_short(runs: Iterable[Run]) -> bool:
+def is_short(runs: Iterable[Run]) -> bool:
     return any(run.short for run in runs)
 
 
 SHORT = "A short run, on a busy machine: made to develop the documents, not to be quoted."
 
 
+HEADINGS = (
+    "Values",
+    "This sink, rows/s",
+    "This ÷ Spark's tuned",
+    "Spark's, defaults",
+    "Spark's, tuned",
+    "confluent-kafka in `mapInArrow`",
+    "A writer that discards",
+    "Client CPU s per million rows: this / Spark's / tuned / confluent",
+    "A worker's peak / by the formula",
+    "This sink with Spark's own settings",
+)
+
+
 def markdown_table(runs: Sequence[Run]) -> str:
-    """Every comparison of every run, the fastest of the three sinks in bold, and how each run was made."""
-    lines = [
-        "| Values | This sink | Spark's, defaults | Spark's, tuned | A writer that discards"
-        " | Client CPU s per million rows: this / Spark's / tuned |",
-        "|---|---|---|---|---|---|",
-    ]
-    for run in runs:
-        for comparison in run.comparisons:
-            fastest = max((SINK, DEFAULTS, TUNED), key=lambda name: comparison.variants[name].rows_per_second)
-            cells = [_label(run, comparison)]
-            for name in (SINK, DEFAULTS, TUNED, DISCARD):
-                cell = f"{_rows(comparison.variants[name].rows_per_second)} rows/s"
-                if name in (SINK, TUNED):
-                    cell += f" ({comparison.ratio(name):.2f}×)"
-                cells.append(f"**{cell}**" if name == fastest else cell)
-            cells.append(" / ".join(f"{comparison.variants[n].client_cpu_s_per_million:.1f}" for n in (SINK, DEFAULTS, TUNED)))
-            lines.append(f"| {' | '.join(cells)} |")
+    """Every comparison of every run, the fastest of the sinks in bold, and how each run was made.
+
+    Raises:
+        ValueError: see check_memory and without_settings.
+    """
+    check_memory(runs)
+    plain = without_settings(runs)
+    lines = [f"| {' | '.join(HEADINGS)} |", "|---" * len(HEADINGS) + "|"]
+    for run, comparison in with_settings(runs):
+        lines.append(f"| {' | '.join(_cells(run, comparison, plain.get(label(run, comparison))))} |")
     paragraphs = ["\n".join(lines)]
-    if _is_short(runs):
+    if is_short(runs):
         paragraphs.insert(0, f"**{SHORT}**")
-    peaks = [each.variants[SINK].worker_peak_mb or 0 for run in runs for each in run.comparisons]
-    paragraphs.append(f"A Python worker of this sink took at most {max(peaks)} MiB.")
+    if plain:
+        paragraphs.append(_largest_peak(plain))
     for run in runs:
         versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
         paragraphs.append(f"`{run.command}`  \n{run.date}, {run.machine}, {versions}.")
     return "\n\n".join(paragraphs)
 
 
-# THE CHART
+def _cells(run: Run, comparison: Comparison, plain: tuple[Run, Comparison] | None) -> list[str]:
+    """A row of the table. What was not measured is empty."""
+    variants = comparison.variants
+    fastest = max(SINKS, key=lambda name: variants[name].rows_per_second if name in variants else 0)
 
+    def rate(name: str) -> str:
+        return f"**{_rate(comparison, name)}**" if name == fastest else _rate(comparison, name)
 
-@dataclass(frozen=True, slots=True)
-class Theme:
-    name: str
-    text: str
-    faint: str
-    line: str
-    bars: dict[str, str]
-
-
-THEMES = (
-    Theme("light", "#1f2328", "#59636e", "#d1d9e0", {SINK: "#0969da", DEFAULTS: "#c4ccd5", TUNED: "#8c959f"}),
-    Theme("dark", "#f0f6fc", "#9198a1", "#3d444d", {SINK: "#4493f8", DEFAULTS: "#484f58", TUNED: "#818b98"}),
-)
-HEADLINE = "Writing a DataFrame to Kafka, by size of the values and codec: MB/s of keys and values"
-NAMES = {SINK: "pykafka-sink", DEFAULTS: "Spark's Kafka sink, defaults", TUNED: "Spark's Kafka sink, tuned"}
-
-WIDTH, LEFT, RIGHT, TOP, BAR, GAP = 820, 150, 140, 70, 13, 15
-FONT = "-apple-system, BlinkMacSystemFont, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
-
-
-def chart(runs: Sequence[Run], theme: Theme) -> str:
-    """An SVG: for each comparison one bar for each sink, as long as the megabytes per second; the rows per second beside it."""
-    pairs = [(run, comparison) for run in runs for comparison in run.comparisons]
-    longest = max(each.megabytes_per_second(name) for _, each in pairs for name in NAMES)
-    step = next(step for step in (10, 20, 25, 50, 100, 200, 500, 1000) if longest / step <= 6)
-    group = len(NAMES) * BAR + GAP
-    bottom = TOP + len(pairs) * group
-    height = bottom + (58 if _is_short(runs) else 38)
-
-    def text(x: float, y: float, words: str, color: str = theme.text, anchor: str = "start", style: str = "") -> str:
-        return f'<text x="{x:.1f}" y="{y:.1f}" fill="{color}" text-anchor="{anchor}"{style}>{escape(words)}</text>'
-
-    def scaled(megabytes: float) -> float:
-        return (WIDTH - LEFT - RIGHT) * megabytes / longest
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
-        f' font-family="{FONT}" font-size="12" role="img">',
-        f"<title>{escape(title(runs))}</title>",
-        text(0, 16, HEADLINE, style=' font-size="15" font-weight="600"'),
+    return [
+        label(run, comparison),
+        rate(SINK),
+        f"{comparison.ratio(SINK, TUNED):.2f}×" if TUNED in variants else "",
+        *map(rate, SINKS[1:]),
+        _rate(comparison, DISCARD),
+        " / ".join(f"{variants[name].client_cpu_s_per_million:.1f}" if name in variants else "–" for name in SINKS),
+        f"{variants[SINK].worker_peak_mb} / {allowed_mb(run, comparison):.0f} MiB",
+        _rate(plain[1], SINK) if plain is not None else "",
     ]
-    x = 0.0
-    for name, words in NAMES.items():
-        parts += [f'<rect x="{x}" y="31" width="12" height="12" rx="2" fill="{theme.bars[name]}"/>', text(x + 18, 41, words)]
-        x += 30 + 6.4 * len(words)
-    for megabytes in range(0, int(longest) + 1, step):
-        at = LEFT + scaled(megabytes)
-        parts.append(f'<line x1="{at:.1f}" y1="{TOP - 6}" x2="{at:.1f}" y2="{bottom - GAP + 6}" stroke="{theme.line}"/>')
-        parts.append(text(at, bottom + 8, f"{megabytes}", theme.faint, "middle"))
-    for number, (run, comparison) in enumerate(pairs):
-        y = TOP + number * group
-        parts.append(text(LEFT - 10, y + len(NAMES) * BAR / 2 + 4, _label(run, comparison), anchor="end"))
-        for place, name in enumerate(NAMES):
-            length, at = scaled(comparison.megabytes_per_second(name)), y + place * BAR
-            parts.append(f'<rect x="{LEFT}" y="{at}" width="{length:.1f}" height="{BAR - 2}" rx="2" fill="{theme.bars[name]}"/>')
-            words = f"{_rows(comparison.variants[name].rows_per_second)} rows/s"
-            words += "" if name == DEFAULTS else f"  {comparison.ratio(name):.2f}×"
-            strong = name == max(NAMES, key=comparison.megabytes_per_second)
-            parts.append(
-                text(
-                    LEFT + length + 6,
-                    at + BAR - 3,
-                    words,
-                    theme.text if strong else theme.faint,
-                    style=' font-size="11"' + (' font-weight="600"' if strong else ""),
-                )
-            )
-    parts.append(text(0, bottom + 28, f"×: against Spark's sink with defaults, in the same run. {_setting(runs)}", theme.faint))
-    if _is_short(runs):
-        parts.append(text(0, bottom + 48, SHORT, theme.text, style=' font-weight="600"'))
-    return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def title(runs: Sequence[Run]) -> str:
-    """The chart in words."""
-    pairs = [(run, each) for run in runs for each in run.comparisons]
-    return "; ".join(f"{_label(run, each)}: {each.ratio(SINK):.2f} times the rows of Spark's sink" for run, each in pairs)
+def _rate(comparison: Comparison, name: str) -> str:
+    """With the ratio to Spark's sink with defaults, for a sink that has one."""
+    if name not in comparison.variants:
+        return ""
+    has_ratio = name in SINKS and name != DEFAULTS and DEFAULTS in comparison.variants
+    ratio = f" ({comparison.ratio(name):.2f}×)" if has_ratio else ""
+    return thousands(comparison.variants[name].rows_per_second) + ratio
 
 
-def _setting(runs: Sequence[Run]) -> str:
-    return f"{runs[0].machine}, broker on the same machine; {runs[0].date}."
-
-
-def draw(directory: Path, runs: Sequence[Run]) -> list[Path]:
-    """Write comparison-light.svg and comparison-dark.svg."""
-    directory.mkdir(parents=True, exist_ok=True)
-    files = []
-    for theme in THEMES:
-        files.append(directory / f"comparison-{theme.name}.svg")
-        files[-1].write_text(chart(runs, theme), encoding="utf-8")
-    return files
+def _largest_peak(plain: dict[str, tuple[Run, Comparison]]) -> str:
+    peaks = {name: each.variants[SINK].worker_peak_mb or 0 for name, (_, each) in plain.items()}
+    largest = max(peaks, key=lambda name: peaks[name] / allowed_mb(*plain[name]))
+    return (
+        f"With Spark's own settings a worker of this sink came nearest to the formula with {largest}: {peaks[largest]} MiB, where"
+        f" the formula allows {allowed_mb(*plain[largest]):.0f} MiB."
+    )

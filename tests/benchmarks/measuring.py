@@ -53,9 +53,18 @@ def reset_peak(pid: int) -> None:
         return
 
 
-def python_workers(jvm_pid: int) -> list[int]:
-    """Spark's Python processes below a JVM."""
-    return [pid for pid in descendants(jvm_pid) if "python" in _command(pid)]
+def python_workers(jvm_pid: int, environment: str = "") -> list[int]:
+    """Spark's Python processes below a JVM; only those that have the variable NAME=VALUE of `environment`, if one is given."""
+    return [
+        pid for pid in descendants(jvm_pid) if "python" in _command(pid) and (not environment or environment in _variables(pid))
+    ]
+
+
+def _variables(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []
 
 
 def _command(pid: int) -> str:

@@ -20,12 +20,7 @@ from pyspark.sql import SparkSession
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaDataSource
 from tests.benchmarks.measuring import peak_resident_mb, python_workers
-
-# The formula of docs/tuning.md: MiB for each worker.
-PYTHON_AND_SCRATCH = 180  # Python with pyarrow and pyspark, the encoder's scratch, and what allocators keep
-BUFFER_MEMORY = 32  # kafka.buffer.memory
-LARGER_PRODUCER = 100  # of rows that are too large for the task's own producer
-MAX_ARROW_BATCH = 64  # spark.sql.execution.arrow.maxBytesPerBatch
+from tests.benchmarks.memory_formula import MAX_ARROW_ROWS, ROW_OVERHEAD, arrow_batch_mb, formula_mb
 
 
 @dataclass(frozen=True)
@@ -33,20 +28,14 @@ class Case:
     name: str
     rows: int
     value_bytes: int
-    batch_rows: int = 10_000  # spark.sql.execution.arrow.maxRecordsPerBatch
+    batch_rows: int = MAX_ARROW_ROWS  # spark.sql.execution.arrow.maxRecordsPerBatch
     options: tuple[tuple[str, str], ...] = ()
     value: str = "rpad(cast(id as string), {0}, sha2(cast(id as string), 256))"
     rejects: bool = False  # rows are refused, and there is a dead letter topic for those that are too large
 
     @property
-    def arrow_batch_mb(self) -> float:
-        size = self.batch_rows * (self.value_bytes + 16) / 2**20
-        return min(size, MAX_ARROW_BATCH) if self.batch_rows > 0 else MAX_ARROW_BATCH
-
-    @property
     def formula_mb(self) -> float:
-        batches = 3 if self.rejects else 2
-        return PYTHON_AND_SCRATCH + BUFFER_MEMORY + batches * self.arrow_batch_mb + (LARGER_PRODUCER if self.rejects else 0)
+        return formula_mb(arrow_batch_mb(self.value_bytes + ROW_OVERHEAD, self.batch_rows), self.rejects)
 
 
 CASES = (

@@ -31,7 +31,7 @@ from jobs.local_kafka import LocalKafka
 from jobs.quickstart_flights import fetch_flights
 from spark_kafka_sink import KafkaProducer
 from tests.benchmarks.measuring import Usage
-from tests.benchmarks.sink_benchmark import DEFAULTS, SINK, TUNED, VARIANTS, Bench, Variant, session
+from tests.benchmarks.sink_benchmark import DEFAULTS, VARIANTS, Bench, Variant, session
 from tests.integration.processes import until
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 FAST_ROWS = {"spark.python.unix.domain.socket.enabled": "true", "spark.sql.execution.arrow.maxBytesPerBatch": "1m"}
-COMPARED = [variant for variant in VARIANTS if variant.name in (SINK, DEFAULTS, TUNED)]
+COMPARED = [VARIANTS[name] for name in ("sink", "defaults", "tuned")]
 PARTITIONS = 6
 WARM_UP_BATCHES = 8
 TICK_S = 0.01  # rows come in lots, this often

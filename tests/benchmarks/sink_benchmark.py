@@ -1,12 +1,13 @@
-"""Our sink beside Spark's own, on one broker in one run: rows/s, and CPU seconds per million rows of client and broker.
+"""Our sink beside Spark's own and confluent-kafka, on one broker in one run: rows/s, and CPU seconds per million rows.
 
-    python -m tests.benchmarks.sink_benchmark [--rows 3000000] [--repeats 3] [--master local[2]] [--json FILE] …
+    python -m tests.benchmarks.sink_benchmark [--rows 3000000] [--repeats 5] [--variants sink,defaults] [--json FILE] …
     python -m tests.benchmarks.sink_benchmark --chart docs/images     draws what docs/benchmarks/*.json hold; measures nothing
 
 Variants take turns, each first in some turn, so that a slow minute of the machine hits all of them; figures are medians, ratios
 are against Spark's sink with defaults. Values are half text, half hash; 1,000 B are ten times the same 100. `client` is Spark's
-JVM with its Python workers. Nothing is asserted: a time is not a test. CONTRIBUTING.md has the commands whose results
-docs/benchmarks/ holds.
+JVM with its Python workers. Each variant has Python workers of its own, so that none shows the memory of another; Spark ends
+workers that idle for a minute, so a few rows go before each measured write. Nothing is asserted: a time is not a test.
+docs/speed.md has the commands whose results docs/benchmarks/ holds.
 """
 
 from __future__ import annotations
@@ -21,21 +22,27 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyspark
 from kafka.admin import KafkaAdminClient  # type: ignore[import-untyped]
+from pyspark.sql.classic import dataframe as classic
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
+from pyspark.sql.udf import _create_udf
+from pyspark.util import PythonEvalType
 
 from jobs.kafka_jars import fetch_spark_kafka, kafka_version
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaDataSource, KafkaProducer
+from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.producer.producer_record import ProducerRecord
-from tests.benchmarks.comparison import DEFAULTS, DISCARD, NOOP, SINK, TUNED, Comparison, Measured, Run, draw, recorded_runs
+from tests.benchmarks.comparison import CONFLUENT, DEFAULTS, DISCARD, NOOP, SINK, TUNED, Comparison, Measured, Run, recorded_runs
+from tests.benchmarks.comparison_chart import draw
+from tests.benchmarks.confluent_writer import ConfluentWriter, settings
 from tests.benchmarks.measuring import Usage, cpu_seconds, peak_resident_mb, python_workers, reset_peak
 
 if TYPE_CHECKING:
@@ -46,7 +53,9 @@ ROOT = Path(__file__).resolve().parents[2]
 INDEX_INTERVAL_BYTES = 4096  # a broker's index.interval.bytes: a log's first batch beyond it gets an entry in each index
 KEY_BYTES = 8
 TUNED_OPTIONS = {"kafka.linger.ms": "20", "kafka.batch.size": "262144"}
-WORTH_QUOTING = (3_000_000, 3)  # rows of 100 B, repeats
+WORTH_QUOTING = (3_000_000, 5)  # rows of 100 B, repeats
+WORKERS_OF = "SINK_BENCHMARK_WORKERS_OF"  # a variable of Python workers: Spark shares none between different environments
+FEW_ROWS = 1_000
 
 
 class DiscardingWriter(DataSourceArrowWriter):
@@ -72,23 +81,52 @@ class Variant:
     name: str
     format: str
     options: dict[str, str] = field(default_factory=dict)
+    in_map_in_arrow: bool = False  # confluent-kafka writes the rows, and the format gets what is left
 
     @property
-    def uses_python(self) -> bool:
-        return self.format in (KafkaDataSource.name(), DiscardDataSource.name())
+    def workers(self) -> str:
+        """The value of WORKERS_OF in this variant's Python workers; empty if it has none."""
+        if self.in_map_in_arrow:
+            return "confluent-kafka"
+        return self.format if self.format in (KafkaDataSource.name(), DiscardDataSource.name()) else ""
 
     @property
     def uses_kafka(self) -> bool:
-        return "kafka" in self.format
+        return "kafka" in self.format or self.in_map_in_arrow
+
+    def write(self, frame: DataFrame, options: dict[str, str]) -> None:
+        if self.in_map_in_arrow:
+            frame.sparkSession.sparkContext.environment[WORKERS_OF] = self.workers
+            frame, options = map_in_arrow(frame, confluent_writer(options), ConfluentWriter.SCHEMA), {}
+        frame.write.format(self.format).options(**self.options, **options).mode("append").save()
 
 
-VARIANTS = [
-    Variant(SINK, "pykafka-sink"),
-    Variant(DEFAULTS, "kafka"),
-    Variant(TUNED, "kafka", TUNED_OPTIONS),
-    Variant(DISCARD, "discard"),
-    Variant(NOOP, "noop"),
-]
+def confluent_writer(options: dict[str, str]) -> ConfluentWriter:
+    """It uses what our sink uses with these options."""
+    problems: list[str] = []
+    like = SinkOptions.check(options, problems).producer
+    assert not problems, problems
+    return ConfluentWriter(options["topic"], settings(options["kafka.bootstrap.servers"], like))
+
+
+def map_in_arrow(frame: DataFrame, function: ConfluentWriter, schema: str) -> DataFrame:
+    """frame.mapInArrow(function, schema), without its check that pandas is installed.
+
+    Spark uses no pandas here. But where it is installed, pyarrow imports it in every Python worker, those of the sinks included,
+    and the peaks would be larger than what the sinks need.
+    """
+    column = _create_udf(function, schema, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)(*frame.columns)
+    return classic.DataFrame(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
+
+
+VARIANTS = {  # by what --variants calls them
+    "sink": Variant(SINK, "pykafka-sink"),
+    "defaults": Variant(DEFAULTS, "kafka"),
+    "tuned": Variant(TUNED, "kafka", TUNED_OPTIONS),
+    "confluent": Variant(CONFLUENT, "noop", in_map_in_arrow=True),
+    "discard": Variant(DISCARD, "discard"),
+    "noop": Variant(NOOP, "noop"),
+}
 
 
 class Bench:
@@ -107,23 +145,21 @@ class Bench:
         )
 
     def run(self, variant: Variant, frame: DataFrame, codec: str) -> Usage:
-        options = dict(variant.options)
         topic = f"bench-{uuid.uuid4().hex[:12]}"
         if variant.uses_kafka:
             self._create(topic)
-            options |= {
-                "topic": topic,
-                "kafka.bootstrap.servers": self._broker.bootstrap_servers,
-                "kafka.compression.type": codec,
-            }
         broker_pid = self._broker.nodes[1].pid
         assert broker_pid is not None
         before = time.monotonic(), cpu_seconds(self._jvm_pid), cpu_seconds(broker_pid)
-        frame.write.format(variant.format).options(**options).mode("append").save()
+        variant.write(frame, self._to(topic, codec) if variant.uses_kafka else {})
         after = time.monotonic(), cpu_seconds(self._jvm_pid), cpu_seconds(broker_pid)
         if variant.uses_kafka:
             self._admin.delete_topics([topic])
         return Usage(*(now - then for then, now in zip(before, after, strict=True)))
+
+    def _to(self, topic: str, codec: str) -> dict[str, str]:
+        servers = self._broker.bootstrap_servers
+        return {"topic": topic, "kafka.bootstrap.servers": servers, "kafka.compression.type": codec}
 
     def _create(self, topic: str) -> None:
         """A topic that takes rows already. Brokers tell of a new one before each partition is ready, and Spark's own sink can
@@ -137,25 +173,32 @@ class Bench:
             for partition in [*range(self._partitions)] * 2:
                 producer.send(ProducerRecord(topic, first, partition=partition)).result(60)
 
-    def worker_peak_mb(self) -> float:
-        return max(map(peak_resident_mb, python_workers(self._jvm_pid)), default=0.0)
-
-    def reset_worker_peaks(self) -> None:
-        for pid in python_workers(self._jvm_pid):
+    def measure(self, variant: Variant, frame: DataFrame, codec: str) -> tuple[Usage, float]:
+        """A run in workers that are there already, and the peak of the largest of them in MiB; 0 if the variant has none."""
+        if not variant.workers:
+            return self.run(variant, frame, codec), 0.0
+        self.run(variant, self.frame(FEW_ROWS, 100), codec)
+        for pid in self._workers(variant):
             reset_peak(pid)
+        usage = self.run(variant, frame, codec)
+        return usage, max(map(peak_resident_mb, self._workers(variant)), default=0.0)
 
-    def compare(self, rows: int, value_bytes: int, codec: str, repeats: int) -> Comparison:
+    def _workers(self, variant: Variant) -> list[int]:
+        return python_workers(self._jvm_pid, f"{WORKERS_OF}={variant.workers}")
+
+    def compare(self, rows: int, value_bytes: int, codec: str, repeats: int, variants: Sequence[Variant]) -> Comparison:
         frame = self.frame(rows, value_bytes)
-        usages: dict[str, list[Usage]] = {variant.name: [] for variant in VARIANTS}
+        usages: dict[str, list[Usage]] = {variant.name: [] for variant in variants}
         peaks: dict[str, float] = {}
-        for variant in VARIANTS:
+        for variant in variants:
             self.run(variant, frame, codec)  # what the JVMs of Spark and broker have not compiled yet, they compile now
         for repeat in range(repeats):
-            for variant in VARIANTS[repeat % len(VARIANTS) :] + VARIANTS[: repeat % len(VARIANTS)]:
-                self.reset_worker_peaks()
-                usages[variant.name].append(self.run(variant, frame, codec))
-                if variant.uses_python:  # otherwise idle workers of the variants before would be measured
-                    peaks[variant.name] = max(peaks.get(variant.name, 0.0), self.worker_peak_mb())
+            turn = repeat % len(variants)
+            for variant in [*variants[turn:], *variants[:turn]]:
+                usage, peak = self.measure(variant, frame, codec)
+                usages[variant.name].append(usage)
+                if peak:
+                    peaks[variant.name] = max(peaks.get(variant.name, 0.0), peak)
         figures = {
             name: Measured(
                 rows_per_second=round(rows / statistics.median(usage.wall_s for usage in measured)),
@@ -173,11 +216,12 @@ class Bench:
 def show(comparison: Comparison) -> None:
     what = f"{comparison.rows:,} rows, key {comparison.key_bytes} B, value {comparison.value_bytes} B, {comparison.codec}"
     print(f"\n{what}, {comparison.partitions} partitions, medians of {comparison.repeats}")
-    print(f"{'':24}{'rows/s':>12}{'ratio':>8}{'client CPU s/M':>16}{'broker CPU s/M':>16}{'worker peak MB':>16}")
+    print(f"{'':32}{'rows/s':>12}{'ratio':>8}{'client CPU s/M':>16}{'broker CPU s/M':>16}{'worker peak MB':>16}")
     for name, each in comparison.variants.items():
         peak = "-" if each.worker_peak_mb is None else f"{each.worker_peak_mb:.0f}"
+        ratio = f"{comparison.ratio(name):.2f}" if DEFAULTS in comparison.variants else "-"
         print(
-            f"{name:24}{each.rows_per_second:>12,.0f}{comparison.ratio(name):>8.2f}{each.client_cpu_s_per_million:>16.2f}"
+            f"{name:32}{each.rows_per_second:>12,.0f}{ratio:>8}{each.client_cpu_s_per_million:>16.2f}"
             f"{each.broker_cpu_s_per_million:>16.2f}{peak:>16}",
             flush=True,
         )
@@ -200,9 +244,14 @@ def session(master: str, extra: dict[str, str]) -> SparkSession:
         **extra,
     }
     spark = SparkSession.builder.master(master).appName("sink benchmark").config(map=options).getOrCreate()
-    spark.dataSource.register(KafkaDataSource)
-    spark.dataSource.register(DiscardDataSource)
+    for source in (KafkaDataSource, DiscardDataSource):
+        spark.sparkContext.environment[WORKERS_OF] = source.name()
+        spark.dataSource.register(source)
     return spark
+
+
+def spark_settings(arguments: argparse.Namespace) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in arguments.conf)
 
 
 def recorded(arguments: argparse.Namespace, comparisons: list[Comparison]) -> Run:
@@ -218,6 +267,7 @@ def recorded(arguments: argparse.Namespace, comparisons: list[Comparison]) -> Ru
         command=shlex.join(["python", "-m", "tests.benchmarks.sink_benchmark", *words]),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         master=arguments.master,
+        spark_settings=spark_settings(arguments),
         machine=f"{os.cpu_count()} cores ({platform.machine()}, {platform.system()})",
         versions={"Python": platform.python_version(), "pyspark": pyspark.__version__, "Apache Kafka": kafka_version()},
         short=arguments.rows < WORTH_QUOTING[0] or arguments.repeats < WORTH_QUOTING[1],
@@ -231,7 +281,8 @@ def main() -> None:
     parser.add_argument("--values", default="100,1000", help="value sizes in bytes")
     parser.add_argument("--codecs", default="none,lz4")
     parser.add_argument("--partitions", default="6", help="partitions of the topic; several with commas")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--variants", default=",".join(VARIANTS), help="only these, of %(default)s")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting, repeatable")
     parser.add_argument("--json", type=Path, metavar="FILE", help="record the result, as docs/benchmarks/*.json are")
@@ -240,15 +291,19 @@ def main() -> None:
     if arguments.chart is not None:
         print(*draw(arguments.chart, recorded_runs()), sep="\n")
         return
+    chosen = arguments.variants.split(",")
+    if unknown := [name for name in chosen if name not in VARIANTS]:
+        parser.error(f"--variants: there is no {', '.join(unknown)}; choose from {', '.join(VARIANTS)}")
+    variants = [VARIANTS[name] for name in chosen]
     comparisons = []
     with tempfile.TemporaryDirectory() as folder, LocalKafka(Path(folder), heap="1g") as broker:
-        spark = session(arguments.master, dict(pair.split("=", 1) for pair in arguments.conf))
+        spark = session(arguments.master, spark_settings(arguments))
         for partitions in map(int, arguments.partitions.split(",")):
             bench = Bench(spark, broker, partitions)
             for value_bytes in map(int, arguments.values.split(",")):
                 for codec in arguments.codecs.split(","):
                     rows = arguments.rows * (KEY_BYTES + 100) // (KEY_BYTES + value_bytes)
-                    comparisons.append(bench.compare(rows, value_bytes, codec, arguments.repeats))
+                    comparisons.append(bench.compare(rows, value_bytes, codec, arguments.repeats, variants))
         spark.stop()
     if arguments.json is not None:
         recorded(arguments, comparisons).save(arguments.json)
