@@ -75,15 +75,15 @@ class BatchFates:
     def answered(self, batch: ProducerBatch, answer: PartitionProduceResponse, source: tuple[int, int], now_ms: int) -> None:
         """Apply a broker's answer to a batch that is no longer in flight. `source`: node and correlation id, for the log."""
         error = Errors.for_code(answer.error_code)
-        # Without an error the answer alone decides: most batches need no Attempt.
-        decision = decide(error, self._attempt(batch, answer, now_ms)) if error.number else Decision.COMPLETE
-        if logger.isEnabledFor(logging.DEBUG):
-            node, correlation_id = source
-            logger.debug("< node %d: %r, correlation id %d: %s -> %s", node, batch, correlation_id, error, decision.value)
         if error:
             batch.last_error = str(error) + (f": {printable(answer.error_message)}" if answer.error_message else "")
             batch.in_doubt |= error.persisted is not Persisted.NO  # an answer says nothing of the attempts before
         try:
+            # Without an error the answer alone decides: most batches need no Attempt.
+            decision = decide(error, self._attempt(batch, answer, now_ms)) if error else Decision.COMPLETE
+            if logger.isEnabledFor(logging.DEBUG):
+                node, correlation_id = source
+                logger.debug("< node %d: %r, correlation id %d: %s -> %s", node, batch, correlation_id, error, decision.value)
             if batch.is_done:
                 self._settle_late_answer(batch, decision)
             else:

@@ -458,6 +458,20 @@ def test_an_answer_that_cannot_be_handled_fails_its_batch_alone(part: str, metho
     assert stage.is_whole
 
 
+def test_an_error_that_cannot_be_judged_fails_its_batch() -> None:
+    """The look at what the error means stood outside of the guard: the rows stayed in no queue, and were never settled."""
+    scene = Scene()
+    delivery = scene.stage.send(b"a")
+    let_fail(scene.stage.sender._fates, "_attempt", BUG)
+    scene.fail_with(False, Errors.REQUEST_TIMED_OUT)
+    assert (delivery.failed, delivery.acknowledged) == (1, 0)
+    assert isinstance(delivery.error, KafkaError)
+    assert delivery.error.condition == "KAFKA_INTERNAL_ERROR"
+    assert scene.write(b"later").error is None
+    scene.settle()
+    assert scene.stage.is_whole
+
+
 def test_a_batch_that_cannot_be_compressed_fails_alone() -> None:
     stage = Stage(enable_idempotence=True, leaders={TOPIC: (0, 0)}, compression_type="lz4")
     behaving(stage)
