@@ -9,7 +9,7 @@ _FINGERPRINTS = 1 << 64
 
 
 class Content(NamedTuple):
-    """`fingerprint`: the sum of the rows' hashes modulo 2**64, see fingerprint.py."""
+    """`fingerprint`: the sum of the rows' hashes modulo 2**64, see fingerprint.py; 0 for a write that no other run can repeat."""
 
     rows: int = 0
     fingerprint: int = 0

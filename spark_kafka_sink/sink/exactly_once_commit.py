@@ -34,7 +34,7 @@ def commit_version(
     if not known:
         return None
     with CLIENTS.lend(options, cache_timeout_ms) as client:
-        is_repeated = known[0].write.owner != plan.nonce
+        is_repeated = plan.can_be_repeated(known[0].write.owner)
         committed = VersionCommit(client, plan.names, known, plan.marker_topic, is_repeated=is_repeated).run()
     return _summary(known[0], committed)
 
@@ -55,7 +55,7 @@ def abort_version(plan: ExactlyOncePlan, options: Mapping[str, object], reports:
     owner = write.owner if write is not None else escaped(plan.app_id) if plan.app_id is not None else plan.nonce
     try:
         with TransactionClient(options) as client:
-            fenced = abort(client, plan.names, plan.marker_topic, owner, record, is_repeated=owner != plan.nonce)
+            fenced = abort(client, plan.names, plan.marker_topic, owner, record, is_repeated=plan.can_be_repeated(owner))
     except KafkaError as error:
         logger.warning(
             "! the open transactions of transactionalIdPrefix=%s could not be aborted: %s. The next run does that, or brokers do"

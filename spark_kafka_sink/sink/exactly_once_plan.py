@@ -77,6 +77,10 @@ class ExactlyOncePlan:
             return WriteId(_hex(task.query_id), task.batch_id, run, self.nonce)
         return WriteId(self.nonce, 0, self.nonce, self.nonce)
 
+    def can_be_repeated(self, owner: str) -> bool:
+        """Whether another run may have the same owner. If not, nobody will ever compare what the two wrote."""
+        return owner != self.nonce
+
 
 def _run(task: Task) -> str | None:
     """The streaming query's run id. Spark runs a query's jobs in a job group of that name; foreachBatch may set another one,

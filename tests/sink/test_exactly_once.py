@@ -140,6 +140,28 @@ def test_a_micro_batch_is_known_by_query_batch_and_run(broker: FakeBroker, monke
     assert f"p-{owner}-0-{run}-0" in broker.transactions.transactions
 
 
+@pytest.mark.parametrize(
+    ("named", "task", "takes_one"),
+    [
+        ({}, {}, False),
+        ({"txnAppId": "job", "txnVersion": "5"}, {}, True),
+        ({}, {"query_id": QUERY, "batch_id": 0, "job_group": RUN}, True),
+    ],
+    ids=["df.write", "df.write with a name", "foreachBatch"],
+)
+def test_rows_are_fingerprinted_where_another_run_may_bring_them_again(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, named: dict[str, str], task: dict[str, Any], takes_one: bool
+) -> None:
+    """A write that has an id of its own is never repeated: nobody would compare its rows."""
+    writer = batch_writer(broker, **named)
+    message = run_task(monkeypatch, writer, ["a", "b"], **task)
+    assert message.exactly_once is not None
+    assert message.exactly_once.content.rows == 2
+    assert (message.exactly_once.content.fingerprint != 0) == takes_one
+    writer.commit([message])
+    assert seen(broker) == ["a", "b"]
+
+
 def test_two_writes_of_one_micro_batch_need_a_prefix_each(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     task = {"query_id": QUERY, "batch_id": 0, "job_group": RUN}
     first, second = batch_writer(broker), batch_writer(broker)
