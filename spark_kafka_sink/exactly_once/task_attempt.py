@@ -5,7 +5,7 @@
               1 take the own transactional id; it exists from here on, and whoever lists sees it
               2 read the decision, and whether this write was aborted; commit what was decided in an earlier version
               3 end what earlier runs have left open for this partition; not needed when this run has carried out the version
-                before, as its driver has done so then
+                before, as its driver has done so then, nor for a write that has no other run
               4 read the marker
     finish()  5 write the marker into the transaction, wait until all is acknowledged, and leave it open
 
@@ -50,6 +50,7 @@ class TaskAttempt:
         write: which write it is.
         partition, attempt: Spark's numbers.
         marker_topic: see Ledger.
+        can_be_repeated: whether another run may have the same owner.
     """
 
     def __init__(
@@ -61,6 +62,8 @@ class TaskAttempt:
         partition: int,
         attempt: int,
         marker_topic: str,
+        *,
+        can_be_repeated: bool = True,
     ) -> None:
         self._client = client
         self._producer = producer
@@ -69,6 +72,7 @@ class TaskAttempt:
         self._task = TaskId(write.owner, partition, write.run, attempt)
         self._ledger = Ledger(client, names, write.owner, marker_topic)
         self._marker: Marker | None = None
+        self._can_be_repeated = can_be_repeated
         self._decided_by: str | None = None  # the run that has decided an earlier version
         self._is_decided = False
         self._has_fenced_earlier_runs = False  # by the driver of this run, in an earlier version
@@ -91,7 +95,7 @@ class TaskAttempt:
         self._producer.init_transactions()
         if self._finds_decided():
             return
-        if not self._has_fenced_earlier_runs:
+        if self._can_be_repeated and not self._has_fenced_earlier_runs:
             self._end_earlier_runs()
         self._marker = self._ledger.markers([self._task.partition]).get(self._task.partition)
 

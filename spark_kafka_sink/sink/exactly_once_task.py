@@ -84,9 +84,19 @@ def open_task(
             try:
                 producer.use_transactional_id(transactional_id)
                 contact.check(producer)
-                attempt = TaskAttempt(client, producer, names, write, task.partition, task.attempt, plan.marker_topic)
+                can_be_repeated = plan.can_be_repeated(write.owner)
+                attempt = TaskAttempt(
+                    client,
+                    producer,
+                    names,
+                    write,
+                    task.partition,
+                    task.attempt,
+                    plan.marker_topic,
+                    can_be_repeated=can_be_repeated,
+                )
                 attempt.begin()
-                yield ExactlyOnceTask(producer, attempt, mapping, can_be_repeated=plan.can_be_repeated(write.owner))
+                yield ExactlyOnceTask(producer, attempt, mapping, can_be_repeated=can_be_repeated)
             except BaseException:
                 producer.close(timeout_ms=ABORT_MS)
                 raise

@@ -162,6 +162,13 @@ def test_rows_are_fingerprinted_where_another_run_may_bring_them_again(
     assert seen(broker) == ["a", "b"]
 
 
+def test_a_task_looks_for_earlier_runs_only_where_there_may_be_some(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_task(monkeypatch, batch_writer(broker), ["a"])
+    assert not broker.requests_of(ApiKey.LIST_TRANSACTIONS)
+    run_task(monkeypatch, batch_writer(broker, txnAppId="job", txnVersion="5"), ["a"])
+    assert broker.requests_of(ApiKey.LIST_TRANSACTIONS)
+
+
 def test_two_writes_of_one_micro_batch_need_a_prefix_each(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     task = {"query_id": QUERY, "batch_id": 0, "job_group": RUN}
     first, second = batch_writer(broker), batch_writer(broker)
