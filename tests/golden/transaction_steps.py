@@ -54,6 +54,7 @@ NOT_YET = {
     Errors.COORDINATOR_NOT_AVAILABLE,
     Errors.COORDINATOR_LOAD_IN_PROGRESS,
     Errors.NOT_COORDINATOR,  # while internal topics are created
+    Errors.NOT_LEADER_OR_FOLLOWER,  # while partitions of a new topic begin
     Errors.NOT_ENOUGH_REPLICAS,  # what Produce up to version 11 is answered instead of CONCURRENT_TRANSACTIONS
 }
 
