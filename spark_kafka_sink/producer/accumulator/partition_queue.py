@@ -80,25 +80,27 @@ class PartitionQueue:
         self.close_locked(self.batches.popleft())
 
     def take_expired(self, delivery_timeout_ms: int, now_ms: int, oldest: OldestBatch) -> list[ProducerBatch]:
-        """Remove the batches at the head that are older than delivery.timeout.ms, or poisoned. Tell `oldest` of those that stay.
+        """Remove the batches that are older than delivery.timeout.ms, or poisoned. Tell `oldest` of those that stay.
 
-        A batch that a caller still writes into stays; that caller wakes the Sender when it has finished.
+        They may be behind younger ones: retries without sequences turn the order around. A batch that a caller still writes into
+        stays; that caller wakes the Sender when it has finished.
         """
         expired: list[ProducerBatch] = []
+        left: deque[ProducerBatch] = deque()
         with self.lock:
-            while self.batches:
-                batch = self.batches[0]
-                if batch.reservations:
-                    batch.sender_waits = True
-                    break
-                if batch.poison is None and not batch.has_reached_delivery_timeout(delivery_timeout_ms, now_ms):
-                    break
-                self.take_first_locked()
-                expired.append(batch)
             for batch in self.batches:
+                is_over = batch.poison is not None or batch.has_reached_delivery_timeout(delivery_timeout_ms, now_ms)
+                if is_over and not batch.reservations:
+                    self.close_locked(batch)
+                    expired.append(batch)
+                    continue
+                batch.sender_waits |= is_over
+                left.append(batch)
                 oldest.queued(batch.created_ms)
                 if batch.poison is not None:
                     oldest.poisoned()
+            if expired:
+                self.batches = left
         return expired
 
     def take_out(self, error: KafkaError, *, undrained_only: bool = False) -> list[ProducerBatch]:

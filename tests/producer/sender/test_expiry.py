@@ -132,6 +132,27 @@ def test_the_sender_sleeps_until_the_oldest_batch_that_is_left_expires() -> None
     assert left.failed == 1
 
 
+def test_a_queued_batch_expires_in_time_behind_a_younger_one() -> None:
+    """Without idempotence a lost connection turns the order of its batches around. The older one waited for the younger one's
+    time, and the Sender did not sleep meanwhile.
+    """
+    stage = Stage(request_timeout_ms=30_000, delivery_timeout_ms=120_000)
+    older = stage.send(b"older")
+    stage.clock.advance(20_000)
+    younger = stage.send(b"younger")
+    stage.client.set_unreachable(0, 1_000_000)
+    stage.run()
+    assert len(stage.queued()) == 2
+    stage.clock.advance(100_000)
+    stage.run(2)
+    assert (older.failed, younger.failed) == (1, 0)
+    assert stage.client.poll_timeouts_ms[-1] == 20_000
+    stage.clock.advance(20_000)
+    stage.run()
+    assert younger.failed == 1
+    assert stage.is_whole
+
+
 def test_a_queued_batch_expires_without_ever_having_been_sent_and_says_why() -> None:
     stage = Stage(request_timeout_ms=1000, delivery_timeout_ms=1000)
     stage.metadata.connection_failed("127.0.0.1:9092", "[Errno 111] Connection refused")
