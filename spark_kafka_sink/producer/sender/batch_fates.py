@@ -89,7 +89,9 @@ class BatchFates:
             else:
                 self._apply(batch, decision, error, answer, now_ms)
         except Exception as raised:
-            if not batch.is_done and not self._accumulator.is_queued(batch):
+            if batch.is_done:
+                self._accumulator.deallocate(batch)  # does nothing if that was done before
+            elif not self._accumulator.is_queued(batch):
                 text = f"{batch.topic_partition}: the producer failed while it handled the broker's answer, {error}: {raised!r}"
                 self.fail(batch, KafkaError(text, condition="KAFKA_INTERNAL_ERROR"), final_state=FinalState.ABORTED)
             raise

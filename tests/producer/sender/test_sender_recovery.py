@@ -472,6 +472,17 @@ def test_an_error_that_cannot_be_judged_fails_its_batch() -> None:
     assert scene.stage.is_whole
 
 
+def test_a_late_error_that_cannot_be_judged_frees_the_memory_of_its_batch() -> None:
+    stage = Stage(request_timeout_ms=1500, delivery_timeout_ms=1500)
+    delivery = stage.send(b"a")
+    stage.clock.advance(1500)
+    stage.run()  # expires it in flight
+    let_fail(stage.sender._fates, "_attempt", BUG)
+    stage.refuse(Errors.REQUEST_TIMED_OUT)
+    assert delivery.failed == 1
+    assert stage.is_whole
+
+
 def test_a_batch_that_cannot_be_compressed_fails_alone() -> None:
     stage = Stage(enable_idempotence=True, leaders={TOPIC: (0, 0)}, compression_type="lz4")
     behaving(stage)
