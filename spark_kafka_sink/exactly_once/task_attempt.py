@@ -72,7 +72,7 @@ class TaskAttempt:
         self._task = TaskId(write.owner, partition, write.run, attempt)
         self._ledger = Ledger(client, names, write.owner, marker_topic)
         self._marker: Marker | None = None
-        self._can_be_repeated = can_be_repeated
+        self.can_be_repeated = can_be_repeated
         self._decided_by: str | None = None  # the run that has decided an earlier version
         self._is_decided = False
         self._has_fenced_earlier_runs = False  # by the driver of this run, in an earlier version
@@ -95,7 +95,7 @@ class TaskAttempt:
         self._producer.init_transactions()
         if self._finds_decided():
             return
-        if self._can_be_repeated and not self._has_fenced_earlier_runs:
+        if self.can_be_repeated and not self._has_fenced_earlier_runs:
             self._end_earlier_runs()
         self._marker = self._ledger.markers([self._task.partition]).get(self._task.partition)
 

@@ -28,11 +28,10 @@ ABORT_MS = 5_000  # for a failed task to abort its transaction; if it cannot, th
 class ExactlyOnceTask:
     """Args: see `open_task`, which makes it."""
 
-    def __init__(self, producer: KafkaProducer, attempt: TaskAttempt, mapping: RowMapping, *, can_be_repeated: bool) -> None:
+    def __init__(self, producer: KafkaProducer, attempt: TaskAttempt, mapping: RowMapping) -> None:
         self.producer = producer
         self._attempt = attempt
         self._mapping = mapping
-        self._can_be_repeated = can_be_repeated
         self._content = Content()
 
     def rows(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -47,7 +46,7 @@ class ExactlyOnceTask:
 
     def _content_of(self, table: pa.Table) -> Content:
         """The fingerprint is what costs most in this mode: it is taken only where another run can compare it."""
-        if not self._can_be_repeated:
+        if not self._attempt.can_be_repeated:
             return Content(table.num_rows)
         fingerprint = Fingerprint()
         fingerprint.add(self._mapping.unchecked_columns(table))
@@ -84,7 +83,6 @@ def open_task(
             try:
                 producer.use_transactional_id(transactional_id)
                 contact.check(producer)
-                can_be_repeated = plan.can_be_repeated(write.owner)
                 attempt = TaskAttempt(
                     client,
                     producer,
@@ -93,10 +91,10 @@ def open_task(
                     task.partition,
                     task.attempt,
                     plan.marker_topic,
-                    can_be_repeated=can_be_repeated,
+                    can_be_repeated=plan.can_be_repeated(write.owner),
                 )
                 attempt.begin()
-                yield ExactlyOnceTask(producer, attempt, mapping, can_be_repeated=can_be_repeated)
+                yield ExactlyOnceTask(producer, attempt, mapping)
             except BaseException:
                 producer.close(timeout_ms=ABORT_MS)
                 raise
