@@ -141,10 +141,20 @@ class Drainer:
         """Take one batch of each partition that a ready node leads, up to `max_size` bytes per node (one batch always fits).
 
         `occupied` is what `ready` found in this round for the same cluster. Without it all queues are searched again.
+        If this raises, all batches are in their queues.
         """
         if occupied is None:
             occupied = self._occupied(cluster)
-        return {node: self._drain_node(cluster, node, occupied.get(node, ()), max_size, now_ms) for node in nodes}
+        drained: dict[int, list[ProducerBatch]] = {}
+        try:
+            for node in nodes:
+                drained[node] = []
+                self._drain_node(cluster, node, occupied.get(node, ()), max_size, now_ms, drained[node])
+        except BaseException:
+            for batch in chain.from_iterable(drained.values()):
+                self._queues.put_back(batch)
+            raise
+        return drained
 
     def _occupied(self, cluster: Cluster) -> dict[int, list[int]]:
         return {
@@ -154,9 +164,9 @@ class Drainer:
         }
 
     def _drain_node(
-        self, cluster: Cluster, node: int, occupied: Sequence[int], max_size: int, now_ms: int
-    ) -> list[ProducerBatch]:
-        drained: list[ProducerBatch] = []
+        self, cluster: Cluster, node: int, occupied: Sequence[int], max_size: int, now_ms: int, drained: list[ProducerBatch]
+    ) -> None:
+        """Add the batches to `drained` as they are taken."""
         size = 0
         for index in self._in_turn(node, occupied):
             queue = self._queues[index]
@@ -173,12 +183,11 @@ class Drainer:
             self._drained_last[node] = index
             if not self._can_finish(batch):
                 continue
+            drained.append(batch)
             if self._sequencer is not None:
                 self._sequencer.assign_sequence(batch)
             size += batch.size_in_bytes
             batch.drained_ms = now_ms
-            drained.append(batch)
-        return drained
 
     def _in_turn(self, node: int, occupied: Sequence[int]) -> Iterator[int]:
         """The queues of a node, starting after the one drained last: no queue starves if a request is too small for all."""

@@ -62,7 +62,8 @@ class BatchFates:
     def take_back(self, batches: Iterable[ProducerBatch], now_ms: int) -> None:
         """No request was made of these batches: queue them again."""
         for batch in batches:
-            self.in_flight.remove(batch)
+            if batch.in_flight:
+                self.in_flight.remove(batch)
             self._accumulator.reenqueue(batch, now_ms)
             self._unmute(batch)
 
@@ -92,8 +93,8 @@ class BatchFates:
             if batch.is_done:
                 self._accumulator.deallocate(batch)  # does nothing if that was done before
             elif not self._accumulator.is_queued(batch):
-                text = f"{batch.topic_partition}: the producer failed while it handled the broker's answer, {error}: {raised!r}"
-                self.fail(batch, KafkaError(text, condition="KAFKA_INTERNAL_ERROR"), final_state=FinalState.ABORTED)
+                failure = _internal_error(batch, f"handled the broker's answer, {error}", raised)
+                self.fail(batch, failure, final_state=FinalState.ABORTED)
             raise
         finally:
             self._unmute(batch)
@@ -153,10 +154,19 @@ class BatchFates:
         self._metrics.splits.record(1)
         # An earlier attempt was as large, so the broker did not write it either: the children are certainly not in the log.
         children = self._accumulator.split(batch)
-        if self._transactions is not None:
-            self._transactions.replace_in_flight(batch, children)
-        for child in reversed(children):  # inserted by sequence; without sequences each goes to the front
-            self._accumulator.insert(child)
+        try:
+            if self._transactions is not None:
+                self._transactions.replace_in_flight(batch, children)
+            for child in reversed(children):  # inserted by sequence; without sequences each goes to the front
+                self._accumulator.insert(child)
+        except Exception as raised:
+            error = _internal_error(batch, "split the batch", raised)
+            if self._transactions is not None:
+                self._transactions.batch_failed(batch, error)
+            for child in children:
+                if not self._accumulator.is_queued(child):
+                    self.give_up(child, error)
+            raise
 
     def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
         if self._transactions is not None:
@@ -209,6 +219,11 @@ class BatchFates:
     def give_up_all(self, error: KafkaError) -> None:
         for batch in self._accumulator.withdraw_batches(error):
             self.give_up(batch, error)
+
+
+def _internal_error(batch: ProducerBatch, what: str, raised: Exception) -> KafkaError:
+    text = f"{batch.topic_partition}: the producer failed while it {what}: {raised!r}"
+    return KafkaError(text, condition="KAFKA_INTERNAL_ERROR")
 
 
 def idempotent_write_denied(where: str) -> KafkaError:

@@ -67,6 +67,7 @@ class ProduceRequests:
         """Send drained batches to their leader. If that raises and no request was made, they are queued again."""
         in_flight = self._client.in_flight_request_count(node)
         try:
+            self._fates.drained(batches)
             self._metrics.request_sent(batches)
             request = self._request(node, batches, cluster, now_ms)
             if logger.isEnabledFor(logging.DEBUG):

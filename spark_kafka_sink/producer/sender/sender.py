@@ -271,10 +271,8 @@ class Sender:
         if self._transactions is not None and not self._transactions.has_producer_id:
             nodes = []  # batches cannot be numbered yet; the answer with the id ends the poll below
             timeout_ms = min(timeout_ms, self._config.retry_backoff_ms)
-        drained = self._accumulator.drain(cluster, nodes, self._config.max_request_size, now_ms, result.occupied)
-        for batches in drained.values():
-            self._fates.drained(batches)
         timeout_ms = min(timeout_ms, self._expiry.next_delay_ms(now_ms))
+        drained = self._accumulator.drain(cluster, nodes, self._config.max_request_size, now_ms, result.occupied)
         self._send_requests(drained, cluster, now_ms)
         if any(drained.values()):
             return 0  # there may be more for the same nodes

@@ -356,22 +356,25 @@ def test_later_writes_are_told_what_ended_the_sender() -> None:
 
 
 class Trouble:
-    """Takes the place of a method: raises so many times, then does what the method does."""
+    """Takes the place of a method: works `after` times, raises so many times, then does what the method does."""
 
-    def __init__(self, method: Callable[..., Any], error: BaseException, times: int = 1) -> None:
+    def __init__(self, method: Callable[..., Any], error: BaseException, times: int, after: int) -> None:
         self._method = method
         self._error = error
+        self._after = after
         self.left = times
 
     def __call__(self, *args: Any, **more: Any) -> Any:
-        if self.left:
+        if self._after:
+            self._after -= 1
+        elif self.left:
             self.left -= 1
             raise self._error
         return self._method(*args, **more)
 
 
-def let_fail(holder: object, method: str, error: BaseException, times: int = 1) -> Trouble:
-    trouble = Trouble(getattr(holder, method), error, times)
+def let_fail(holder: object, method: str, error: BaseException, times: int = 1, after: int = 0) -> Trouble:
+    trouble = Trouble(getattr(holder, method), error, times, after)
     setattr(holder, method, trouble)
     return trouble
 
@@ -481,6 +484,49 @@ def test_a_late_error_that_cannot_be_judged_frees_the_memory_of_its_batch() -> N
     stage.refuse(Errors.REQUEST_TIMED_OUT)
     assert delivery.failed == 1
     assert stage.is_whole
+
+
+@pytest.mark.parametrize("call", range(4))
+@pytest.mark.parametrize(
+    ("part", "method"),
+    [
+        ("txn", "must_stop_draining"),
+        ("txn", "assign_sequence"),
+        ("accumulator", "mute_partition"),
+        ("sender._fates", "drained"),
+        ("sender._expiry", "next_delay_ms"),
+    ],
+)
+def test_batches_that_were_taken_out_of_their_queues_are_sent_whatever_fails_then(part: str, method: str, call: int) -> None:
+    """They were in no queue and in no request: their rows had no outcome before close(), and flush() waited in vain."""
+    stage = Stage(enable_idempotence=True, leaders={TOPIC: (0, 1, 0)}, max_in_flight_requests_per_connection=1)
+    brokers = behaving(stage)
+    stage.sender.run_once()
+    stage.sender.run_once()  # the producer has its id
+    deliveries = [stage.append(b"%d" % partition, partition=partition) for partition in range(3)]
+    let_fail(attrgetter(part)(stage), method, BUG, after=call)
+    run_to_the_end(stage)
+    assert [delivery.error for delivery in deliveries] == [None] * 3
+    assert [brokers.logs[tp(partition)].values for partition in range(3)] == [[b"0"], [b"1"], [b"2"]]
+    assert stage.is_whole
+
+
+@pytest.mark.parametrize(
+    ("part", "method", "call"), [("txn", "replace_in_flight", 0), ("accumulator", "insert", 0), ("accumulator", "insert", 1)]
+)
+def test_pieces_of_a_batch_that_cannot_be_queued_fail(part: str, method: str, call: int) -> None:
+    """The batch counted as done, and its pieces were in no queue: nobody settled the rows, and flush() waited in vain."""
+    scene = Scene()
+    delivery = scene.stage.send(b"a", b"b", b"c", b"d")
+    let_fail(attrgetter(part)(scene.stage), method, BUG, after=call)
+    scene.fail_with(False, Errors.MESSAGE_TOO_LARGE)
+    scene.settle()
+    assert delivery.failed + delivery.acknowledged == 4
+    assert isinstance(delivery.error, KafkaError)
+    assert delivery.error.condition == "KAFKA_INTERNAL_ERROR"
+    assert scene.write(b"later").error is None
+    assert scene.log() == [b"introduction", *([b"c", b"d"] if call else []), b"later"]
+    assert scene.stage.is_whole
 
 
 def test_a_batch_that_cannot_be_compressed_fails_alone() -> None:
