@@ -8,7 +8,8 @@
                e  are all transactions of the reports still open? Otherwise fail, before anything is visible
                f  write the decision
                g  commit each transaction
-               h  note in the decision what has become of it; fence those who came too late
+               h  note in the decision what has become of it; fence those who came too late. All is visible then: if one of
+                  these fails, a warning is logged, and the write succeeds
     abort()       record that the write is aborted, then fence what is not decided, or what nobody will carry out
 
 A driver decides only after it has ended every transaction of others and found that none of them was committed. Whoever registers
@@ -125,7 +126,7 @@ class VersionCommit:
             self._settle_earlier(decision)
         decision = self._decide(decision)
         self._carry_out(decision)
-        self._fence_others(self._listed(decision), keep=self._reported)
+        self._fence_late(decision)
         skipped = sum(each.result is Result.SKIPPED for each in self._reports)
         return Committed(How.COMMITTED, skipped, self._fenced)
 
@@ -248,6 +249,19 @@ class VersionCommit:
             self._ledger.write_decision(decision.now(State.CARRIED_OUT))
         except KafkaError as error:
             logger.warning("! version %d is committed, but that could not be recorded: %s", decision.version, error)
+
+    def _fence_late(self, decision: Decision) -> None:
+        try:
+            self._fence_others(self._listed(decision), keep=self._reported)
+        except KafkaError as error:
+            logger.warning(
+                "! version %d is committed, but attempts of its tasks that came too late could not be ended: %s. The next write"
+                " with this transactionalIdPrefix ends them, or brokers do after %s; until then readers with"
+                " isolation.level=read_committed may wait for them",
+                self._write.version,
+                error,
+                _TIMEOUT,
+            )
 
     def _compare(self, decision: Decision) -> None:
         content = total(each.content for each in self._reports)

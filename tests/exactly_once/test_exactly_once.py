@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, LedgerError, 
 from spark_kafka_sink.exactly_once.version_commit import How
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, Entry, ReplayError, Result, WriteAbortedError
 from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.error_codes import Errors
 from tests.exactly_once.driving import Run
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.transaction_coordinator import State as TransactionState
@@ -408,3 +410,26 @@ def test_an_answer_to_the_commit_that_got_lost_is_asked_for_again(broker: FakeBr
     broker.drop_next(ApiKey.END_TXN, after_append=True, times=2)
     assert first.commit(reports).how is How.COMMITTED
     assert visible(broker) == ["a", "b"]
+
+
+@pytest.mark.parametrize("is_listed", [True, False], ids=["fencing", "listing"])
+def test_a_write_that_is_committed_does_not_fail_because_of_what_came_too_late(
+    broker: FakeBroker, run: Runs, caplog: pytest.LogCaptureFixture, is_listed: bool
+) -> None:
+    """Its rows are in Kafka. A batch write without txnAppId failed all the same, and its repetition wrote them twice."""
+    first = run("r1", is_repeated=False)
+    reports = first.reports(0, ["a"], ["b"])
+    end_transactions = first.client.end_transactions
+
+    def ending(*args: Any, **more: Any) -> Any:
+        outcomes = end_transactions(*args, **more)
+        first.task(0, 0, "a", attempt=1).producer.init_transactions()  # a copy that begins too late
+        denied = ApiKey.INIT_PRODUCER_ID if is_listed else ApiKey.LIST_TRANSACTIONS
+        broker.fail_next(denied, Errors.CLUSTER_AUTHORIZATION_FAILED, times=2)
+        return outcomes
+
+    first.client.end_transactions = ending  # type: ignore[method-assign]
+    assert first.commit(reports).how is How.COMMITTED
+    assert visible(broker) == ["a", "b"]
+    assert "version 0 is committed, but " in caplog.text
+    assert "KAFKA_CLUSTER_AUTHORIZATION_FAILED" in caplog.text
