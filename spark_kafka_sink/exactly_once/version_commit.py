@@ -155,10 +155,10 @@ class VersionCommit:
     def _decide(self, earlier: Decision | None) -> Decision:
         found = self._listed(earlier)
         self._fence_others(found, keep=self._reported)
-        used = [each.task.partition + 1 for each in found if each.task.owner == self._write.owner]
-        known = 0 if earlier is None else earlier.partitions
-        partitions = max(len(self._reports), known, *used)
-        self._check_markers(partitions)
+        partitions = max(len(self._reports), 0 if earlier is None else earlier.partitions)
+        # Ids that others have made may have any number: it stands for itself, and not for all below it.
+        used = {each.task.partition for each in found if each.task.owner == self._write.owner}
+        self._check_markers(used.union(range(partitions)))
         entries = tuple(each.entry for each in self._reports if each.result is Result.OPEN)
         self._check_open(entries)
         decision = Decision(
@@ -186,10 +186,10 @@ class VersionCommit:
         """Other owners under the prefix are dead: it belongs to one query or job at a time."""
         self._fenced += len(put_to_rest(self._client, self._names, found, lambda task: task not in keep))
 
-    def _check_markers(self, partitions: int) -> None:
+    def _check_markers(self, partitions: Iterable[int]) -> None:
         contents = {each.entry.partition: each.content for each in self._reports}
         skipped = {each.entry.partition for each in self._reports if each.result is Result.SKIPPED}
-        markers = self._ledger.markers(range(partitions))
+        markers = self._ledger.markers(sorted(partitions))
         unseen = {
             partition: marker
             for partition, marker in markers.items()
