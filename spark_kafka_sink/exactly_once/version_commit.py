@@ -25,9 +25,9 @@ from dataclasses import dataclass, replace
 
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.coordination.transactions import End, TransactionState
-from spark_kafka_sink.errors import KafkaError, UnsupportedVersionError, printable_list
+from spark_kafka_sink.errors import KafkaError, UnsupportedVersionError, printable, printable_list
 from spark_kafka_sink.exactly_once.content import total
-from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, State
+from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, LedgerError, State
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.unfinished import COMPLETE, Found, guessed, listed, put_to_rest
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, Entry, ReplayError, Result, TaskReport
@@ -358,6 +358,8 @@ def abort(
 ) -> int:
     """Give a write up: none of its transactions can be committed from here on, unless its version is decided.
 
+    An owner whose decision cannot be read is left alone, with a warning: what it has left open may be decided.
+
     Args:
         owner: of the write; None when no task has reported it.
         write: what its tasks look for before they write; None when no task has reported it.
@@ -373,12 +375,18 @@ def abort(
     if found is None:
         return 0
     decided: set[TaskId] = set()
+    unreadable: set[str] = set()
     # A job's df.write leaves an owner each time: those whose transactions are complete are not looked at.
     owners = dict.fromkeys(task.task.owner for task in found if task.state not in COMPLETE)
     for each in owners:
         if each == owner and not is_repeated:
             continue
-        decision = Ledger(client, names, each, marker_topic).decision()
+        try:
+            decision = Ledger(client, names, each, marker_topic).decision()
+        except LedgerError as error:
+            logger.warning("! transactions of owner %s are left as they are: %s", printable(each), error)
+            unreadable.add(each)
+            continue
         if decision is not None:
             decided.update(TaskId(each, entry.partition, decision.run, entry.attempt) for entry in decision.entries)
-    return len(put_to_rest(client, names, found, lambda task: task not in decided))
+    return len(put_to_rest(client, names, found, lambda task: task not in decided and task.owner not in unreadable))

@@ -342,6 +342,20 @@ def test_abort_leaves_nothing_open_of_a_write_that_nobody_repeats(broker: FakeBr
     assert visible(broker) == ["a", "b"]
 
 
+def test_abort_leaves_alone_only_the_owner_whose_decision_cannot_be_read(
+    broker: FakeBroker, run: Runs, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended nothing at all: what the write had left open held readers back until it timed out."""
+    other, first = run("r0", owner="other"), run("r1")
+    other.reports(0, ["x"])
+    first.reports(0, ["a"], ["b"])
+    place = Ledger(first.client, first.names, "other", TOPIC).place
+    first.client.commit_offsets(first.names.decision_group("other"), {place: (0, "of a later release")})
+    assert first.abort() == 2
+    assert open_transactions(broker) == ["P-other-0-r0-0"]
+    assert "KAFKA_EXACTLY_ONCE_RECORD_UNREADABLE" in caplog.text
+
+
 def test_a_decision_too_long_for_one_record_is_read_back_whole(run: Runs) -> None:
     first = run("r1")
     entries = tuple(Entry(each, 0, each * 7, 3, 2, Content(each, 2**64 - 1 - each)) for each in range(1000))
