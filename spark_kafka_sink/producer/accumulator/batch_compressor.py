@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.producer.accumulator.batch_records import Compression
+from spark_kafka_sink.producer.accumulator.batch_records import Compression, estimated_size
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.records.compression import CompressionRatioEstimator
@@ -42,6 +42,13 @@ class BatchCompressor:
             return sizes
         estimated: npt.NDArray[np.int64] = np.ceil(sizes * self._ratio(topic)).astype(np.int64)
         return estimated
+
+    def estimated_size(self, batch: ProducerBatch) -> int:
+        """Bytes that a batch takes on the wire. Exact once it is finished; until then what is not compressed yet is estimated."""
+        if batch.body or not self.compression.enabled:
+            return batch.size_in_bytes
+        ratio = min(1.0, self._ratio(batch.topic_partition.topic) * ESTIMATION_MARGIN)
+        return BATCH_HEADER_SIZE + estimated_size(batch.segments, ratio)
 
     def finish(self, batch: ProducerBatch) -> None:
         """Compress a closed batch and give back the memory that this saves."""

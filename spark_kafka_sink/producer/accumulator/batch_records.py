@@ -60,6 +60,12 @@ def has_packed(segments: Sequence[Segment]) -> bool:
     return any(isinstance(segment, PackedRecords) for segment in segments)
 
 
+def estimated_size(segments: Sequence[Segment], ratio: float) -> int:
+    """Bytes of all segments when compressed, if those that are not compressed yet shrink to `ratio` of their size."""
+    written = [segment for segment in segments if segment is not None]
+    return sum(each.size_bytes if isinstance(each, PackedRecords) else int(len(each) * ratio) for each in written)
+
+
 def uncompressed_views(segments: Sequence[Segment], pool_blocks: Sequence[bytearray], block_size: int) -> list[memoryview]:
     """The records of all segments, in order. Raises RuntimeError if some are not written or already compressed."""
     return [view for segment in segments for view in _views_of(segment, pool_blocks, block_size)]

@@ -176,7 +176,7 @@ class Drainer:
                 batch = self._head_to_drain_locked(queue, cluster, now_ms)
                 if batch is None:
                     continue
-                if drained and size + batch.size_in_bytes > max_size:
+                if drained and size + self._compressor.estimated_size(batch) > max_size:
                     break
                 queue.take_first_locked()
             self._queues.moves += 1

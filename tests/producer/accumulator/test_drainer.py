@@ -191,6 +191,24 @@ def test_max_size_bounds_what_is_drained_for_a_node_but_one_batch_always_fits() 
     assert stage.drain(ONE_NODE, 0, max_size=2 * size)[0] == []
 
 
+@pytest.mark.parametrize("codec", ["lz4", "snappy", "zstd", "gzip"])
+def test_batches_that_linger_share_a_request_that_has_room_for_them_compressed(codec: str) -> None:
+    stage = Accumulation(batch_size=512 * 1024, compression_type=codec)
+    _teach_ratio(stage)
+    for partition in range(4):
+        stage.append(*[bytes(1000)] * 1500, partition=partition)
+    drained = stage.drain(ONE_NODE, 0, max_size=1024 * 1024)[0]
+    assert [batch.record_count for batch in drained] == [1500] * 4
+    assert sum(batch.size_in_bytes for batch in drained) < 1024 * 1024
+
+
+def _teach_ratio(stage: Accumulation) -> None:
+    """Enough batches for the accumulator to expect that the topic compresses to a tenth."""
+    for _ in range(180):
+        stage.append(bytes(10_000))
+        stage.give_back(stage.drain_one(ONE_NODE))
+
+
 def test_partitions_take_turns_when_the_request_is_too_small_for_all() -> None:
     """Always beginning at the same partition would starve the last ones for as long as the first have rows."""
     stage = Accumulation(batch_size=BATCH)
