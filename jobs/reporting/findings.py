@@ -350,6 +350,15 @@ def was_rolled_forward(query: Query) -> Finding | None:
     return Finding(0.8, text, advice)
 
 
+@rule("versions were superseded", "txnVersion", "With exactly-once, a later version was committed: no row was written.")
+def was_superseded(query: Query) -> Finding | None:
+    late = query.versions["superseded"]
+    if not late:
+        return None
+    text = f"{count(late, 'version')} had a lower number than one that had been committed, and was not written"
+    return Finding(5, text, "number the writes of one txnAppId upwards; rows that are missing need a higher txnVersion")
+
+
 @rule("many small micro-batches", "trigger", "At least 12 micro-batches, of fewer than 1,000 rows and 5 seconds.")
 def is_small(query: Query) -> Finding | None:
     rows, wall = query.series.median_of("rows"), query.series.median_of("wall")

@@ -153,6 +153,7 @@ def _rejected(query: Query) -> Iterator[Table]:
 def _versions(query: Query) -> Iterator[Table]:
     if query.is_exactly_once:
         names = {"committed": "committed", "found": "found there already", "rolled-forward": "rolled forward"}
+        names |= {"superseded": "not written, as a later one had been committed"}
         rows = [(text, f"{query.versions[how]:,}") for how, text in names.items()]
         rows += [(how, f"{number:,}") for how, number in query.versions.items() if how not in names]
         rows.append(("Spark partitions that were in Kafka already", f"{query.skipped_partitions:,}"))

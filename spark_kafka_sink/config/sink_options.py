@@ -93,7 +93,7 @@ class SinkOptions:
         doc="exactly-once: name of a series of writes of df.write; each number in txnVersion is written once. In a stream and in "
             "foreachBatch the query's id takes its place.")
     txn_version: int | None = option("txnVersion", LONG, default=None, at_least=0,
-        doc="exactly-once: number of this write within txnAppId; a write with a number that was committed writes nothing.")
+        doc="exactly-once: number of this write within txnAppId. It writes nothing if this number or a higher one was committed.")
     marker_topic: str | None = option("markerTopic", STRING, default=None, convert=_topic,
         doc="exactly-once: existing topic that the committed offsets name by which a repeated write finds what is done; nothing "
             "is written to it. Not set: the option topic. Required when the topics come from a column.")

@@ -5,7 +5,7 @@ the metadata holds the rest:
 
     marker      `rows=3 fingerprint=00c0ffee00c0ffee`
     decision    `decided run=… tasks=2 partitions=2 rows=5 fingerprint=… entries=…`
-                state: decided, carried-out, taken-out
+                state: decided, carried-out, taken-out; `replay=…` if the run repeated the version with other rows
     aborted     `aborted`
 
 `entries` are the tasks' transactions, packed and compressed. What is longer than an offset's metadata may be stands in the chunk
@@ -62,12 +62,14 @@ class State(enum.Enum):
 class Decision:
     """
     Args:
-        version, run: of the write.
+        version: of the write.
+        run: the last one that has written this version, or has found it written.
         state: what has become of it.
         tasks: Spark partitions of the write.
         partitions: the most that any version of this owner has had, as far as it is known.
-        content: of the whole write, all partitions together.
+        content: what is in Kafka, or will be: the whole write, all partitions together.
         entries: the transactions to be committed. Only while `state` is DECIDED.
+        replay: what `run` had to write, if that differs from `content`. It was not written.
     """
 
     version: int
@@ -77,6 +79,7 @@ class Decision:
     partitions: int
     content: Content
     entries: tuple[Entry, ...] = ()
+    replay: Content | None = None
 
     def reaches(self, version: int) -> bool:
         """Whether that version is decided or carried out: its rows are not written again."""
@@ -193,7 +196,8 @@ def marker_text(content: Content) -> str:
 
 def _decision_text(decision: Decision) -> str:
     content = marker_text(decision.content)
-    return f"{decision.state.value} run={decision.run} tasks={decision.tasks} partitions={decision.partitions} {content}"
+    text = f"{decision.state.value} run={decision.run} tasks={decision.tasks} partitions={decision.partitions} {content}"
+    return text if decision.replay is None else f"{text} replay={decision.replay.rows}:{decision.replay.fingerprint:016x}"
 
 
 def _values(metadata: str) -> dict[str, str]:
@@ -213,8 +217,11 @@ def _decision(record: CommittedOffset, group: str) -> tuple[Decision, dict[str, 
     state, _, rest = record.metadata.partition(" ")
     values = _values(rest)
     content = _content(rest, group)
+    rows, _, fingerprint = values.get("replay", "").partition(":")
     try:
-        decision = Decision(record.offset, values["run"], State(state), int(values["tasks"]), int(values["partitions"]), content)
+        replay = Content(int(rows), int(fingerprint, 16)) if "replay" in values else None
+        tasks, partitions = int(values["tasks"]), int(values["partitions"])
+        decision = Decision(record.offset, values["run"], State(state), tasks, partitions, content, replay=replay)
     except (KeyError, ValueError):
         raise _unreadable(record.metadata, group) from None
     return decision, values

@@ -51,6 +51,7 @@ class How(enum.Enum):
     COMMITTED = "committed"
     ROLLED_FORWARD = "an earlier run had decided on it; its transactions were committed now"
     FOUND = "it had been committed before; nothing was written"
+    SUPERSEDED = "a later version had been committed before it; nothing was written"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class VersionCommit:
         version = self._write.version
         decision = self._ledger.decision()
         if decision is not None and decision.reaches(version):
-            how = How.FOUND
+            how = How.FOUND if decision.version == version else How.SUPERSEDED
             if decision.version == version and decision.state is State.DECIDED:
                 self._carry_out(decision)
                 how = How.ROLLED_FORWARD
@@ -241,10 +242,10 @@ class VersionCommit:
         self._mark(decision)
 
     def _mark(self, decision: Decision) -> None:
-        """Carried out. This version by this run, whoever decided it: another write of this run, with other rows, is told then."""
+        """Carried out; and what this run had to write of the version, so that another write of this run is told from it."""
         if decision.version == self._write.version and decision.run != self._write.run:
             content = total(each.content for each in self._reports)
-            decision = replace(decision, run=self._write.run, content=content)
+            decision = replace(decision, run=self._write.run, replay=None if content == decision.content else content)
         try:
             self._ledger.write_decision(decision.now(State.CARRIED_OUT))
         except KafkaError as error:
@@ -271,14 +272,15 @@ class VersionCommit:
                 self._write.version,
                 decision.version,
             )
-        elif content != decision.content:
-            text = f"version {decision.version} is in Kafka with {decision.content}; this write of it has {content}"
-            if decision.run == self._write.run:
-                raise ReplayError(
-                    f"{text}. Both are of the same run: two writes of one micro-batch, as in foreachBatch, need a"
-                    " transactionalIdPrefix"
-                    " each. None of the rows of this write is in Kafka"
-                )
+            return
+        text = f"version {decision.version} is in Kafka with {decision.content}; this write of it has {content}"
+        if decision.run == self._write.run and content != (decision.replay or decision.content):
+            raise ReplayError(
+                f"{text}. Both are of the same run: two writes of one micro-batch, as in foreachBatch, need a"
+                " transactionalIdPrefix"
+                " each. None of the rows of this write is in Kafka"
+            )
+        if content != decision.content:
             logger.warning("! %s. Its rows were not written", text)
 
 

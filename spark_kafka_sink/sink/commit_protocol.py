@@ -189,7 +189,7 @@ class VersionSummary(NamedTuple):
 
     Args:
         owner: the streaming query's id without dashes, txnAppId, or an id of this write.
-        how: committed, rolled-forward or found, see How.
+        how: committed, rolled-forward, found or superseded, see How.
         skipped_partitions: Spark partitions whose rows an earlier run had committed.
         fenced: transactional ids that others had left, and that were put to rest.
     """

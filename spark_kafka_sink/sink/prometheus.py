@@ -180,7 +180,7 @@ METRICS: tuple[SinkMetric, ...] = (
     _total_of("flush_seconds", "The part in which tasks waited for the last acknowledgements.", "flush-time-ns-total", 1e9),
     _total_of("throttle_seconds", "Time for which brokers throttled the tasks (quotas).", "produce-throttle-time-total", 1e3),
     _total("commit_seconds", "Time of the driver's commits.", lambda summary: summary.commit_seconds),
-    _by("how", "versions_total", "Versions of exactly-once: committed, found or rolled-forward.", _versions),
+    _by("how", "versions_total", "Versions of exactly-once: committed, found, rolled-forward or superseded.", _versions),
     _gauge("last_commit_timestamp_seconds", "When the last commit was, since 1970.", lambda _: time.time()),
     _gauge("last_commit_batch_id", "Its micro-batch.", lambda summary: summary.batch_id),
     _gauge("last_commit_rows", "Its rows.", lambda summary: summary.rows),

@@ -92,7 +92,7 @@ def test_a_driver_of_an_earlier_version_leaves_alone_what_a_later_one_has_decide
     alive.write_version(0, ["x"], ["y"])
     commit = alive.committing(alive.reports(1, ["a"], ["b"]))
     decision = commit._decide(None)
-    assert zombie.commit(reports).how is How.FOUND
+    assert zombie.commit(reports).how is How.SUPERSEDED
     commit._carry_out(decision)
     assert visible(broker) == ["a", "b", "x", "y"]
 

@@ -330,6 +330,36 @@ def test_two_writes_of_one_version_are_told_apart_by_the_next_run_as_well(
     assert visible(broker) == ["a"]
 
 
+def test_a_repetition_with_other_rows_does_not_change_what_is_known_of_the_rows_in_kafka(
+    broker: FakeBroker, run: Runs, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first repetition with other rows was noted as what is in Kafka: the next one with the right rows was warned of."""
+    run("r1").write_version(0, ["a"])
+    warned = []
+    for number, value in enumerate(["other", "a", "other", "other"], start=2):
+        caplog.clear()
+        assert run(f"r{number}").write_version(0, [value]).how is How.FOUND
+        warned.append("Its rows were not written" in caplog.text)
+    assert warned == [True, False, True, True]
+    assert visible(broker) == ["a"]
+
+
+def test_a_version_below_the_last_one_is_not_said_to_be_committed(broker: FakeBroker, run: Runs) -> None:
+    run("r1").write_version(5, ["a"])
+    assert run("r2").write_version(3, ["b"]).how is How.SUPERSEDED
+    assert visible(broker) == ["a"]
+
+
+def test_a_second_write_of_a_repetition_with_other_rows_is_told_from_the_first_one(broker: FakeBroker, run: Runs) -> None:
+    run("r1", write="w1").write_version(0, ["a"])
+    second = run("r2", write="w2")
+    second.write_version(0, ["other"])
+    second.write_version(0, ["other"])
+    with pytest.raises(ReplayError, match="need a transactionalIdPrefix"):
+        run("r2", write="w3").write_version(0, ["another table"])
+    assert visible(broker) == ["a"]
+
+
 def test_abort_leaves_nothing_open_of_a_write_that_nobody_repeats(broker: FakeBroker, run: Runs) -> None:
     """A batch write without txnAppId. Its commit() got no answer after its decision, and its transactions held readers back
     until they timed out: no later write carries out the decision of this one."""

@@ -128,7 +128,7 @@ def test_a_version_that_is_repeated_is_found_and_the_next_one_is_written(
     save(numbered(spark, 100, 150), broker, **options, txnVersion="8")
     save(numbered(spark, 500, 550), broker, **options, txnVersion="3")
     assert seen.values(name, name) == once(0, 150)
-    assert ways(report) == [(7, "committed"), (7, "found"), (7, "found"), (8, "committed"), (3, "found")]
+    assert ways(report) == [(7, "committed"), (7, "found"), (7, "found"), (8, "committed"), (3, "superseded")]
 
 
 def test_writes_without_a_name_are_other_writes(spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen) -> None:

@@ -79,6 +79,10 @@ CASES: dict[str, tuple[Callable[[], Iterator[str]], str]] = {
         stream(version=versions("rolled-forward")),
         r"20 versions had been decided or committed by an earlier run \(20 rolled forward, 0 found there\)",
     ),
+    "versions were superseded": (
+        stream(version=versions("superseded")),
+        "20 versions had a lower number than one that had been committed, and was not written",
+    ),
     "many small micro-batches": (stream(rows=40, took=0.2), "A micro-batch writes 40 rows in 200 ms"),
     "batches are small": (
         stream(rows=400_000, byte_total=2_000_000, batch_send_total=1000),
