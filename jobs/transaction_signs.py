@@ -1,7 +1,8 @@
 """Whether a query is alive: two looks at its transactions, some seconds apart, and what has changed between them.
 
-Part of `transactions`. Signs of life are told by run, since all transactions of a run end together. A query can be alive without
-a sign: when its tasks compute for longer than the time between the looks before they write a row.
+Part of `transactions`. Signs of life are told by run, since all transactions of a run end together: new ids, changed states, new
+rows, decisions, and the pulse of tasks that are at work (exactly_once/pulse.py). A query can be alive without a sign: when it has
+open transactions and no task at work, when its process is stopped, or when the looks are closer together than pulses.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jobs.transaction_survey import Survey, Transaction, survey
+from spark_kafka_sink.coordination.offsets import CommittedOffset
 from spark_kafka_sink.coordination.producers import ActiveProducer
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.coordination.transactions import TransactionState
@@ -42,10 +44,12 @@ class Look:
     Args:
         survey: of the prefix.
         producers: what the partitions of ongoing transactions know of their producers, or why that cannot be known.
+        pulses: the last pulse of each run that has unfinished transactions, or why that cannot be known.
     """
 
     survey: Survey
     producers: Mapping[TopicPartition, Mapping[int, ActiveProducer] | KafkaError]
+    pulses: Mapping[Run, Mapping[TopicPartition, CommittedOffset] | KafkaError]
 
 
 def look(client: TransactionClient, names: Names, wall_ms: Callable[[], int]) -> Look:
@@ -53,12 +57,24 @@ def look(client: TransactionClient, names: Names, wall_ms: Callable[[], int]) ->
     found = survey(client, names, wall_ms)
     ongoing = [each for each in found.transactions if each.is_ongoing]
     written = {partition for each in ongoing for partition in each.written}
-    return Look(found, client.describe_producers(sorted(written), {each.known.producer_id for each in ongoing}))
+    producers = client.describe_producers(sorted(written), {each.known.producer_id for each in ongoing})
+    return Look(found, producers, _pulses(client, names, {Run.of(each.task) for each in found.unfinished}))
+
+
+def _pulses(
+    client: TransactionClient, names: Names, runs: Iterable[Run]
+) -> Mapping[Run, Mapping[TopicPartition, CommittedOffset] | KafkaError]:
+    groups = {run: names.pulse_group(run.owner, run.run) for run in runs}
+    try:
+        found = client.fetch_offsets(dict.fromkeys(groups.values()), require_stable=False)
+    except KafkaError as error:
+        return dict.fromkeys(groups, error)
+    return {run: found[group] for run, group in groups.items()}
 
 
 def unwatched(before: Look, after: Look) -> dict[Run, str]:
-    """The runs of which it cannot be seen whether rows still arrive, and why."""
-    reasons: dict[Run, str] = {}
+    """The runs of which it cannot be seen whether rows still arrive, or whether tasks show a pulse, and why."""
+    reasons = {run: str(pulse) for seen in (before, after) for run, pulse in seen.pulses.items() if isinstance(pulse, KafkaError)}
     for each in after.survey.transactions:
         if each.is_ongoing and not each.known.partitions:
             reasons[Run.of(each.task)] = NOTHING_SHOWN
@@ -95,6 +111,10 @@ def signs_of_life(before: Look, after: Look) -> dict[Run, list[str]]:
         signs.setdefault(Run.of(task), []).extend(f"{name} {each}" for each in found)
     for run, sign in _decisions(earlier.values(), later.values()):
         signs.setdefault(run, []).append(sign)
+    for run, pulse in after.pulses.items():
+        was_pulse = before.pulses.get(run)
+        if not (was_pulse is None or isinstance(was_pulse, KafkaError) or isinstance(pulse, KafkaError) or was_pulse == pulse):
+            signs.setdefault(run, []).append("a task has shown that it is at work")
     return {run: found for run, found in signs.items() if found}
 
 

@@ -89,7 +89,8 @@ def _add_changing(command: argparse.ArgumentParser, verb: str) -> None:
     command.add_argument(
         "--yes", action="store_true", help=f"{verb} without a question; needed where there is no terminal to ask at"
     )
-    watch = "how long a query may be silent before it is taken for dead (default: %(default)s); 0 only with --force"
+    watch = "how long a query may be silent before it is taken for dead (default: %(default)s): its tasks show every 4 s that"
+    watch += " they are at work; 0 only with --force"
     command.add_argument("--watch-seconds", type=_not_negative, default=10, metavar="N", help=watch)
 
 
@@ -225,7 +226,9 @@ class _Change(ABC):
         console.say(*report.shown(concerned), "")
         if self._arguments.watch_seconds:
             seconds = self._arguments.watch_seconds
-            console.note(f"looking again in {seconds} s, to see whether a query is alive")
+            console.note(
+                f"looking again in {seconds} s, for signs of life: new ids, states or rows, and the pulse of tasks at work"
+            )
             console.let_pass(seconds * MS_PER_S)
             after = look(self._client, self._names, console.wall_ms)
         verdicts = self._judge(before, after)

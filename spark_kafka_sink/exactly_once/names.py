@@ -5,6 +5,7 @@
     P-owner-decision                  group of the owner's decision
     P-owner-run-number-chunk          groups of what a decision is too long for
     P-write-aborted                   group of the record that a write was aborted
+    P-owner-run-pulse                 group of the pulse of a run's tasks, see pulse.py
 
 No part but the prefix P contains a dash, so each name is read from its end without doubt: the ids of the prefix `job` are never
 taken for those of `job-2`, and no two kinds of groups share a name.
@@ -73,6 +74,9 @@ class Names:
 
     def aborted_group(self, write: str) -> str:
         return f"{self.prefix}-{write}-aborted"
+
+    def pulse_group(self, owner: str, run: str) -> str:
+        return f"{self.prefix}-{owner}-{run}-pulse"
 
 
 def _is_number(text: str) -> bool:

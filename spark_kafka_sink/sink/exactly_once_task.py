@@ -13,9 +13,11 @@ import pyarrow as pa
 from spark_kafka_sink.exactly_once.content import Content, total
 from spark_kafka_sink.exactly_once.fingerprint import Fingerprint
 from spark_kafka_sink.exactly_once.names import TaskId
+from spark_kafka_sink.exactly_once.pulse import Pulse
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.writes import TaskReport
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.sink.broker_contact import BrokerContact
 from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan
 from spark_kafka_sink.sink.producer_cache import CLIENTS, TRANSACTIONAL
@@ -75,7 +77,9 @@ def open_task(
     write = plan.write_id(task)
     names = plan.names
     transactional_id = names.transactional_id(TaskId(write.owner, task.partition, write.run, task.attempt))
-    with CLIENTS.lend(options, cache_timeout_ms) as client:
+    place = TopicPartition(plan.marker_topic, 0)
+    pulse = Pulse(lambda: CLIENTS.lend(options, cache_timeout_ms), names.pulse_group(write.owner, write.run), place)
+    with pulse, CLIENTS.lend(options, cache_timeout_ms) as client:
         own = dict(options)
         if not plan.has_timeout:  # a transaction is open from a task's first row until the driver commits
             own["transaction.timeout.ms"] = client.longest_transaction_timeout_ms()

@@ -16,6 +16,7 @@ from jobs import transactions
 from jobs.transaction_report import duration, partitions_text
 from jobs.transactions import Console, build_parser, client_options
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.errors import AuthorizationError
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.unfinished import FENCED_TIMEOUT_MS
 from spark_kafka_sink.exactly_once.version_commit import How, VersionCommit
@@ -379,6 +380,55 @@ def test_a_query_that_shows_a_sign_of_life_is_left_alone_with_all_its_transactio
     assert console.questions == ["Abort 1 open transaction?"]
 
 
+def show_pulse(broker: FakeBroker, time_ms: int, run: str = "r1") -> None:
+    """As a task that waits for rows does it."""
+    with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
+        client.commit_offsets(Names("P").pulse_group("q", run), {partition(): (time_ms, "")})
+
+
+@pytest.mark.parametrize("earlier_ms", [None, 1_700_000_000_000])
+def test_a_query_whose_tasks_wait_for_rows_and_show_a_pulse_is_left_alone(
+    broker: FakeBroker, console: ScriptedConsole, earlier_ms: int | None
+) -> None:
+    """A user's slow function, or a batch before its first row: no id, state or row changes for longer than the job looks."""
+    orphan(broker, name())
+    Writer(broker, name(task=1))  # has begun, and written nothing
+    dead = orphan(broker, name(run="r0"))
+    for run in ("r0", "r1") if earlier_ms else ():
+        show_pulse(broker, earlier_ms or 0, run)
+    console.meanwhile = lambda: show_pulse(broker, 1_700_000_004_000)
+    assert call(console, "abort", "--yes") == 1
+    assert is_open(broker, name())
+    assert not is_open(broker, dead.transactional_id)  # its pulse, if it ever had one, stands still
+    (left,) = (line for line in console.said if line.startswith("Left alone"))
+    assert left.startswith("Left alone: owner q, run r1: 2 transactional ids. ")
+    assert "The query is alive: a task has shown that it is at work" in left
+    console.meanwhile = lambda: None
+    assert call(console, "abort", "--yes") == 0
+    assert not is_open(broker, name())
+
+
+def test_a_pulse_that_cannot_be_read_is_not_taken_for_none(
+    broker: FakeBroker, console: ScriptedConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched = TransactionClient.fetch_offsets
+
+    def refuse(client: TransactionClient, groups: Any, *arguments: Any, **named: Any) -> Any:
+        if any(group.endswith("-pulse") for group in groups):
+            code = Errors.GROUP_AUTHORIZATION_FAILED.number
+            raise AuthorizationError("Grant the user READ on the group 'P-q-r1-pulse'", error_code=code)
+        return fetched(client, groups, *arguments, **named)
+
+    orphan(broker, name())
+    monkeypatch.setattr(TransactionClient, "fetch_offsets", refuse)
+    assert call(console, "abort", "--yes") == 1
+    assert "Whether the query is alive cannot be seen: " in console.text
+    assert "Grant the user READ on the group 'P-q-r1-pulse'" in console.text
+    assert is_open(broker, name())
+    assert call(console, "abort", "--yes", "--force") == 0
+    assert not is_open(broker, name())
+
+
 def test_a_live_query_is_aborted_by_force_and_the_question_says_that_it_is_alive(
     broker: FakeBroker, console: ScriptedConsole
 ) -> None:
@@ -541,12 +591,12 @@ def test_an_epoch_that_the_decision_does_not_name_is_not_decided(broker: FakeBro
 
 def test_where_decisions_may_not_be_read_open_transactions_are_left_alone(broker: FakeBroker, console: ScriptedConsole) -> None:
     orphan(broker, name())
-    broker.fail_next(ApiKey.OFFSET_FETCH, Errors.GROUP_AUTHORIZATION_FAILED, times=2)
+    broker.fail_next(ApiKey.OFFSET_FETCH, Errors.GROUP_AUTHORIZATION_FAILED, times=4)  # decisions and pulses, in two looks
     assert call(console, "abort", "--force") == 1
     assert "Whether its version is decided cannot be read: [KAFKA_GROUP_AUTHORIZATION_FAILED]" in console.text
     assert is_open(broker, name())
-    broker.fail_next(ApiKey.OFFSET_FETCH, Errors.GROUP_AUTHORIZATION_FAILED, times=4)
-    assert call(console, "abort", "--even-decided") == 0
+    broker.fail_next(ApiKey.OFFSET_FETCH, Errors.GROUP_AUTHORIZATION_FAILED, times=6)  # and in the look before the deed
+    assert call(console, "abort", "--even-decided", "--force") == 0
 
 
 # COMMIT

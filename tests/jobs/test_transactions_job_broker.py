@@ -45,13 +45,37 @@ while True:
     print("written", flush=True)
     time.sleep(0.2 if goes_on == "on" else 3600)
 """
+# A task of a batch write, as Spark would run it: its rows do not come, or not all of them. Says so, and waits.
+WAITING_TASK = """
+import sys, time
+import pyarrow as pa
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StringType, StructField, StructType
+from spark_kafka_sink.sink.datasource import KafkaDataSource
+address, topic, prefix, rows = sys.argv[1:]
+def batches():
+    if int(rows):
+        yield pa.RecordBatch.from_arrays([pa.array(["row"] * int(rows))], names=["value"])
+    print("written", flush=True)
+    time.sleep(3600)
+options = {"kafka.bootstrap.servers": address, "topic": topic, "deliveryGuarantee": "exactly-once",
+           "transactionalIdPrefix": prefix}
+source = KafkaDataSource(CaseInsensitiveDict(options))
+source.writer(StructType([StructField("value", StringType())]), False).write(batches())
+"""
 
 
 @contextmanager
 def writer(broker: LocalKafka, topic: str, transactional_id: str, *, goes_on: bool, partitions: int = 2) -> Iterator[None]:
     """A process with an open transaction. Killed at the end of the block."""
-    arguments = [broker.bootstrap_servers, topic, transactional_id, str(partitions), "on" if goes_on else "off"]
-    process = subprocess.Popen([sys.executable, "-c", WRITER, *arguments], stdout=subprocess.PIPE)
+    with script(WRITER, broker.bootstrap_servers, topic, transactional_id, str(partitions), "on" if goes_on else "off"):
+        yield
+
+
+@contextmanager
+def script(*arguments: str) -> Iterator[None]:
+    """A Python process that has written. Killed at the end of the block."""
+    process = subprocess.Popen([sys.executable, "-c", *arguments], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         readable, _, _ = select.select([process.stdout], [], [], LIMIT_S)
@@ -148,6 +172,23 @@ def test_a_process_that_goes_on_is_left_alone_until_it_is_forced(broker: LocalKa
         assert forced.returncode == 0, forced.stdout + forced.stderr
         assert "To be aborted all the same" in forced.stdout
         assert listed(broker, names.prefix, "", "--recent-minutes", "0") == {}
+
+
+@pytest.mark.parametrize(("rows", "state"), [(0, "Empty"), (40_000, "Ongoing")], ids=["before its first row", "amid its rows"])
+def test_a_task_that_waits_for_rows_is_left_alone_until_it_is_killed(
+    broker: LocalKafka, topic: Callable[..., str], rows: int, state: str
+) -> None:
+    name = topic(partitions=1)
+    names, _ = names_of_a_query()
+    with script(WAITING_TASK, broker.bootstrap_servers, name, names.prefix, str(rows)):
+        for _ in range(2):
+            done = run(broker, "abort", names.prefix, "--yes")
+            assert done.returncode == 1, done.stdout + done.stderr
+            assert "The query is alive: a task has shown that it is at work." in done.stdout
+        assert [each["state"] for each in listed(broker, names.prefix).values()] == [state]
+    done = run(broker, "abort", names.prefix, "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert listed(broker, names.prefix, "", "--recent-minutes", "0") == {}
 
 
 def test_a_decided_version_is_left_alone_and_the_next_run_commits_it(

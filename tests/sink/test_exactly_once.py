@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.exactly_once import pulse as pulse_module
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -258,6 +261,48 @@ def test_a_row_that_a_broker_refuses_fails_its_task(broker: FakeBroker, monkeypa
     message = run_task(monkeypatch, writer, ["a"], attempt=1)
     writer.commit([message])
     assert seen(broker) == ["a"]
+
+
+def pulses(broker: FakeBroker) -> list[str]:
+    return [each for each in broker.offsets.groups if each.endswith("-pulse")]
+
+
+def slow_rows(until: Callable[[], object]) -> Iterator[pa.RecordBatch]:
+    """The first row comes when `until` is true; a test that fails ends after a minute."""
+    deadline, never = time.monotonic() + 60, threading.Event()
+    while not until() and time.monotonic() < deadline:
+        never.wait(0.01)
+    yield pa.RecordBatch.from_arrays([pa.array(["a"])], names=["value"])
+
+
+def test_a_task_that_waits_for_its_first_row_shows_a_pulse_under_its_run(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulse_module, "EVERY_MS", 20)
+    task = Task(query_id=QUERY, batch_id=0, job_group=RUN)
+    monkeypatch.setattr(writer_module.Task, "current", classmethod(lambda _: task))
+    written = stream_writer(broker).write(slow_rows(lambda: len(broker.requests_of(ApiKey.OFFSET_COMMIT)) >= 2))
+    assert pulses(broker) == [f"p-{QUERY.replace('-', '')}-{RUN.replace('-', '')}-pulse"]
+    stream_writer(broker).commit([written], 0)
+    assert seen(broker) == ["a"]
+
+
+def test_a_pulse_that_brokers_refuse_fails_no_task(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pulse_module, "EVERY_MS", 20)
+    broker.fail_next(ApiKey.OFFSET_COMMIT, Errors.GROUP_AUTHORIZATION_FAILED)
+    writer = batch_writer(broker)
+    message = writer.write(slow_rows(lambda: "no pulse" in caplog.text))
+    assert "Grant the user READ on the group" in caplog.text
+    writer.commit([message])
+    assert seen(broker) == ["a"]
+
+
+def test_a_task_of_a_moment_commits_no_pulse(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_task(monkeypatch, batch_writer(broker), ["a"])
+    assert not broker.requests_of(ApiKey.OFFSET_COMMIT)
+    assert CLIENTS.idle() == 1
 
 
 def test_a_write_without_tasks_commits_nothing(broker: FakeBroker) -> None:

@@ -1,0 +1,97 @@
+"""The pulse of a task: an offset that changes every few seconds as long as the task is at work.
+
+A task can be at work for long while no row of it arrives: it waits for its first row, for a slow function of the user, for its
+rates, for a batch to fill, for another run's transactions to end. Brokers see nothing of it then, and
+`python -m jobs.transactions abort` would take its query for dead. So a thread of the task commits an offset, the time in
+milliseconds, to a group of the task's run (names.py). Who sees the offset change knows that a task of the run is at work.
+The protocol does not depend on it: no step reads these groups; the offset is part of no transaction, and no producer sends it. So
+a pulse that comes late, twice, after the task's end or never changes nothing that is written, decided or read.
+Laws: the thread has a client of its own, which it takes when the first pulse is due: shorter tasks connect no more than without
+it. A pulse that fails is logged once, and fails nothing. The end of the task does not wait for an answer. A fork inherits no
+thread, hence no pulse.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.errors import KafkaError, printable
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+EVERY_MS = 4_000  # twice within `transactions abort --watch-seconds`, whose default is 10 s, with time for a slow answer
+
+
+class Pulse:
+    """For the length of a `with` block. Neither its begin nor its end blocks.
+
+    Args:
+        lend: a client that no other thread uses. It is called on the pulse's own thread, at most once.
+        group: see Names.pulse_group.
+        place: of a topic that exists; the same for all tasks of a run.
+        clock: only tests pass it.
+    """
+
+    def __init__(
+        self,
+        lend: Callable[[], AbstractContextManager[TransactionClient]],
+        group: str,
+        place: TopicPartition,
+        clock: Clock | None = None,
+    ) -> None:
+        self._lend = lend
+        self._group = group
+        self._place = place
+        self._clock = clock or Clock()
+        self._changed = threading.Condition()  # guards the next one
+        self._is_over = False
+        self._has_failed = False  # only the pulse's thread, once it has started
+
+    def __enter__(self) -> Pulse:
+        try:
+            threading.Thread(target=self._run, name="kafka-exactly-once-pulse", daemon=True).start()
+        except RuntimeError as error:  # too many threads
+            self._failed(error)
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        with self._changed:
+            self._is_over = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        try:
+            if self._is_due():
+                with self._lend() as client:
+                    self._beat(client)
+                    while self._is_due():
+                        self._beat(client)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the task goes on, and its log tells
+            self._failed(error)
+
+    def _is_due(self) -> bool:
+        """Blocks for EVERY_MS, or until the task is over: false."""
+        until_ms = self._clock.now_ms() + EVERY_MS
+        with self._changed:
+            while not self._is_over and (left_ms := until_ms - self._clock.now_ms()) > 0:
+                self._clock.wait(self._changed, left_ms)
+            return not self._is_over
+
+    def _beat(self, client: TransactionClient) -> None:
+        try:
+            client.commit_offsets(self._group, {self._place: (self._clock.wall_ms(), "")}, timeout_ms=EVERY_MS)
+        except KafkaError as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            what = str(error) if isinstance(error, KafkaError) else f"{type(error).__name__}: {printable(error)}"
+            logger.warning("! no pulse: while this task waits, `transactions abort` may take its query for dead: %s", what)

@@ -1,0 +1,183 @@
+"""exactly_once/pulse.py: a task that is at work shows it every few seconds, and is never harmed by that."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.errors import AuthorizationError
+from spark_kafka_sink.exactly_once.names import Names
+from spark_kafka_sink.exactly_once.pulse import EVERY_MS, Pulse
+from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from tests.fakes.clock import ManualClock
+
+GROUP, PLACE = "P-q-r1-pulse", TopicPartition("t", 0)
+LIMIT_S = 30
+
+
+class FakeClient:
+    """Keeps what is committed. `answers` is called for each commit, after it was kept."""
+
+    def __init__(self, clock: ManualClock, answers: Callable[[], object] = lambda: None) -> None:
+        self._clock = clock
+        self._answers = answers
+        self._changed = threading.Condition()
+        self.commits: list[tuple[str, dict[TopicPartition, tuple[int, str]], int]] = []
+        self.threads: list[threading.Thread] = []
+        self.lent = self.returned = 0
+
+    @contextmanager
+    def lend(self) -> Iterator[Any]:
+        self.lent += 1
+        self.threads.append(threading.current_thread())
+        yield self
+        self.returned += 1
+
+    def commit_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, tuple[int, str]], *, timeout_ms: int | None = None
+    ) -> None:
+        assert timeout_ms is not None
+        with self._changed:
+            self.commits.append((group_id, dict(offsets), timeout_ms))
+            self._changed.notify_all()
+        self._answers()
+
+    def wait_for(self, commits: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.commits) >= commits, LIMIT_S)
+
+    def wait_for_the_end(self) -> None:
+        for thread in self.threads:
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
+
+
+class StandingClock(ManualClock):
+    """Time passes only with a notify, which `wait` waits for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_ms: list[int] = []
+        self.is_waiting = threading.Event()
+
+    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+        self.asked_ms.append(timeout_ms)
+        self.is_waiting.set()
+        return condition.wait(LIMIT_S)
+
+
+def pulse_threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "kafka-exactly-once-pulse"]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+def test_a_task_at_work_commits_the_time_every_few_seconds_through_one_client() -> None:
+    clock = ManualClock()
+    client = FakeClient(clock)
+    began_ms = clock.wall_ms()
+    with Pulse(client.lend, GROUP, PLACE, clock):
+        client.wait_for(3)
+    client.wait_for_the_end()
+    assert [(group, timeout_ms) for group, _, timeout_ms in client.commits[:3]] == [(GROUP, EVERY_MS)] * 3
+    offsets = [offsets for _, offsets, _ in client.commits[:3]]
+    assert offsets == [{PLACE: (began_ms + number * EVERY_MS, "")} for number in (1, 2, 3)]
+    assert (client.lent, client.returned) == (1, 1)
+    assert 2 * EVERY_MS < 10_000  # --watch-seconds
+
+
+def test_a_task_that_ends_before_the_first_pulse_takes_no_client_and_its_thread_ends_at_once() -> None:
+    clock = StandingClock()
+    client = FakeClient(clock)
+    with Pulse(client.lend, GROUP, PLACE, clock):
+        assert clock.is_waiting.wait(LIMIT_S)
+        (thread,) = pulse_threads()
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
+    assert clock.asked_ms == [EVERY_MS]
+    assert client.lent == 0
+
+
+def test_a_pulse_that_fails_is_told_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse() -> None:
+        code = Errors.GROUP_AUTHORIZATION_FAILED.number
+        raise AuthorizationError("Grant the user READ on the group 'P-q-r1-pulse'", error_code=code)
+
+    clock = ManualClock()
+    client = FakeClient(clock, refuse)
+    with Pulse(client.lend, GROUP, PLACE, clock):
+        client.wait_for(3)
+    client.wait_for_the_end()
+    (warning,) = warnings(caplog)
+    assert "`transactions abort` may take its query for dead" in warning
+    assert "Grant the user READ on the group 'P-q-r1-pulse'" in warning
+
+
+@pytest.mark.parametrize("error", [OSError("too many open files"), ValueError("a\nforged line")], ids=["OSError", "ValueError"])
+def test_whatever_befalls_the_pulse_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
+    has_failed = threading.Event()
+
+    def lend() -> Any:
+        has_failed.set()
+        raise error
+
+    with Pulse(lend, GROUP, PLACE, ManualClock()):
+        assert has_failed.wait(LIMIT_S)
+        for thread in pulse_threads():
+            thread.join(LIMIT_S)
+    (warning,) = warnings(caplog)
+    assert type(error).__name__ in warning
+    assert "\n" not in warning
+
+
+def test_a_thread_that_cannot_start_fails_no_task(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    client = FakeClient(ManualClock())
+    with Pulse(client.lend, GROUP, PLACE):
+        pass
+    assert "can't start new thread" in warnings(caplog)[0]
+
+
+def test_the_end_of_the_task_does_not_wait_for_an_answer() -> None:
+    answered = threading.Event()
+    clock = ManualClock()
+    client = FakeClient(clock, lambda: answered.wait(LIMIT_S))
+    try:
+        with Pulse(client.lend, GROUP, PLACE, clock):
+            client.wait_for(1)
+        assert client.threads[0].is_alive()
+        assert client.threads[0].daemon
+    finally:
+        answered.set()
+    client.wait_for_the_end()
+    assert len(client.commits) == 1
+    assert client.returned == 1
+
+
+def test_a_task_that_fails_shows_no_pulse_any_more() -> None:
+    clock = ManualClock()
+    client = FakeClient(clock)
+    with pytest.raises(KeyError), Pulse(client.lend, GROUP, PLACE, clock):  # noqa: PT012
+        client.wait_for(1)
+        raise KeyError
+    client.wait_for_the_end()
+
+
+def test_runs_have_a_group_each_that_the_permission_on_the_prefix_covers() -> None:
+    names = Names("P")
+    assert names.pulse_group("q", "r1") == GROUP
+    assert GROUP.startswith(names.listed)
+    others = {names.marker_group("q", 0), names.decision_group("q"), names.chunk_group("q", "r1", 0), names.aborted_group("r1")}
+    assert GROUP not in others
+    assert names.parse(GROUP) is None
