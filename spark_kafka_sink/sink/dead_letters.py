@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.errors import KafkaError, RecordTooLargeError
+from spark_kafka_sink.errors import AbortableTransactionError, KafkaError, RecordTooLargeError, TransactionAbortedError
 from spark_kafka_sink.sink.payloads import PerRow, header_entries
 
 if TYPE_CHECKING:
@@ -58,7 +58,10 @@ class DeadLetters:
         try:
             self._deliveries.append((condition, self._send(letters)))
         except KafkaError as error:
+            if is_consequence(error):
+                raise  # nothing is wrong with these rows
             raise self._naming_topic(error) from error
+        self.raise_failure()
         while self._deliveries and self._deliveries[0][1].done():
             self._settle(*self._deliveries.pop(0))
 
@@ -70,6 +73,12 @@ class DeadLetters:
                 self._larger_producer = self._make_larger_producer()
             return self._larger_producer.send_columns(self._topic, **letters)
 
+    def raise_failure(self) -> None:
+        """If rows have failed, and not only because of others."""
+        for _, delivery in self._deliveries:
+            if delivery.error is not None and not is_consequence(delivery.error):
+                raise self._naming_topic(delivery.error) from delivery.error
+
     def finish(self) -> None:
         """Wait until every row is acknowledged, at most as long as the producers' flush waits. Raises the first error."""
         if not self._deliveries:
@@ -77,6 +86,7 @@ class DeadLetters:
         self._producer.flush()
         if self._larger_producer is not None:
             self._larger_producer.flush()
+        self.raise_failure()
         while self._deliveries:
             self._settle(*self._deliveries.pop(0))
 
@@ -95,6 +105,11 @@ class DeadLetters:
     def close(self, timeout_ms: int | None) -> None:
         if self._larger_producer is not None:
             self._larger_producer.close(timeout_ms)
+
+
+def is_consequence(error: KafkaError) -> bool:
+    """Whether rows failed because others of their transaction did."""
+    return isinstance(error, (TransactionAbortedError, AbortableTransactionError))
 
 
 def options_for_large_rows(options: Mapping[str, object]) -> dict[str, object]:

@@ -61,6 +61,11 @@ class RowFates:
         elif self._dead_letters is not None:
             self._dead_letters.send(columns, refusal.condition, refusal.text, partition)
 
+    def raise_failure(self) -> None:
+        """If a dead letter has failed, and not only because of other rows."""
+        if self._dead_letters is not None:
+            self._dead_letters.raise_failure()
+
     def finish(self) -> None:
         """Wait until every dead letter is acknowledged. Raises the first error."""
         if self._dead_letters is not None:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spark_kafka_sink.config.sink_options import DEAD_LETTER
-from spark_kafka_sink.errors import DeliveryError, KafkaError
+from spark_kafka_sink.errors import AbortableTransactionError, DeliveryError, KafkaError, TransactionAbortedError
 from spark_kafka_sink.sink.chunk import Chunk
 from spark_kafka_sink.sink.commit_protocol import WrittenRange, merge_ranges
-from spark_kafka_sink.sink.dead_letters import DeadLetters
+from spark_kafka_sink.sink.dead_letters import DeadLetters, is_consequence
 from spark_kafka_sink.sink.payloads import payload_bytes
 from spark_kafka_sink.sink.refused_before_sending import RefusedBeforeSending
 from spark_kafka_sink.sink.refused_by_brokers import error_of_delivery, handle_failure
@@ -168,12 +168,21 @@ class RowSender:
             self._send(self._again.popleft())
 
     def _send(self, chunk: Chunk) -> None:
+        try:
+            self._send_or_refuse(chunk)
+        except (TransactionAbortedError, AbortableTransactionError):
+            self._raise_failure()
+            raise
+
+    def _send_or_refuse(self, chunk: Chunk) -> None:
         chunk = self._refused.remove_rows_known_to_fail(chunk)
         while chunk.table.num_rows:
             try:
                 delivery = self._producer.send_columns(**self._mapping.columns(chunk.table))
             except KafkaError as error:  # the producer has queued none of these rows
                 self._raise_failure()  # the reason in a transaction; it names the row
+                if is_consequence(error):
+                    raise  # its condition is that of the other rows
                 chunk = self._refused.remove_refused_rows(chunk, error)
             else:
                 self._add_pending(_Sent(delivery, chunk, chunk.table.nbytes))
@@ -196,26 +205,34 @@ class RowSender:
                 self._settle(self._pending.popleft())  # its rows may have to be sent again, so they cannot be dropped
 
     def _raise_failure(self) -> None:
-        """If a delivery that must not fail has failed."""
-        if self._no_delivery_may_fail:
-            for each in self._pending:
-                if each.delivery.error is not None:
-                    raise self._failure_of(each, each.delivery.error)
+        """If a delivery that must not fail has failed. Of several: one that does not only follow from another."""
+        if not self._no_delivery_may_fail:
+            return
+        failed = [(each, each.delivery.error) for each in self._pending if each.delivery.error is not None]
+        for each, error in failed:
+            if not is_consequence(error):
+                raise self._failure_of(each, error)
+        self._fates.raise_failure()
+        for each, error in failed:
+            raise self._failure_of(each, error)
 
     def _failure_of(self, sent: _Sent, error: KafkaError) -> KafkaError:
         found = error_of_delivery(sent.delivery, error, sent.chunk, self._mapping)
-        if self._is_transactional and not self._fates.fails_task(found.condition):
+        if self._is_transactional and not is_consequence(error) and not self._fates.fails_task(found.condition):
             found.message += NO_HOLES
         return found
 
     def _settle(self, sent: _Sent) -> None:
         """Wait for a delivery and count its rows."""
-        delivery = sent.delivery
+        delivery, failed = sent.delivery, None
         try:
             delivery.result()
         except KafkaError as error:
-            if self._no_delivery_may_fail:
-                raise self._failure_of(sent, delivery.error or error) from None
+            failed = error
+        if failed is not None and self._no_delivery_may_fail:
+            self._pending.appendleft(sent)
+            self._raise_failure()
+            raise self._failure_of(sent, failed)  # it has no outcome yet
         self.acknowledged += delivery.acknowledged
         self._written += [
             WrittenRange(topic, partition, part.first, part.last, part.rows, part.bytes)

@@ -19,6 +19,7 @@ from spark_kafka_sink.exactly_once import pulse as pulse_module
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.sink import writer as writer_module
 from spark_kafka_sink.sink.commit_protocol import CommitSummary, KafkaCommitMessage
 from spark_kafka_sink.sink.datasource import KafkaDataSource
@@ -238,6 +239,48 @@ def test_dead_letters_and_skipped_rows_are_part_of_the_transaction(broker: FakeB
     assert (seen(broker), seen(broker, "dead")) == ([], [])
     writer.commit([message])
     assert (seen(broker), seen(broker, "dead")) == (["a", "b"], [large])
+    assert open_ids(broker) == []
+
+
+LETTER = "x" * 2000
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [[LETTER]],
+        [["a", LETTER], ["b"]],
+        [["a"], [LETTER], ["b"], ["c"]],
+        [["a" * 900] * 40, [LETTER], ["b" * 900] * 400],
+        [[LETTER], ["b" * 900] * 400, [LETTER, "c"]],
+    ],
+    ids=["alone", "with rows", "amid rows", "amid many rows", "twice"],
+)
+@pytest.mark.parametrize("when", ["at once", "when the rows wait to be acknowledged", "while more rows are read"])
+def test_a_dead_letter_that_a_broker_refuses_is_the_tasks_error(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, when: str, values: list[list[str]]
+) -> None:
+    """The transaction is aborted then. Its other rows fail too, with an error that does not say why."""
+    broker.add_topic("tight", 1, max_message_bytes=1500)
+    limits = {"kafka__max__request__size": "1000", "kafka__batch__size": "500", "kafka__linger__ms": "0"}
+    writer = batch_writer(broker, onRecordTooLarge="deadLetter", deadLetterTopic="tight", **limits)
+    answer, tight = threading.Event(), TopicPartition("tight", 0)
+    if when == "at once":
+        answer.set()
+    broker.inject(Fault(ApiKey.PRODUCE, topic_partition=tight, error=Errors.MESSAGE_TOO_LARGE, release=answer))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for each in values:
+            yield pa.RecordBatch.from_arrays([pa.array(each, pa.string())], names=["value"])
+            if when == "while more rows are read":
+                answer.set()
+        answer.set()
+
+    monkeypatch.setattr(writer_module.Task, "current", classmethod(lambda _: Task(partition=0)))
+    refused = r"KAFKA_MESSAGE_TOO_LARGE\] rows cannot be written to deadLetterTopic=tight either"
+    with pytest.raises(KafkaError, match=refused) as found:
+        writer.write(batches())
+    assert "max.request.size" not in str(found.value)
     assert open_ids(broker) == []
 
 

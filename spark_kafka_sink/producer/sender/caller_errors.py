@@ -46,8 +46,10 @@ def fenced(where: str, transactional_id: str, identity: ProducerIdAndEpoch, time
 
 def aborted(cause: KafkaError | None) -> TransactionAbortedError:
     """What rows fail with that were not sent."""
-    error = TransactionAbortedError("The transaction was aborted before this row was sent")
-    return error if cause is None else _caused(error, cause)
+    text = "The transaction was aborted before this row was sent"
+    if cause is None:
+        return TransactionAbortedError(text)
+    return _caused(TransactionAbortedError(f"{text}, because of another failure: {cause.message}"), cause)
 
 
 def _caused(error: KafkaErrorT, cause: KafkaError) -> KafkaErrorT:
