@@ -66,6 +66,7 @@ def new_parser(name: str, description: str, examples: str) -> argparse.ArgumentP
     add("--config", type=Path, action="append", default=[], metavar="FILE", help=config)
     add = parser.add_argument_group("output").add_argument
     add("--verbose", action="store_true", help="show Spark's log and full stack traces")
+    parser.set_defaults(is_stream=False)
     return parser
 
 
@@ -120,7 +121,7 @@ def checked_options(arguments: argparse.Namespace) -> SinkOptions:
 
     try:
         with without_warnings():
-            return check_options(sink_options(arguments))
+            return check_options(sink_options(arguments), is_stream=arguments.is_stream)
     except ConfigError as error:
         raise UsageError(str(error)) from error
 

@@ -41,6 +41,7 @@ EXAMPLES = """
 def build_parser() -> argparse.ArgumentParser:
     what = "Write a stream to a Kafka topic: new files in a directory, or any streaming source of Spark."
     parser = command_line.new_parser("stream_to_kafka", what, EXAMPLES)
+    parser.set_defaults(is_stream=True)
     add = parser.add_argument_group("stream").add_argument
     where = "directory where Spark records what the query has written, so that a restart continues there; one per query"
     add("--checkpoint", required=True, metavar="DIR", help=where)

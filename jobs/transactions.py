@@ -60,8 +60,8 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="list|abort|commit")
-    what = "show open transactions, and those that ended lately; needs DESCRIBE on the prefix's transactional ids, READ on groups"
-    command = commands.add_parser("list", help=what, description=f"Transactions of a prefix: {what} with the prefix.")
+    what = "show open transactions, and those that ended lately; needs DESCRIBE on the prefix's transactional ids and groups"
+    command = commands.add_parser("list", help=what, description=f"Transactions of a prefix: {what}.")
     _add_common(command)
     json_help = "one JSON object per line instead of a table; times are milliseconds"
     command.add_argument("--json", action="store_true", help=json_help)

@@ -259,7 +259,7 @@ def test_no_error_code_is_put_together_but_from_the_table_of_brokers_codes() -> 
     """What the two tests above collect is all there is."""
     sources = {file: file.read_text(encoding="utf-8") for file in (ROOT / "spark_kafka_sink").rglob("*.py")}
     made = [(file.name, line) for file, text in sources.items() for line in re.findall(r""".*KAFKA_\{.*""", text)]
-    assert made == [("error_codes.py", '        condition = f"KAFKA_{self.name}"')]
+    assert made == [("error_codes.py", '        return f"KAFKA_{self.name}"')]
     given = {each for text in sources.values() for each in re.findall(r"""condition=["']([^"']*)["']""", text)}
     assert given <= own_conditions()
 

@@ -5,13 +5,14 @@ SinkOptions.check reads everything that a Spark user writes with `.option(…)`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from spark_kafka_sink.config.keys_without_effect import FOR_READING
 from spark_kafka_sink.config.option import (
     BOOLEAN,
+    INT_MAX,
     LONG,
     STRING,
     InvalidValueError,
@@ -90,8 +91,8 @@ class SinkOptions:
         doc="Required by deliveryGuarantee=exactly-once: what its transactional ids and groups begin with. One query or job at a "
             "time uses a prefix, as a new one aborts what an earlier one has left.")
     txn_app_id: str | None = option("txnAppId", STRING, default=None, non_empty=True, convert=_identifier,
-        doc="exactly-once: name of a series of writes of df.write; each number in txnVersion is written once. In a stream and in "
-            "foreachBatch the query's id takes its place.")
+        doc="exactly-once: name of a series of writes of df.write; each number in txnVersion is written once. In foreachBatch "
+            "the query's id and the batch's number are taken, unless both options are set; a stream takes them always.")
     txn_version: int | None = option("txnVersion", LONG, default=None, at_least=0,
         doc="exactly-once: number of this write within txnAppId. It writes nothing if this number or a higher one was committed.")
     marker_topic: str | None = option("markerTopic", STRING, default=None, convert=_topic,
@@ -142,6 +143,8 @@ class SinkOptions:
         problems.extend(_rejected_serializers(producer_options))
         problems.extend(_rejected_transactions(producer_options))
         values: dict[str, Any] = read_all(rows_of(cls), own, problems)
+        if values.get("delivery_guarantee") == EXACTLY_ONCE:
+            problems.extend(_rejected_without_transactions(producer_options))
         producer = ProducerConfig.check(producer_options, problems, defaults=BULK_DEFAULTS, prefix=PRODUCER_PREFIX)
         problems.extend(_guarantee_conflicts(values, own, producer))
         problems.extend(_exactly_once_conflicts(values, own, producer))
@@ -185,6 +188,31 @@ def _rejected_transactions(producer_options: dict[str, object]) -> Iterator[str]
         )
 
 
+def _rejected_without_transactions(producer_options: dict[str, object]) -> Iterator[str]:
+    """What no transaction can do with. Removes the keys: the producer's own rules would propose other remedies."""
+    for key, needed, is_allowed in _NEEDED_BY_TRANSACTIONS:
+        value = str(producer_options.get(key, "")).strip().lower()
+        if value and not is_allowed(value):
+            del producer_options[key]
+            yield (
+                f"deliveryGuarantee={EXACTLY_ONCE} needs {PRODUCER_PREFIX}{key}{needed}, but {PRODUCER_PREFIX}{key}={value};"
+                " remove one of the two"
+            )
+
+
+def _is_number_outside(value: str, least: int, most: int) -> bool:
+    return value.isascii() and value.isdecimal() and not least <= int(value) <= most
+
+
+# (key, what its value must be, whether a value is allowed; what is no value of this option at all is told elsewhere)
+_NEEDED_BY_TRANSACTIONS: tuple[tuple[str, str, Callable[[str], bool]], ...] = (
+    ("acks", "=all", lambda value: value not in ("0", "1")),
+    ("enable.idempotence", "=true", lambda value: value != "false"),
+    ("retries", " of at least 1", lambda value: not _is_number_outside(value, 1, INT_MAX)),
+    ("max.in.flight.requests.per.connection", " of at most 5", lambda value: not _is_number_outside(value, 0, 5)),
+)
+
+
 def _guarantee_conflicts(values: dict[str, Any], own: Mapping[str, object], producer: ProducerConfig) -> Iterator[str]:
     """kafka.acks must allow an explicit deliveryGuarantee; without an explicit one, kafka.acks sets the guarantee."""
     if producer.acks == ACKS_ALL or values.get("delivery_guarantee", AT_LEAST_ONCE) != AT_LEAST_ONCE:
@@ -205,23 +233,22 @@ _ONLY_EXACTLY_ONCE = ("transactionalIdPrefix", "txnAppId", "txnVersion", "marker
 
 
 def _exactly_once_conflicts(values: dict[str, Any], own: Mapping[str, object], producer: ProducerConfig) -> Iterator[str]:
-    if values.get("delivery_guarantee") != EXACTLY_ONCE:
+    is_refused = "deliveryGuarantee" in own and "delivery_guarantee" not in values
+    if values.get("delivery_guarantee") != EXACTLY_ONCE and not is_refused:
         named = [key for key in _ONLY_EXACTLY_ONCE if key in own]
-        if named and ("delivery_guarantee" in values or "deliveryGuarantee" not in own):
+        if named:
             yield f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} for deliveryGuarantee={EXACTLY_ONCE}"
+        return
+    if ("txnAppId" in own) != ("txnVersion" in own):
+        yield "txnAppId and txnVersion belong together: set both or neither"
+    if producer.transaction_timeout_ms == RESERVED_TIMEOUT_MS:
+        yield f"kafka.transaction.timeout.ms={RESERVED_TIMEOUT_MS} is reserved; choose another"
+    if is_refused:
         return
     if "transactionalIdPrefix" not in own:
         yield f"deliveryGuarantee={EXACTLY_ONCE} needs transactionalIdPrefix, a name of this query or job that stays the same"
-    if ("txnAppId" in own) != ("txnVersion" in own):
-        yield "txnAppId and txnVersion belong together: set both or neither"
     if values.get("topic") is None and "topic" not in own and "markerTopic" not in own:
         yield f"deliveryGuarantee={EXACTLY_ONCE} with a topic column needs markerTopic, an existing topic that offsets can name"
-    if producer.acks != ACKS_ALL:
-        yield f"deliveryGuarantee={EXACTLY_ONCE} needs kafka.acks=all, but kafka.acks={producer.acks}; remove one of the two"
-    elif not producer.enable_idempotence:
-        yield f"deliveryGuarantee={EXACTLY_ONCE} needs kafka.enable.idempotence=true; remove one of the two"
-    if producer.transaction_timeout_ms == RESERVED_TIMEOUT_MS:
-        yield f"kafka.transaction.timeout.ms={RESERVED_TIMEOUT_MS} is reserved; choose another"
 
 
 def _dead_letter_conflicts(values: dict[str, Any], own: Mapping[str, object]) -> Iterator[str]:

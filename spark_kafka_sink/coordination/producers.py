@@ -29,9 +29,13 @@ _ELSEWHERE = frozenset({Errors.NOT_LEADER_OR_FOLLOWER, Errors.UNKNOWN_TOPIC_OR_P
 
 @dataclass(frozen=True)
 class FindLeaders(Operation[str, dict[int, int]]):
-    """The node ids of the leaders of a topic's partitions, by partition; below zero where there is none at the moment."""
+    """The node ids of the leaders of a topic's partitions, by partition; below zero where there is none at the moment.
+
+    `awaits_topic`: a topic that does not exist is asked for again, as brokers hear of a new one late.
+    """
 
     api_key = ApiKey.METADATA
+    awaits_topic: bool = False
 
     def batch_size(self, version: int) -> int:  # noqa: ARG002
         return TOPICS_PER_REQUEST
@@ -43,7 +47,7 @@ class FindLeaders(Operation[str, dict[int, int]]):
     def judge(self, item: str, answer: MetadataResponse, version: int) -> Done[dict[int, int]] | Retry:  # noqa: ARG002
         found = next((topic for topic in answer.topics if topic.name == item), None)
         error = Errors.for_code(answer.error_code if found is None else found.error_code)
-        if error == Errors.UNKNOWN_TOPIC_OR_PARTITION:
+        if error == Errors.UNKNOWN_TOPIC_OR_PARTITION and not self.awaits_topic:
             raise failure(error, self.describe(item), item)  # a topic that has been written to does not come into being
         if error:
             return retry_or_raise(error, self.describe(item), item)

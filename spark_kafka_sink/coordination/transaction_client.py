@@ -73,6 +73,7 @@ class TransactionClient:
         checked = ProducerConfig.from_mapping(config)
         self._default_timeout_ms = checked.max_block_ms
         self._requests = requests or RequestClient(checked, clock=clock)
+        self._found_topics: set[str] = set()
         self._found_keepers: tuple[str | None, list[int] | None] = (None, None)  # by _keepers: for which ids, and what
 
     def __enter__(self) -> TransactionClient:
@@ -288,6 +289,17 @@ class TransactionClient:
             if outcome is not None and not isinstance(outcome, BrokerGoneError):
                 found[ask.item] = outcome
         return found
+
+    # ---- topics ----------------------------------------------------------------------------------------------------------------
+
+    def require_topic(self, topic: str, *, timeout_ms: int | None = None) -> None:
+        """Raise if the topic does not exist: KafkaTimeoutError, as it might be created meanwhile. Never creates it.
+
+        A topic that this client has found before is not asked for again.
+        """
+        if topic not in self._found_topics:
+            self._requests.ask_all([Ask(ANY_BROKER, FindLeaders(awaits_topic=True), topic)], self._within(timeout_ms))
+            self._found_topics.add(topic)
 
     # ---- offsets ---------------------------------------------------------------------------------------------------------------
 

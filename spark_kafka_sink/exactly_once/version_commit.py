@@ -277,8 +277,8 @@ class VersionCommit:
         if decision.run == self._write.run and content != (decision.replay or decision.content):
             raise ReplayError(
                 f"{text}. Both are of the same run: two writes of one micro-batch, as in foreachBatch, need a"
-                " transactionalIdPrefix"
-                " each. None of the rows of this write is in Kafka"
+                " transactionalIdPrefix each; with txnVersion, each micro-batch needs a number of its own. None of the rows of"
+                " this write is in Kafka"
             )
         if content != decision.content:
             logger.warning("! %s. Its rows were not written", text)

@@ -55,6 +55,11 @@ class ErrorCode:
     def __set_name__(self, _: type, name: str) -> None:
         object.__setattr__(self, "name", name)  # rows are named by the attribute they are assigned to
 
+    @property
+    def condition(self) -> str:
+        """Of the exceptions that `error` makes."""
+        return f"KAFKA_{self.name}"
+
     def error(self, where: str, broker_message: str | None = None) -> KafkaError:
         """An exception: "[KAFKA_<name>] <where>: <what it means> <the broker's own message>".
 
@@ -68,7 +73,7 @@ class ErrorCode:
         text = f"{where}: {self.doc}"
         if broker_message:
             text += f' The broker says: "{printable(broker_message)}"'
-        condition = f"KAFKA_{self.name}"
+        condition = self.condition
         if self in _AUTHENTICATION:
             return AuthenticationError(text, condition=condition)
         kind = AuthorizationError if self in _AUTHORIZATION else BrokerError

@@ -24,7 +24,7 @@ from spark_kafka_sink.sink.write_plan import WritePlan
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter, freeze_loaded_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql.types import StructType
 
@@ -73,14 +73,8 @@ class KafkaDataSource(DataSource):
         del overwrite
         freeze_loaded_modules()
         with stderr_log.without_warnings() if COMMITTING_PROCESS in sys.modules else contextlib.nullcontext():
-            plan, environment_problems = self._plan(schema, self._problems_of_stream(), is_stream=True)
+            plan, environment_problems = self._plan(schema, list(_only_for_batches(self.options)), is_stream=True)
         return KafkaStreamWriter(plan, tuple(environment_problems))
-
-    def _problems_of_stream(self) -> list[str]:
-        named = [name for name in ("txnAppId", "txnVersion") if name in self.options]
-        if not named:
-            return []
-        return [f"{' and '.join(named)}: only for df.write; a stream is known by its query's id and its batches' numbers"]
 
     def schema(self) -> NoReturn:
         """Spark calls this for a read, and for a table without columns."""
@@ -117,6 +111,13 @@ class KafkaDataSource(DataSource):
         return WritePlan.of(mapping, options, is_stream=is_stream), environment_problems
 
 
+def _only_for_batches(options: Mapping[str, str]) -> Iterator[str]:
+    given = {name.lower() for name in options}
+    named = [name for name in ("txnAppId", "txnVersion") if name.lower() in given]
+    if named:
+        yield f"{' and '.join(named)}: only for df.write; a stream is known by its query's id and its batches' numbers"
+
+
 def _environment_problems(options: SinkOptions) -> list[str]:
     """Problems that may come and go between the planning of a write and its commit."""
     problems = _report_path_problems(options)
@@ -134,12 +135,12 @@ def _report_path_problems(options: SinkOptions) -> list[str]:
     return [f"reportPath={options.report_path} lies in a directory that does not exist on the driver"]
 
 
-def check_options(options: Mapping[str, str]) -> SinkOptions:
+def check_options(options: Mapping[str, str], *, is_stream: bool = False) -> SinkOptions:
     """The options of a write, checked without its columns and without Spark, as jobs do before they start Spark.
 
     Raises ConfigError.
     """
-    problems: list[str] = []
+    problems = list(_only_for_batches(options)) if is_stream else []
     checked = SinkOptions.check(options, problems)
     problems += _report_path_problems(checked)
     if problems:

@@ -23,6 +23,8 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 class ExactlyOncePlan:
     """
     Args:
+        marker_topic: see Ledger.
+        is_marker_topic_given: it is the option markerTopic, and not the topic that is written to.
         nonce: an id that no other write has.
         is_stream: planned by streamWriter. foreachBatch is a series of batch writes.
         app_id, version: options txnAppId and txnVersion.
@@ -31,6 +33,7 @@ class ExactlyOncePlan:
 
     prefix: str
     marker_topic: str
+    is_marker_topic_given: bool
     nonce: str
     is_stream: bool
     app_id: str | None
@@ -46,6 +49,7 @@ class ExactlyOncePlan:
         return cls(
             prefix=options.transactional_id_prefix,
             marker_topic=marker_topic,
+            is_marker_topic_given=marker_topic != options.topic,
             nonce=uuid.uuid4().hex,
             is_stream=is_stream,
             app_id=options.txn_app_id,

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
+from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 from spark_kafka_sink.exactly_once.content import Content, total
 from spark_kafka_sink.exactly_once.fingerprint import Fingerprint
 from spark_kafka_sink.exactly_once.names import TaskId
@@ -17,6 +19,7 @@ from spark_kafka_sink.exactly_once.pulse import Pulse
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.writes import TaskReport
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.sink.broker_contact import BrokerContact
 from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan
@@ -24,6 +27,21 @@ from spark_kafka_sink.sink.producer_cache import CLIENTS, TRANSACTIONAL
 from spark_kafka_sink.sink.row_mapping import RowMapping
 from spark_kafka_sink.sink.task import Task
 
+MARKER_TOPIC_MS = 10_000  # for the option markerTopic to be found
+# What the producer cannot know of the reasons, by the condition of an error.
+_TAKEN_OVER = (
+    " In Spark: another write with the same transactionalIdPrefix has begun, which is for one query or job at a time; or somebody"
+    " has aborted this one with jobs.transactions; or it was open for longer than kafka.transaction.timeout.ms. Nothing of it is"
+    " seen"
+)
+_HINTS = {
+    Errors.INVALID_PRODUCER_EPOCH.condition: _TAKEN_OVER,
+    Errors.PRODUCER_FENCED.condition: _TAKEN_OVER,
+    Errors.INVALID_TRANSACTION_TIMEOUT.condition: (
+        " In Spark: lower kafka.transaction.timeout.ms to the brokers' transaction.max.timeout.ms, or remove it, so that the task"
+        " asks for that limit"
+    ),
+}
 ABORT_MS = 5_000  # for a failed task to abort its transaction; if it cannot, the driver does
 
 
@@ -80,6 +98,8 @@ def open_task(
     place = TopicPartition(plan.marker_topic, 0)
     pulse = Pulse(lambda: CLIENTS.lend(options, cache_timeout_ms), names.pulse_group(write.owner, write.run), place)
     with pulse, CLIENTS.lend(options, cache_timeout_ms) as client:
+        if plan.is_marker_topic_given:
+            _require_marker_topic(client, plan.marker_topic)
         own = dict(options)
         if not plan.has_timeout:  # a transaction is open from a task's first row until the driver commits
             own["transaction.timeout.ms"] = client.longest_transaction_timeout_ms()
@@ -99,6 +119,22 @@ def open_task(
                 )
                 attempt.begin()
                 yield ExactlyOnceTask(producer, attempt, mapping)
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, KafkaError):
+                    error.message += _HINTS.get(error.condition, "")
                 producer.close(timeout_ms=ABORT_MS)
                 raise
+
+
+def _require_marker_topic(client: TransactionClient, topic: str) -> None:
+    """Before any row: without it, the marker would fail after all rows."""
+    try:
+        client.require_topic(topic, timeout_ms=MARKER_TOPIC_MS)
+    except KafkaTimeoutError as error:
+        raise KafkaTimeoutError(
+            f"markerTopic={topic} was not found: {error.message}. Nothing was written. Create the topic (one partition is"
+            " enough, and nothing is written to it), or name another",
+            condition="KAFKA_UNKNOWN_TOPIC" if error.condition == KafkaTimeoutError.condition else error.condition,
+        ) from error
+    except KafkaError as error:
+        raise KafkaError(f"markerTopic={topic} was not found: {error.message}", condition=error.condition) from error

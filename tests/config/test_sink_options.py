@@ -208,6 +208,8 @@ def test_exactly_once_takes_a_prefix_and_a_topic() -> None:
         ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion"),
         ({"kafka__acks": "1"}, "needs kafka.acks=all"),
         ({"kafka__enable__idempotence": "false"}, "needs kafka.enable.idempotence=true"),
+        ({"kafka__retries": "0"}, "needs kafka.retries of at least 1, but kafka.retries=0; remove one of the two"),
+        ({"kafka__max__in__flight__requests__per__connection": "9"}, "of at most 5, but kafka.max.in.flight"),
         ({"kafka__transaction__timeout__ms": "29929"}, "is reserved"),
     ],
 )
@@ -215,6 +217,27 @@ def test_what_exactly_once_cannot_do_with_is_one_problem(changed: dict[str, str 
     _, problems = check(**{name: value for name, value in (ONCE | changed).items() if value is not None})
     assert len(problems) == 1
     assert problem in problems[0]
+
+
+def test_all_that_exactly_once_cannot_do_with_is_told_at_once_and_nothing_contradicts_another() -> None:
+    wrong = {
+        "transactionalIdPrefix": " ",
+        "txnVersion": "-1",
+        "kafka__transactional__id": "t",
+        "kafka__acks": "1",
+        "kafka__enable__idempotence": "false",
+        "kafka__retries": "0",
+        "kafka__max__in__flight__requests__per__connection": "9",
+    }
+    _, problems = check(**(ONCE | wrong))
+    assert sorted(name for name in wrong if any(name.replace("__", ".") in each for each in problems)) == sorted(wrong)
+    assert len(problems) == 8  # txnVersion without txnAppId, too
+    assert not any("enable.idempotence=false." in each for each in problems)
+
+
+def test_a_wrong_guarantee_does_not_hide_what_is_wrong_with_the_options_of_exactly_once() -> None:
+    _, problems = check(deliveryGuarantee="once", txnAppId="a", transactionalIdPrefix="p" * 1001)
+    assert [each.split(" ")[0] for each in problems] == ["Invalid", "Invalid", "txnAppId"]
 
 
 def test_one_transactional_id_for_all_tasks_is_refused() -> None:

@@ -158,6 +158,14 @@ def test_a_stream_needs_its_checkpoint(capsys: pytest.CaptureFixture[str]) -> No
     assert "--checkpoint" in capsys.readouterr().err
 
 
+def test_a_stream_is_told_before_spark_starts_that_it_has_its_names_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    """Spark started, and the write failed with exit code 1."""
+    arguments = ["--input-format", "rate", "--topic", "t", "--bootstrap-servers", "b:1", "--checkpoint", "c"]
+    named = ["--exactly-once", "p", "--option", "txnAppId=a", "--option", "txnversion=3"]
+    assert stream_to_kafka.main([*arguments, *named]) == 2
+    assert "txnAppId and txnVersion: only for df.write" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["producer.properties", "sink.properties", "tls.properties"])
 def test_the_sample_files_are_accepted_by_the_sink(name: str) -> None:
     from spark_kafka_sink.config.sink_options import SinkOptions

@@ -6,7 +6,7 @@ import json
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
+from spark_kafka_sink.coordination.producers import FindLeaders
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once import pulse as pulse_module
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from spark_kafka_sink.sink import exactly_once_task
 from spark_kafka_sink.sink import writer as writer_module
 from spark_kafka_sink.sink.commit_protocol import CommitSummary, KafkaCommitMessage
 from spark_kafka_sink.sink.datasource import KafkaDataSource
@@ -224,7 +227,7 @@ def test_a_stream_whose_run_spark_does_not_tell_writes_nothing(broker: FakeBroke
 
 
 def test_a_job_group_of_the_users_says_nothing_about_runs() -> None:
-    plan = ExactlyOncePlan("p", "t", "nonce", False, None, None, False)
+    plan = ExactlyOncePlan("p", "t", False, "nonce", False, None, None, False)
     task = Task(query_id=QUERY, batch_id=3, job_group="my group")
     assert plan.write_id(task)[1:] == (3, "nonce", "nonce")
 
@@ -240,6 +243,35 @@ def test_dead_letters_and_skipped_rows_are_part_of_the_transaction(broker: FakeB
     writer.commit([message])
     assert (seen(broker), seen(broker, "dead")) == (["a", "b"], [large])
     assert open_ids(broker) == []
+
+
+def test_a_marker_topic_that_does_not_exist_is_told_before_any_row_is_written(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marker failed after all rows, with an error that did not name the option."""
+    monkeypatch.setattr(exactly_once_task, "MARKER_TOPIC_MS", 100)
+    with pytest.raises(KafkaError, match=r"KAFKA_UNKNOWN_TOPIC\] markerTopic=absent was not found: .*Create the topic"):
+        run_task(monkeypatch, batch_writer(broker, markerTopic="absent"), ["a"])
+    assert broker.requests_of(ApiKey.PRODUCE) == []
+    assert "absent" not in broker.topics
+
+
+def test_a_marker_topic_is_looked_for_once_and_only_if_it_is_another_topic(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    message = FindLeaders.message
+
+    def remembered(self: FindLeaders, items: Sequence[str], node_id: int, version: int) -> MetadataRequest:
+        asked.extend(items)
+        return message(self, items, node_id, version)
+
+    monkeypatch.setattr(FindLeaders, "message", remembered)
+    for number in range(3):
+        run_task(monkeypatch, batch_writer(broker, markerTopic="dead"), ["a"], number)
+        run_task(monkeypatch, batch_writer(broker), ["a"], number)
+        run_task(monkeypatch, batch_writer(broker, markerTopic="t"), ["a"], number)
+    assert asked == ["dead"]
 
 
 LETTER = "x" * 2000
@@ -360,3 +392,23 @@ def test_the_time_out_is_the_longest_that_brokers_allow_unless_the_user_says_oth
     run_task(monkeypatch, batch_writer(broker, **given), ["a"])
     (transaction,) = broker.transactions.transactions.values()
     assert transaction.timeout_ms == timeout_ms
+
+
+@pytest.mark.parametrize(
+    ("api", "error", "hint"),
+    [
+        (ApiKey.PRODUCE, Errors.INVALID_PRODUCER_EPOCH, "another write with the same transactionalIdPrefix has begun"),
+        (ApiKey.TXN_OFFSET_COMMIT, Errors.PRODUCER_FENCED, "another write with the same transactionalIdPrefix has begun"),
+        (
+            ApiKey.INIT_PRODUCER_ID,
+            Errors.INVALID_TRANSACTION_TIMEOUT,
+            "lower kafka.transaction.timeout.ms to the brokers' transaction",
+        ),
+    ],
+)
+def test_errors_of_the_producer_name_their_reasons_in_spark(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, api: ApiKey, error: Any, hint: str
+) -> None:
+    broker.fail_next(api, error)
+    with pytest.raises(KafkaError, match=hint):
+        run_task(monkeypatch, batch_writer(broker, kafka__transaction__timeout__ms="60000"), ["a"])
