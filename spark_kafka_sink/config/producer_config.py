@@ -171,7 +171,8 @@ class ProducerConfig(SecurityConfig):
     transactional_id: str | None = option("transactional.id", STRING, default=None, non_empty=True, convert=protocol_string,
         doc="Enables transactions, and identifies the producer across restarts. The sink rejects it.")
     transaction_timeout_ms: int = option("transaction.timeout.ms", INT, default=60_000, at_least=1,
-        doc="Time after which the transaction coordinator aborts an open transaction.")
+        doc="Time after which the transaction coordinator aborts an open transaction. Not set, with exactly-once: what brokers "
+            "allow at most, 15 minutes by default.")
     transaction_two_phase_commit_enable: bool = option(
         "transaction.two.phase.commit.enable", BOOLEAN, default=False,
         doc="Not available in this version.")

@@ -35,11 +35,11 @@ again with the same names (checkpoint, or transactionalIdPrefix with txnAppId an
     … among the commits                             decided; some committed    their rows    commits the others, writes nothing
     … after the commits, before Spark's log         carried out                all rows      writes nothing
     the write outlasts the transactions' time-out   ended by the brokers       nothing       writes all rows, if it is faster
-    a time-out between decision and commit          taken out                  the others    writes the missing partitions
-    other rows than before, none of them was seen   open transactions          nothing       writes the new rows
-    other rows than before, a part of them was seen markers of that part       that part     fails, writes nothing
+    some time out between decision and commit       the others                 the others    writes the missing partitions
+    … and the repetition brings other rows          the others                 the others    fails, writes nothing
+    other rows than before, no decision yet         open transactions          nothing       writes the new rows
     an earlier driver goes on beside its successor  transactions of both       nothing twice one of the two fails
-    … and that writes the next version already      one of the decisions       maybe a part  does not know: see the limit
+    … which is at the next version already          one of the decisions       maybe a part  does not know: see the limit
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MAX_PENDING = 256  # deliveries that each send() looks at; buffer.memory keeps them far fewer, unless batches are tiny
 MAX_RANGES = 10_000  # offset ranges before they are merged: each Arrow batch adds one per topic-partition
 NO_HOLES = (
-    ". With exactly-once a row that a broker refuses fails its task, whatever onInvalidRecord and onRecordTooLarge say: the"
+    ". With exactly-once, a row that a broker refuses fails its task, whatever onInvalidRecord and onRecordTooLarge say: the"
     " transaction cannot leave it out. Remove such rows before the write, or set kafka.max.request.size to the topic's limit"
 )
 KEPT_BYTES = 16 * 1024 * 1024  # of Arrow batches that are not acknowledged yet
@@ -219,7 +219,7 @@ class RowSender:
     def _failure_of(self, sent: _Sent, error: KafkaError) -> KafkaError:
         found = error_of_delivery(sent.delivery, error, sent.chunk, self._mapping)
         if self._is_transactional and not is_consequence(error) and not self._fates.fails_task(found.condition):
-            found.message += NO_HOLES
+            found.message = found.message.rstrip(".") + NO_HOLES
         return found
 
     def _settle(self, sent: _Sent) -> None:
