@@ -38,12 +38,16 @@ ENVIRONMENT = "DYING"
 
 
 def _kill(victim: str) -> None:
+    os.kill(_pid_of(victim), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _pid_of(victim: str) -> int:
+    pid = os.getpid()
     if victim != "worker":
-        pid = os.getppid()
         while _program(pid) != "java":
             pid = _parent(pid)
-        os.kill(pid, signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
+    return pid
 
 
 def _program(pid: int) -> str:
@@ -59,17 +63,25 @@ def _parent(pid: int) -> int:
 
 def _arm_in_order(marks: Path, deaths: list[tuple[str, str, str]]) -> None:
     for number, (victim, step, when) in enumerate(deaths):
-        arm(step, when, partial(_is_turn, marks, number, step), partial(_kill, victim))
+        arm(step, when, partial(_is_turn, marks, number, victim, step), partial(_kill, victim))
 
 
-def _is_turn(marks: Path, number: int, step: str) -> bool:
-    """Says so to one process only."""
-    if not _doing.comes_to(step) or len(list(marks.iterdir())) != number:
+def _is_turn(marks: Path, number: int, victim: str, step: str) -> bool:
+    """Says so to one process only. A mark contains the pid of who dies: its other workers live on for a moment, and must not
+    come to the next death meanwhile.
+    """
+    pid = str(_pid_of(victim))
+    died = sorted(marks.iterdir())
+    if not _doing.comes_to(step) or len(died) != number or (died and died[-1].read_text() == pid):
         return False
+    draft = marks.with_name(f"{number:03} of {os.getpid()}")
+    draft.write_text(pid)
     try:
-        (marks / f"{number:03}").touch(exist_ok=False)
+        os.link(draft, marks / f"{number:03}")
     except FileExistsError:
         return False
+    finally:
+        draft.unlink()
     return True
 
 
