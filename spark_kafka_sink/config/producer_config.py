@@ -36,6 +36,9 @@ from spark_kafka_sink.config.producer_rules import ACKS_ALL, RULES, Values
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.config.security_config import SecurityConfig
 
+BATCHES_PER_REQUEST = 8
+REQUESTS_IN_MEMORY = 8
+
 _ADDRESS = re.compile(r"(?:[\w.%-]*://)?(?:\[(?P<ipv6>[0-9a-zA-Z:.%]+)\]|(?P<host>[\w.%-]+)):(?P<port>[0-9]+)", re.ASCII)
 
 
@@ -102,7 +105,8 @@ class ProducerConfig(SecurityConfig):
     buffer_memory: int = option("buffer.memory", LONG, default=33_554_432, at_least=0,
         doc="Memory for records that wait to be sent; when it is exhausted, send blocks.")
     max_request_size: int = option("max.request.size", INT, default=1_048_576, at_least=0,
-        doc="Maximum size of a request, and of a single record before compression.")
+        doc="Maximum size of a request, and of a single record before compression. Not set: 1 MiB for a record, and 8 batches of "
+            "batch.size for a request, at most an eighth of buffer.memory, if that is more.")
 
     # compression
     compression_type: str = option("compression.type", STRING, default="none", choices=("none", "gzip", "snappy", "lz4", "zstd"),
@@ -251,6 +255,18 @@ class ProducerConfig(SecurityConfig):
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.bootstrap_servers
         ]
         return {key: value for key, value in (mapping | dict(self.plugin_options)).items() if value is not None}
+
+    @property
+    def request_bytes(self) -> int:
+        """Up to how many bytes of batches a request takes; a larger batch has a request to itself.
+
+        Kafka's default of max.request.size, 1 MiB, is made for batches of 16 KiB, and limits single records too. Where it is not
+        set, a request has room for several large batches: each request costs client and broker as much as many records. All that
+        may be in flight at a time leaves a part of buffer.memory for new records.
+        """
+        if "max.request.size" in self.given:
+            return self.max_request_size
+        return max(self.max_request_size, min(BATCHES_PER_REQUEST * self.batch_size, self.buffer_memory // REQUESTS_IN_MEMORY))
 
     def for_plugins(self) -> dict[str, object]:
         """The configuration that a plug-in's `configure` gets: the keys that are set, the client.id and the keys for plug-ins.

@@ -130,6 +130,24 @@ def test_bootstrap_servers_become_hosts_and_ports(written: object, expected: obj
     assert ProducerConfig.from_mapping({"bootstrap.servers": written}).bootstrap_servers == expected
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, 1_048_576),  # 8 batches of 16 KiB are less
+        ({"batch.size": 524_288}, 4_194_304),
+        ({"batch.size": 524_288, "max.request.size": 1_048_576}, 1_048_576),
+        ({"max.request.size": 2_097_152}, 2_097_152),
+        ({"batch.size": 8_388_608}, 4_194_304),  # an eighth of buffer.memory
+        ({"batch.size": 524_288, "buffer.memory": 16_777_216}, 2_097_152),
+        ({"batch.size": 524_288, "buffer.memory": 1_048_576}, 1_048_576),
+    ],
+)
+def test_requests_have_room_for_several_large_batches_unless_the_user_limits_them(
+    options: dict[str, object], expected: int
+) -> None:
+    assert read(**options).request_bytes == expected
+
+
 def test_a_server_named_twice_is_kept_once_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert ProducerConfig.from_mapping({"bootstrap.servers": "a:1,b:1,a:1"}).bootstrap_servers == (("a", 1), ("b", 1))
     assert "a:1" in caplog.text

@@ -272,7 +272,7 @@ class Sender:
             nodes = []  # batches cannot be numbered yet; the answer with the id ends the poll below
             timeout_ms = min(timeout_ms, self._config.retry_backoff_ms)
         timeout_ms = min(timeout_ms, self._expiry.next_delay_ms(now_ms))
-        drained = self._accumulator.drain(cluster, nodes, self._config.max_request_size, now_ms, result.occupied)
+        drained = self._accumulator.drain(cluster, nodes, self._config.request_bytes, now_ms, result.occupied)
         self._send_requests(drained, cluster, now_ms)
         if any(drained.values()):
             return 0  # there may be more for the same nodes

@@ -100,6 +100,18 @@ def test_no_more_requests_than_allowed_are_in_flight_to_a_node() -> None:
     assert len(stage.sent) == 4
 
 
+def test_large_batches_share_a_request_unless_the_user_limits_its_size() -> None:
+    """A request for each one or two of them costs client and broker more."""
+    rows = [b"x" * 190_000] * 6
+    stage = Stage(leaders={TOPIC: (0,) * 6}, batch_size=200_000)
+    stage.send(*rows, partition=range(6))
+    assert [len(request.message.topic_data[0].partition_data) for request in stage.in_flight] == [6]
+    stage = Stage(leaders={TOPIC: (0,) * 6}, batch_size=200_000, max_request_size=1_048_576)
+    stage.send(*rows, partition=range(6))
+    stage.run()
+    assert [len(request.message.topic_data[0].partition_data) for request in stage.in_flight] == [5, 1]
+
+
 def test_while_a_partition_waits_for_its_answer_the_sender_does_not_spin() -> None:
     """Its node is ready, its batch is not: a poll of 0 ms would burn a processor until the answer comes."""
     stage = known(batch_size=1)
