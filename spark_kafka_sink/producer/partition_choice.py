@@ -29,6 +29,8 @@ class PartitionChoice:
         undecided = partitions == NO_PARTITION
         if self._by_key and columns.key is not None and undecided.any():
             hashed = partition_for_keys(columns.key, cluster.partition_count(topic) or 1)
+            if columns.key.null_count == 0 and undecided.all():
+                return hashed
             has_key = undecided & (columns.key_lengths != NULL_LENGTH)
             np.copyto(partitions, hashed, where=has_key)
             undecided &= ~has_key

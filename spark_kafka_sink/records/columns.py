@@ -44,7 +44,7 @@ class RecordColumns:
     value: pa.Array | pa.ChunkedArray | None
     headers: pa.Array | None  # binary: each row's header count and headers as a record writes them; None if no row has any
     timestamps: Int64Column | int  # ms since 1970-01-01 UTC; an int is for all rows
-    key_lengths: Int64Column | int  # bytes, or NULL_LENGTH; the int NULL_LENGTH for all rows when the column is None
+    key_lengths: Int64Column | int  # bytes, or NULL_LENGTH; an int is for all rows
     value_lengths: Int64Column | int
     base_sizes: Int64Column  # bytes of each record that do not depend on its batch: all but length, timestamp and offset delta
 
@@ -108,7 +108,7 @@ def record_columns(
     if keys is not None:
         keys = contiguous(keys)
     encoded_headers = _encode_headers(headers, rows)
-    key_lengths, value_lengths = lengths_of(keys), lengths_of(values)
+    key_lengths, value_lengths = (_one_if_equal(lengths_of(column)) for column in (keys, values))
     return RecordColumns(
         rows=rows,
         key=keys,
@@ -172,6 +172,13 @@ def lengths_of(payload: Column) -> Int64Column | int:
     if payload.null_count:
         lengths[payload.is_null().to_numpy(zero_copy_only=False)] = NULL_LENGTH
     return lengths
+
+
+def _one_if_equal(lengths: Int64Column | int) -> Int64Column | int:
+    """An int for all rows, if they have the same length, as ids and hashes do: one number is gathered, measured and encoded."""
+    if isinstance(lengths, int) or len(lengths) == 0 or (lengths != lengths[0]).any():
+        return lengths
+    return int(lengths[0])
 
 
 def _base_sizes(

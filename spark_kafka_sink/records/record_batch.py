@@ -46,13 +46,13 @@ def size_upper_bounds(columns: RecordColumns) -> Int64Column:
     return columns.base_sizes + (BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD - ATTRIBUTES_SIZE)
 
 
-def record_sizes(base_sizes: Int64Column, offset_deltas: Int64Column, timestamp_deltas: Int64Column | int) -> Int64Column:
+def record_sizes(base_sizes: Int64Column, offset_deltas: Int64Column | int, timestamp_deltas: Int64Column | int) -> Int64Column:
     """Exact bytes of each row at the given deltas."""
     bodies = _body_sizes(base_sizes, offset_deltas, timestamp_deltas)
     return bodies + varint_sizes(bodies)
 
 
-def _body_sizes(base_sizes: Int64Column, offset_deltas: Int64Column, timestamp_deltas: Int64Column | int) -> Int64Column:
+def _body_sizes(base_sizes: Int64Column, offset_deltas: Int64Column | int, timestamp_deltas: Int64Column | int) -> Int64Column:
     """The value of a record's length field."""
     return base_sizes + varint_sizes(offset_deltas) + varint_sizes(timestamp_deltas)
 
@@ -83,9 +83,10 @@ class RecordRows:
         self._headers = NO_HEADERS if columns.headers is None else Payload.of(columns.headers, selected)
 
     def _column(self, lengths: Int64Column | int, payload: pa.Array | None) -> tuple[Int64Column | int, Payload | None]:
-        if payload is None or isinstance(lengths, int):
+        if payload is None:
             return NULL_LENGTH, None
-        return lengths if self._selected is None else lengths[self._selected], Payload.of(payload, self._selected)
+        in_order = lengths if isinstance(lengths, int) or self._selected is None else lengths[self._selected]
+        return in_order, Payload.of(payload, self._selected)
 
     def interleave(self, lo: int, hi: int, offset_deltas: Int64Column, timestamp_deltas: Int64Column | int) -> InterleavedRows:
         """Rows lo … hi-1, with their deltas. Raises RecordTooLargeError for a row above 2 GiB, the format's limit."""

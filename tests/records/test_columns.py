@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.records import columns as columns_module
-from spark_kafka_sink.records.columns import NO_TIMESTAMP, RecordColumns, record_columns
+from spark_kafka_sink.records.columns import NO_TIMESTAMP, NULL_LENGTH, RecordColumns, record_columns
 from tests.records.batches import HEADERS, batch_of
 from tests.records.reference import DecodedRecord, decode_batch
 
@@ -126,9 +126,20 @@ def test_a_dictionary_column_may_decode_to_more_than_int32_offsets_reach() -> No
         columns = record_columns(**{"value": None, name: encoded})
         column, lengths = getattr(columns, name), getattr(columns, f"{name}_lengths")
         assert column.type == pa.large_binary()
-        assert (lengths == len(entry)).all()
+        assert lengths == len(entry)
         assert column[rows - 1].as_py() == entry
         del columns, column
+
+
+def test_the_length_of_rows_of_one_length_is_one_number() -> None:
+    columns = record_columns(pa.chunked_array([[b"ab", b"cd"], [b"ef"]]), key=pa.array(["x", None, "y"]))
+    assert columns.value_lengths == 2
+    assert isinstance(columns.key_lengths, np.ndarray)
+    assert [(row.key, row.value) for row in rows_of(columns)] == [(b"x", b"ab"), (None, b"cd"), (b"y", b"ef")]
+    assert [(row.key, row.value) for row in rows_of(columns.take(np.array([2, 0])))] == [(b"y", b"ef"), (b"x", b"ab")]
+    only_nulls = record_columns(pa.array([b"", b""]), key=pa.nulls(2, pa.binary()))
+    assert (only_nulls.value_lengths, only_nulls.key_lengths) == (0, NULL_LENGTH)
+    assert [(row.key, row.value) for row in rows_of(only_nulls)] == [(None, b"")] * 2
 
 
 def test_a_dictionary_with_a_null_entry_gives_null_rows() -> None:

@@ -89,6 +89,13 @@ def test_keys_of_one_length(size: int) -> None:
     assert hashes_of(list(keys)) == [scalar_murmur2(key) for key in keys]
 
 
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string()])
+def test_a_slice_of_keys_of_one_length(kind: pa.DataType) -> None:
+    keys = [f"{row * 7919 % 100_003:05}" for row in range(300)]
+    hashes = murmur2(pa.array(["other", *keys, "longer than these"]).cast(kind).slice(1, 300))
+    assert hashes.tolist() == [scalar_murmur2(key.encode()) for key in keys]
+
+
 def test_mixed_lengths_with_one_very_long_key() -> None:
     source = np.random.default_rng(5)
     keys = [source.bytes(int(size)) for size in source.integers(0, 300, 1000)] + [source.bytes(100_003)]

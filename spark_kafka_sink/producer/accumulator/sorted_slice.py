@@ -43,8 +43,10 @@ class SortedSlice:
         self._order = _stable_order(partitions)
         base = columns.base_sizes
         stamps = np.broadcast_to(np.asarray(columns.timestamps, np.int64), self.rows)
+        self._has_one_timestamp = isinstance(columns.timestamps, int)  # then all timestamp deltas in a new batch are 0
         if self._order is not None:
-            base, stamps, rows, partitions = base[self._order], stamps[self._order], rows[self._order], partitions[self._order]
+            base, rows, partitions = base[self._order], rows[self._order], partitions[self._order]
+            stamps = stamps if self._has_one_timestamp else stamps[self._order]
         self._base_sizes = base
         self.timestamps = stamps
         self.original_rows = rows  # int32: the row's position in the caller's chunk
@@ -55,8 +57,6 @@ class SortedSlice:
         self.offset_deltas = np.zeros(self.rows, np.int64)
         self.timestamp_deltas = np.zeros(self.rows, np.int64)
         self.sizes = np.zeros(self.rows, np.int32)  # encoded bytes
-        self._least_ends = np.cumsum(base + LEAST_OVERHEAD)  # limits the rows that `fit` measures
-        self._has_one_timestamp = isinstance(columns.timestamps, int)  # then all timestamp deltas in a new batch are 0
 
     def timestamp_at(self, row: int) -> int:
         return int(self.timestamps[row])
@@ -90,6 +90,11 @@ class SortedSlice:
             FittingRows(end, size, newest, size == room) if size <= room else self._cut(lo, end, room)
             for lo, end, size, newest, room in zip(begins, ends, sizes, latest, rooms, strict=True)
         ]
+
+    @cached_property
+    def _least_ends(self) -> npt.NDArray[np.int64]:
+        """Sums of the least sizes; limits the rows that `fit` measures."""
+        return np.cumsum(self._base_sizes + LEAST_OVERHEAD)
 
     def fit(self, lo: int, end: int, first_delta: int, base_timestamp: int, room: int) -> FittingRows | None:
         """As many of the rows lo..end as fit into a batch that has `first_delta` rows already; None if not even one does."""
@@ -128,7 +133,7 @@ class SortedSlice:
         """Sums of sizes in a new batch, beginning with a 0: with offset deltas of one byte, and of two. For one timestamp."""
         sums = np.zeros((2, self.rows + 1), np.int64)
         for row, delta in zip(sums, (0, ONE_BYTE_DELTAS), strict=True):
-            np.cumsum(record_sizes(self._base_sizes, np.full(self.rows, delta), 0), out=row[1:])
+            np.cumsum(record_sizes(self._base_sizes, delta, 0), out=row[1:])
         return sums[0], sums[1]
 
     def _fit_new_batch_of_one_timestamp(self, lo: int, end: int, room: int) -> FittingRows | None:
