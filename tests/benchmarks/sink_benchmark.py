@@ -56,6 +56,11 @@ TUNED_OPTIONS = {"kafka.linger.ms": "20", "kafka.batch.size": "262144"}
 WORTH_QUOTING = (3_000_000, 5)  # rows of 100 B, repeats
 WORKERS_OF = "SINK_BENCHMARK_WORKERS_OF"  # a variable of Python workers: Spark shares none between different environments
 FEW_ROWS = 1_000
+WARM_UP_RUNS = 2
+# Files of a deleted topic leave the page cache at once, and the next run uses that memory. A minute later, the default, each run
+# takes memory that a virtual machine may have to fetch from its host first: the broker's CPU was up to four times as high then,
+# and for whichever variant it hit.
+AT_ONCE = {"log.segment.delete.delay.ms": "0"}
 
 
 class DiscardingWriter(DataSourceArrowWriter):
@@ -190,7 +195,7 @@ class Bench:
         frame = self.frame(rows, value_bytes)
         usages: dict[str, list[Usage]] = {variant.name: [] for variant in variants}
         peaks: dict[str, float] = {}
-        for variant in variants:
+        for variant in [*variants] * WARM_UP_RUNS:
             self.run(variant, frame, codec)  # what the JVMs of Spark and broker have not compiled yet, they compile now
         for repeat in range(repeats):
             turn = repeat % len(variants)
@@ -296,7 +301,7 @@ def main() -> None:
         parser.error(f"--variants: there is no {', '.join(unknown)}; choose from {', '.join(VARIANTS)}")
     variants = [VARIANTS[name] for name in chosen]
     comparisons = []
-    with tempfile.TemporaryDirectory() as folder, LocalKafka(Path(folder), heap="1g") as broker:
+    with tempfile.TemporaryDirectory() as folder, LocalKafka(Path(folder), heap="1g", properties=AT_ONCE) as broker:
         spark = session(arguments.master, spark_settings(arguments))
         for partitions in map(int, arguments.partitions.split(",")):
             bench = Bench(spark, broker, partitions)
