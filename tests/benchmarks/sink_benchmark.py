@@ -175,8 +175,9 @@ class Bench:
         self._broker.create_topic(topic, self._partitions)
         first = bytes(INDEX_INTERVAL_BYTES + 1)
         with KafkaProducer({"bootstrap.servers": self._broker.bootstrap_servers}) as producer:
-            for partition in [*range(self._partitions)] * 2:
-                producer.send(ProducerRecord(topic, first, partition=partition)).result(60)
+            for _ in range(2):
+                for sent in [producer.send(ProducerRecord(topic, first, partition=each)) for each in range(self._partitions)]:
+                    sent.result(60)
 
     def measure(self, variant: Variant, frame: DataFrame, codec: str) -> tuple[Usage, float]:
         """A run in workers that are there already, and the peak of the largest of them in MiB; 0 if the variant has none."""
