@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
-from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
+from spark_kafka_sink.errors import AbortableTransactionError, FatalProducerError, KafkaError, KafkaTimeoutError
 from spark_kafka_sink.exactly_once.content import Content, total
 from spark_kafka_sink.exactly_once.fingerprint import Fingerprint
 from spark_kafka_sink.exactly_once.names import TaskId
@@ -121,9 +121,17 @@ def open_task(
                 yield ExactlyOnceTask(producer, attempt, mapping)
             except BaseException as error:
                 if isinstance(error, KafkaError):
-                    error.message += _HINTS.get(error.condition, "")
+                    _tell_in_spark(error)
                 producer.close(timeout_ms=ABORT_MS)
                 raise
+
+
+def _tell_in_spark(error: KafkaError) -> None:
+    """Name what can be done in Spark, in place of what callers of a producer are told to do."""
+    cause = error.__cause__
+    if isinstance(error, AbortableTransactionError | FatalProducerError) and isinstance(cause, KafkaError):
+        error.message = cause.message
+    error.message += _HINTS.get(error.condition, "")
 
 
 def _require_marker_topic(client: TransactionClient, topic: str) -> None:

@@ -482,6 +482,13 @@ def test_what_no_retry_mends_is_fatal_and_told_by_name(broker: FakeBroker, api: 
             producer.begin_transaction()
 
 
+def test_a_transaction_timeout_that_the_brokers_refuse_is_told(broker: FakeBroker) -> None:
+    too_long_ms = broker.transactions.max_timeout_ms + 1
+    told = rf"transaction\.timeout\.ms={too_long_ms}\b"
+    with producer_of(broker, transaction_timeout_ms=too_long_ms) as producer, pytest.raises(FatalProducerError, match=told):
+        producer.init_transactions()
+
+
 def test_an_id_that_is_denied_can_be_asked_for_again_when_it_is_granted(broker: FakeBroker) -> None:
     broker.fail_next(ApiKey.INIT_PRODUCER_ID, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     with producer_of(broker) as producer:

@@ -404,11 +404,15 @@ def test_the_time_out_is_the_longest_that_brokers_allow_unless_the_user_says_oth
             Errors.INVALID_TRANSACTION_TIMEOUT,
             "lower kafka.transaction.timeout.ms to the brokers' transaction",
         ),
+        (ApiKey.PRODUCE, Errors.TRANSACTION_ABORTABLE, "abort"),
+        (ApiKey.TXN_OFFSET_COMMIT, Errors.TRANSACTION_ABORTABLE, "abort"),
     ],
 )
 def test_errors_of_the_producer_name_their_reasons_in_spark(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, api: ApiKey, error: Any, hint: str
 ) -> None:
     broker.fail_next(api, error)
-    with pytest.raises(KafkaError, match=hint):
+    with pytest.raises(KafkaError, match=hint) as raised:
         run_task(monkeypatch, batch_writer(broker, kafka__transaction__timeout__ms="60000"), ["a"])
+    for_callers_of_a_producer = ("close it", "abort_transaction")
+    assert not [each for each in for_callers_of_a_producer if each in str(raised.value)]

@@ -213,8 +213,10 @@ class InitProducerId(OfTransaction):
             producer_epoch=self.identity.epoch,
         )
 
-    def errors(self, response: Any, version: int) -> Iterator[Problem]:
-        yield from super().errors(response, version)
+    def errors(self, response: Any, version: int) -> Iterator[Problem]:  # noqa: ARG002
+        is_too_long = response.error_code == Errors.INVALID_TRANSACTION_TIMEOUT.number
+        where = f"{self._where} with transaction.timeout.ms={self.timeout_ms}" if is_too_long else self._where
+        yield from self._problem(response.error_code, where, transactional_id=self.transactional_id)
         if not response.error_code and (response.producer_id < 0 or response.producer_epoch < 0):
             what = f"{self._where}: no valid producer id in the answer: {response.producer_id}, epoch {response.producer_epoch}"
             yield from self._problem(Errors.UNKNOWN_SERVER_ERROR.number, what)
