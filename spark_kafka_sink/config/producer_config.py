@@ -38,6 +38,7 @@ from spark_kafka_sink.config.security_config import SecurityConfig
 
 BATCHES_PER_REQUEST = 8
 REQUESTS_IN_MEMORY = 8
+MOST_REQUEST_BYTES = 32 * 1024 * 1024  # where max.request.size is not set; brokers refuse more than 100 MiB by default
 
 _ADDRESS = re.compile(r"(?:[\w.%-]*://)?(?:\[(?P<ipv6>[0-9a-zA-Z:.%]+)\]|(?P<host>[\w.%-]+)):(?P<port>[0-9]+)", re.ASCII)
 
@@ -106,7 +107,7 @@ class ProducerConfig(SecurityConfig):
         doc="Memory for records that wait to be sent; when it is exhausted, send blocks.")
     max_request_size: int = option("max.request.size", INT, default=1_048_576, at_least=0,
         doc="Maximum size of a request, and of a single record before compression. Not set: 1 MiB for a record, and 8 batches of "
-            "batch.size for a request, at most an eighth of buffer.memory, if that is more.")
+            "batch.size for a request, at most an eighth of buffer.memory and 32 MiB, if that is more.")
 
     # compression
     compression_type: str = option("compression.type", STRING, default="none", choices=("none", "gzip", "snappy", "lz4", "zstd"),
@@ -266,7 +267,8 @@ class ProducerConfig(SecurityConfig):
         """
         if "max.request.size" in self.given:
             return self.max_request_size
-        return max(self.max_request_size, min(BATCHES_PER_REQUEST * self.batch_size, self.buffer_memory // REQUESTS_IN_MEMORY))
+        several_batches = min(BATCHES_PER_REQUEST * self.batch_size, self.buffer_memory // REQUESTS_IN_MEMORY, MOST_REQUEST_BYTES)
+        return max(self.max_request_size, several_batches)
 
     def for_plugins(self) -> dict[str, object]:
         """The configuration that a plug-in's `configure` gets: the keys that are set, the client.id and the keys for plug-ins.

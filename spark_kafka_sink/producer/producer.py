@@ -52,6 +52,8 @@ class KafkaProducer(TransactionalMethods):
         config: Kafka's producer configuration by its own keys ("bootstrap.servers", "acks", …); values may be strings.
             Serializers, partitioner.class and interceptor.classes are dotted names, or the objects themselves.
         clock: for tests.
+        largest_record: how many bytes a single record may have, if that is more than max.request.size. A record above
+            max.request.size has a request to itself.
 
     Raises:
         ConfigError: names all problems at once. Nothing has been started then.
@@ -59,7 +61,7 @@ class KafkaProducer(TransactionalMethods):
 
     client_id = ""  # until the configuration is read: a traceback with locals shows unfinished producers too
 
-    def __init__(self, config: Mapping[str, object], *, clock: Clock | None = None) -> None:
+    def __init__(self, config: Mapping[str, object], *, clock: Clock | None = None, largest_record: int = 0) -> None:
         serializers = {option: config.get(option) for option in ("key.serializer", "value.serializer")}
         # From here on none of our frames holds the caller's options: a traceback with locals would show their secrets.
         config = ProducerConfig.conceal({key: value for key, value in config.items() if key not in serializers})
@@ -72,7 +74,7 @@ class KafkaProducer(TransactionalMethods):
         self._generation = forks.generation()
         self._clock = clock or Clock()
         with ExitStack() as if_this_fails:
-            self._use(ProducerParts(self._config, self._clock, if_this_fails, may_wait=self._may_wait))
+            self._use(ProducerParts(self._config, self._clock, if_this_fails, self._may_wait, largest_record))
             self._thread.start()
             if_this_fails.pop_all()
 

@@ -38,15 +38,23 @@ class ProducerParts:
         clock: for every part that waits or expires.
         if_this_fails: gets what closes the parts, for a producer that cannot be created or started.
         may_wait: whether the calling thread may wait for memory; see RecordGatherer.
+        largest_record: see KafkaProducer.
 
     Raises:
         ConfigError: as NetworkClient and ProducerPlugins do.
     """
 
-    def __init__(self, config: ProducerConfig, clock: Clock, if_this_fails: ExitStack, may_wait: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig,
+        clock: Clock,
+        if_this_fails: ExitStack,
+        may_wait: Callable[[], bool],
+        largest_record: int,
+    ) -> None:
         self._config = config
         self._clock = clock
-        self.size_limits = SizeLimits(config)
+        self.size_limits = SizeLimits(config, largest_record)
         self.metrics = ProducerMetrics(config, clock)
         self.transactions = identity_of(config)
         self.row_failed = (self.transactions or TransactionManager()).row_failed

@@ -64,10 +64,11 @@ def headers_bound(headers: Sequence[tuple[str, bytes | None]]) -> int:
 
 
 class SizeLimits:
-    """How large a record may be, by max.request.size and buffer.memory."""
+    """How large a record may be, by max.request.size, or `largest_record` if that is more, and by buffer.memory."""
 
-    def __init__(self, config: ProducerConfig) -> None:
-        self._limits = {"max.request.size": config.max_request_size, "buffer.memory": config.buffer_memory}
+    def __init__(self, config: ProducerConfig, largest_record: int = 0) -> None:
+        by_request = max(config.max_request_size, largest_record)
+        self._limits = {"max.request.size": by_request, "buffer.memory": config.buffer_memory}
         self.largest_record = min(self._limits.values())
 
     def check(self, size_bytes: int, where: str) -> None:

@@ -2,7 +2,7 @@
 
 A dead letter keeps its key, value, headers and, if valid, its timestamp. Headers whose names begin with HEADER_PREFIX are added
 after its own. The task's producer sends it. Rows that are too large for that producer go through a second one, which takes
-requests of up to LARGEST_REQUEST bytes and is made when it is first needed.
+rows of up to LARGEST_ROW bytes and is made when it is first needed.
 Law: a row counts as dead-lettered when the dead letter topic has acknowledged it; if that fails, the task fails.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
 
 HEADER_PREFIX = "__pykafka_sink.errors."
-LARGEST_REQUEST = 100_000_000  # bytes; the brokers' default limit is 104,857,600 (socket.request.max.bytes)
+LARGEST_ROW = 100_000_000  # bytes; the brokers' default limit for a request is 104,857,600 (socket.request.max.bytes)
 
 
 class DeadLetters:
@@ -113,13 +113,9 @@ def is_consequence(error: KafkaError) -> bool:
 
 
 def options_for_large_rows(options: Mapping[str, object]) -> dict[str, object]:
-    """The producer's options, with the limits raised to what brokers accept by default."""
+    """The options of a producer with `largest_record=LARGEST_ROW`: it has memory for such a row."""
     config = ProducerConfig.from_mapping(options)
-    return {
-        **options,
-        "max.request.size": max(config.max_request_size, LARGEST_REQUEST),
-        "buffer.memory": max(config.buffer_memory, LARGEST_REQUEST),
-    }
+    return {**options, "buffer.memory": max(config.buffer_memory, LARGEST_ROW)}
 
 
 def dead_letters(columns: Mapping[str, Any], condition: str, text: str, partition: int | None = None) -> dict[str, Any]:

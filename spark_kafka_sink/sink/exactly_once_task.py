@@ -23,7 +23,7 @@ from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.sink.broker_contact import BrokerContact
 from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan
-from spark_kafka_sink.sink.producer_cache import CLIENTS, TRANSACTIONAL
+from spark_kafka_sink.sink.producer_cache import CLIENTS, TRANSACTIONAL, TRANSACTIONAL_FOR_LARGE_ROWS
 from spark_kafka_sink.sink.row_mapping import RowMapping
 from spark_kafka_sink.sink.task import Task
 
@@ -85,12 +85,15 @@ def open_task(
     options: Mapping[str, object],
     contact: BrokerContact,
     cache_timeout_ms: int,
+    *,
+    takes_large_rows: bool,
 ) -> Iterator[ExactlyOnceTask]:
     """A task of this write, ready to write its rows. Blocks for some requests to brokers; raises as TaskAttempt.begin does.
 
     Args:
         options: the producer's.
         cache_timeout_ms: how long client and producer may then be idle.
+        takes_large_rows: whether the producer takes rows above max.request.size, as dead letters.
     """
     write = plan.write_id(task)
     names = plan.names
@@ -103,7 +106,8 @@ def open_task(
         own = dict(options)
         if not plan.has_timeout:  # a transaction is open from a task's first row until the driver commits
             own["transaction.timeout.ms"] = client.longest_transaction_timeout_ms()
-        with TRANSACTIONAL.lend(own, cache_timeout_ms) as producer:  # in the end it leaves the transaction open
+        producers = TRANSACTIONAL_FOR_LARGE_ROWS if takes_large_rows else TRANSACTIONAL
+        with producers.lend(own, cache_timeout_ms) as producer:  # in the end it leaves the transaction open
             try:
                 producer.use_transactional_id(transactional_id)
                 contact.check(producer)

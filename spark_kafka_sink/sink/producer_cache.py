@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.security_config import FILE_KEYS, file_stamp
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.sink.dead_letters import LARGEST_ROW, options_for_large_rows
 from spark_kafka_sink.sink.worker_client import WorkerClient
 
 logger = logging.getLogger(__name__)
@@ -181,10 +182,16 @@ def _transactional(options: Mapping[str, object]) -> KafkaProducer:
     return KafkaProducer({**options, "transactional.id": "none"})
 
 
+def _transactional_for_large_rows(options: Mapping[str, object]) -> KafkaProducer:
+    return KafkaProducer({**options_for_large_rows(options), "transactional.id": "none"}, largest_record=LARGEST_ROW)
+
+
 # Of this worker.
 PRODUCERS = ProducerCache(KafkaProducer)
 TRANSACTIONAL = ProducerCache(_transactional)  # lends by the options without transactional.id
+TRANSACTIONAL_FOR_LARGE_ROWS = ProducerCache(_transactional_for_large_rows)  # the same
 CLIENTS = ProducerCache(WorkerClient)
 os.register_at_fork(after_in_child=PRODUCERS.forget)
 os.register_at_fork(after_in_child=TRANSACTIONAL.forget)
+os.register_at_fork(after_in_child=TRANSACTIONAL_FOR_LARGE_ROWS.forget)
 os.register_at_fork(after_in_child=CLIENTS.forget)

@@ -71,7 +71,7 @@ class _KafkaWriter:
         # Imported here, because the driver plans every batch and needs none of these.
         from spark_kafka_sink.producer.producer import KafkaProducer
         from spark_kafka_sink.sink.broker_contact import BrokerContact
-        from spark_kafka_sink.sink.dead_letters import options_for_large_rows
+        from spark_kafka_sink.sink.dead_letters import LARGEST_ROW, options_for_large_rows
         from spark_kafka_sink.sink.producer_cache import PRODUCERS
         from spark_kafka_sink.sink.row_sender import RowSender
 
@@ -85,7 +85,11 @@ class _KafkaWriter:
                 return self._write_exactly_once(plan.exactly_once, options, contact, iterator, task, clock)
             with PRODUCERS.lend(options, plan.producer_cache_timeout_ms) as producer:
                 sender = RowSender(
-                    producer, plan.mapping, options, plan.rules, lambda: KafkaProducer(options_for_large_rows(options))
+                    producer,
+                    plan.mapping,
+                    options,
+                    plan.rules,
+                    lambda: KafkaProducer(options_for_large_rows(options), largest_record=LARGEST_ROW),
                 )
                 try:
                     message = write_batches(contact.when_answered(iterator, producer), sender, producer, task, clock)
@@ -108,13 +112,19 @@ class _KafkaWriter:
         task: Task,
         clock: TaskClock,
     ) -> KafkaCommitMessage:
-        from spark_kafka_sink.sink.dead_letters import options_for_large_rows
         from spark_kafka_sink.sink.exactly_once_task import open_task
         from spark_kafka_sink.sink.row_sender import RowSender
 
         plan = self.plan
-        larger = options_for_large_rows(options) if plan.rules.on_record_too_large == DEAD_LETTER else options
-        with open_task(exactly_once, task, plan.mapping, larger, contact, plan.producer_cache_timeout_ms) as transaction:
+        with open_task(
+            exactly_once,
+            task,
+            plan.mapping,
+            options,
+            contact,
+            plan.producer_cache_timeout_ms,
+            takes_large_rows=plan.rules.on_record_too_large == DEAD_LETTER,
+        ) as transaction:
             sender = RowSender(
                 transaction.producer, plan.mapping, options, plan.rules, _no_larger_producer, is_transactional=True
             )

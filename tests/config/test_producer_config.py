@@ -140,6 +140,7 @@ def test_bootstrap_servers_become_hosts_and_ports(written: object, expected: obj
         ({"batch.size": 8_388_608}, 4_194_304),  # an eighth of buffer.memory
         ({"batch.size": 524_288, "buffer.memory": 16_777_216}, 2_097_152),
         ({"batch.size": 524_288, "buffer.memory": 1_048_576}, 1_048_576),
+        ({"batch.size": 16_000_000, "buffer.memory": 1_000_000_000}, 33_554_432),  # brokers refuse more than 100 MiB by default
     ],
 )
 def test_requests_have_room_for_several_large_batches_unless_the_user_limits_them(

@@ -962,6 +962,27 @@ def test_what_speaks_against_a_record_comes_with_its_future_and_callback(broker:
     assert [error and error.condition for error in heard] == conditions
 
 
+def test_records_above_max_request_size_are_alone_in_their_requests(broker: FakeBroker) -> None:
+    """Where `largest_record` allows them: they do not make the other requests larger."""
+    limits = {"max.request.size": 10_000, "batch.size": 4_000, "linger.ms": 60_000}
+    with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, **limits}, largest_record=50_000) as producer:
+        values = [bytes(3_900)] * 12 + [bytes(40_000), bytes(30_000)]
+        partitions = pa.array([*range(4)] * 3 + [0, 2], pa.int32())
+        delivery = producer.send_columns("orders", value=binary(*values), partition=partitions)
+        with pytest.raises(RecordTooLargeError, match=r"max\.request\.size=50000"):
+            producer.send_columns("orders", value=binary(bytes(50_000)))
+        producer.flush(WAIT_MS)
+        assert delivery.acknowledged == 14
+    sizes = [batch_sizes(request.message) for request in broker.requests_of(ApiKey.PRODUCE)]
+    assert sorted(max(each) for each in sizes)[-2:] >= [30_000, 40_000]
+    assert all(sum(each) <= 10_000 or len(each) == 1 for each in sizes)
+    assert any(len(each) > 1 for each in sizes)
+
+
+def batch_sizes(request: Any) -> list[int]:
+    return [sum(map(len, partition.records)) for topic in request.topic_data for partition in topic.partition_data]
+
+
 def test_a_record_waits_for_memory_no_longer_than_max_block_ms_and_its_future_says_so(broker: FakeBroker) -> None:
     heard: list[str | None] = []
     with producer_of(broker, max_block_ms=50, buffer_memory=65_536) as producer:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, RecordTooLargeError
-from spark_kafka_sink.sink.dead_letters import LARGEST_REQUEST, DeadLetters, dead_letters, options_for_large_rows
+from spark_kafka_sink.sink.dead_letters import LARGEST_ROW, DeadLetters, dead_letters, options_for_large_rows
 from tests.sink.fake_producer import FakeProducer
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -112,8 +112,8 @@ def test_a_dead_letter_that_is_not_acknowledged_fails_the_task() -> None:
         letters.send(columns(value=pa.array(["a"])), "KAFKA_X", "why")
 
 
-def test_the_larger_producer_takes_what_brokers_take_and_never_less_than_the_user_said() -> None:
-    base = {"bootstrap.servers": "a:1", "acks": "all"}
+def test_the_larger_producer_has_memory_for_the_largest_row_and_never_less_than_the_user_said() -> None:
+    base = {"bootstrap.servers": "a:1", "acks": "all", "max.request.size": 1_000_000}
     larger = options_for_large_rows(base)
-    assert (larger["max.request.size"], larger["buffer.memory"], larger["acks"]) == (LARGEST_REQUEST, LARGEST_REQUEST, "all")
+    assert larger == {**base, "buffer.memory": LARGEST_ROW}  # requests of several batches stay as small as the user said
     assert options_for_large_rows({**base, "buffer.memory": 200_000_000})["buffer.memory"] == 200_000_000

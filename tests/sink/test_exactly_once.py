@@ -27,7 +27,7 @@ from spark_kafka_sink.sink import writer as writer_module
 from spark_kafka_sink.sink.commit_protocol import CommitSummary, KafkaCommitMessage
 from spark_kafka_sink.sink.datasource import KafkaDataSource
 from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan
-from spark_kafka_sink.sink.producer_cache import CLIENTS, TRANSACTIONAL
+from spark_kafka_sink.sink.producer_cache import CLIENTS, TRANSACTIONAL, TRANSACTIONAL_FOR_LARGE_ROWS
 from spark_kafka_sink.sink.task import Task
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
 from tests.fakes.fake_broker import FakeBroker, Fault
@@ -48,6 +48,7 @@ def broker() -> Iterator[FakeBroker]:
     SUMMARIES.clear()
     with FakeBroker(topics={"t": 1, "dead": 1}) as broker:
         yield broker
+        TRANSACTIONAL_FOR_LARGE_ROWS.close()
         TRANSACTIONAL.close()  # before the broker, as this process goes on to the next test
         CLIENTS.close()
 
@@ -272,6 +273,21 @@ def test_a_marker_topic_is_looked_for_once_and_only_if_it_is_another_topic(
         run_task(monkeypatch, batch_writer(broker), ["a"], number)
         run_task(monkeypatch, batch_writer(broker, markerTopic="t"), ["a"], number)
     assert asked == ["dead"]
+
+
+def test_only_dead_letters_make_requests_larger_than_the_user_allows(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All requests of such a task took up to 100 MB, which a service with small limits refuses by closing the connection."""
+    broker.add_topic("wide", 20)
+    own = {"kafka__max__request__size": "5000", "kafka__batch__size": "1000", "kafka__linger__ms": "1000"}
+    writer = batch_writer(broker, topic="wide", onRecordTooLarge="deadLetter", deadLetterTopic="dead", **own)
+    large = "x" * 20_000
+    message = run_task(monkeypatch, writer, [*(f"{number:0900}" for number in range(300)), large])
+    assert (message.rows, message.dead_lettered) == (300, 1)
+    requests = [request.message for request in broker.requests_of(ApiKey.PRODUCE)]
+    batches = [[part.records for topic in request.topic_data for part in topic.partition_data] for request in requests]
+    sizes = [sum(len(buffer) for records in each for buffer in records) for each in batches]
+    assert [size for size in sizes if size > 5000] == [pytest.approx(20_000, rel=0.1)]
+    assert max(map(len, batches)) > 1
 
 
 LETTER = "x" * 2000
