@@ -35,7 +35,7 @@ EXACTLY_ONCE = "exactly-once"
 NO_GUARANTEE = "none"
 
 # A Spark task writes in bulk: fewer and fuller batches. By attribute name; the user's options override these.
-BULK_DEFAULTS: dict[str, object] = {"batch_size": 524_288, "linger_ms": 20, "send_buffer_bytes": -1}
+BULK_DEFAULTS: dict[str, object] = {"batch_size": 524_288, "linger_ms": 200, "send_buffer_bytes": -1}
 
 PRODUCER_PREFIX = "kafka."
 _ADDED_BY_SPARK = ("checkpointlocation", "queryname")  # Spark passes these to every sink

@@ -335,11 +335,14 @@ class KafkaProducer(TransactionalMethods):
 
     # ENDING
 
-    def flush(self, timeout_ms: int | None = None) -> None:
+    def flush(self, timeout_ms: int | None = None, *, until: Delivery | None = None) -> None:
         """Send everything queued so far without lingering, and wait until each row is acknowledged or has failed.
 
         Does not raise for rows that failed: their Delivery has the error. Blocks at most `timeout_ms`; by default as long as
         batches may take, which delivery.timeout.ms bounds. When it times out, nothing fails: the rows stay queued.
+
+        Args:
+            until: wait for these rows only, which a call of send_columns has returned. Nothing lingers meanwhile.
 
         Raises:
             KafkaTimeoutError: rows are left unsettled after that time.
@@ -355,7 +358,8 @@ class KafkaProducer(TransactionalMethods):
         try:
             all_queued = self._gatherer.encode_all(deadline_ms)
             remaining_ms = max(0, deadline_ms - self._clock.now_ms())
-            if not self._accumulator.flush(remaining_ms, self._sender.wakeup) or not all_queued:
+            is_enough = until.done if until else lambda: False
+            if not self._accumulator.flush(remaining_ms, self._sender.wakeup, is_enough) or not all_queued:
                 raise KafkaTimeoutError(
                     f"flush: rows are neither acknowledged nor failed after {limit_ms} ms", condition="KAFKA_FLUSH_TIMEOUT"
                 )

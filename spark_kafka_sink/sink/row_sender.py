@@ -225,6 +225,8 @@ class RowSender:
     def _settle(self, sent: _Sent) -> None:
         """Wait for a delivery and count its rows."""
         delivery, failed = sent.delivery, None
+        if not delivery.done():
+            self._producer.flush(until=delivery)
         try:
             delivery.result()
         except KafkaError as error:

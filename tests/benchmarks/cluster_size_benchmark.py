@@ -18,6 +18,7 @@ from collections import Counter, deque
 import numpy as np
 import pyarrow as pa
 
+from spark_kafka_sink.config.sink_options import BULK_DEFAULTS
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.sender.sender import Sender
@@ -107,8 +108,8 @@ def measure(nodes: int, partitions: int, arguments: argparse.Namespace) -> None:
     stage = Stage(
         leaders={TOPIC: leaders},
         enable_idempotence=True,
-        linger_ms=20,
-        batch_size=262_144,
+        linger_ms=BULK_DEFAULTS["linger_ms"],
+        batch_size=BULK_DEFAULTS["batch_size"],
         compression_type=arguments.codec,
     )
     stage.client.update_metadata(metadata_response({TOPIC: leaders}, nodes=range(nodes)))

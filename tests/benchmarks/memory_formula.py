@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-PYTHON_AND_SCRATCH = 180  # Python with pyarrow and pyspark, the encoder's scratch, and what allocators keep
+PYTHON_AND_SCRATCH = 200  # Python with pyarrow and pyspark, the encoder's scratch, and what allocators keep
 BUFFER_MEMORY = 32  # kafka.buffer.memory
 LARGER_PRODUCER = 100  # of rows that are too large for the task's own producer
 MAX_ARROW_BATCH = 64  # spark.sql.execution.arrow.maxBytesPerBatch

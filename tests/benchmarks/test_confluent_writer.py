@@ -75,5 +75,5 @@ def test_librdkafka_takes_the_settings_of_our_sink() -> None:
     options = {"kafka.bootstrap.servers": "localhost:1", "topic": "orders", "kafka.compression.type": "lz4"}
     used = settings("localhost:1", SinkOptions.check(options, problems).producer)
     assert not problems
-    assert (used["linger.ms"], used["batch.size"], used["compression.type"]) == (20, 524_288, "lz4")
+    assert (used["linger.ms"], used["batch.size"], used["compression.type"]) == (200, 524_288, "lz4")
     confluent_kafka.Producer(used)  # raises when it does not know one, or when two contradict

@@ -48,7 +48,7 @@ from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.records.murmur2 import partition_for_keys
 from tests.fakes import network_config as answers
 from tests.fakes.clock import ManualClock
-from tests.fakes.fake_broker import FakeBroker
+from tests.fakes.fake_broker import FakeBroker, Fault
 from tests.producer.harness import tp
 
 WAIT_MS = 30_000
@@ -557,6 +557,23 @@ def test_flush_does_not_wait_for_linger(broker: FakeBroker) -> None:
         assert not delivery.done()
         producer.flush(WAIT_MS)
         assert delivery.acknowledged == 1
+
+
+def test_flush_may_wait_for_the_rows_of_one_call_alone(broker: FakeBroker) -> None:
+    """Nothing lingers meanwhile, and rows that are settled later are not waited for."""
+    answer = threading.Event()
+    broker.inject(Fault(ApiKey.PRODUCE, topic_partition=tp(0, "single"), release=answer))
+    with producer_of(broker, linger_ms=60_000, metadata_max_age_ms=300_000) as producer:
+        earlier = producer.send_columns("orders", value=binary(b"a"), partition=pa.array([1], pa.int32()))  # of another leader
+        later = producer.send_columns("single", value=binary(b"b"))
+        try:
+            producer.flush(WAIT_MS, until=earlier)
+            assert (earlier.done(), later.done()) == (True, False)
+        finally:
+            answer.set()
+        producer.flush(WAIT_MS, until=later)
+        assert later.done()
+        producer.flush(WAIT_MS, until=later)  # at once
 
 
 def test_flush_gives_up_after_its_time(broker: FakeBroker) -> None:

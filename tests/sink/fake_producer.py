@@ -55,7 +55,10 @@ class FakeDelivery:
 
 
 class FakeProducer:
-    """`on_send(producer, delivery)` may settle each call; flush() acknowledges the calls that are not settled."""
+    """`on_send(producer, delivery)` may settle each call; flush() acknowledges the calls that are not settled.
+
+    flush(until=…) acknowledges them up to the one that it names.
+    """
 
     def __init__(
         self, config: Mapping[str, object] | None = None, on_send: Callable[[FakeProducer, FakeDelivery], None] | None = None
@@ -79,11 +82,13 @@ class FakeProducer:
             self._on_send(self, delivery)
         return delivery
 
-    def flush(self) -> None:
-        self.flushed += 1
+    def flush(self, *, until: FakeDelivery | None = None) -> None:
+        self.flushed += until is None
         for delivery in self.deliveries:
             if not delivery.done():
                 delivery.acknowledge()
+            if delivery is until:
+                return
 
     def metrics(self, *, since_start: bool = False) -> dict[str, float]:
         assert since_start  # a task may take longer than the windows of averages and maxima

@@ -347,7 +347,7 @@ def test_rows_refused_by_the_broker_go_to_the_dead_letter_topic_by_reason() -> N
 
 def test_a_failure_that_names_no_row_fails_the_task_whatever_the_rules() -> None:
     class Lost(FakeProducer):
-        def flush(self) -> None:
+        def flush(self, *, until: FakeDelivery | None = None) -> None:  # noqa: ARG002
             self.deliveries[0].fail_all(KafkaTimeoutError("no answer"))
 
     sending = sender(Lost(), SKIPPING)
@@ -372,6 +372,23 @@ def test_chunks_that_may_be_sent_again_are_awaited_before_too_many_are_kept(monk
     assert max(open_handles) == 4
     sending.finish()
     assert sending.acknowledged == 10
+
+
+def test_nothing_lingers_while_a_chunk_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task would wait for linger.ms each time, as no row follows meanwhile that could fill the batch."""
+    monkeypatch.setattr(row_sender, "KEPT_BYTES", batch(["a"]).nbytes)
+    flushed = []
+
+    class Lingering(FakeProducer):
+        def flush(self, *, until: FakeDelivery | None = None) -> None:
+            flushed.append(None if until is None else self.deliveries.index(until))
+            super().flush(until=until)
+
+    sending = sender(Lingering(), SKIPPING)
+    for _ in range(3):
+        sending.send(batch(["a"]))
+    sending.finish()
+    assert flushed == [0, 1, None]
 
 
 def test_chunks_that_need_not_be_sent_again_are_dropped_rather_than_awaited(monkeypatch: pytest.MonkeyPatch) -> None:

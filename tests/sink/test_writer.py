@@ -155,7 +155,7 @@ def test_a_failure_ends_the_task_before_it_has_read_all_rows() -> None:
 
 def test_a_failure_of_the_last_batch_fails_the_task() -> None:
     class FailingFlush(FakeProducer):
-        def flush(self) -> None:
+        def flush(self, *, until: FakeDelivery | None = None) -> None:  # noqa: ARG002
             self.deliveries[-1].error = KafkaError("too late")
 
     with pytest.raises(KafkaError, match="too late"):

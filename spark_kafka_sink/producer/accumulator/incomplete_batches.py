@@ -44,10 +44,10 @@ class IncompleteBatches:
             if self.flushes_in_progress:
                 self._removed.notify_all()
 
-    def flush(self, timeout_ms: int, wake_sender: Callable[[], None]) -> bool:
-        """Wake the Sender and wait until all batches that exist now are done.
+    def flush(self, timeout_ms: int, wake_sender: Callable[[], None], is_enough: Callable[[], bool]) -> bool:
+        """Wake the Sender and wait until all batches that exist now are done, or until it is enough.
 
-        Blocks at most `timeout_ms`; returns false when that time ran out.
+        `is_enough` is asked first, and then after each batch. Blocks at most `timeout_ms`; returns false when that time ran out.
         """
         deadline_ms = self._clock.now_ms() + timeout_ms
         counted = False
@@ -58,7 +58,7 @@ class IncompleteBatches:
                 counted = True
             wake_sender()
             with self._lock:
-                while any(batch.flush_id <= flush_id for batch in self._batches):
+                while not is_enough() and any(batch.flush_id <= flush_id for batch in self._batches):
                     remaining_ms = deadline_ms - self._clock.now_ms()
                     if remaining_ms <= 0:
                         return False

@@ -167,12 +167,13 @@ class RecordAccumulator:
         """Write a partition into `partitions` for each chosen row: those that name none and have no key to hash."""
         self.partition_chooser.assign(topic, row_bytes, chosen, partitions, cluster)
 
-    def flush(self, timeout_ms: int, wake_sender: Callable[[], None]) -> bool:
+    def flush(self, timeout_ms: int, wake_sender: Callable[[], None], is_enough: Callable[[], bool] = lambda: False) -> bool:
         """Send all rows that were appended before this call, without lingering, and wait until they have an outcome.
 
-        Blocks at most `timeout_ms`; returns false when that time ran out.
+        With `is_enough`, wait until it returns true, if that is sooner; it is asked after each batch that is done. Blocks at most
+        `timeout_ms`; returns false when that time ran out.
         """
-        return self._incomplete.flush(timeout_ms, wake_sender)
+        return self._incomplete.flush(timeout_ms, wake_sender, is_enough)
 
     def is_closed(self) -> bool:
         return self._closed

@@ -565,6 +565,18 @@ def test_flush_does_not_wait_for_rows_that_come_later() -> None:
     assert stage.accumulator.has_incomplete()
 
 
+def test_flush_may_end_before_all_rows_have_an_outcome() -> None:
+    stage = Accumulation(linger_ms=60_000)
+    first = stage.append(b"1", b"2", partition=[0, 1])
+
+    def send() -> None:
+        stage.give_back(stage.drain(ONE_NODE, 0)[0][0])
+
+    assert stage.accumulator.flush(1000, send, lambda: first.acknowledged == 1) is True
+    assert stage.accumulator.has_incomplete()
+    assert stage.accumulator.flush(1000, stage.wake, first.done) is False
+
+
 def test_flush_of_nothing_is_done_at_once() -> None:
     stage = Accumulation()
     assert stage.accumulator.flush(0, stage.wake) is True
