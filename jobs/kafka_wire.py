@@ -37,8 +37,11 @@ def answers(address: tuple[str, int], timeout_s: float) -> bool:
     return response[:2] == b"\0\0"  # error code
 
 
-def create_topics(address: tuple[str, int], topics: list[NewTopic], timeout_s: float) -> None:
-    """Create `topics` through any broker; existing ones stay as they are. JobError when the broker rejects one."""
+def create_topics(address: tuple[str, int], topics: list[NewTopic], timeout_s: float) -> set[str]:
+    """Create `topics` through any broker; existing ones stay as they are. JobError when the broker rejects one.
+
+    Returns the names of those that existed before.
+    """
     body = struct.pack(">i", len(topics))
     for topic in topics:
         body += _string(topic.name) + struct.pack(">ihi", topic.partitions, topic.replication_factor, 0)  # 0: no assignment
@@ -50,18 +53,22 @@ def create_topics(address: tuple[str, int], topics: list[NewTopic], timeout_s: f
         response = _ask(address, CREATE_TOPICS, 4, body, timeout_s + 5)
     except (OSError, EOFError) as error:
         raise JobError(f"The broker at {address[0]}:{address[1]} did not answer CreateTopics ({error}).") from error
-    _check_created(response)
+    return _existing(response)
 
 
-def _check_created(response: bytes) -> None:
+def _existing(response: bytes) -> set[str]:
+    existing: set[str] = set()
     _throttle_ms, count = struct.unpack_from(">ii", response)
     at = 8
     for _ in range(count):
         name, at = _read_string(response, at)
         (code,) = struct.unpack_from(">h", response, at)
         message, at = _read_string(response, at + 2)
-        if code not in (0, TOPIC_ALREADY_EXISTS):
+        if code == TOPIC_ALREADY_EXISTS:
+            existing.add(name)
+        elif code:
             raise JobError(f"The broker did not create topic {name!r} (error {code}): {message or 'no reason given'}")
+    return existing
 
 
 def _ask(address: tuple[str, int], api_key: int, version: int, body: bytes, timeout_s: float) -> bytes:

@@ -130,13 +130,17 @@ class LocalKafka:
 
     def create_topic(
         self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication_factor: int | None = None
-    ) -> None:
-        """Create a topic with up to three replicas, and wait until the controller has it. An existing topic stays as it is."""
+    ) -> bool:
+        """Create a topic with up to three replicas, and wait until the controller has it. An existing topic stays as it is.
+
+        Returns whether it was created.
+        """
         factor = replication_factor or min(3, len(self.nodes))
         up = self.running()
         if not up:
             raise JobError(f"No broker runs in {self.work_dir}: start one before you create topics.")
-        create_topics((HOST, self.nodes[up[0]].port), [NewTopic(name, partitions, factor, config or {})], TOPIC_TIMEOUT_S)
+        topics = [NewTopic(name, partitions, factor, config or {})]
+        return not create_topics((HOST, self.nodes[up[0]].port), topics, TOPIC_TIMEOUT_S)
 
     # --- STARTING AND STOPPING -----------------------------------------------------------------------------------------
 
@@ -428,8 +432,10 @@ def _start(work_dir: Path, arguments: argparse.Namespace) -> int:
         ).start()
         print(f"Apache Kafka {cluster.version} runs at {cluster.bootstrap_servers}")
     for topic in arguments.topic:
-        cluster.create_topic(topic.name, topic.partitions, topic.config)
-        print(f"topic {topic.name} exists")
+        if cluster.create_topic(topic.name, topic.partitions, topic.config):
+            print(f"created topic {topic.name} with {topic.partitions} {'partition' if topic.partitions == 1 else 'partitions'}")
+        else:
+            print(f"topic {topic.name} existed before, and is left as it is")
     print(f"stop it with: python -m jobs.local_kafka stop --work-dir {work_dir}")
     return 0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from spark_kafka_sink.config.keys_without_effect import NO_EFFECT
+from spark_kafka_sink.config.keys_without_effect import NO_EFFECT, SERIALIZERS
 from spark_kafka_sink.config.option import BOOLEAN, Option, rows_of
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.security_config import SecurityConfig
@@ -32,7 +32,7 @@ def option_table() -> list[TableRow]:
     rows = [_table_row("sink", row) for row in rows_of(SinkOptions).values()]
     for attribute, row in rows_of(ProducerConfig).items():
         rows.append(_table_row("security" if attribute in security else "producer", row, BULK_DEFAULTS.get(attribute)))
-    rows += [TableRow("no effect", key, "", "", "", reason) for key, reason in NO_EFFECT.items()]
+    rows += [TableRow("no effect", key, "", "", "", reason) for key, reason in NO_EFFECT.items() if key not in SERIALIZERS]
     rows += [_table_row("legacy", row) for row in rows_of(LegacyProducerConfig).values()]
     return rows
 

@@ -63,6 +63,7 @@ def html(statistics: Statistics, troubles: Troubles, files: Sequence[str], refre
         title="What the sink did",
         subtitle=f"{count(troubles.lines, 'commit')} from {', '.join(files)}",
         refresh_s=refresh_s,
+        no_line_is_a_commits=not queries and troubles.unreadable > 0,
         findings=[{"kind": _kind(each), "stands_out": each.stands_out, "advice": _marked(each.advice)} for each in top(queries)],
         sections=[_section(query, f"q{number}") for number, query in enumerate(queries[:MOST_SECTIONS])],
         shades=list(legend()),

@@ -46,7 +46,10 @@ def lines(statistics: Statistics, troubles: Troubles) -> Iterator[str]:
     for number, finding in enumerate(top(queries), 1):
         yield f"{number}. {printable(finding.sentence, 1000)}"
     if not queries:
-        yield "No commit has been reported yet: set reportPath, let a write commit, and look again."
+        if troubles.unreadable:
+            yield "No line is a commit's: is this the file that reportPath names?"
+        else:
+            yield "No commit has been reported yet: set reportPath, let a write commit, and look again."
     for query in queries[:MOST_QUERIES]:
         yield ""
         yield from _block(query)

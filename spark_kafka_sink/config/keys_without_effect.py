@@ -20,10 +20,11 @@ _NEWER = "it is new in Kafka 4.4 and not supported here"
 _PROVIDERS = "config providers are not supported; a value that refers to one is an error"
 FOR_READING = "it is for reading from Kafka"
 
-# Keys of a released Kafka that have no effect here, and why. The sink rejects the two serializers, as Spark does.
+SERIALIZERS = ("key.serializer", "value.serializer")  # the sink rejects them, as Spark does
+
+# Keys of a released Kafka that have no effect here, and why.
 NO_EFFECT: dict[str, str] = {
-    "key.serializer": _BYTES,
-    "value.serializer": _BYTES,
+    **dict.fromkeys(SERIALIZERS, _BYTES),
     "auto.include.jmx.reporter": _METRICS,
     "enable.metrics.push": "telemetry is not sent to brokers",
     "metric.reporters": _METRICS,

@@ -130,7 +130,11 @@ def _environment_problems(options: SinkOptions) -> list[str]:
 
 
 def _report_path_problems(options: SinkOptions) -> list[str]:
-    if options.report_path is None or os.path.isdir(os.path.dirname(os.path.abspath(options.report_path))):
+    if options.report_path is None:
+        return []
+    if os.path.isdir(options.report_path):
+        return [f"reportPath={options.report_path} is a directory on the driver: name a file"]
+    if os.path.isdir(os.path.dirname(os.path.abspath(options.report_path))):
         return []
     return [f"reportPath={options.report_path} lies in a directory that does not exist on the driver"]
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import AbortableTransactionError, KafkaError, RecordTooLargeError, TransactionAbortedError
+from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.sink.payloads import PerRow, header_entries
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 HEADER_PREFIX = "__pykafka_sink.errors."
 LARGEST_ROW = 100_000_000  # bytes; the brokers' default limit for a request is 104,857,600 (socket.request.max.bytes)
+_ABOVE_TOPICS_LIMIT = (Errors.MESSAGE_TOO_LARGE.condition, Errors.RECORD_LIST_TOO_LARGE.condition)
 
 
 class DeadLetters:
@@ -98,9 +100,10 @@ class DeadLetters:
         self.acknowledged_by_reason[condition] += delivery.acknowledged
 
     def _naming_topic(self, error: KafkaError) -> KafkaError:
-        return KafkaError(
-            f"rows cannot be written to deadLetterTopic={self._topic} either: {error.message}", condition=error.condition
-        )
+        text = f"rows cannot be written to deadLetterTopic={self._topic} either: {error.message}"
+        if error.condition in _ABOVE_TOPICS_LIMIT:
+            text = f"{text.rstrip('.')}. Raise max.message.bytes of {self._topic}"
+        return KafkaError(text, condition=error.condition)
 
     def close(self, timeout_ms: int | None) -> None:
         if self._larger_producer is not None:

@@ -58,10 +58,10 @@ def abort_version(plan: ExactlyOncePlan, options: Mapping[str, object], reports:
             fenced = abort(client, plan.names, plan.marker_topic, owner, record, is_repeated=plan.can_be_repeated(owner))
     except KafkaError as error:
         logger.warning(
-            "! the open transactions of transactionalIdPrefix=%s could not be aborted: %s. The next run does that, or brokers do"
-            " after %s; until then readers with isolation.level=read_committed wait at these partitions",
+            "! transactions of transactionalIdPrefix=%s that may be open could not be aborted: %s. The next run does that, or"
+            " brokers do after %s; until then readers with isolation.level=read_committed wait at the partitions of an open one",
             plan.prefix,
-            error,
+            str(error).rstrip("."),
             TIMEOUT_OPTION,
         )
     else:

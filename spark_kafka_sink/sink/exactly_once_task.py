@@ -100,14 +100,14 @@ def open_task(
     transactional_id = names.transactional_id(TaskId(write.owner, task.partition, write.run, task.attempt))
     place = TopicPartition(plan.marker_topic, 0)
     pulse = Pulse(lambda: CLIENTS.lend(options, cache_timeout_ms), names.pulse_group(write.owner, write.run), place)
-    with pulse, CLIENTS.lend(options, cache_timeout_ms) as client:
+    with CLIENTS.lend(options, cache_timeout_ms) as client:
         if plan.is_marker_topic_given:
             _require_marker_topic(client, plan.marker_topic)
         own = dict(options)
         if not plan.has_timeout:  # a transaction is open from a task's first row until the driver commits
             own["transaction.timeout.ms"] = client.longest_transaction_timeout_ms()
         producers = TRANSACTIONAL_FOR_LARGE_ROWS if takes_large_rows else TRANSACTIONAL
-        with producers.lend(own, cache_timeout_ms) as producer:  # in the end it leaves the transaction open
+        with pulse, producers.lend(own, cache_timeout_ms) as producer:  # in the end it leaves the transaction open
             try:
                 producer.use_transactional_id(transactional_id)
                 contact.check(producer)

@@ -54,7 +54,7 @@ class RowFates:
         if refusal.condition not in self._logged:
             self._logged.add(refusal.condition)
             row = row_in_words(columns, 0, int(chunk.numbers[refusal.rows[0]]), partition)
-            done = "skipped" if skips else f"sent to {self._rules.dead_letter_topic}"
+            done = "skipped" if skips else f"goes to {self._rules.dead_letter_topic}"
             logger.warning("%s [%s] %s: %s. Further rows like it are only counted", row, refusal.condition, refusal.text, done)
         if skips:
             self.skipped_by_reason[refusal.condition] += len(refusal.rows)

@@ -43,7 +43,8 @@ def test_start_status_and_stop_work_from_different_processes(tmp_path: Path, cap
 def test_data_survives_a_stop_and_delete_removes_only_what_the_starter_made(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("keep")
     with LocalKafka(tmp_path) as cluster:
-        cluster.create_topic("kept", 2)
+        assert cluster.create_topic("kept", 2)
+        assert not cluster.create_topic("kept", 3)  # it exists, and stays as it is
         _produce(cluster, "kept", [b"a", b"b"])
     with LocalKafka(tmp_path) as cluster:
         assert len(read_with_confluent(cluster.bootstrap_servers, "kept")) == 2

@@ -155,6 +155,12 @@ def test_a_report_path_needs_its_directory(tmp_path: Path) -> None:
         source(reportPath=str(tmp_path / "no" / "r.jsonl")).writer(GOOD, False)
 
 
+def test_a_report_path_is_a_file(tmp_path: Path) -> None:
+    """A directory was accepted, and the report of each commit was lost."""
+    with pytest.raises(ConfigError, match="is a directory on the driver: name a file"):
+        source(reportPath=str(tmp_path)).writer(GOOD, False)
+
+
 def test_on_commit_needs_a_function_that_the_driver_can_import() -> None:
     assert source(onCommit="builtins.print").writer(GOOD, False).plan.on_commit == "builtins.print"
     with pytest.raises(ConfigError, match=r"onCommit=nowhere\.f cannot be loaded: there is no module nowhere"):

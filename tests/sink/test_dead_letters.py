@@ -103,6 +103,15 @@ def test_a_row_too_large_for_both_is_an_error_that_names_the_dead_letter_topic()
         letters.send(columns(value=pa.array(["a"])), "KAFKA_X", "why")
 
 
+def test_a_dead_letter_above_its_topics_limit_says_what_to_raise() -> None:
+    def refuse(_: FakeProducer, delivery: Any) -> None:
+        delivery.error = KafkaError("The batch exceeds the topic's max.message.bytes.", condition="KAFKA_MESSAGE_TOO_LARGE")
+
+    letters = DeadLetters("dead", FakeProducer(on_send=refuse), FakeProducer)  # type: ignore[arg-type]
+    with pytest.raises(KafkaError, match=r"max\.message\.bytes\. Raise max\.message\.bytes of dead$"):
+        letters.send(columns(value=pa.array(["a"])), "KAFKA_X", "why")
+
+
 def test_a_dead_letter_that_is_not_acknowledged_fails_the_task() -> None:
     def fail(_: FakeProducer, delivery: Any) -> None:
         delivery.error = KafkaTimeoutError("no answer")

@@ -102,6 +102,11 @@ def test_the_page_says_what_was_not_as_it_should_be(tmp_path: Path) -> None:
     assert "1 line of an older version" in text
 
 
+def test_a_file_that_holds_no_commit_is_asked_about(tmp_path: Path) -> None:
+    assert "No line is a commit's." in page_of(tmp_path, iter(["id,name", "1,a"]))
+    assert next(iter(terminal.lines(*read(tmp_path / "r.jsonl")))).startswith("No line is a commit's")
+
+
 def test_a_page_without_a_commit_says_what_to_do(tmp_path: Path) -> None:
     text = page_of(tmp_path, iter([]))
     assert "No commit has been reported yet." in text
