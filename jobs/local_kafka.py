@@ -38,6 +38,7 @@ from jobs.kafka_jars import (
 from jobs.kafka_wire import NewTopic, answers, create_topics
 from jobs.ports import HOST, claim_port, free_port
 from jobs.processes import POLL_S, command_line_of, is_stopped, process_start, wait_until
+from jobs.reporting.words import count
 
 DEFAULT_PORT = 9092
 DEFAULT_HEAP = "768m"
@@ -433,7 +434,7 @@ def _start(work_dir: Path, arguments: argparse.Namespace) -> int:
         print(f"Apache Kafka {cluster.version} runs at {cluster.bootstrap_servers}")
     for topic in arguments.topic:
         if cluster.create_topic(topic.name, topic.partitions, topic.config):
-            print(f"created topic {topic.name} with {topic.partitions} {'partition' if topic.partitions == 1 else 'partitions'}")
+            print(f"created topic {topic.name} with {count(topic.partitions, 'partition')}")
         else:
             print(f"topic {topic.name} existed before, and is left as it is")
     print(f"stop it with: python -m jobs.local_kafka stop --work-dir {work_dir}")

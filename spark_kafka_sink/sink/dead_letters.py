@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 HEADER_PREFIX = "__pykafka_sink.errors."
 LARGEST_ROW = 100_000_000  # bytes; the brokers' default limit for a request is 104,857,600 (socket.request.max.bytes)
-_ABOVE_TOPICS_LIMIT = (Errors.MESSAGE_TOO_LARGE.condition, Errors.RECORD_LIST_TOO_LARGE.condition)
 
 
 class DeadLetters:
@@ -101,7 +100,7 @@ class DeadLetters:
 
     def _naming_topic(self, error: KafkaError) -> KafkaError:
         text = f"rows cannot be written to deadLetterTopic={self._topic} either: {error.message}"
-        if error.condition in _ABOVE_TOPICS_LIMIT:
+        if error.condition == Errors.MESSAGE_TOO_LARGE.condition:
             text = f"{text.rstrip('.')}. Raise max.message.bytes of {self._topic}"
         return KafkaError(text, condition=error.condition)
 

@@ -191,7 +191,5 @@ PRODUCERS = ProducerCache(KafkaProducer)
 TRANSACTIONAL = ProducerCache(_transactional)  # lends by the options without transactional.id
 TRANSACTIONAL_FOR_LARGE_ROWS = ProducerCache(_transactional_for_large_rows)  # the same
 CLIENTS = ProducerCache(WorkerClient)
-os.register_at_fork(after_in_child=PRODUCERS.forget)
-os.register_at_fork(after_in_child=TRANSACTIONAL.forget)
-os.register_at_fork(after_in_child=TRANSACTIONAL_FOR_LARGE_ROWS.forget)
-os.register_at_fork(after_in_child=CLIENTS.forget)
+for _forget in (PRODUCERS.forget, TRANSACTIONAL.forget, TRANSACTIONAL_FOR_LARGE_ROWS.forget, CLIENTS.forget):
+    os.register_at_fork(after_in_child=_forget)

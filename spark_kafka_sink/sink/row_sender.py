@@ -146,10 +146,7 @@ class RowSender:
         """
         self._producer.flush()
         while self._pending:
-            sent = self._pending.popleft()
-            if not sent.delivery.done():  # its rows were sent again; there are fewer each time
-                self._producer.flush()
-            self._settle(sent)
+            self._settle(self._pending.popleft())  # waits only for rows that were sent again; there are fewer each time
             self._send_again()
         self._fates.finish()
         if self.rows != self.acknowledged + self.skipped + self.dead_lettered:

@@ -112,6 +112,15 @@ def test_a_dead_letter_above_its_topics_limit_says_what_to_raise() -> None:
         letters.send(columns(value=pa.array(["a"])), "KAFKA_X", "why")
 
 
+def test_a_dead_letter_above_its_topics_segments_is_not_told_to_raise_another_limit() -> None:
+    def refuse(_: FakeProducer, delivery: Any) -> None:
+        delivery.error = KafkaError("The batch exceeds the topic's segment.bytes.", condition="KAFKA_RECORD_LIST_TOO_LARGE")
+
+    letters = DeadLetters("dead", FakeProducer(on_send=refuse), FakeProducer)  # type: ignore[arg-type]
+    with pytest.raises(KafkaError, match=r"segment\.bytes\.$"):
+        letters.send(columns(value=pa.array(["a"])), "KAFKA_X", "why")
+
+
 def test_a_dead_letter_that_is_not_acknowledged_fails_the_task() -> None:
     def fail(_: FakeProducer, delivery: Any) -> None:
         delivery.error = KafkaTimeoutError("no answer")

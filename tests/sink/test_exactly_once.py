@@ -250,7 +250,8 @@ def test_a_marker_topic_that_does_not_exist_is_told_before_any_row_is_written(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The marker failed after all rows, with an error that did not name the option."""
-    monkeypatch.setattr(exactly_once_task, "MARKER_TOPIC_MS", 100)
+    monkeypatch.setattr(exactly_once_task, "MARKER_TOPIC_MS", 500)
+    monkeypatch.setattr(pulse_module, "EVERY_MS", 20)
     with pytest.raises(KafkaError, match=r"KAFKA_UNKNOWN_TOPIC\] markerTopic=absent was not found: .*Create the topic"):
         run_task(monkeypatch, batch_writer(broker, markerTopic="absent"), ["a"])
     assert broker.requests_of(ApiKey.PRODUCE) == []

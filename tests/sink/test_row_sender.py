@@ -284,10 +284,10 @@ def test_rows_are_sent_again_while_those_behind_them_are_settled() -> None:
     """Sending again settles deliveries that are done by then. finish() relied on all of them being pending."""
 
     class RefusingTheFirst(FakeProducer):
-        def flush(self) -> None:
+        def flush(self, *, until: FakeDelivery | None = None) -> None:
             if not self.deliveries[0].done():
                 self.deliveries[0].refuse({0: NO_KEY}, [1])
-            super().flush()
+            super().flush(until=until)
 
     producer = RefusingTheFirst()
     sending = sender(producer, SKIPPING)
