@@ -138,7 +138,7 @@ def label(run: Run, comparison: Comparison) -> str:
     if comparison.codec != "none":
         words.append(comparison.codec)
     if comparison.partitions != 6:
-        words.append(f"{comparison.partitions} partition{'s' if comparison.partitions > 1 else ''}")
+        words.append(f"{comparison.partitions:,} partition{'s' if comparison.partitions > 1 else ''}")
     if run.master != "local[2]":
         words.append(run.master)
     return ", ".join(words)

@@ -23,7 +23,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,8 @@ ROOT = Path(__file__).resolve().parents[2]
 INDEX_INTERVAL_BYTES = 4096  # a broker's index.interval.bytes: a log's first batch beyond it gets an entry in each index
 KEY_BYTES = 8
 TUNED_OPTIONS = {"kafka.linger.ms": "20", "kafka.batch.size": "262144"}
+TUNED_BATCHES = 2  # for each partition, one that fills and one on its way, as far as the default of 32 MB does not hold them
+DEFAULT_BUFFER_MEMORY = 32 * 1024 * 1024
 WORTH_QUOTING = (3_000_000, 5)  # rows of 100 B, repeats
 WORKERS_OF = "SINK_BENCHMARK_WORKERS_OF"  # a variable of Python workers: Spark shares none between different environments
 FEW_ROWS = 1_000
@@ -98,6 +100,13 @@ class Variant:
     @property
     def uses_kafka(self) -> bool:
         return "kafka" in self.format or self.in_map_in_arrow
+
+    def for_topic_of(self, partitions: int) -> Variant:
+        """What is tuned gets memory for its batches: with too little, Java's producer sends nearly empty ones."""
+        needed = partitions * TUNED_BATCHES * int(self.options.get("kafka.batch.size", 0))
+        if needed <= DEFAULT_BUFFER_MEMORY:
+            return self
+        return replace(self, options={**self.options, "kafka.buffer.memory": str(needed)})
 
     def write(self, frame: DataFrame, options: dict[str, str]) -> None:
         if self.in_map_in_arrow:
@@ -194,6 +203,7 @@ class Bench:
 
     def compare(self, rows: int, value_bytes: int, codec: str, repeats: int, variants: Sequence[Variant]) -> Comparison:
         frame = self.frame(rows, value_bytes)
+        variants = [variant.for_topic_of(self._partitions) for variant in variants]
         usages: dict[str, list[Usage]] = {variant.name: [] for variant in variants}
         peaks: dict[str, float] = {}
         for variant in [*variants] * WARM_UP_RUNS:
