@@ -11,7 +11,8 @@ the metadata holds the rest:
 `entries` are the tasks' transactions, packed and compressed. What is longer than an offset's metadata may be stands in the chunk
 groups of this run, written before the decision; `digest` ties the two together. The decision itself is one OffsetCommit, hence
 written whole or not at all.
-Law: what cannot be read is an error and never taken for nothing.
+Laws: what cannot be read is an error and never taken for nothing. Whoever may commit offsets can write such records: each number
+and each size that is read has a limit, which is checked before anything is built from it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import logging
+import re
 import struct
 import zlib
 from base64 import b85decode, b85encode
@@ -31,13 +33,15 @@ from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.exactly_once.writes import Entry
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, Entry
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 METADATA_BYTES = 4_000  # below offset.metadata.max.bytes, whose default is 4,096
-MAX_CHUNKS = 10_000  # of a decision: 40 MB, more than a million tasks
+MAX_CHUNKS = 10_000  # of a decision: 40 MB, enough for MAX_TASKS
+MAX_TASKS = 1_000_000  # of a write; each costs the driver some requests
+MAX_NUMBER = 2**63 - 1
 CHUNKS_BY_VERSION = 2  # the chunks of two versions that follow each other lie in different groups
 
 
@@ -115,7 +119,7 @@ class Ledger:
     def markers(self, partitions: Iterable[int]) -> dict[int, Marker]:
         """By Spark partition; one without a marker is left out. Markers of open transactions are not seen."""
         groups = {self._names.marker_group(self._owner, partition): partition for partition in partitions}
-        return {groups[group]: Marker(each.offset, _content(each.metadata, group)) for group, each in self._read(groups).items()}
+        return {groups[group]: _marker(each, group) for group, each in self._read(groups).items()}
 
     def marker_group(self, partition: int) -> str:
         return self._names.marker_group(self._owner, partition)
@@ -141,10 +145,15 @@ class Ledger:
         if packed is None:
             logger.warning("! the transactions that version %d decided to commit are not listed any more", decision.version)
             return decision.now(State.TAKEN_OUT)
-        return replace(decision, entries=_unpacked(packed, group))
+        return replace(decision, entries=_unpacked(packed, decision.tasks, group))
 
     def write_decision(self, decision: Decision) -> None:
         """Raises KafkaError; after a time-out the decision may be written all the same."""
+        if decision.tasks > MAX_TASKS:
+            raise CommitFailedError(
+                f"an exactly-once write has at most {MAX_TASKS:,} Spark partitions, and this one has {decision.tasks:,}. Nothing"
+                " was committed: write with fewer partitions (coalesce)"
+            )
         packed = _packed(decision.entries)
         text = _decision_text(decision)
         if len(text) + len(packed) <= METADATA_BYTES - 50:
@@ -177,16 +186,21 @@ class Ledger:
         """None if the chunks do not hold them any more."""
         if "entries" in values:
             return values["entries"]
-        chunks = values.get("chunks", "")
-        if not (chunks.isascii() and chunks.isdecimal() and int(chunks) <= MAX_CHUNKS):
-            raise _unreadable(f"chunks={chunks}", group)
-        groups = self._chunk_groups(decision, int(chunks))
+        try:
+            chunks = _number(values["chunks"], MAX_CHUNKS)
+        except (KeyError, ValueError):
+            raise _unreadable(f"chunks={values.get('chunks', '')}", group) from None
+        groups = self._chunk_groups(decision, chunks)
         found = self._read(groups)
         packed = "".join(found[each].metadata for each in groups if each in found)
         return packed if _digest(packed) == values.get("digest") else None
 
 
 # ENCODING
+
+_DECIMAL = re.compile("[0-9]{1,19}")
+_FINGERPRINT = re.compile("[0-9a-f]{1,16}")
+_ESCAPED = re.compile("[A-Za-z0-9_.~%]+")  # see names.escaped
 
 
 def marker_text(content: Content) -> str:
@@ -204,27 +218,58 @@ def _values(metadata: str) -> dict[str, str]:
     return {name: value for name, _, value in (word.partition("=") for word in metadata.split())}
 
 
-def _content(metadata: str, group: str) -> Content:
-    values = _values(metadata)
+def _number(text: str, most: int = MAX_NUMBER) -> int:
+    """As this package writes numbers: int() takes signs, spaces, underscores and thousands of digits."""
+    if not _DECIMAL.fullmatch(text) or int(text) > most:
+        raise ValueError
+    return int(text)
+
+
+def _content(rows: str, fingerprint: str) -> Content:
+    if not _FINGERPRINT.fullmatch(fingerprint):
+        raise ValueError
+    return Content(_number(rows), int(fingerprint, 16))
+
+
+def _marker(record: CommittedOffset, group: str) -> Marker:
+    values = _values(record.metadata)
     try:
-        return Content(int(values["rows"]), int(values["fingerprint"], 16))
+        return Marker(_version(record), _content(values["rows"], values["fingerprint"]))
     except (KeyError, ValueError):
-        raise _unreadable(metadata, group) from None
+        raise _unreadable(record.metadata, group) from None
+
+
+def _version(record: CommittedOffset) -> int:
+    if record.offset < 0:
+        raise ValueError
+    return record.offset
 
 
 def _decision(record: CommittedOffset, group: str) -> tuple[Decision, dict[str, str]]:
     """Without its entries; with the words that lead to them."""
     state, _, rest = record.metadata.partition(" ")
     values = _values(rest)
-    content = _content(rest, group)
     rows, _, fingerprint = values.get("replay", "").partition(":")
     try:
-        replay = Content(int(rows), int(fingerprint, 16)) if "replay" in values else None
-        tasks, partitions = int(values["tasks"]), int(values["partitions"])
-        decision = Decision(record.offset, values["run"], State(state), tasks, partitions, content, replay=replay)
+        decision = Decision(
+            version=_version(record),
+            run=_run(values["run"]),
+            state=State(state),
+            tasks=_number(values["tasks"], MAX_TASKS),
+            partitions=_number(values["partitions"], MAX_TASKS),
+            content=_content(values["rows"], values["fingerprint"]),
+            replay=_content(rows, fingerprint) if "replay" in values else None,
+        )
     except (KeyError, ValueError):
         raise _unreadable(record.metadata, group) from None
     return decision, values
+
+
+def _run(text: str) -> str:
+    """With another character, transactional ids made from it could be those of another prefix."""
+    if not _ESCAPED.fullmatch(text):
+        raise ValueError
+    return text
 
 
 def _unreadable(metadata: str, group: str) -> LedgerError:
@@ -245,23 +290,39 @@ def _packed(entries: Sequence[Entry]) -> str:
     return b85encode(struct.pack("<I", len(rows)) + zlib.compress(b"".join(arrays), 9)).decode()
 
 
-def _unpacked(text: str, group: str) -> tuple[Entry, ...]:
+def _unpacked(text: str, tasks: int, group: str) -> tuple[Entry, ...]:
+    """Raises LedgerError if there are more entries than tasks."""
     try:
-        data = b85decode(text)
-        (rows,) = struct.unpack_from("<I", data)
-        arrays = zlib.decompress(data[4:])
-        columns = []
-        start = 0
-        for code in _COLUMNS:
-            layout = f"<{rows}{code}"
-            columns.append(struct.unpack_from(layout, arrays, start))
-            start += struct.calcsize(layout)
+        columns = _columns(text, tasks)
     except (ValueError, struct.error, zlib.error):
         raise _unreadable(text, group) from None
     return tuple(
         Entry(partition, attempt, producer_id, epoch, version, Content(count, fingerprint))
         for partition, attempt, producer_id, epoch, version, count, fingerprint in zip(*columns, strict=True)
     )
+
+
+def _columns(text: str, most_rows: int) -> list[tuple[int, ...]]:
+    if len(text) > MAX_CHUNKS * METADATA_BYTES:
+        raise ValueError
+    data = b85decode(text)
+    (rows,) = struct.unpack_from("<I", data)
+    if rows > most_rows:
+        raise ValueError
+    layouts = [f"<{rows}{code}" for code in _COLUMNS]
+    size = sum(map(struct.calcsize, layouts))
+    inflater = zlib.decompressobj()
+    arrays = inflater.decompress(data[4:], size + 1)  # a few kilobytes can inflate to gigabytes
+    if len(arrays) != size or not inflater.eof or inflater.unused_data:
+        raise ValueError
+    columns = []
+    start = 0
+    for layout in layouts:
+        columns.append(struct.unpack_from(layout, arrays, start))
+        start += struct.calcsize(layout)
+    if any(min(column, default=0) < 0 for column in columns):
+        raise ValueError
+    return columns
 
 
 def _digest(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from spark_kafka_sink.config.sink_options import RESERVED_TIMEOUT_MS
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.coordination.transactions import TransactionState
-from spark_kafka_sink.errors import AuthorizationError, UnsupportedVersionError
+from spark_kafka_sink.errors import AuthorizationError, UnsupportedVersionError, printable
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def put_to_rest(
     tasks = [each.task for each in unfinished if each.task not in resting]
     client.fence(map(names.transactional_id, tasks), transaction_timeout_ms=FENCED_TIMEOUT_MS)
     for task in tasks:
-        logger.info("= fenced transactional id %s", names.transactional_id(task))
+        logger.info("= fenced transactional id %s", printable(names.transactional_id(task)))
     return tasks
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import struct
+import tracemalloc
+import zlib
+from base64 import b85encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -417,6 +423,94 @@ def test_a_decision_that_cannot_be_read_is_an_error_and_never_none(run: Runs, me
         ledger.decision()
 
 
+DECIDED = "decided run=r tasks=1 partitions=1 rows=1 fingerprint=00"
+CARRIED_OUT = DECIDED.replace("decided", "carried-out")
+
+
+@pytest.mark.parametrize("number", ["-7", "9" * 19, "9" * 4000, "1_0", "+1", "\u0661"])
+@pytest.mark.parametrize("word", ["tasks={}", "partitions={}", "rows={}", "replay={}:00"])
+def test_a_number_of_a_decision_beyond_its_limit_is_an_error(run: Runs, word: str, number: str) -> None:
+    """`partitions=1000000000000` was accepted, and commit() made a set of as many numbers; so were -7 and 4,000 digits."""
+    first = run("r1")
+    ledger = Ledger(first.client, first.names, "q", TOPIC)
+    metadata = f"{CARRIED_OUT} {word.format(number)}"
+    first.client.commit_offsets(first.names.decision_group("q"), {ledger.place: (0, metadata)})
+    with pytest.raises(LedgerError):
+        ledger.decision()
+
+
+@pytest.mark.parametrize("metadata", ["rows=-7 fingerprint=00", "rows=1 fingerprint=-1", "rows=1 fingerprint=" + "f" * 17])
+def test_a_number_of_a_marker_beyond_its_limit_is_an_error(run: Runs, metadata: str) -> None:
+    first = run("r1")
+    ledger = Ledger(first.client, first.names, "q", TOPIC)
+    first.client.commit_offsets(first.names.marker_group("q", 0), {ledger.place: (0, metadata)})
+    with pytest.raises(LedgerError):
+        ledger.markers([0])
+
+
+def test_a_negative_version_is_an_error(run: Runs) -> None:
+    first = run("r1")
+    ledger = Ledger(first.client, first.names, "q", TOPIC)
+    for group, metadata in [
+        (first.names.decision_group("q"), CARRIED_OUT),
+        (first.names.marker_group("q", 0), "rows=1 fingerprint=00"),
+    ]:
+        first.client.commit_offsets(group, {ledger.place: (-7, metadata)})
+    with pytest.raises(LedgerError):
+        ledger.decision()
+    with pytest.raises(LedgerError):
+        ledger.markers([0])
+
+
+@pytest.mark.parametrize(("rows", "follows"), [(1, 1), (0, 1), (1, 50_000_000), (2, 0), (2**32 - 1, 0)])
+def test_entries_inflate_to_their_size_and_to_no_more_than_the_tasks_of_the_write(run: Runs, rows: int, follows: int) -> None:
+    """5 MB of a decision's chunks inflated to 4 GB: the driver used 8 GB of memory for a minute, and then accepted them."""
+    first = run("r1")
+    ledger = Ledger(first.client, first.names, "q", TOPIC)
+    size = 35 * min(rows, 2) + follows
+    packed = b85encode(struct.pack("<I", rows) + zlib.compress(bytes(size), 9)).decode()
+    digest = hashlib.sha256(packed.encode()).hexdigest()[:16]
+    chunks = [packed[start : start + 4000] for start in range(0, len(packed), 4000)]
+    for number, chunk in enumerate(chunks):
+        first.client.commit_offsets(first.names.chunk_group("q", "r", 2 * number), {ledger.place: (0, chunk)})
+    metadata = f"{DECIDED} chunks={len(chunks)} digest={digest}"
+    first.client.commit_offsets(first.names.decision_group("q"), {ledger.place: (0, metadata)})
+    tracemalloc.start()
+    try:
+        with pytest.raises(LedgerError):
+            ledger.decision()
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("entry", [Entry(0, 0, -1, 0, 2, Content(1, 0)), Entry(0, 0, 1, -1, 2, Content(1, 0))])
+def test_a_negative_number_of_an_entry_is_an_error(run: Runs, entry: Entry) -> None:
+    first = run("r1")
+    ledger = Ledger(first.client, first.names, "q", TOPIC)
+    ledger.write_decision(Decision(0, "r", State.DECIDED, 1, 1, Content(1, 0), (entry,)))
+    with pytest.raises(LedgerError):
+        ledger.decision()
+
+
+@pytest.mark.parametrize("name", ["r-0-other", "", "r/1", "r\x1b[2J"])
+def test_a_run_that_could_lead_to_the_transactional_ids_of_another_prefix_is_an_error(run: Runs, name: str) -> None:
+    first = run("r1")
+    ledger = Ledger(first.client, first.names, "q", TOPIC)
+    metadata = CARRIED_OUT.replace("run=r", f"run={name}")
+    first.client.commit_offsets(first.names.decision_group("q"), {ledger.place: (0, metadata)})
+    with pytest.raises(LedgerError):
+        ledger.decision()
+
+
+def test_a_decision_that_nobody_could_read_is_not_written(broker: FakeBroker, run: Runs) -> None:
+    first = run("r1")
+    ledger = Ledger(first.client, first.names, "q", TOPIC)
+    with pytest.raises(CommitFailedError, match=r"at most 1,000,000 Spark partitions, and this one has 1,000,001"):
+        ledger.write_decision(Decision(0, "r", State.DECIDED, 1_000_001, 1_000_001, Content(1, 0)))
+    assert not broker.requests_of(ApiKey.OFFSET_COMMIT)
+
+
 def test_a_decision_whose_chunks_were_overwritten_is_taken_for_one_that_was_not_carried_out(run: Runs) -> None:
     """By a later version of the same run: its driver died before its own decision. To fail here was to fail for ever."""
     first = run("r1")
@@ -469,6 +563,15 @@ def test_a_marker_of_a_partition_that_only_an_id_tells_of_is_read(broker: FakeBr
     with pytest.raises(ReplayError, match="for the Spark partitions 2, written by an earlier run"):
         second.commit(reports)
     assert visible(broker) == ["a", "b", "c"]
+
+
+def test_an_id_that_somebody_else_made_is_logged_escaped(run: Runs, caplog: pytest.LogCaptureFixture) -> None:
+    """A line end in it began a log line of its own, and an escape sequence reached the terminal."""
+    first = run("r1")
+    first.client.fence(["P-o\x1b[2J\nforged-0-r-0"], transaction_timeout_ms=7_000)
+    with caplog.at_level(logging.INFO):
+        assert first.write_version(0, ["a"]).fenced == 1
+    assert r"P-o\x1b[2J\nforged-0-r-0" in caplog.text
 
 
 def test_ids_at_rest_are_not_fenced_again(run: Runs) -> None:
