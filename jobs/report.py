@@ -16,6 +16,7 @@ from jobs.reporting import terminal
 from jobs.reporting.lines import ReportFile, Troubles
 from jobs.reporting.statistics import Statistics
 from jobs.reporting.words import count
+from spark_kafka_sink.errors import printable
 
 FOLLOW_S = 10  # between two pages, at least
 INSTALL = 'pip install "pykafka-sink[report]", in a checkout pip install ".[report]"'
@@ -171,7 +172,7 @@ class Reports:
 
 def _unreadable(file: ReportFile, error: OSError) -> JobError:
     remedy = "name the file that the sink's option reportPath names, on the driver's machine"
-    return JobError(f"{file.path} cannot be read ({error.strerror or error}): {remedy}.")
+    return JobError(f"{printable(file.path)} cannot be read ({error.strerror or error}): {remedy}.")
 
 
 def write_page(reports: Reports, output: Path, *, refresh_s: int | None = None) -> None:
@@ -182,7 +183,9 @@ def write_page(reports: Reports, output: Path, *, refresh_s: int | None = None) 
     try:
         page.write(output, page.html(reports.statistics, reports.troubles, names, refresh_s))
     except OSError as error:
-        raise JobError(f"The page cannot be written to {output} ({error.strerror or error}): choose another with -o.") from error
+        raise JobError(
+            f"The page cannot be written to {printable(output)} ({error.strerror or error}): choose another with -o."
+        ) from error
 
 
 if __name__ == "__main__":

@@ -69,11 +69,11 @@ class Heat:
     def times(self) -> list[tuple[float, float]]:
         return [(first, last) for first, last, _, _ in self._columns]
 
-    def by_partition(self) -> tuple[list[int], npt.NDArray[np.int64]]:
-        """The partitions that have rows, and their rows: partitions × columns."""
+    def by_partition(self) -> tuple[list[int], npt.NDArray[np.float64]]:
+        """The partitions that have rows, and their rows: partitions × columns. Their sum may be more than an int64 holds."""
         numbers = sorted({number for column in self._columns for number in column[3]})
         row = {number: place for place, number in enumerate(numbers)}
-        table = np.zeros((len(numbers), len(self._columns)), np.int64)
+        table = np.zeros((len(numbers), len(self._columns)), np.float64)
         for place, column in enumerate(self._columns):
             table[[row[number] for number in column[3]], place] = list(column[3].values())
         return numbers, table

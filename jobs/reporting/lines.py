@@ -2,6 +2,7 @@
 
 Lines of any version are read: what a version does not have is NaN or empty. A file is read line by line, and a line only up to
 LONGEST_LINE. The last line of a file may lack its end while the driver is writing it, or after its disk was full.
+Law: a Commit can be counted, drawn and printed, whoever wrote the line: its numbers are within limits, its names are printable.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import inf, isfinite, nan
+from math import inf, nan
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
+
+from spark_kafka_sink.errors import printable
 
 LONGEST_LINE = 64 * 1024 * 1024  # bytes; a commit of 100,000 topic-partitions has 8 MB
 KNOWN_VERSION = 2
@@ -20,7 +23,20 @@ LINES_NAMED = 3  # of those that cannot be read
 
 Partitions = Mapping[int, int]  # partition -> rows
 MOST_PARTITIONS = 1_000_000  # no topic has as many
+LATEST_MS = 32_503_680_000_000  # the year 3000
+MOST_SECONDS = 1e12  # of all tasks together
+MOST_OF_A_COUNTER = 1e24  # nanoseconds of all tasks
+MOST = 2**63 - 1
+LONGEST_NAME = 500  # Kafka's topics have 249 characters
 NUMBERS = (int, float)
+
+
+class Version(NamedTuple):
+    """What became of a version, see VersionSummary of the sink."""
+
+    how: str
+    skipped_partitions: int
+    fenced: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +60,7 @@ class Commit:
     counters: Mapping[str, float]
     skipped: Mapping[str, int]  # reason -> rows; "" where the line does not say why
     dead_lettered: Mapping[str, int]
-    exactly_once: Mapping[str, Any] | None
+    exactly_once: Version | None
     partitions: Mapping[str, Partitions]  # by topic
 
 
@@ -63,76 +79,78 @@ def parse(text: bytes) -> Commit:
     try:
         return _commit(line)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise NotALine(f"a value is not what it should be: {type(error).__name__} {error}") from None
+        raise NotALine(f"a value is not what it should be: {type(error).__name__} {printable(error)}") from None
 
 
 def _commit(line: Mapping[str, Any]) -> Commit:
     batch = line.get("batch_id")
     query = line.get("query_id")
     return Commit(
-        version=int(line.get("report_version", 1)),
-        query=None if query is None else str(query),
-        batch=None if batch is None else int(batch),
-        committed_at=_number(line["committed_at_ms"]) / 1000,
-        started_at=_number(line.get("started_at_ms")) / 1000,
+        version=_count(line.get("report_version", 1)),
+        query=None if query is None else _name(query),
+        batch=None if batch is None else _count(batch),
+        committed_at=_time(line["committed_at_ms"]),
+        started_at=_time(line.get("started_at_ms")),
         tasks=_count(line.get("tasks", 0)),
         rows=_count(line["rows"]),
         bytes=_count(line.get("bytes", 0)),
-        slowest_task=_number(line.get("slowest_task_seconds")),
-        median_task=_number(line.get("median_task_seconds")),
-        task_seconds=_number(line.get("task_seconds")),
-        spark_seconds=_number(line.get("spark_seconds")),
-        held_back=_number(line.get("held_back_seconds")),
-        commit_seconds=_number(line.get("commit_seconds")),
-        counters=_counters(line.get("counters", {})),
+        slowest_task=_seconds(line.get("slowest_task_seconds")),
+        median_task=_seconds(line.get("median_task_seconds")),
+        task_seconds=_seconds(line.get("task_seconds")),
+        spark_seconds=_seconds(line.get("spark_seconds")),
+        held_back=_seconds(line.get("held_back_seconds")),
+        commit_seconds=_seconds(line.get("commit_seconds")),
+        counters={_name(name): _number(value, MOST_OF_A_COUNTER) for name, value in line.get("counters", {}).items()},
         skipped=_reasons(line, "skipped"),
         dead_lettered=_reasons(line, "dead_lettered"),
-        exactly_once=_mapping(line.get("exactly_once")),
-        partitions={topic: _partitions(found) for topic, found in line.get("offsets", {}).items()},
+        exactly_once=_version(line.get("exactly_once")),
+        partitions={_name(topic): _partitions(found) for topic, found in line.get("offsets", {}).items()},
     )
 
 
-def _number(value: object) -> float:
-    if value is None:
-        return nan
-    number = float(value)  # type: ignore[arg-type]
-    if not isfinite(number):
-        raise ValueError(f"{value} is no number")
-    return number
+def _name(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no name")
+    return printable(value, LONGEST_NAME)
 
 
-def _count(value: object) -> int:
-    number = int(value)  # type: ignore[call-overload]
-    if number < 0:
-        raise ValueError(f"{number} rows or tasks")
-    return int(number)
+def _number(value: object, most: float) -> float:
+    """With three digits after the point, as the sink writes them: what is divided by a smaller number is infinite."""
+    if type(value) not in NUMBERS or not 0 <= value <= most:  # type: ignore[operator]
+        raise ValueError(f"{value!r} is not a number from 0 to {most:g}")
+    return round(float(value), 3)  # type: ignore[arg-type]
 
 
-def _counters(found: Mapping[str, Any]) -> Mapping[str, float]:
-    for name, value in found.items():
-        if type(value) not in NUMBERS or not isfinite(value):
-            raise ValueError(f"{name} is {value!r}")
-    return found
+def _time(milliseconds: object) -> float:
+    return nan if milliseconds is None else _number(milliseconds, LATEST_MS) / 1000
+
+
+def _seconds(value: object) -> float:
+    return nan if value is None else _number(value, MOST_SECONDS)
+
+
+def _count(value: object, most: int = MOST) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{value!r} is not a number from 0 to {most}")
+    return value
 
 
 def _partitions(found: Mapping[str, Any]) -> Partitions:
-    partitions = {int(number): part["rows"] for number, part in found.items()}
-    for number, rows in partitions.items():
-        if type(rows) is not int or rows < 0 or not 0 <= number < MOST_PARTITIONS:
-            raise ValueError(f"partition {number} has {rows!r} rows")
-    return partitions
+    return {_count(int(number), MOST_PARTITIONS): _count(part["rows"]) for number, part in found.items()}
 
 
-def _mapping(value: object) -> Mapping[str, Any] | None:
-    if value is not None and not isinstance(value, dict):
-        raise TypeError("exactly_once")
-    return value
+def _version(found: Mapping[str, Any] | None) -> Version | None:
+    if found is None:
+        return None
+    return Version(
+        _name(found.get("how", "committed")), _count(found.get("skipped_partitions", 0)), _count(found.get("fenced", 0))
+    )
 
 
 def _reasons(line: Mapping[str, Any], name: str) -> dict[str, int]:
     by_reason = line.get(f"{name}_by_reason")
     if by_reason is not None:
-        return {str(reason): _count(rows) for reason, rows in by_reason.items()}
+        return {_name(reason): _count(rows) for reason, rows in by_reason.items()}
     rows = _count(line.get(name, 0))
     return {"": rows} if rows else {}
 
@@ -156,6 +174,7 @@ class Troubles:
             verb = "was" if self.unreadable == 1 else "were"
             yield f"{_count_of(self.unreadable, 'line')} {verb} left out: {'; '.join(self.named)}{more}."
         for name in self.unfinished:
+            name = printable(name)
             yield f"The last line of {name} has no end and was left out: the driver is writing it, or died while it did."
         if self.older:
             yield (
@@ -165,9 +184,9 @@ class Troubles:
         if self.newer:
             yield f"{_count_of(self.newer, 'line')} of a newer version of the sink may tell more than is shown here."
         for name in self.began_anew:
-            yield f"{name} has become shorter, and was read again from its beginning."
+            yield f"{printable(name)} has become shorter, and was read again from its beginning."
         for name in self.empty:
-            yield f"{name} has no line yet: nothing was committed, or reportPath names another file."
+            yield f"{printable(name)} has no line yet: nothing was committed, or reportPath names another file."
 
 
 def _count_of(number: int, noun: str) -> str:
@@ -239,7 +258,7 @@ class ReportFile:
     def _leave_out(self, why: str) -> None:
         self._troubles.unreadable += 1
         if len(self._troubles.named) < LINES_NAMED:
-            self._troubles.named.append(f"{self.path}, line {self._line}: {why}")
+            self._troubles.named.append(f"{printable(self.path)}, line {self._line}: {why}")
 
 
 def _rest_of_line(file: BinaryIO) -> bytes:

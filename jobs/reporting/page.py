@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from jobs.reporting.lines import Troubles
 from jobs.reporting.pictures import MOST_TOPICS, Picture, heat_maps, is_one_moment, legend, pictures
 from jobs.reporting.statistics import MOST_QUERIES, Query, Statistics
 from jobs.reporting.words import count, moment, percent, rounded, seconds, size
+from spark_kafka_sink.errors import printable
 
 MOST_SECTIONS = 8  # queries with pictures; the others are in a table
 MOST_LISTED = 50
@@ -61,7 +62,7 @@ def html(statistics: Statistics, troubles: Troubles, files: Sequence[str], refre
     )
     return environment.get_template("page.html").render(
         title="What the sink did",
-        subtitle=f"{count(troubles.lines, 'commit')} from {', '.join(files)}",
+        subtitle=f"{count(troubles.lines, 'commit')} from {', '.join(map(printable, files))}",
         refresh_s=refresh_s,
         no_line_is_a_commits=not queries and troubles.unreadable > 0,
         findings=[{"kind": _kind(each), "stands_out": each.stands_out, "advice": _marked(each.advice)} for each in top(queries)],
@@ -75,14 +76,12 @@ def html(statistics: Statistics, troubles: Troubles, files: Sequence[str], refre
 
 def write(path: Path, text: str) -> None:
     """Replace the file as a whole: a reader sees the old page or the new one. Raises OSError."""
-    handle, name = tempfile.mkstemp(dir=path.resolve().parent, prefix=f".{path.name}-")
+    new = path.resolve().with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        new.write_text(text, encoding="utf-8")
+        os.replace(new, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
         raise
 
 

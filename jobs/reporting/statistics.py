@@ -120,9 +120,10 @@ class Query:
             self.repeated += self._last_batch is not None and commit.batch <= self._last_batch
             self._last_batch = commit.batch
         if commit.exactly_once is not None:
-            self.versions[str(commit.exactly_once.get("how", "committed"))] += 1
-            self.skipped_partitions += int(commit.exactly_once.get("skipped_partitions", 0))
-            self.fenced += int(commit.exactly_once.get("fenced", 0))
+            how = commit.exactly_once.how
+            self.versions[how if how in self.versions or len(self.versions) < MOST_REASONS else "otherwise"] += 1
+            self.skipped_partitions += commit.exactly_once.skipped_partitions
+            self.fenced += commit.exactly_once.fenced
 
     def _row(self, commit: Commit) -> tuple[float, ...]:
         counters = commit.counters

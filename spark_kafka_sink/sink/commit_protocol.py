@@ -47,6 +47,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -339,13 +340,25 @@ def _call(on_commit: str, summary: CommitSummary) -> None:
 def _append_report(path: str, summary: CommitSummary) -> None:
     line = summary.to_json(time.time_ns() // 1_000_000) + "\n"
     try:
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(file, line.encode())  # one call, so that lines of concurrent writes do not mix
-        finally:
-            os.close(file)
+        _append(path, line.encode())
     except OSError as error:
         logger.error("! the report of %d rows could not be written to reportPath=%s: %s", summary.rows, path, error)
+
+
+def _append(path: str, line: bytes) -> None:
+    """In one call, so that lines of concurrent writes do not mix. Raises OSError, also for a FIFO, which could block for ever."""
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError("it is not a regular file")
+        if found.st_size and os.pread(file, 1, found.st_size - 1) != b"\n":
+            line = b"\n" + line  # an earlier line has no end, as the disk was full or its driver died
+        written = os.write(file, line)
+        if written < len(line):
+            raise OSError(f"only {written} of {len(line)} bytes were written")
+    finally:
+        os.close(file)
 
 
 def abort(messages: Sequence[KafkaCommitMessage | None]) -> None:

@@ -132,8 +132,9 @@ def _environment_problems(options: SinkOptions) -> list[str]:
 def _report_path_problems(options: SinkOptions) -> list[str]:
     if options.report_path is None:
         return []
-    if os.path.isdir(options.report_path):
-        return [f"reportPath={options.report_path} is a directory on the driver: name a file"]
+    if os.path.exists(options.report_path) and not os.path.isfile(options.report_path):
+        what = "a directory" if os.path.isdir(options.report_path) else "no regular file"
+        return [f"reportPath={options.report_path} is {what} on the driver: name a file"]
     if os.path.isdir(os.path.dirname(os.path.abspath(options.report_path))):
         return []
     return [f"reportPath={options.report_path} lies in a directory that does not exist on the driver"]

@@ -22,6 +22,7 @@ import stat
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -260,14 +261,12 @@ class TextFile:
 
     def _replace(self, text: bytes) -> None:
         """A reader sees the old file or the new one. The temporary file does not end with .prom: node_exporter passes it by."""
-        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}-")
+        new = self.path.with_name(f".{self.path.name}-{uuid.uuid4().hex}")
         try:
-            with open(handle, "wb") as file:
-                file.write(text)
-            os.chmod(name, 0o644)
-            os.replace(name, self.path)
+            new.write_bytes(text)
+            os.replace(new, self.path)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            new.unlink(missing_ok=True)
             raise
 
     @contextmanager

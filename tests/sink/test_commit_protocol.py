@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
 import re
 import sys
@@ -201,6 +202,29 @@ def test_each_commit_appends_one_line_of_json(tmp_path: Path) -> None:
     assert first["counters"]["request-total"] == 2
     assert second["tasks"] == 2
     assert second["committed_at_ms"] >= first["committed_at_ms"] > 1_600_000_000_000
+
+
+def test_a_report_path_that_is_a_fifo_does_not_block_the_commit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """open() waited for a reader for ever, after all rows had been written."""
+    path = tmp_path / "report"
+    os.mkfifo(path)
+    commit_protocol.commit([ONE], str(path))
+    assert "it is not a regular file" in caplog.text
+
+
+def test_a_line_that_was_written_in_part_does_not_spoil_the_next_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full for a moment: the next line was appended to the piece, and neither could be read. Nothing was logged."""
+    path, write = tmp_path / "report", os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda file, line: write(file, line[:100]))
+        commit_protocol.commit([ONE], str(path))
+    assert "only 100 of" in caplog.text
+    commit_protocol.commit([ONE], str(path))
+    piece, line = path.read_text().splitlines()
+    assert len(piece) == 100
+    assert json.loads(line)["rows"] == 11
 
 
 def test_a_report_that_cannot_be_written_does_not_fail_the_write(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import pickle
 import subprocess
 import sys
@@ -159,6 +160,9 @@ def test_a_report_path_is_a_file(tmp_path: Path) -> None:
     """A directory was accepted, and the report of each commit was lost."""
     with pytest.raises(ConfigError, match="is a directory on the driver: name a file"):
         source(reportPath=str(tmp_path)).writer(GOOD, False)
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(ConfigError, match=r"reportPath=.* is no regular file on the driver"):
+        source(reportPath=str(tmp_path / "fifo")).writer(GOOD, False)
 
 
 def test_on_commit_needs_a_function_that_the_driver_can_import() -> None:

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import stat
 import subprocess
 import sys
 import urllib.request
@@ -106,6 +107,16 @@ def scrape(port: int) -> str:
 
 
 # --- THE FILE ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_textfile_can_be_read_by_those_only_whom_the_umask_allows(file: Path) -> None:
+    """It became 0644 whatever the umask was."""
+    before = os.umask(0o027)
+    try:
+        record(summary(*ORDERS))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
 
 
 def test_totals_grow_with_each_commit_and_gauges_are_the_last_ones(file: Path) -> None:

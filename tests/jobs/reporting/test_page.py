@@ -146,6 +146,16 @@ def test_a_page_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["report.html"]
 
 
+def test_a_page_can_be_read_by_those_only_whom_the_umask_allows(tmp_path: Path) -> None:
+    """It became 0644 whatever the umask was: topics, queries and volumes were shown to everybody on the machine."""
+    before = os.umask(0o077)
+    try:
+        page.write(tmp_path / "report.html", "page")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "report.html").stat().st_mode) == 0o600
+
+
 def test_the_table_for_a_shell_has_the_sentences_the_numbers_and_a_sparkline(tmp_path: Path) -> None:
     write(tmp_path / "r.jsonl", STORIES["skewed"]())
     shown = list(terminal.lines(*read(tmp_path / "r.jsonl")))
