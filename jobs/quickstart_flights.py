@@ -24,13 +24,17 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from jobs import batch_to_kafka
 from jobs.java import JobError, find_java
 from jobs.kafka_jars import DEFAULT_KAFKA_VERSION, cache_dir, fetch_kafka, file_lock, make_dir, require_free_space
 from jobs.local_kafka import LocalKafka
 from jobs.report import Reports, require_extra, write_page
+from jobs.reporting.findings import speed_in_words
+from jobs.reporting.lines import parse
+from jobs.reporting.statistics import Query
+from jobs.reporting.words import batches
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 ROWS = 336_776
@@ -204,8 +208,8 @@ def _extract(archive: Path, csv: Path) -> Path:
 # --- WRITING ----------------------------------------------------------------------------------------------------------
 
 
-def _write(flights: Path, target: Target, page: Path, *, verbose: bool) -> dict[str, Any]:
-    """Run the batch job, draw the page of its report, and return the report.
+def _write(flights: Path, target: Target, page: Path, *, verbose: bool) -> str:
+    """Run the batch job, draw the page of its report, and return the report's line.
 
     If the job fails, it has printed why, and this program exits with its exit code.
     """
@@ -220,9 +224,8 @@ def _write(flights: Path, target: Target, page: Path, *, verbose: bool) -> dict[
         code = batch_to_kafka.main([*command, "--option", f"reportPath={report}"])
         if code != 0:
             sys.exit(code)
-        answer: dict[str, Any] = json.loads(report.read_text(encoding="utf-8").splitlines()[-1])
         say("page", draw(report, page))
-        return answer
+        return report.read_text(encoding="utf-8").splitlines()[-1]
 
 
 def draw(report: Path, page: Path) -> str:
@@ -237,8 +240,9 @@ def draw(report: Path, page: Path) -> str:
     return f"what the sink did, for your browser: {page.resolve().as_uri()}"
 
 
-def report_lines(report: dict[str, Any], seconds: float) -> Iterator[str]:
-    """The report as a table: a line for each topic-partition, then the sums."""
+def report_lines(line: str, seconds: float) -> Iterator[str]:
+    """The line of a report as a table: a line for each topic-partition, then the sums."""
+    report = json.loads(line)
     yield f"{'partition':<20} {'rows':>10} {'first offset':>13} {'last offset':>12} {'bytes':>13}"
     for topic, partitions in sorted(report["offsets"].items()):
         for number, part in sorted(partitions.items(), key=lambda item: int(item[0])):
@@ -247,10 +251,10 @@ def report_lines(report: dict[str, Any], seconds: float) -> Iterator[str]:
     rows, counters = report["rows"], report["counters"]
     yield f"{'all':<20} {rows:>10,} {'':>13} {'':>12} {report['bytes']:>13,}"
     raw, sent = counters["uncompressed-byte-total"], counters["byte-total"]
-    yield f"{counters['batch-send-total']:,} batches of {sent:,} bytes, {raw / max(1, sent):.1f} times smaller by compression"
-    slowest = report["slowest_task_seconds"]
-    tasks = report["tasks"]
-    yield f"{rows / slowest:,.0f} rows/s while tasks wrote: {slowest:.1f} s in the slowest of {tasks}, part of the time to write"
+    yield f"{batches(counters['batch-send-total'])} of {sent:,} bytes, {raw / max(1, sent):.1f} times smaller by compression"
+    query = Query(None)
+    query.add(parse(line.encode()))
+    yield speed_in_words(query)
     yield f"{seconds:.1f} s in all: Spark's start, the time of batch_to_kafka, and Spark's end"
 
 

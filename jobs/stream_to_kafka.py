@@ -110,7 +110,8 @@ class Written:
         self.batches += len(new)
 
     def __str__(self) -> str:
-        return f"{self.rows:,} rows written in {self.batches:,} batches"
+        rows, batches = "row" if self.rows == 1 else "rows", "batch" if self.batches == 1 else "batches"
+        return f"{self.rows:,} {rows} written in {self.batches:,} {batches}"
 
 
 def _read_stream(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:

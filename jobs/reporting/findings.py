@@ -1,31 +1,34 @@
 """What stands out in a query's numbers, and which option to turn: a table of rules.
 
 A rule looks at the statistics and answers how bad it is, in words, or None. A weight of 1 or more is trouble, below that a hint.
-The page shows the heaviest THREE. docs/report.md lists the rules, and docs/tuning.md explains the options.
+The page first says whether all rows arrived, and then shows the heaviest THREE, no two of which turn the same option of a query.
+docs/report.md lists the rules, and docs/tuning.md explains the options.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan
 
-from jobs.reporting.statistics import Query
-from jobs.reporting.words import batches, count, percent, rounded, seconds, size
+from jobs.reporting.heat import SKEWED
+from jobs.reporting.statistics import TASK_PARTS, TIME_PARTS, Query
+from jobs.reporting.words import batches, count, percent, rounded, seconds, several, size
 
 THREE = 3
 ENOUGH = 12  # micro-batches to speak of a trend
 FEW_ROWS = 1_000  # tell nothing of speed: a write begins slowly
 QUARTER = 4
+SLOW_TASK = 2.5  # times as long as the one in the middle
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Args: weight; `stands_out`, what the numbers say; `advice`, what to do, with the option to turn."""
+    """Args: weight; `stands_out`, what the numbers say; `advice`, what to do, with the option to turn; empty: nothing."""
 
     weight: float
     stands_out: str
-    advice: str
+    advice: str = ""
 
     @property
     def is_trouble(self) -> bool:
@@ -33,7 +36,7 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        return f"{self.stands_out}: {self.advice}."
+        return f"{self.stands_out}: {self.advice}." if self.advice else f"{self.stands_out}."
 
 
 Judge = Callable[[Query], Finding | None]
@@ -41,20 +44,21 @@ Judge = Callable[[Query], Finding | None]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Args: a short name; the option that its advice is about; when it speaks, in words; the function."""
+    """Args: a short name; the option that its advice is about; when it speaks, in words; the function; whether few rows tell."""
 
     name: str
     option: str
     when: str
     judge: Judge
+    takes_few_rows: bool
 
 
 RULES: list[Rule] = []
 
 
-def rule(name: str, option: str, when: str) -> Callable[[Judge], Judge]:
+def rule(name: str, option: str, when: str, *, takes_few_rows: bool = True) -> Callable[[Judge], Judge]:
     def add(judge: Judge) -> Judge:
-        RULES.append(Rule(name, option, when, judge))
+        RULES.append(Rule(name, option, when, judge, takes_few_rows))
         return judge
 
     return add
@@ -62,26 +66,51 @@ def rule(name: str, option: str, when: str) -> Callable[[Judge], Judge]:
 
 def markdown_table() -> str:
     """For docs/report.md."""
-    rows = (f"| {each.name} | {each.when} | `{each.option}` |" for each in RULES)
+    rows = (
+        f"| {each.name} | {each.when} | `{each.option}` |" if each.option else f"| {each.name} | {each.when} |  |"
+        for each in RULES
+    )
     return "\n".join(["| What stands out | When | Option |", "|---|---|---|", *rows])
 
 
 def findings(query: Query) -> list[Finding]:
-    """Heaviest first."""
-    found = [each for each in (rule.judge(query) for rule in RULES) if each is not None]
-    return sorted(found, key=lambda each: -each.weight)
+    """Heaviest first, each option once. Of a query that has written few rows, nothing is said about speed."""
+    has_few_rows = query.totals.rows < FEW_ROWS
+    found = [(rule.judge(query), rule.option) for rule in RULES if rule.takes_few_rows or not has_few_rows]
+    by_option: dict[str, Finding] = {}
+    for finding, option in sorted(((each, option) for each, option in found if each), key=lambda pair: -pair[0].weight):
+        by_option.setdefault(option, finding)
+    return list(by_option.values())
 
 
 def top(queries: Iterable[Query]) -> list[Finding]:
-    """Three sentences for the top of the page, heaviest first, each with the name of its query where there are several."""
-    several = list(queries)
+    """The sentences for the top of the page, with the names of the queries where there are several."""
+    several_queries = list(queries)
     found = []
-    for query in several:
+    for query in several_queries:
         for each in findings(query):
-            prefix = f"In {query.name}, " if len(several) > 1 else ""
-            text = each.stands_out if not prefix else prefix + each.stands_out[0].lower() + each.stands_out[1:]
-            found.append(Finding(each.weight, text, each.advice))
-    return sorted(found, key=lambda each: -each.weight)[:THREE]
+            if len(several_queries) > 1:
+                text = f"In {query.name}, {each.stands_out[0].lower()}{each.stands_out[1:]}"
+                each = replace(each, stands_out=text)
+            found.append(each)
+    heaviest = sorted(found, key=lambda each: -each.weight)[:THREE]
+    return [*_arrived(several_queries), *heaviest]
+
+
+def _arrived(queries: list[Query]) -> list[Finding]:
+    """That all rows arrived, unless some did not."""
+    if not queries or any(
+        query.skipped.total() or query.dead_lettered.total() or query.versions["superseded"] for query in queries
+    ):
+        return []
+    rows = sum(query.totals.rows for query in queries)
+    commits = " and ".join(query.commits() for query in queries) if len(queries) <= 2 else f"{len(queries)} queries"
+    if not rows:
+        text = f"No row was written in {commits}"
+        return [Finding(0.3, text, "if some were expected, look at the input and the filter")]
+    return [
+        Finding(0, f"All rows arrived: {count(rows, 'row')} ({size(sum(query.totals.bytes for query in queries))}) in {commits}")
+    ]
 
 
 # --- IS IT KEEPING UP? ------------------------------------------------------------------------------------------------
@@ -95,10 +124,8 @@ def _quarters(query: Query, name: str) -> tuple[float, float]:
 
 
 def _busy(query: Query) -> float:
-    """The part of the last quarter of the time in which a micro-batch was at work."""
-    quarter = slice(-max(1, len(query.series.buckets) // QUARTER), None)
-    between, cycles = query.series.total("between")[quarter].sum(), query.series.total("cycle")[quarter].sum()
-    return float(1 - between / cycles) if cycles else float("nan")
+    """The part of its time in which a micro-batch was at work, in the middle of the last quarter: an outage does not count."""
+    return query.series.median_of("busy", slice(-max(1, len(query.series.buckets) // QUARTER), None))
 
 
 @rule(
@@ -122,19 +149,23 @@ def falls_behind(query: Query) -> Finding | None:
 
 def _remedy_by_part(query: Query) -> str:
     """What to do about the largest part of the time."""
-    parts = {name: query.part_of_work(name) for name in ("spark", "held_back", "sink", "brokers", "commit")}
-    known = {name: part for name, part in parts.items() if not isnan(part)}
-    if not known:
-        return "give it more cores"
-    largest = max(known, key=lambda name: known[name])
+    largest = _largest({name: query.part_of_time(name) for name in TIME_PARTS})
+    if largest == "running":
+        largest = _largest({name: query.part(name) for name in TASK_PARTS})
     return {
+        None: "give it more cores",
+        "outside": "most of its time passes while no task runs, so write with fewer Spark partitions (df.coalesce)",
         "spark": "most of its time goes into computing rows, so give Spark more cores or a cheaper query",
         "held_back": "its own rate holds it back, so raise maxRecordsPerSecond or maxBytesPerSecond",
         "sink": "most of its time goes into encoding, so give it more cores and tasks",
-        "brokers": "most of its time is waiting for brokers, so add partitions and brokers, or send fewer bytes with"
-        " kafka.compression.type",
-        "commit": "most of its time goes into commits, so write with fewer Spark partitions (coalesce)",
+        "brokers": "most of its time is waiting for brokers, so add partitions and brokers",
+        "commit": "most of its time goes into commits, so write with fewer Spark partitions (df.coalesce)",
     }[largest]
+
+
+def _largest(parts: dict[str, float]) -> str | None:
+    known = {name: part for name, part in parts.items() if part > 0}  # NaN is not known
+    return max(known, key=lambda name: known[name], default=None)
 
 
 @rule("without a pause", "trigger", "At least 12 micro-batches of a second or more, and 95 % of the time is spent at work.")
@@ -215,10 +246,7 @@ def waits_for_memory(query: Query) -> Finding | None:
     if not part >= 0.1:
         return None
     text = f"Tasks waited {percent(part)} of their time for memory, because brokers took rows more slowly than Spark gave them"
-    advice = (
-        "send fewer bytes with kafka.compression.type=zstd, or add partitions and brokers; kafka.buffer.memory helps with peaks"
-        " only"
-    )
+    advice = "send fewer bytes with kafka.compression.type=zstd; kafka.buffer.memory helps with peaks only"
     return Finding(1 + 2 * part, text, advice)
 
 
@@ -232,12 +260,12 @@ def waits_for_metadata(query: Query) -> Finding | None:
     return Finding(1 + part, text, advice)
 
 
-@rule("held back", "maxRecordsPerSecond", "The sink's own limits cost 10 % of the time.")
+@rule("held back", "maxRecordsPerSecond", "The sink's own limits cost 10 % of the tasks' time.")
 def is_held_back(query: Query) -> Finding | None:
-    part = query.part_of_work("held_back")
+    part = query.part("held_back")
     if not part >= 0.1:
         return None
-    text = f"The sink's own limits held rows back for {percent(part)} of the time"
+    text = f"The sink's own limits held rows back for {percent(part)} of the tasks' time"
     return Finding(1 + part, text, "raise maxRecordsPerSecond or maxBytesPerSecond if the cluster can take more")
 
 
@@ -247,7 +275,7 @@ def retries(query: Query) -> Finding | None:
     part = retried / sent if sent else 0.0
     if part < 0.005:
         return None
-    text = f"{rounded(retried)} records ({percent(part)}) had to be sent again"
+    text = f"{several(retried, 'record')} ({percent(part)}) had to be sent again"
     advice = (
         "look for brokers that restart or are slow; kafka.delivery.timeout.ms is how long the sink goes on trying, and nothing is"
         " written twice by it"
@@ -265,7 +293,7 @@ def splits(query: Query) -> Finding | None:
     return Finding(0.9 + min(1.0, part), text, "set kafka.batch.size to at most the topic's max.message.bytes")
 
 
-@rule("brokers are slow", "kafka.linger.ms", "A request was answered in half a second or more.")
+@rule("brokers are slow", "kafka.linger.ms", "1,000 rows or more; a request was answered in half a second.", takes_few_rows=False)
 def is_slow_to_answer(query: Query) -> Finding | None:
     latency = query.series.median_of("latency")
     if not latency >= 0.5:
@@ -282,15 +310,17 @@ def is_slow_to_answer(query: Query) -> Finding | None:
 
 @rule(
     "a task is slow",
-    "spark.sql.shuffle.partitions",
-    "At least three tasks, of which the slowest takes 2.5 times as long as the one in the middle, and half a second.",
+    "df.repartition",
+    "1,000 rows or more; at least three tasks, of which the slowest takes 2.5 times as long as the one in the middle, and half a"
+    " second.",
+    takes_few_rows=False,
 )
 def has_slow_tasks(query: Query) -> Finding | None:
     slowest, median = query.series.median_of("slowest_task"), query.series.median_of("median_task")
-    if query.totals.most_tasks < 3 or not median > 0 or slowest / median < 2.5 or slowest < 0.5:
+    if query.totals.most_tasks < 3 or not median > 0 or slowest / median < SLOW_TASK or slowest < 0.5:
         return None
     text = f"The slowest task takes {slowest / median:.1f} times as long as the one in the middle ({seconds(slowest)})"
-    advice = "spread the rows evenly with df.repartition, over spark.sql.shuffle.partitions"
+    advice = "spread the rows evenly with df.repartition"
     return Finding(1 + min(1.0, slowest / median / 10), text, advice)
 
 
@@ -299,7 +329,7 @@ def has_skewed_partitions(query: Query) -> Finding | None:
     worst: Finding | None = None
     for topic, heat in query.heat.items():
         skew = heat.skew()
-        if skew is None or skew.factor < 2.5 or heat.rows < 1000 or skew.partitions < 2:
+        if skew is None or skew.factor < SKEWED or heat.rows < FEW_ROWS or skew.partitions < 2:
             continue
         text = (
             f"Partition {skew.partition} of {topic} gets {percent(skew.share)} of its rows, {skew.factor:.1f} times an even share"
@@ -313,20 +343,64 @@ def has_skewed_partitions(query: Query) -> Finding | None:
     return worst
 
 
-@rule("Spark computes", "spark.sql.shuffle.partitions", "1,000 rows or more; half of the tasks' time or more is Spark's.")
+HALF = "1,000 rows or more; half of the tasks' time or more is {}."
+
+
+@rule("Spark computes", "spark.sql.files.maxPartitionBytes", HALF.format("Spark's"), takes_few_rows=False)
 def waits_for_spark(query: Query) -> Finding | None:
-    part = query.part_of_work("spark")
-    together = part + query.part_of_work("sink") + query.part_of_work("brokers")
-    if not together or isnan(part) or part / together < 0.5 or query.totals.rows < FEW_ROWS:
+    part = query.part("spark")
+    if not part >= 0.5 or passes_outside(query):
         return None
-    text = f"{percent(part / together)} of the tasks' time goes into computing rows, not into writing them"
-    advice = "a faster sink would gain little; give Spark more cores, or more tasks with spark.sql.shuffle.partitions"
+    text = f"{percent(part)} of the tasks' time goes into reading and computing rows, not into writing them"
+    advice = (
+        "a faster sink would gain little; give Spark more cores, and as many tasks: of files with a smaller"
+        " spark.sql.files.maxPartitionBytes, else with df.repartition before the costly steps"
+    )
     return Finding(0.7, text, advice)
 
 
-@rule("commits take long", "transactionalIdPrefix", "With exactly-once, commits take 20 % of the time.")
+@rule("encoding", "df.repartition", HALF.format("encoding and sending"), takes_few_rows=False)
+def encodes(query: Query) -> Finding | None:
+    part = query.part("sink")
+    if not part >= 0.5 or passes_outside(query):
+        return None
+    text = f"{percent(part)} of the tasks' time goes into encoding and sending rows"
+    return Finding(0.4, text, "more cores, and as many tasks (df.repartition), make it faster")
+
+
+@rule("waiting for brokers", "kafka.compression.type", HALF.format("waiting for brokers"), takes_few_rows=False)
+def waits_for_brokers(query: Query) -> Finding | None:
+    part = query.part("brokers")
+    if not part >= 0.5 or passes_outside(query) or waits_for_memory(query) or falls_behind(query):
+        return None
+    text = f"{percent(part)} of the tasks' time is waiting for brokers"
+    return Finding(0.4, text, "add partitions and brokers, or send fewer bytes with kafka.compression.type=zstd")
+
+
+@rule(
+    "time outside of tasks",
+    "df.coalesce",
+    "1,000 rows or more; half of the time or more passes while no task runs.",
+    takes_few_rows=False,
+)
+def passes_outside(query: Query) -> Finding | None:
+    part, wall = query.part_of_time("outside"), query.series.median_of("wall")
+    if not part >= 0.5:
+        return None
+    text = f"{percent(part)} of the time of a {query.unit} ({seconds(wall)}) passes while no task runs"
+    return Finding(
+        0.65, text, "Spark starts tasks and Python workers then, so write more rows at a time, or with fewer tasks (df.coalesce)"
+    )
+
+
+@rule(
+    "commits take long",
+    "transactionalIdPrefix",
+    "1,000 rows or more; with exactly-once, commits take 20 % of the time.",
+    takes_few_rows=False,
+)
 def commits_take_long(query: Query) -> Finding | None:
-    part = query.part_of_work("commit")
+    part = query.part_of_time("commit")
     if not part >= 0.2 or not query.is_exactly_once:
         return None
     text = f"Committing transactions takes {percent(part)} of the time, one for each task ({rounded(query.totals.most_tasks)})"
@@ -364,7 +438,7 @@ def is_small(query: Query) -> Finding | None:
     rows, wall = query.series.median_of("rows"), query.series.median_of("wall")
     if not query.is_stream or query.totals.commits < ENOUGH or rows >= 1000 or not 0 < wall < 5:
         return None
-    text = f"A micro-batch writes {rounded(rows)} rows in {seconds(wall)}, most of which is the cost of a micro-batch itself"
+    text = f"A micro-batch writes {several(rows, 'row')} in {seconds(wall)}, most of which is the cost of a micro-batch itself"
     return Finding(0.75, text, "if readers can wait, have fewer of them with a longer trigger(processingTime=…)")
 
 
@@ -382,8 +456,7 @@ def has_small_batches(query: Query) -> Finding | None:
 
 @rule("nothing is compressed", "kafka.compression.type", "What is sent has 99 % of the bytes.")
 def is_uncompressed(query: Query) -> Finding | None:
-    rate = query.series.median_of("compression")
-    if not rate >= 0.99 or query.totals.sent_bytes < 1_000_000:
+    if not query.compression >= 0.99 or query.totals.sent_bytes < 1_000_000:
         return None
     text = f"{size(query.totals.sent_bytes)} went out uncompressed"
     return Finding(0.65, text, "kafka.compression.type=lz4 saves network and disks for little CPU, zstd saves more")
@@ -405,46 +478,27 @@ def _wall(query: Query) -> float:
     return query.series.median_of("wall")
 
 
-@rule("speed", "df.repartition", "Always.")
+@rule("speed", "", "1,000 rows or more.", takes_few_rows=False)
 def speed(query: Query) -> Finding | None:
-    if not query.totals.rows:
-        return Finding(0.3, f"No row was written in {query.commits()}", "if some were expected, look at the input and the filter")
-    walls = query.series.sum_of("wall")
-    rate = f", {rounded(query.totals.rows / walls)} rows/s while tasks were at work" if walls else ""
-    text = f"{rounded(query.totals.rows)} rows ({size(query.totals.bytes)}) were written in {query.commits()}{rate}"
-    return Finding(0.3, text, _limit(query))
+    return None if isnan(query.rows_per_s) else Finding(0.45, speed_in_words(query))
 
 
-LIMITS = {
-    "spark": "computing rows is the largest part of that time, so more cores, or tasks with spark.sql.shuffle.partitions, make it"
-    " faster",
-    "sink": "encoding and sending is the largest part of that time, so more cores and tasks (df.repartition) make it faster",
-    "brokers": "waiting for brokers is the largest part of that time, so see whether kafka.batch.size and kafka.linger.ms make"
-    " requests fuller",
-}
+def speed_in_words(query: Query) -> str:
+    """For the page and for shells."""
+    running, tasks = query.series.sum_of("running"), query.totals.most_tasks
+    in_tasks = f"{count(tasks, 'task')} ran" if query.totals.commits == 1 else "tasks ran"
+    return f"{rounded(query.rows_per_s)} rows/s were written while {in_tasks} ({seconds(running)})"
 
 
-def _limit(query: Query) -> str:
-    if query.totals.rows < FEW_ROWS:
-        return "so few rows do not tell what limits the speed; write more of them to see"
-    parts = {part: query.part_of_work(part) for part in LIMITS}
-    known = {part: share for part, share in parts.items() if share > 0}
-    return LIMITS[max(known, key=lambda part: known[part])] if known else "the options may stay as they are"
-
-
-@rule("compresses", "kafka.compression.type", "What is sent has less than 99 % of the bytes.")
+@rule(
+    "compresses",
+    "kafka.compression.type",
+    "1,000 rows or more; what is sent has less than 99 % of the bytes.",
+    takes_few_rows=False,
+)
 def compresses(query: Query) -> Finding | None:
-    rate = query.series.median_of("compression")
-    if not rate < 0.99:
+    if not query.compression < 0.99:
         return None
-    text = f"Compression leaves {percent(rate)} of the bytes, in batches of {size(query.series.median_of('batch_size'))}"
+    batch = size(query.series.median_of("batch_size"))
+    text = f"Compression leaves {percent(query.compression)} of the bytes, in batches of {batch}"
     return Finding(0.2, text, "kafka.compression.type=zstd makes them smaller for more CPU, lz4 is the fastest")
-
-
-@rule("all rows arrived", "onInvalidRecord", "None of the rules above on missing rows and records that are sent again.")
-def has_all_rows(query: Query) -> Finding | None:
-    if lacks_rows(query) is not None or retries(query) is not None:
-        return None
-    return Finding(
-        0.1, "No row was skipped, and few or none had to be sent again", "leave onInvalidRecord and retries as they are"
-    )

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from jobs.reporting.words import count, percent, rounded
+from jobs.reporting.words import count, percent, several
 
 MOST_COLUMNS = 48
+SKEWED = 2.5  # times an even share
+A_LITTLE_UNEVEN = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,13 @@ class Heat:
         return numbers, table
 
     def skew(self) -> Skew | None:
-        """None: no row, or none but in partition 0, so that no second one is known of."""
+        """None: no row, or none but in partition 0, so that no second one is known of. sink/prometheus.py counts likewise."""
         numbers, table = self.by_partition()
         rows = table.sum(axis=1)
-        if not rows.sum() or numbers[-1] == 0:
+        highest = max((number for number, written in zip(numbers, rows, strict=True) if written), default=0)
+        if not highest:
             return None
-        most, partitions = int(rows.argmax()), numbers[-1] + 1
+        most, partitions = int(rows.argmax()), highest + 1
         empty = partitions - int((rows > 0).sum())
         return Skew(numbers[most], float(rows[most] / rows.sum()), partitions, 1 / partitions, empty)
 
@@ -94,10 +97,10 @@ class Heat:
         if skew is None:
             return f"{count(self.rows, 'row')}, all in partition 0."
         empty = f" {count(skew.empty, 'partition')} got none." if skew.empty else ""
-        if skew.factor < 1.5:
-            return f"{rounded(self.rows)} rows, evenly spread over {count(skew.partitions, 'partition')}.{empty}"
-        how = "A little uneven" if skew.factor < 2.5 else "Skewed"
-        share = f"partition {skew.partition} got {percent(skew.share)} of {rounded(self.rows)} rows"
+        if skew.factor < A_LITTLE_UNEVEN:
+            return f"{several(self.rows, 'row')}, evenly spread over {count(skew.partitions, 'partition')}.{empty}"
+        how = "A little uneven" if skew.factor < SKEWED else "Skewed"
+        share = f"partition {skew.partition} got {percent(skew.share)} of {several(self.rows, 'row')}"
         return f"{how}: {share}, {skew.factor:.1f} times an even share.{empty}"
 
 

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 from spark_kafka_sink.errors import printable
 
 LONGEST_LINE = 64 * 1024 * 1024  # bytes; a commit of 100,000 topic-partitions has 8 MB
-KNOWN_VERSION = 2
+KNOWN_VERSION = 3
 LINES_NAMED = 3  # of those that cannot be read
 
 Partitions = Mapping[int, int]  # partition -> rows
@@ -57,6 +57,7 @@ class Commit:
     spark_seconds: float
     held_back: float
     commit_seconds: float
+    running: float  # seconds in which at least one task ran
     counters: Mapping[str, float]
     skipped: Mapping[str, int]  # reason -> rows; "" where the line does not say why
     dead_lettered: Mapping[str, int]
@@ -100,6 +101,7 @@ def _commit(line: Mapping[str, Any]) -> Commit:
         spark_seconds=_seconds(line.get("spark_seconds")),
         held_back=_seconds(line.get("held_back_seconds")),
         commit_seconds=_seconds(line.get("commit_seconds")),
+        running=_seconds(line.get("running_seconds")),
         counters={_name(name): _number(value, MOST_OF_A_COUNTER) for name, value in line.get("counters", {}).items()},
         skipped=_reasons(line, "skipped"),
         dead_lettered=_reasons(line, "dead_lettered"),

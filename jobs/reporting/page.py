@@ -49,7 +49,6 @@ class Section:
     tiles: Sequence[tuple[str, str]]
     pictures: Sequence[Picture]
     heat_maps: Sequence[Picture]
-    has_shades: bool
     topics_left_out: str
     tables: Sequence[Table]
 
@@ -65,10 +64,10 @@ def html(statistics: Statistics, troubles: Troubles, files: Sequence[str], refre
         subtitle=f"{count(troubles.lines, 'commit')} from {', '.join(map(printable, files))}",
         refresh_s=refresh_s,
         no_line_is_a_commits=not queries and troubles.unreadable > 0,
-        findings=[{"kind": _kind(each), "stands_out": each.stands_out, "advice": _marked(each.advice)} for each in top(queries)],
+        findings=[{"kind": _kind(each), "text": each.stands_out, "advice": _marked(each.advice)} for each in top(queries)],
         sections=[_section(query, f"q{number}") for number, query in enumerate(queries[:MOST_SECTIONS])],
         shades=list(legend()),
-        notes=[*troubles.sentences(), *_left_out(statistics, queries)],
+        notes=[*troubles.sentences(), *_left_out(statistics, queries), *_how_to_read(queries[:MOST_SECTIONS])],
         version=spark_kafka_sink.__version__,
         made_at=moment(time.time()),
     )
@@ -106,7 +105,6 @@ def _section(query: Query, name: str) -> Section:
         tiles=list(_tiles(query)),
         pictures=pictures(query, name),
         heat_maps=heat_maps(query, name),
-        has_shades=not is_one_moment(query),
         topics_left_out=f"{count(more, 'further topic')} with fewer rows not shown." if more > 0 else "",
         tables=tables,
     )
@@ -117,7 +115,7 @@ def _tiles(query: Query) -> Iterator[tuple[str, str]]:
     yield "micro-batches" if query.is_stream else "writes", f"{totals.commits:,}"
     yield "rows", rounded(totals.rows)
     yield "bytes", size(totals.bytes)
-    yield "rows/s, median", rounded(query.rows_per_s)
+    yield "rows/s while tasks ran", rounded(query.rows_per_s)
     yield f"time of a {query.unit}", seconds(query.series.median_of("wall"))
     yield "skipped", rounded(query.skipped.total())
     yield "dead-lettered", rounded(query.dead_lettered.total())
@@ -135,11 +133,14 @@ def _single(query: Query) -> Iterator[Table]:
         ("task in the middle", seconds(of("median_task"))),
         ("batches", rounded(query.totals.batches)),
         ("size of a batch, as sent", size(of("batch_size"))),
-        ("bytes sent of bytes written", percent(of("compression"))),
+        ("bytes sent of bytes written", percent(query.compression)),
         ("Produce requests", rounded(query.totals.requests)),
         ("records of a request", rounded(of("records_per_request"))),
         ("a broker answers in", seconds(of("latency"))),
     ]
+    waits = (("memory", "memory_wait"), ("metadata", "metadata_wait"), ("brokers that throttle", "throttle"))
+    rows += [(f"tasks waited for {what}", seconds(waited)) for what, name in waits if (waited := query.series.sum_of(name))]
+    rows += [(topic, heat.in_words()) for topic, heat in query.heat.items() if heat.rows and heat.skew() is None]
     yield Table("Tasks, batches and requests", ("", "in the middle" if query.totals.commits > 1 else "value"), rows)
 
 
@@ -159,6 +160,17 @@ def _versions(query: Query) -> Iterator[Table]:
         rows.append(("Spark partitions that were in Kafka already", f"{query.skipped_partitions:,}"))
         rows.append(("transactional ids of earlier runs put to rest", f"{query.fenced:,}"))
         yield Table("Exactly once: versions", ("version", "how many"), rows)
+
+
+def _how_to_read(queries: Sequence[Query]) -> Iterator[str]:
+    drawn = [query for query in queries if not is_one_moment(query)]
+    if any(query.is_stream for query in drawn):
+        yield (
+            "A line is the median, the band around it reaches from the lowest to the highest value."
+            " Where it has a gap, nothing was committed."
+        )
+    if not all(query.is_stream for query in drawn):
+        yield "A dot is a batch write, or the median of several, with a bar from the lowest to the highest value."
 
 
 def _left_out(statistics: Statistics, queries: Sequence[Query]) -> Iterator[str]:

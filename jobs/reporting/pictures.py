@@ -1,14 +1,16 @@
 """The pictures of a query: which columns are drawn, and how. svg.py makes them fit into a page.
 
-A line is the median of each bucket; the band around it reaches from the lowest to the highest value. Parts of a whole are means,
-stacked. matplotlib is imported here and in svg.py only.
+A line is the median of each bucket; the band around it reaches from the lowest to the highest value. It has a gap where a stream
+has paused. A batch write has nothing to do with the one before, so it is a dot. Parts of a whole are means, stacked.
+matplotlib is imported here and in svg.py only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
 from typing import Any
 
 import matplotlib as mpl
@@ -20,31 +22,37 @@ from matplotlib.path import Path as Outline
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from jobs.reporting.series import Values
-from jobs.reporting.statistics import PARTS, Query
+from jobs.reporting.statistics import TASK_PARTS, TIME_PARTS, Query
 from jobs.reporting.svg import HEAT, HEIGHT, LINES, STYLE, new_figure, to_svg
-from jobs.reporting.words import moment, percent, rounded, seconds, size
+from jobs.reporting.words import moment, percent, rounded, seconds, several, size
 
 Part = tuple[str, str, Values]  # label, color, values
 MOST_TOPICS = 6  # heat maps of a query
 MOST_ROWS = 32  # of a heat map; partitions next to each other share one if there are more
 PART_NAMES = {
+    "running": "tasks run",
+    "outside": "outside of tasks",
+    "commit": "committing",
     "spark": "Spark computes rows",
     "held_back": "held back by a rate",
     "sink": "encoding, sending",
     "brokers": "waiting for brokers",
-    "commit": "committing",
 }
-PART_COLORS = dict(zip(PARTS, (LINES[0], LINES[5], LINES[1], LINES[2], LINES[4]), strict=True))
+PART_COLORS = dict(
+    zip((*TIME_PARTS, *TASK_PARTS), (*LINES[3:1:-1], LINES[4], LINES[0], LINES[5], LINES[1], LINES[2]), strict=True)
+)
 BAND = 0.22  # opacity
+BAR_WIDTH = 0.008  # of the picture's: a stack at one moment
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Args: its heading; a sentence below it; the SVG."""
+    """Args: its heading; a sentence below it; the SVG; whether shades need a legend."""
 
     title: str
     caption: str
     svg: str
+    has_shades: bool = False
 
 
 def pictures(query: Query, name: str) -> list[Picture]:
@@ -52,7 +60,7 @@ def pictures(query: Query, name: str) -> list[Picture]:
     with mpl.rc_context(STYLE):
         found = []
         for number, draw in enumerate(
-            (_speed, _time, _bytes, _busy, _tasks, _waits, _batches, _compression, _requests, _retries)
+            (_speed, _time, _task_time, _bytes, _busy, _tasks, _waits, _batches, _compression, _requests, _retries)
         ):
             picture = draw(query, f"{name}-{number}")
             if picture is not None:
@@ -64,7 +72,10 @@ def heat_maps(query: Query, name: str) -> list[Picture]:
     """Of the topics with the most rows."""
     topics = sorted(query.heat, key=lambda topic: -query.heat[topic].rows)[:MOST_TOPICS]
     with mpl.rc_context(STYLE):
-        return [_heat_map(topic, query, f"{name}-heat-{number}") for number, topic in enumerate(topics) if query.heat[topic].rows]
+        drawn = [
+            _heat_map(topic, query, f"{name}-heat-{number}") for number, topic in enumerate(topics) if query.heat[topic].rows
+        ]
+        return [picture for picture in drawn if picture is not None]
 
 
 # --- LINES ------------------------------------------------------------------------------------------------------------
@@ -72,13 +83,13 @@ def heat_maps(query: Query, name: str) -> list[Picture]:
 
 def _speed(query: Query, name: str) -> Picture | None:
     best = query.series.highest("rows_per_s")
-    caption = f"In the middle {rounded(query.rows_per_s)} rows/s, at most {rounded(best)}."
-    return _lines(query, name, "Rows per second", caption, {"rows_per_s": "rows/s"}, rounded)
+    caption = f"{rounded(query.rows_per_s)} rows/s in all, at most {rounded(best)} in a {query.unit}."
+    return _lines(query, name, "Rows per second while tasks ran", caption, {"rows_per_s": "rows/s"}, rounded)
 
 
 def _bytes(query: Query, name: str) -> Picture | None:
     caption = f"Records before compression: {size(query.totals.bytes)} in all; {size(query.totals.sent_bytes)} were sent."
-    return _lines(query, name, "Bytes per second", caption, {"bytes_per_s": "bytes/s"}, size)
+    return _lines(query, name, "Bytes per second while tasks ran", caption, {"bytes_per_s": "bytes/s"}, size)
 
 
 def _tasks(query: Query, name: str) -> Picture | None:
@@ -90,18 +101,19 @@ def _tasks(query: Query, name: str) -> Picture | None:
 
 
 def _batches(query: Query, name: str) -> Picture | None:
-    caption = f"{rounded(query.totals.batches)} batches, {size(query.series.median_of('batch_size'))} each, as sent."
+    middle = size(query.series.median_of("batch_size"))
+    caption = f"{several(query.totals.batches, 'batch', 'batches')}, {middle} each in the middle, as sent."
     return _lines(query, name, "Size of a batch", caption, {"batch_size": "bytes"}, size)
 
 
 def _compression(query: Query, name: str) -> Picture | None:
-    caption = f"What is sent has {percent(query.series.median_of('compression'))} of the records' bytes."
+    caption = f"What is sent has {percent(query.compression)} of the records' bytes."
     return _lines(query, name, "Compression: bytes sent of bytes written", caption, {"compression": "part"}, percent)
 
 
 def _requests(query: Query, name: str) -> Picture | None:
     records, latency = query.series.median_of("records_per_request"), query.series.median_of("latency")
-    caption = f"{rounded(records)} records each, answered in {seconds(latency)}."
+    caption = f"{several(records, 'record')} each, answered in {seconds(latency)}."
     return _lines(query, name, f"Produce requests of a {query.unit}", caption, {"requests": "requests"}, rounded)
 
 
@@ -114,7 +126,7 @@ def _retries(query: Query, name: str) -> Picture | None:
     retried = query.series.sum_of("retried")
     if not retried:
         return None
-    caption = f"{rounded(retried)} records in all; sending again writes nothing twice."
+    caption = f"{several(retried, 'record')} in all; sending again writes nothing twice."
     title = f"Records of a {query.unit} that were sent again"
     return _stack(query, name, title, caption, [("records", LINES[5], query.series.mean("retried"))], rounded)
 
@@ -128,17 +140,43 @@ def _lines(
         return None
     figure = new_figure()
     axes = figure.add_subplot()
-    times = query.series.times
     for color, (column, label) in zip(LINES, known.items(), strict=False):
         median = query.series.median(column)
         low, high = query.series.low(column), query.series.high(column)
-        if np.nanmax(high - low) > 0:
-            axes.fill_between(_dates(times), low, high, color=color, alpha=BAND, linewidth=0)
-        axes.plot(_dates(times), median, color=color, label=label)
+        axes.plot([], [], color=color, label=label)  # for the legend
+        for times, places in _pieces(query):
+            if len(places) == 1:
+                axes.vlines(times, low[places], high[places], color=color, alpha=2 * BAND)
+                axes.plot(times, median[places], color=color, marker="o", markersize=4)
+            else:
+                axes.fill_between(times, low[places], high[places], color=color, alpha=BAND, linewidth=0)
+                axes.plot(times, median[places], color=color)
     _finish(axes, unit)
     if len(known) > 1:
         _legend(axes, len(known))
     return Picture(title, caption, to_svg(figure, name, title, f"{caption} {_span(query)}"))
+
+
+def _pieces(query: Query) -> list[tuple[Any, list[int]]]:
+    """What is drawn in one go: times, and the buckets that they stand for. A bucket within which a stream paused is in two."""
+    buckets = query.series.buckets
+    pieces: list[tuple[list[float], list[int]]] = [([], [])]
+    pauses = query.pauses()
+    for number, bucket in enumerate(buckets):
+        begins = bucket.first
+        for pause in (each for each in pauses if bucket.first <= each.after < bucket.last):
+            _add_to(pieces, (begins + pause.after) / 2, number)
+            pieces.append(([], []))
+            begins = pause.until
+        _add_to(pieces, (begins + bucket.last) / 2, number)
+        if not query.is_stream or any(each.after == bucket.last for each in pauses):
+            pieces.append(([], []))
+    return [(_dates(np.array(times)), places) for times, places in pieces if places]
+
+
+def _add_to(pieces: list[tuple[list[float], list[int]]], time: float, bucket: int) -> None:
+    pieces[-1][0].append(time)
+    pieces[-1][1].append(bucket)
 
 
 def is_one_moment(query: Query) -> bool:
@@ -181,15 +219,24 @@ def _span(query: Query) -> str:
 
 
 def _time(query: Query, name: str) -> Picture | None:
-    if not query.totals.timed_commits:
-        return None
-    known = [part for part in PARTS if query.part_of_work(part) > 0.0005]
+    known = [part for part in TIME_PARTS if query.part_of_time(part) > 0.0005]
     parts = [(PART_NAMES[part], PART_COLORS[part], query.series.mean(part)) for part in known]
-    shares = sorted(((query.part_of_work(part), PART_NAMES[part]) for part in known), reverse=True)
-    title = f"Where the time of a {query.unit} goes"
-    told = "; ".join(f"{label} {percent(share)}" for share, label in shares[:3])
-    caption = f"{told[:1].upper()}{told[1:]} of the time."
-    return _stack(query, name, title, caption, parts, seconds)
+    caption = f"{_shares({part: query.part_of_time(part) for part in known})} of the time from its first task to its commit."
+    return _stack(query, name, f"Where the time of a {query.unit} goes", caption, parts, seconds)
+
+
+def _task_time(query: Query, name: str) -> Picture | None:
+    known = [part for part in TASK_PARTS if query.part(part) > 0.0005]
+    tasks = query.series.total("timed_tasks")
+    parts = [(PART_NAMES[part], PART_COLORS[part], query.series.total(part) / np.where(tasks, tasks, np.nan)) for part in known]
+    caption = f"{_shares({part: query.part(part) for part in known})} of the tasks' time. Shown is the mean of the tasks."
+    return _stack(query, name, "What a task does with its time", caption, parts, seconds)
+
+
+def _shares(parts: Mapping[str, float]) -> str:
+    """The largest first."""
+    told = "; ".join(f"{PART_NAMES[part]} {percent(share)}" for part, share in sorted(parts.items(), key=lambda each: -each[1]))
+    return f"{told[:1].upper()}{told[1:]}"
 
 
 def _waits(query: Query, name: str) -> Picture | None:
@@ -206,20 +253,38 @@ def _waits(query: Query, name: str) -> Picture | None:
     return _lines(query, name, title, caption, known, seconds)
 
 
-def _stack(query: Query, name: str, title: str, caption: str, parts: Sequence[Part], unit: Callable[[float], str]) -> Picture:
+def _stack(
+    query: Query, name: str, title: str, caption: str, parts: Sequence[Part], unit: Callable[[float], str]
+) -> Picture | None:
+    """None: nothing is known, or there is but one bar, which is a number in a table."""
     is_still = is_one_moment(query)
+    if not parts or (is_still and len(parts) == 1):
+        return None
     figure = new_figure(24 + 34 * len(parts) if is_still else HEIGHT)
     axes = figure.add_subplot()
     if is_still:
         _bars(axes, parts, unit)
     else:
-        values = [np.nan_to_num(each) for _, _, each in parts]
-        labels, colors = [label for label, _, _ in parts], [color for _, color, _ in parts]
-        axes.stackplot(_dates(query.series.times), *values, labels=labels, colors=colors, linewidth=0)
+        _areas(axes, query, parts)
         _finish(axes, unit)
         if len(parts) > 1:
             _legend(axes, 2)
     return Picture(title, caption, to_svg(figure, name, title, f"{caption} {_span(query)}"))
+
+
+def _areas(axes: Axes, query: Query, parts: Sequence[Part]) -> None:
+    values = np.nan_to_num(np.array([each for _, _, each in parts]))
+    colors = [color for _, color, _ in parts]
+    for label, color, _ in parts:
+        axes.fill_between([], [], color=color, label=label)  # for the legend
+    times = _dates(query.series.times)
+    width = BAR_WIDTH * (times[-1] - times[0])
+    for at, places in _pieces(query):
+        if len(places) == 1:
+            bottoms = np.cumsum(values[:, places[0]]) - values[:, places[0]]
+            axes.bar(np.repeat(at, len(parts)), values[:, places[0]], width, bottoms, color=colors)
+        else:
+            axes.stackplot(at, values[:, places], colors=colors, linewidth=0)
 
 
 def _bars(axes: Axes, parts: Sequence[Part], unit: Callable[[float], str]) -> None:
@@ -241,7 +306,8 @@ def _bars(axes: Axes, parts: Sequence[Part], unit: Callable[[float], str]) -> No
 # --- ROWS BY PARTITION ------------------------------------------------------------------------------------------------
 
 
-def _heat_map(topic: str, query: Query, name: str) -> Picture:
+def _heat_map(topic: str, query: Query, name: str) -> Picture | None:
+    """None: there is but one bar, which is a number in a table."""
     heat = query.heat[topic]
     numbers, table = heat.by_partition()
     labels, table = _joined(numbers, table)
@@ -249,13 +315,15 @@ def _heat_map(topic: str, query: Query, name: str) -> Picture:
     title = f"Rows by partition of {topic}"
     caption = heat.in_words()
     is_still = is_one_moment(query) or heat.times[-1][1] - heat.times[0][0] < 0.001
+    if is_still and rows == 1:
+        return None
     height = 24 + max(3, rows) * (17 if rows <= 12 else 11)
     figure = new_figure(height if is_still else height + 38)
     axes = figure.add_subplot()
     if is_still:
         _partition_bars(axes, labels, table.sum(axis=1))
     else:
-        _cells(axes, table / np.array(heat.commits), heat.times)
+        _cells(axes, table / np.array(heat.commits), _columns(query, heat.times))
         _time_axis(axes)
         step = 1 if rows <= 12 else -(-rows // 8)
         axes.set_yticks([place + 0.5 for place in range(0, rows, step)], labels[::step])
@@ -264,7 +332,22 @@ def _heat_map(topic: str, query: Query, name: str) -> Picture:
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     axes.set_ylabel("partition")
-    return Picture(title, caption, to_svg(figure, name, title, f"{caption} {_span(query)}"))
+    return Picture(title, caption, to_svg(figure, name, title, f"{caption} {_span(query)}"), has_shades=not is_still)
+
+
+def _columns(query: Query, times: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
+    """From when to when each column of a heat map is drawn: to the next one, but not across a pause of a stream."""
+    pauses = query.pauses()
+    least = (times[-1][1] - times[0][0]) * BAR_WIDTH
+    columns = []
+    for (first, last), (following, _) in zip(times, [*times[1:], (inf, inf)], strict=True):
+        within = [each for each in pauses if first <= each.after < last]
+        begins = [first, *(each.until for each in within)]
+        ends = [*(each.after for each in within), last]
+        is_last = not query.is_stream or following == inf or any(each.after == last for each in pauses)
+        ends[-1] = max(last, begins[-1] + least) if is_last else following
+        columns.append(list(zip(begins, ends, strict=True)))
+    return columns
 
 
 def _joined(numbers: Sequence[int], table: Any) -> tuple[list[str], Any]:
@@ -277,11 +360,9 @@ def _joined(numbers: Sequence[int], table: Any) -> tuple[list[str], Any]:
     return labels, np.maximum.reduceat(table, starts, axis=0)
 
 
-def _cells(axes: Axes, table: Any, times: Sequence[tuple[float, float]]) -> None:
+def _cells(axes: Axes, table: Any, columns: Sequence[Sequence[tuple[float, float]]]) -> None:
     """One outline for each shade, of all its cells: a tenth of the size of a cell each."""
-    lefts = [first for first, _ in times]
-    width = (times[-1][1] - lefts[0]) / max(1, len(times) - 1)
-    edges = _dates(np.array([*lefts, max(times[-1][1], lefts[-1] + width / 2)]))
+    edges = [_dates(np.array(spans).ravel()).reshape(-1, 2) for spans in columns]
     some = table[table > 0]
     top = (
         max(float(some.max()), 2 * float(some.mean())) if some.size else 1.0
@@ -290,9 +371,10 @@ def _cells(axes: Axes, table: Any, times: Sequence[tuple[float, float]]) -> None
     for shade, color in enumerate(HEAT):
         places = np.argwhere(shades == shade)
         if len(places):
-            outline = Outline.make_compound_path(*(_cell(edges[column], edges[column + 1], row) for row, column in places))
+            cells = (_cell(left, right, row) for row, column in places for left, right in edges[column])
+            outline = Outline.make_compound_path(*cells)
             axes.add_patch(PathPatch(outline, facecolor=color, linewidth=0, antialiased=False))
-    axes.set_xlim(edges[0], edges[-1])
+    axes.set_xlim(edges[0][0, 0], edges[-1][-1, 1])
     axes.xaxis_date()
 
 

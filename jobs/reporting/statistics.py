@@ -1,16 +1,20 @@
 """What is known of each query, added up from its commits. Batch writes count as one query, as they have no id.
 
-A commit is timed from its first task's start to its line; a *cycle* is the time from one commit to the next, with what Spark does
-in between, or waits for. Law: memory does not grow with the number of commits, and grows by names only up to MOST_QUERIES and
-MOST_TOPICS.
+A commit is timed from its first task's start to its line: in this time tasks run, something happens outside of tasks, or the
+driver commits. A *cycle* is the time from one commit to the next, with what Spark does in between, or waits for. Rates are over
+the time in which tasks ran.
+Laws: every number was measured, or is a sum, difference or proportion of such numbers; what a line does not tell is not known.
+Memory does not grow with the number of commits, and grows by names only up to MOST_QUERIES and MOST_TOPICS.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import isnan, nan
+from typing import NamedTuple
 
 from jobs.reporting.heat import Heat
 from jobs.reporting.lines import Commit
@@ -21,12 +25,17 @@ MOST_QUERIES = 50  # the commits of further ones are only counted
 MOST_TOPICS = 100  # of a query; likewise
 MOST_REASONS = 100
 
+MOST_PAUSES = 32  # the longest ones
+LONG = 10  # cycles: a stream that commits nothing for so long has paused
+
 # The parts of a commit's time, in seconds; with `between`, Spark's time before it, they are its cycle.
-PARTS = ("spark", "held_back", "sink", "brokers", "commit")
+TIME_PARTS = ("running", "outside", "commit")
+# The parts of `task_seconds`, the time of all its tasks together.
+TASK_PARTS = ("spark", "held_back", "sink", "brokers")
 COLUMNS = (
-    *("rows_per_s", "bytes_per_s", "rows", "cycle", "wall", "busy", "between", *PARTS),
-    *("slowest_task", "median_task", "tasks", "batch_size", "compression", "requests", "records_per_request", "latency"),
-    *("memory_wait", "metadata_wait", "throttle", "task_seconds", "retried", "splits"),
+    *("rows_per_s", "bytes_per_s", "rows", "timed_rows", "wall", "cycle", "busy", "between", *TIME_PARTS, *TASK_PARTS),
+    *("slowest_task", "median_task", "timed_tasks", "task_seconds", "batch_size", "compression", "requests"),
+    *("records_per_request", "latency", "memory_wait", "metadata_wait", "throttle", "retried", "splits"),
 )
 
 
@@ -36,14 +45,21 @@ class Totals:
     rows: int = 0
     bytes: int = 0
     sent_bytes: float = 0.0
+    bytes_before_compression: float = 0.0  # of what was sent, dead letters included
     sent_records: float = 0.0
     batches: float = 0.0
     requests: float = 0.0
-    task_seconds: float = 0.0
-    timed_commits: int = 0  # commits that tell where the time went
     most_tasks: int = 0
     largest_record: float = 0.0
     longest_throttle: float = 0.0  # seconds
+
+
+class Pause(NamedTuple):
+    """Of a stream: nothing was committed between two commits, for `seconds` until the first task of the later one."""
+
+    seconds: float
+    after: float  # when the earlier one was committed, seconds since 1970
+    until: float  # when the later one was
 
 
 class Query:
@@ -64,6 +80,7 @@ class Query:
         self.first_at = nan
         self.last_at = nan
         self._last_batch: int | None = None
+        self._pauses: list[Pause] = []  # a heap
 
     @property
     def is_stream(self) -> bool:
@@ -88,7 +105,11 @@ class Query:
 
     def add(self, commit: Commit) -> None:
         self._count(commit)
-        self.series.add(commit.committed_at, self._row(commit))
+        row = self._row(commit)
+        self.series.add(commit.committed_at, row)
+        if self.is_stream and self.totals.commits > 1:
+            cycle, between = (row[COLUMNS.index(name)] for name in ("cycle", "between"))
+            self._remember_pause(Pause(cycle if isnan(between) else between, self.last_at, commit.committed_at))
         for topic, partitions in commit.partitions.items():
             if topic in self.heat or len(self.heat) < MOST_TOPICS:
                 self.heat.setdefault(topic, Heat()).add(commit.committed_at, partitions)
@@ -104,15 +125,13 @@ class Query:
         totals.rows += commit.rows
         totals.bytes += commit.bytes
         totals.sent_bytes += counters.get("byte-total", 0)
+        totals.bytes_before_compression += counters.get("uncompressed-byte-total", 0)
         totals.sent_records += counters.get("record-send-total", 0)
         totals.batches += counters.get("batch-send-total", 0)
         totals.requests += counters.get("produce-request-total", 0)
         totals.most_tasks = max(totals.most_tasks, commit.tasks)
         totals.largest_record = max(totals.largest_record, counters.get("record-size-max", 0))
         totals.longest_throttle = max(totals.longest_throttle, counters.get("produce-throttle-time-max", 0) / 1000)
-        if not isnan(commit.task_seconds):
-            totals.task_seconds += commit.task_seconds
-            totals.timed_commits += 1
         for known, more in ((self.skipped, commit.skipped), (self.dead_lettered, commit.dead_lettered)):
             for reason, rows in more.items():
                 known[reason if reason in known or len(known) < MOST_REASONS else ""] += rows
@@ -125,73 +144,95 @@ class Query:
             self.skipped_partitions += commit.exactly_once.skipped_partitions
             self.fenced += commit.exactly_once.fenced
 
+    def _remember_pause(self, pause: Pause) -> None:
+        heapq.heappush(self._pauses, pause)
+        if len(self._pauses) > MOST_PAUSES:
+            heapq.heappop(self._pauses)
+
+    def pauses(self) -> list[Pause]:
+        """Those that are long for this stream, such as an outage, a restart or a night without rows. In the order of time."""
+        long = LONG * self.series.median_of("cycle")
+        return sorted((each for each in self._pauses if each.seconds > long), key=lambda pause: pause.after)
+
     def _row(self, commit: Commit) -> tuple[float, ...]:
         counters = commit.counters
+        running, own = _running(commit), 0.0 if isnan(commit.commit_seconds) else commit.commit_seconds
         wall = commit.committed_at - commit.started_at
-        if isnan(wall) or wall < 0:  # an older line, or a machine with another clock
-            wall = commit.slowest_task + (0 if isnan(commit.commit_seconds) else commit.commit_seconds)
-        cycle = max(commit.committed_at - self.last_at, wall) if self.is_stream else wall  # NaN for a stream's first commit
+        if not isnan(running):
+            wall = max(wall, running + own)  # a machine with another clock
+        cycle = max(commit.committed_at - self.last_at, wall) if self.is_stream else nan  # NaN for the first commit
         memory = counters.get("bufferpool-wait-time-ms-total", nan) / 1e3
         metadata = counters.get("metadata-wait-time-ns-total", nan) / 1e9
         flush = counters.get("flush-time-ns-total", nan) / 1e9
-        parts = _parts(commit, wall, memory + metadata + flush)
-        seconds = cycle or nan
+        bytes_before = counters.get("uncompressed-byte-total", 0) or nan
         values = {
-            "rows_per_s": commit.rows / seconds,
-            "bytes_per_s": commit.bytes / seconds,
+            "rows_per_s": commit.rows / (running or nan),
+            "bytes_per_s": commit.bytes / (running or nan),
             "rows": commit.rows,
-            "cycle": cycle,
+            "timed_rows": nan if isnan(running) else commit.rows,
             "wall": wall,
-            "busy": wall / seconds if self.is_stream else nan,
+            "cycle": cycle,
+            "busy": wall / (cycle or nan),
             "between": cycle - wall,
-            **parts,
+            "running": running,
+            "outside": max(wall - running - own, 0.0),  # NaN stays NaN
+            "commit": own if not isnan(wall - running) else nan,
+            **_task_parts(commit, memory + metadata + flush),
             "slowest_task": commit.slowest_task,
             "median_task": commit.median_task,
-            "tasks": commit.tasks,
+            "timed_tasks": nan if isnan(commit.task_seconds) else commit.tasks,
+            "task_seconds": commit.task_seconds,
             "batch_size": counters.get("batch-size-avg", nan),
-            "compression": counters.get("compression-rate-avg", nan),
+            "compression": counters.get("byte-total", nan) / bytes_before,
             "requests": counters.get("produce-request-total", nan),
             "records_per_request": counters.get("records-per-request-avg", nan),
             "latency": counters.get("request-latency-avg", nan) / 1e3,
             "memory_wait": memory,
             "metadata_wait": metadata,
             "throttle": counters.get("produce-throttle-time-total", nan) / 1e3,
-            "task_seconds": commit.task_seconds,
             "retried": counters.get("record-retry-total", nan),
             "splits": counters.get("batch-split-total", nan),
         }
         return tuple(values[name] for name in COLUMNS)
+
+    @property
+    def rows_per_s(self) -> float:
+        """While tasks ran, over all commits; NaN if that is not known."""
+        running = self.series.sum_of("running")
+        return self.series.sum_of("timed_rows") / running if running else nan
+
+    @property
+    def compression(self) -> float:
+        """Bytes sent, in proportion to the same records before compression. Batches have headers, so it may exceed 1."""
+        before = self.totals.bytes_before_compression
+        return self.totals.sent_bytes / before if before else nan
 
     def part(self, name: str) -> float:
         """What part of all tasks' time a column has, which is in seconds of all tasks: 0 to 1; NaN if it is not known."""
         total = self.series.sum_of("task_seconds")
         return min(1.0, self.series.sum_of(name) / total) if total else nan
 
-    @property
-    def rows_per_s(self) -> float:
-        """In the middle; of a stream's first commit, while it was at work."""
-        median, walls = self.series.median_of("rows_per_s"), self.series.sum_of("wall")
-        return self.totals.rows / walls if isnan(median) and walls else median
-
-    def part_of_work(self, name: str) -> float:
-        """What part of all commits' time one of PARTS has."""
-        known = sum(self.series.sum_of(each) for each in PARTS)
-        return self.series.sum_of(name) / known if known and self.totals.timed_commits else nan
+    def part_of_time(self, name: str) -> float:
+        """What part of all commits' time one of TIME_PARTS has; NaN if it is not known."""
+        known = sum(self.series.sum_of(each) for each in TIME_PARTS)
+        return self.series.sum_of(name) / known if known else nan
 
 
-def _parts(commit: Commit, wall: float, waited_for_brokers: float) -> dict[str, float]:
-    """PARTS of a commit's time. Those of the tasks, which ran side by side, are in proportion."""
-    if isnan(commit.task_seconds) or isnan(commit.commit_seconds):
-        return dict.fromkeys(PARTS, nan)
-    own = min(commit.commit_seconds, wall)
-    together, side_by_side = commit.task_seconds, wall - own
-    if not together:
-        return {**dict.fromkeys(PARTS, 0.0), "spark": side_by_side, "commit": own}
-    spark = min(commit.spark_seconds, together)
-    held_back = min(commit.held_back, together - spark)
-    brokers = min(0.0 if isnan(waited_for_brokers) else waited_for_brokers, together - spark - held_back)
-    parts = {"spark": spark, "held_back": held_back, "brokers": brokers, "sink": together - spark - held_back - brokers}
-    return {**{name: seconds / together * side_by_side for name, seconds in parts.items()}, "commit": own}
+def _running(commit: Commit) -> float:
+    """A line of an older version tells it if there was one task."""
+    return commit.slowest_task if isnan(commit.running) and commit.tasks == 1 else commit.running
+
+
+def _task_parts(commit: Commit, waited_for_brokers: float) -> dict[str, float]:
+    """TASK_PARTS, in seconds of all tasks together."""
+    if isnan(commit.task_seconds):
+        return dict.fromkeys(TASK_PARTS, nan)
+    left = commit.task_seconds
+    parts = {}
+    for name, waited in (("spark", commit.spark_seconds), ("held_back", commit.held_back), ("brokers", waited_for_brokers)):
+        parts[name] = min(0.0 if isnan(waited) else waited, left)
+        left -= parts[name]
+    return {**parts, "sink": left}
 
 
 @dataclass

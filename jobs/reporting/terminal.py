@@ -9,7 +9,7 @@ from jobs.reporting.findings import top
 from jobs.reporting.lines import Troubles
 from jobs.reporting.series import Values
 from jobs.reporting.statistics import Query, Statistics
-from jobs.reporting.words import count, moment, percent, rounded, seconds, size
+from jobs.reporting.words import count, moment, percent, rounded, seconds, several, size
 from spark_kafka_sink.errors import printable
 
 TICKS = "▁▂▃▄▅▆▇█"
@@ -24,11 +24,14 @@ ROWS: Sequence[Row] = (
     ("rows", "rows", rounded),
     ("time", "wall", seconds),
     ("at work", "busy", percent),
+    ("  tasks run", "running", seconds),
+    ("  outside", "outside", seconds),
+    ("  commits", "commit", seconds),
+    ("all tasks", "task_seconds", seconds),
     ("  Spark", "spark", seconds),
-    ("  encodes", "sink", seconds),
+    ("  encode", "sink", seconds),
     ("  brokers", "brokers", seconds),
     ("  held back", "held_back", seconds),
-    ("  commits", "commit", seconds),
     ("slowest task", "slowest_task", seconds),
     ("middle task", "median_task", seconds),
     ("batch", "batch_size", size),
@@ -59,7 +62,7 @@ def lines(statistics: Statistics, troubles: Troubles) -> Iterator[str]:
 
 
 def _block(query: Query) -> Iterator[str]:
-    yield f"{printable(query.name)}: {query.commits()}, {rounded(query.totals.rows)} rows, {size(query.totals.bytes)}"
+    yield f"{printable(query.name)}: {query.commits()}, {several(query.totals.rows, 'row')}, {size(query.totals.bytes)}"
     yield f"{moment(query.first_at)} to {moment(query.last_at)}"
     yield f"{'':<13} {'lowest':>9} {'middle':>9} {'highest':>9}"
     for label, column, unit in ROWS:

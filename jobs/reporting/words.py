@@ -71,5 +71,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def several(number: float, noun: str, plural: str = "") -> str:
+    """Rounded: 1 record, 12.3k records."""
+    text = rounded(number)
+    return f"{text} {noun if text == '1' else plural or noun + 's'}"
+
+
 def batches(number: int, noun: str = "batch") -> str:
     return f"{number:,} {noun}{'' if number == 1 else 'es'}"

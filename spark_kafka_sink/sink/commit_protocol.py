@@ -65,8 +65,8 @@ from spark_kafka_sink.sink.task_clock import NOT_TIMED, TaskTimes
 
 logger = logging.getLogger(__name__)
 
-# Of the lines in the report file. 1 had no such number, and ended with `exactly_once` and `offsets`.
-REPORT_VERSION = 2
+# Of the lines in the report file. 1 had no such number, and ended with `exactly_once` and `offsets`. 3 has `running_seconds`.
+REPORT_VERSION = 3
 
 # Spark sets it in its Python workers when spark.sql.pyspark.worker.logging.enabled shows their log to the user.
 SPARK_CAPTURES_LOGS = "PYSPARK_SPARK_SESSION_UUID"
@@ -225,6 +225,7 @@ class CommitSummary:
     commit_seconds: float = 0.0  # that the driver took to commit: with exactly-once, to commit the transactions
     skipped_by_reason: Mapping[str, int] = field(default_factory=dict)  # condition -> rows
     dead_lettered_by_reason: Mapping[str, int] = field(default_factory=dict)
+    running_seconds: float | None = None  # that at least one of the tasks ran, by their machines' clocks
 
     @classmethod
     def of(
@@ -254,6 +255,7 @@ class CommitSummary:
             commit_seconds=round(commit_seconds, 3),
             skipped_by_reason=_added_up(message.skipped_by_reason for message in messages),
             dead_lettered_by_reason=_added_up(message.dead_lettered_by_reason for message in messages),
+            running_seconds=_running_seconds(messages),
         )
 
     def line(self) -> str:
@@ -277,6 +279,17 @@ class CommitSummary:
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "written"}
         values["exactly_once"] = None if self.exactly_once is None else self.exactly_once._asdict()
         return json.dumps({"report_version": REPORT_VERSION, "committed_at_ms": committed_at_ms, **values, "offsets": offsets})
+
+
+def _running_seconds(messages: Sequence[KafkaCommitMessage]) -> float | None:
+    """How long at least one of these tasks ran; None without tasks, or if one does not say when it began."""
+    if not messages or not all(each.times.started_at_ms for each in messages):
+        return None
+    running = until = 0.0
+    for began, seconds in sorted((each.times.started_at_ms / 1000, each.seconds) for each in messages):
+        running += max(0.0, began + seconds - max(began, until))
+        until = max(until, began + seconds)
+    return round(running, 3)
 
 
 def _added_up(parts: Iterable[Iterable[tuple[str, int]]]) -> dict[str, int]:

@@ -70,7 +70,7 @@ def test_a_stream_writes_each_file_once_across_restarts(
     (csv.parent / "b.csv").write_text("id,name\n4,dan\n")
     said += [stream_to_kafka.stream_to_kafka(spark, parsed) for _ in range(2)]
     written = [line.partition("ended: ")[2] for line in said]
-    assert written == ["3 rows written in 1 batches", "1 rows written in 1 batches", "0 rows written in 0 batches"]
+    assert written == ["3 rows written in 1 batch", "1 row written in 1 batch", "0 rows written in 0 batches"]
     assert [record.value for record in read_topic(name)] == [b"ann", b"bob", None, b"dan"]
 
 

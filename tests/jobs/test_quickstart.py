@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -56,12 +57,12 @@ def test_a_page_that_cannot_be_written_does_not_fail_the_quick_start(tmp_path: P
 def test_the_report_shows_each_partition_and_the_sums() -> None:
     counters = {"batch-send-total": 4, "byte-total": 500, "uncompressed-byte-total": 1500}
     offsets = {"t": {str(p): {"first": 0, "last": 9, "rows": 10, "bytes": 50} for p in (0, 2, 10)}}
-    report = {"rows": 30, "bytes": 150, "tasks": 2, "slowest_task_seconds": 1.5, "counters": counters, "offsets": offsets}
-    lines = list(report_lines(report, 4.0))
+    report = {"rows": 30, "bytes": 150, "tasks": 2, "running_seconds": 1.5, "counters": counters, "offsets": offsets}
+    lines = list(report_lines(json.dumps({"committed_at_ms": 1, **report}), 4.0))
     assert [line.split()[0] for line in lines[1:4]] == ["t-0", "t-2", "t-10"]
     assert lines[4].split() == ["all", "30", "150"]
     assert "3.0 times smaller" in lines[5]
-    assert lines[6].startswith("20 rows/s")
+    assert lines[6] == "20 rows/s were written while 2 tasks ran (1.5 s)"
 
 
 @pytest.mark.parametrize(

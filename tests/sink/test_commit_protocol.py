@@ -242,6 +242,7 @@ KEYS = {
         *("report_version", "started_at_ms", "median_task_seconds", "task_seconds", "spark_seconds", "held_back_seconds"),
         *("commit_seconds", "skipped_by_reason", "dead_lettered_by_reason"),
     ),
+    3: ("running_seconds",),
 }
 
 
@@ -270,6 +271,22 @@ def test_where_the_time_went_adds_up() -> None:
     assert line["started_at_ms"] == 1_000
     assert (line["median_task_seconds"], line["slowest_task_seconds"], line["task_seconds"]) == (1.5, 2.5, 4.5)
     assert (line["spark_seconds"], line["held_back_seconds"], line["commit_seconds"]) == (3.75, 0.75, 0.123)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "running"),
+    [
+        ([(1_000, 2.0)], 2.0),
+        ([(1_000, 2.0), (2_000, 3.0)], 4.0),  # side by side: from 1 to 5
+        ([(1_000, 5.0), (2_000, 1.0)], 5.0),  # one within the other
+        ([(9_000, 1.5), (1_000, 2.0)], 3.5),  # one after the other, with a pause from 3 to 9
+        ([(1_000, 2.0), (0, 3.0)], None),  # the second does not say when it began
+        ([], None),
+    ],
+)
+def test_the_time_in_which_tasks_ran_is_that_of_one_or_more(tasks: list[tuple[int, float]], running: float | None) -> None:
+    messages = [replace(message(0), seconds=seconds, times=TaskTimes(began)) for began, seconds in tasks]
+    assert json.loads(CommitSummary.of(messages).to_json(0))["running_seconds"] == running
 
 
 def test_a_commit_without_tasks_has_no_start() -> None:

@@ -18,9 +18,12 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from jobs.ports import free_port
+from jobs.reporting.heat import Heat
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.sink import commit_protocol, prometheus
 from spark_kafka_sink.sink.commit_protocol import COUNTERS, CommitSummary, KafkaCommitMessage, VersionSummary, WrittenRange
@@ -134,6 +137,19 @@ def test_totals_grow_with_each_commit_and_gauges_are_the_last_ones(file: Path) -
     assert (found["last_commit_rows", "q1"], found["last_commit_batch_id", "q1"]) == (40, 4)
     assert found["last_commit_partition_skew_ratio", "q1", "orders"] == 1.5
     assert found["last_commit_compression_ratio", "q1"] == 0.5
+
+
+@given(rows=st.dictionaries(st.integers(0, 9), st.integers(0, 50), min_size=1))
+def test_skew_is_what_the_page_calls_skew(rows: dict[int, int]) -> None:
+    """A topic of twelve partitions of which one had rows was even here, and skewed on the page."""
+    heat = Heat()
+    heat.add(0, rows)
+    skew = heat.skew()
+    found = prometheus._skew_by_topic(summary(*(WrittenRange("t", number, 0, 0, each, 1) for number, each in rows.items())))
+    if sum(rows.values()):
+        assert found["t"] == pytest.approx(skew.factor if skew else 1)
+    else:
+        assert found == {}
 
 
 def test_queries_are_told_apart_and_names_may_hold_anything(file: Path) -> None:

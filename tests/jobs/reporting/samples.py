@@ -29,6 +29,7 @@ def line(
     spark: float = 0.4,
     held_back: float = 0.0,
     commit: float = 0.0,
+    outside: float = 0.0,
     partitions: Sequence[float] = (1, 1, 1, 1),
     topic: str = "orders",
     skipped: Mapping[str, int] | None = None,
@@ -40,12 +41,13 @@ def line(
 
     Args:
         took: seconds from the first task's start.
+        commit, outside: seconds of that time in which no task ran.
         slowest: the slowest task's time, in proportion to the others'.
         spark, held_back: parts of the tasks' time.
         partitions: what part of the rows each has, in proportion.
         counters: metrics of each task, with _ for -.
     """
-    own = took - commit
+    own = took - commit - outside
     others = own / slowest
     written = [
         WrittenRange(
@@ -104,16 +106,17 @@ def _metrics(rows: float) -> dict[str, float]:
 def older(text: str) -> str:
     """The same line as a sink of version 1 wrote it."""
     found: dict[str, Any] = json.loads(text)
-    of_version_2 = (
+    newer = (
         "report_version",
+        "running_seconds",
         "started_at_ms",
         "median_task_seconds",
         "task_seconds",
         "spark_seconds",
         "held_back_seconds",
     )
-    of_version_2 += ("commit_seconds", "skipped_by_reason", "dead_lettered_by_reason")
-    kept = {name: value for name, value in found.items() if name not in of_version_2}
+    newer += ("commit_seconds", "skipped_by_reason", "dead_lettered_by_reason")
+    kept = {name: value for name, value in found.items() if name not in newer}
     kept["counters"].pop("produce-throttle-time-total")
     return json.dumps(kept)
 
@@ -123,7 +126,16 @@ def older(text: str) -> str:
 
 def one_commit() -> Iterator[str]:
     yield line(
-        5, query=None, rows=336_776, took=4.2, tasks=3, slowest=1.3, partitions=[1.01, 1, 0.99, 1, 1.02, 0.98], topic="flights"
+        5,
+        query=None,
+        rows=336_776,
+        took=4.8,
+        outside=0.5,
+        commit=0.1,
+        tasks=3,
+        slowest=1.3,
+        partitions=[1.01, 1, 0.99, 1, 1.02, 0.98],
+        topic="flights",
     )
 
 

@@ -10,14 +10,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
-from jobs.reporting import page, terminal
-from jobs.reporting.lines import ReportFile, Troubles
+from jobs.reporting import page, pictures, terminal
+from jobs.reporting.lines import ReportFile, Troubles, parse
 from jobs.reporting.statistics import Statistics
 from jobs.reporting.svg import VARIABLES
 from spark_kafka_sink.sink.commit_protocol import VersionSummary
-from tests.jobs.reporting.samples import STORIES, line, older, write
+from tests.jobs.reporting.samples import BEGAN, STORIES, line, older, write
 
 EVIL = "<script>alert('a')</script>&\"'"
 
@@ -69,7 +70,7 @@ def test_a_page_needs_nothing_else_and_names_nothing_twice(name: str, tmp_path: 
 def test_every_picture_has_words_and_only_colors_of_the_page(name: str, tmp_path: Path) -> None:
     text = page_of(tmp_path, few(name))
     pictures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    assert len(pictures) == {"one": 3, "many": 11, "behind": 10, "skewed": 10}[name]
+    assert len(pictures) == {"one": 3, "many": 12, "behind": 11, "skewed": 11}[name]
     for each in pictures:
         root = ElementTree.fromstring(each.replace("<svg ", '<svg xmlns:xlink="http://www.w3.org/1999/xlink" ', 1))
         title, description = root[0], root[1]
@@ -117,7 +118,8 @@ def test_a_page_without_a_commit_says_what_to_do(tmp_path: Path) -> None:
 
 def test_older_lines_alone_make_a_page_too(tmp_path: Path) -> None:
     text = page_of(tmp_path, (older(each) for each in STORIES["behind"]()))
-    assert "Rows per second" in text
+    assert "Size of a batch" in text
+    assert "Rows per second" not in text  # these lines do not say in which time tasks ran
     assert "Where the time" not in text
 
 
@@ -133,6 +135,76 @@ def test_commits_at_one_moment_have_bars_and_no_lines(tmp_path: Path) -> None:
     text = page_of(tmp_path, iter([line(5, query=None), line(5, query=None)]))
     assert "Tasks, batches and requests" in text
     assert "Rows per second" not in text
+
+
+def pieces_of(lines: Iterator[str]) -> list[tuple[list[float], list[int]]]:
+    """Hours since BEGAN, and the buckets."""
+    statistics = Statistics()
+    statistics.add(parse(each.encode()) for each in lines)
+    (query,) = statistics.by_rows()
+    begin = float(pictures._dates(np.array([BEGAN]))[0])
+    return [([round(24 * (each - begin), 3) for each in times], places) for times, places in pictures._pieces(query)]
+
+
+def test_a_line_has_a_gap_where_a_stream_has_paused() -> None:
+    """Lines were drawn across outages."""
+    hours = [1.0, 1.01, 1.02, 1.03, 9.0, 9.01, 9.02]
+    assert pieces_of(line(3600 * at, batch=batch) for batch, at in enumerate(hours)) == [
+        (hours[:4], [0, 1, 2, 3]),
+        (hours[4:], [4, 5, 6]),
+    ]
+
+
+def test_a_pause_within_a_bucket_is_a_gap_too() -> None:
+    """400 commits share 100 buckets; the 203 before the pause end amid one of these, which is drawn on both sides."""
+    at = [10 * number + (36_000 if number >= 202 else 0) for number in range(400)]
+    (before, left), (after, right) = pieces_of(line(each, batch=batch) for batch, each in enumerate(at))
+    assert left[-1] == right[0]
+    assert max(before) < 0.6 < 10.5 < min(after)
+
+
+def test_batch_writes_are_dots() -> None:
+    """A line joined independent writes."""
+    writes = [line(3600 * at, query=None) for at in (1, 2, 5)]
+    assert pieces_of(iter(writes)) == [([1], [0]), ([2], [1]), ([5], [2])]
+
+
+def test_a_heat_map_has_a_gap_where_a_stream_has_paused() -> None:
+    statistics = Statistics()
+    at = [10, 20, 30, 40, 9000, 9010]
+    statistics.add(parse(line(each, batch=batch).encode()) for batch, each in enumerate(at))
+    (query,) = statistics.by_rows()
+    columns = pictures._columns(query, query.heat["orders"].times)
+    assert [(round(begin - BEGAN), round(end - BEGAN)) for ((begin, end),) in columns] == [
+        *((10, 20), (20, 30), (30, 40), (40, 112)),
+        *((9000, 9010), (9010, 9082)),
+    ]
+
+
+def test_bars_have_no_legend_of_shades_and_no_footer_about_lines(tmp_path: Path) -> None:
+    alone = page_of(tmp_path, iter([line(5, query=None, outside=1)]))
+    assert "most rows" not in alone
+    assert "A line is" not in alone
+    assert "A dot is" not in alone
+    of_a_stream = page_of(tmp_path, few("skewed"))
+    assert "most rows" in of_a_stream
+    assert "A line is" in of_a_stream
+    assert "A dot is" not in of_a_stream
+    several = page_of(tmp_path, (line(60 * at, query=None) for at in range(1, 5)))
+    assert "A line is" not in several
+    assert "A dot is" in several
+
+
+def test_a_single_bar_is_a_number_in_the_table(tmp_path: Path) -> None:
+    """A page had a card with one bar for the memory that tasks had waited for, and one for a topic's only partition."""
+    waits = {"bufferpool_wait_time_ms_total": 50, "metadata_wait_time_ns_total": 0, "record_retry_total": 4}
+    text = page_of(tmp_path, iter([line(5, query=None, rows=4000, partitions=[1], **waits)]))
+    assert "What tasks wait for" not in text
+    assert "Rows by partition" not in text
+    assert "that were sent again" not in text
+    assert "tasks waited for memory" in text
+    assert "4,000 rows, all in partition 0." in text
+    assert ("sent again", "0.4 %") in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text)
 
 
 def test_a_page_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -164,12 +236,10 @@ def test_the_table_for_a_shell_has_the_sentences_the_numbers_and_a_sparkline(tmp
     assert re.search(r"8 s +8 s +8 s +█+$", slowest)
     (topic,) = [each for each in shown if each.startswith("orders: ")]
     assert topic.startswith("orders: Skewed: partition 3 got ")
-    assert max(len(each) for each in shown[3:]) <= 120
+    assert max(len(each) for each in shown[4:]) <= 120
 
 
 def test_a_sparkline_is_from_nothing_to_the_highest() -> None:
-    import numpy as np
-
     assert terminal.sparkline(np.array([0.0, 1, 2, 4, 8, np.nan])) == "▁▂▃▅█ "
     assert terminal.sparkline(np.array([3.0])) == ""
     assert len(terminal.sparkline(np.arange(1000.0))) == terminal.WIDTH

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jobs.reporting.heat import MOST_COLUMNS, Heat
 from jobs.reporting.lines import parse
 from jobs.reporting.series import Series
-from jobs.reporting.statistics import MOST_QUERIES, PARTS, Query, Statistics
+from jobs.reporting.statistics import MOST_QUERIES, TASK_PARTS, TIME_PARTS, Query, Statistics
 from spark_kafka_sink.sink.commit_protocol import VersionSummary
 from tests.jobs.reporting.samples import BEGAN, line, many_micro_batches, older
 
@@ -87,19 +87,26 @@ def test_skew_is_told_in_words() -> None:
 # --- a query ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_parts_of_a_commit_add_up_to_its_time() -> None:
-    query = query_of(line(10, took=4, commit=1, spark=0.5, held_back=0.25))
-    parts = {name: query.series.sum_of(name) for name in PARTS}
-    assert sum(parts.values()) == pytest.approx(4)
-    assert (parts["commit"], parts["spark"], parts["held_back"]) == (1, pytest.approx(1.5), pytest.approx(0.75))
+def test_the_parts_of_a_commit_add_up_to_its_time_and_those_of_tasks_to_theirs() -> None:
+    query = query_of(line(10, took=4, commit=1, outside=0.5, spark=0.5, held_back=0.25))
+    assert sum(query.series.sum_of(name) for name in TIME_PARTS) == pytest.approx(4) == query.series.sum_of("wall")
+    assert sum(query.series.sum_of(name) for name in TASK_PARTS) == pytest.approx(10) == query.series.sum_of("task_seconds")
 
 
-def test_the_time_between_commits_of_a_stream_is_sparks_and_its_rate_counts_it() -> None:
+def test_a_stream_pauses_where_it_commits_nothing_for_ten_times_as_long_as_usual() -> None:
+    at = [*range(10, 100, 10), *range(5000, 5100, 10), 5180]
+    query = query_of(*(line(each, batch=batch, took=4) for batch, each in enumerate(at)))
+    ((seconds, after, until),) = query.pauses()
+    assert (seconds, after, until) == (4906, BEGAN + 90, BEGAN + 5000)
+    assert query_of(*(line(each, batch=batch, took=4) for batch, each in enumerate([1, 9000]))).pauses() == []
+    writes = query_of(*(line(each, query=None) for each in at))
+    assert writes.pauses() == []
+
+
+def test_the_time_between_commits_of_a_stream_is_sparks_and_no_rate_counts_it() -> None:
     query = query_of(*(line(10 * number, batch=number, rows=1000, took=4) for number in (1, 2, 3)))
     assert (query.series.sum_of("between"), query.series.median_of("busy")) == (12, 0.4)
-    assert query.rows_per_s == 100
-    alone = query_of(line(10, rows=1000, took=4))
-    assert alone.rows_per_s == 250  # nothing is known of the time before it
+    assert query.rows_per_s == 250
 
 
 def test_a_machine_with_another_clock_makes_no_time_negative() -> None:
@@ -107,10 +114,12 @@ def test_a_machine_with_another_clock_makes_no_time_negative() -> None:
     assert query_of(text).series.sum_of("wall") == 4
 
 
-def test_an_older_line_has_a_duration_and_no_parts() -> None:
+def test_an_older_line_has_a_slowest_task_and_no_parts() -> None:
     query = query_of(older(line(10, took=4)))
-    assert query.series.sum_of("wall") == 4
-    assert isnan(query.part_of_work("spark"))
+    assert query.series.median_of("slowest_task") == 4
+    assert isnan(query.series.median_of("wall"))
+    assert isnan(query.part_of_time("running"))
+    assert isnan(query.rows_per_s)
     assert isnan(query.part("memory_wait"))
 
 
