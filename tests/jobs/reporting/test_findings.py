@@ -75,7 +75,7 @@ CASES: dict[str, tuple[Callable[[], Iterator[str]], str]] = {
     ),
     "Spark computes": (stream(spark=0.9), "90 % of the tasks' time goes into reading and computing rows"),
     "encoding": (stream(spark=0.1), "87 % of the tasks' time goes into encoding and sending rows"),
-    "waiting for brokers": (stream(flush_time_ns_total=3e9), "75 % of the tasks' time is waiting for brokers"),
+    "waiting for brokers": (stream(spark=0.1, flush_time_ns_total=3e9), "75 % of the tasks' time is waiting for brokers"),
     "time outside of tasks": (stream(outside=3.0), r"75 % of the time of a micro-batch \(4 s\) passes while no task runs"),
     "commits take long": (stream(commit=2.0, version=versions("committed")), "Committing transactions takes 50 % of the time"),
     "versions were completed by another run": (
