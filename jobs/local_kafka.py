@@ -385,7 +385,7 @@ def parse_pair(text: str) -> tuple[str, str]:
     """key=value"""
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not key=value")
+        raise argparse.ArgumentTypeError("not key=value")  # without the text: it may be a secret
     return key.strip(), value
 
 

@@ -19,11 +19,12 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.option import PASSWORD, rows_of
+from spark_kafka_sink.config.producer_config import PRODUCER_KEYS, ProducerConfig
 from spark_kafka_sink.config.secret import Secret, SecretBytes
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.sink.datasource import KafkaDataSource
+from spark_kafka_sink.sink.datasource import KafkaDataSource, check_options
 from tests.fakes.fake_broker import FakeBroker
 
 CANARY = "canary7Qx2zzWq"
@@ -139,6 +140,40 @@ def test_a_malformed_login_shows_nothing_to_a_spark_user(jaas: str) -> None:
 )
 def test_any_wrong_option_shows_no_secret_of_the_others(options: dict[str, str]) -> None:
     fails(lambda: KafkaProducer({"bootstrap.servers": "127.0.0.1:9", **options}))
+
+
+LOOKS_LIKE_A_SECRET = [
+    f"-----BEGIN PRIVATE KEY-----\n{CANARY}\n-----END PRIVATE KEY-----",
+    f'{SCRAM} required username="alice" password="{CANARY}";',
+    f"user=alice password = {CANARY}",
+    f"first line\n{CANARY}",
+]
+EVERY_PLAIN_KEY = sorted(key for key, row in PRODUCER_KEYS.items() if row.kind is not PASSWORD)
+
+
+@pytest.mark.parametrize("value", LOOKS_LIKE_A_SECRET)
+@pytest.mark.parametrize("key", EVERY_PLAIN_KEY)
+def test_a_secret_under_the_key_of_another_option_does_not_show(key: str, value: str) -> None:
+    """A key in ssl.keystore.location, or a login in sasl.mechanism, was shown as a whole in the error: on the user's screen, in
+    the driver's log and in Spark's event log."""
+    options: dict[str, Any] = {"bootstrap.servers": "127.0.0.1:9", "security.protocol": "SASL_SSL", key: value}
+    error = fails(lambda: KafkaProducer(options))
+    assert f"The value of {key} is not shown, as it looks like a secret" in str(error)
+    fails(lambda: KafkaProducer(options | {key: [value]}))
+
+
+@pytest.mark.parametrize("value", LOOKS_LIKE_A_SECRET[:2])
+@pytest.mark.parametrize("key", [*map("kafka.{}".format, EVERY_PLAIN_KEY), *(row.key for row in rows_of(SinkOptions).values())])
+def test_a_secret_under_the_key_of_another_option_does_not_show_to_a_spark_user(key: str, value: str) -> None:
+    options = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t", "deliveryGuarantee": "exactly-once", key: value}
+    schema = StructType([StructField("value", StringType())])
+    fails(lambda: KafkaDataSource(options).writer(schema, False))
+    fails(lambda: check_options(options))
+
+
+def test_a_list_of_several_lines_is_no_secret() -> None:
+    config = ProducerConfig.from_mapping({"bootstrap.servers": "127.0.0.1:9,\n  127.0.0.2:9\n"})
+    assert len(config.bootstrap_servers) == 2
 
 
 # ---- brokers that refuse ---------------------------------------------------------------------------------------------------

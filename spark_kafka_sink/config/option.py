@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from spark_kafka_sink.config.secret import HIDDEN, Secret
+from spark_kafka_sink.config.secret import HIDDEN, Secret, looks_like_a_secret
 from spark_kafka_sink.errors import ConfigError, printable
 
 logger = logging.getLogger(__name__)
@@ -224,6 +224,12 @@ def read_all(rows: Mapping[str, Option], given: Mapping[str, object], problems: 
         if holds_reference(given[row.key]):
             problems.append(reference_problem(row.key))
             continue
+        if row.kind is not PASSWORD and is_secret(given[row.key]):
+            problems.append(
+                f"The value of {row.key} is not shown, as it looks like a secret: a key, a login, a password or a text of several"
+                f" lines, none of which {row.key} takes. Find the option that it belongs to"
+            )
+            continue
         try:
             values[attribute] = row.read(given[row.key])
         except InvalidValueError as error:
@@ -235,6 +241,11 @@ def read_all(rows: Mapping[str, Option], given: Mapping[str, object], problems: 
 def as_text(value: object) -> str:
     """A value as a user would write it in a properties file."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def is_secret(value: object) -> bool:
+    """Whether a value was concealed, or should have been."""
+    return isinstance(value, Secret) or (isinstance(value, str | list | tuple) and looks_like_a_secret(as_text(value)))
 
 
 # As Kafka's ConfigTransformer finds them.
@@ -258,18 +269,22 @@ def reference_problem(key: str) -> str:
 
 
 def conceal(mapping: Mapping[str, object], declared: Mapping[str, Option], prefix: str = "") -> dict[str, object]:
-    """A copy with every password wrapped as a Secret. Strings under unknown keys are wrapped too: a misspelt key may hold one.
+    """A copy with every password wrapped as a Secret. Strings under unknown keys are wrapped too, as a misspelt key may hold one,
+    and so are strings that look like a secret, under whatever key.
 
     Args:
         mapping: keys and values as a user wrote them.
         declared: the known options by key.
-        prefix: only keys that start with it are considered; the rest of such a key is looked up in `declared`.
+        prefix: of the keys that are looked up in `declared`, without it.
     """
     plain = {prefix + key for key, row in declared.items() if row.kind is not PASSWORD}
-    return {
-        key: Secret(value.strip()) if isinstance(value, str) and key.startswith(prefix) and key not in plain else value
-        for key, value in mapping.items()
-    }
+    return {key: _concealed(value, is_plain=not key.startswith(prefix) or key in plain) for key, value in mapping.items()}
+
+
+def _concealed(value: object, *, is_plain: bool) -> object:
+    if is_secret(value) or (isinstance(value, str) and not is_plain):
+        return value if isinstance(value, Secret) else Secret(as_text(value).strip())
+    return value
 
 
 # --- REPORTING -----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 HIDDEN = "[hidden]"
+
+
+# A key or certificate, a login of JAAS, a password by its name, and text of several lines that is no list with commas.
+_SECRETS = re.compile(r"-----BEGIN|LoginModule\s+\w|(?:password|passphrase|secret)\s*=|[^,\s][^\S\n]*\n\s*[^,\s]", re.IGNORECASE)
+
+
+def looks_like_a_secret(text: str) -> bool:
+    return _SECRETS.search(text) is not None
 
 
 class Secret:

@@ -128,13 +128,18 @@ class SinkOptions:
     # fmt: on
     producer: ProducerConfig = field(default_factory=ProducerConfig)
 
+    @staticmethod
+    def conceal(options: Mapping[str, object]) -> dict[str, object]:
+        """A copy with names in lower case and every secret wrapped, for code that keeps the options in a local variable."""
+        return conceal({name.lower(): value for name, value in options.items()}, PRODUCER_KEYS, PRODUCER_PREFIX)
+
     @classmethod
-    def check(cls, options: Mapping[str, str], problems: list[str]) -> SinkOptions:
+    def check(cls, options: Mapping[str, object], problems: list[str]) -> SinkOptions:
         """Read all options of a write. Adds what is wrong to `problems`; if there is any problem, the result must not be used.
 
         An unknown option of the sink is a problem, an unknown key of the producer is a warning in the log. Never blocks.
         """
-        given = conceal({name.lower(): value for name, value in options.items()}, PRODUCER_KEYS, PRODUCER_PREFIX)
+        given = cls.conceal(options)
         own = {_SINK_KEYS[name]: value for name, value in given.items() if name in _SINK_KEYS}
         problems.extend(_unknown_options(given))
         producer_options = {

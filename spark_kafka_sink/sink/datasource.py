@@ -111,7 +111,7 @@ class KafkaDataSource(DataSource):
         return WritePlan.of(mapping, options, is_stream=is_stream), environment_problems
 
 
-def _only_for_batches(options: Mapping[str, str]) -> Iterator[str]:
+def _only_for_batches(options: Mapping[str, object]) -> Iterator[str]:
     given = {name.lower() for name in options}
     named = [name for name in ("txnAppId", "txnVersion") if name.lower() in given]
     if named:
@@ -140,11 +140,12 @@ def _report_path_problems(options: SinkOptions) -> list[str]:
     return [f"reportPath={options.report_path} lies in a directory that does not exist on the driver"]
 
 
-def check_options(options: Mapping[str, str], *, is_stream: bool = False) -> SinkOptions:
+def check_options(options: Mapping[str, object], *, is_stream: bool = False) -> SinkOptions:
     """The options of a write, checked without its columns and without Spark, as jobs do before they start Spark.
 
     Raises ConfigError.
     """
+    options = SinkOptions.conceal(options)  # a traceback with locals shows this variable
     problems = list(_only_for_batches(options)) if is_stream else []
     checked = SinkOptions.check(options, problems)
     problems += _report_path_problems(checked)
