@@ -7,12 +7,14 @@ Law: no error text quotes any part of sasl.jaas.config, which holds a password.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from spark_kafka_sink.config.jaas import NO_OPTIONS, JaasEntry, JaasProblem, parse_jaas
+from spark_kafka_sink.errors import printable
 
 PLAIN, OAUTHBEARER, GSSAPI, AWS_MSK_IAM = "PLAIN", "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM"
 SCRAM_SHA_256, SCRAM_SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
@@ -50,6 +52,12 @@ _RETRIEVERS = {  # the same for sasl.oauthbearer.jwt.retriever.class
 }
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*[.:][^\W\d]\w*")
 UNSECURED_PREFIX = "unsecuredLogin"
+
+# What options may name, as Java's system properties org.apache.kafka.sasl.oauthbearer.allowed.urls and .files say it since
+# CVE-2025-27817: a login sends what is in the file to a server that the options name as well.
+ALLOWED_URLS = "PYKAFKA_SINK_OAUTHBEARER_ALLOWED_URLS"
+ALLOWED_FILES = "PYKAFKA_SINK_OAUTHBEARER_ALLOWED_FILES"
+_ASSERTION_FILES = ("assertion_file", "assertion_private_key_file", "assertion_template_file")
 
 
 def token_source(values: Mapping[str, Any]) -> str:
@@ -154,6 +162,8 @@ def _oauthbearer(values: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:
         values["sasl_oauthbearer_assertion_file"] or values["sasl_oauthbearer_assertion_private_key_file"]
     ):
         yield "JwtBearerJwtRetriever needs sasl.oauthbearer.assertion.file or sasl.oauthbearer.assertion.private.key.file"
+    if source is JWT_BEARER:
+        yield from _files_not_allowed(values)
 
 
 def _has_client_credentials(values: Mapping[str, Any], entry: JaasEntry) -> bool:
@@ -181,6 +191,31 @@ def _endpoint(values: Mapping[str, Any], source: str) -> Iterator[str]:
         yield f"{key} must not hold a name or password; use sasl.oauthbearer.client.credentials.client.id and …client.secret"
     elif url.scheme != "https" and not (url.scheme == "http" and host in ("localhost", "127.0.0.1", "::1")):
         yield f"{key} must begin with https:// (http:// is for localhost only), or with file:"
+    if not _is_url_allowed(values["sasl_oauthbearer_token_endpoint_url"] or "", source):
+        yield (
+            f"{key} is not in the list of the environment variable {ALLOWED_URLS}, which must be set on driver and executors"
+            + (" for a file: URL" if source is TOKEN_FILE else "")
+        )
+
+
+def _is_url_allowed(url: str, source: str) -> bool:
+    allowed = os.environ.get(ALLOWED_URLS)
+    return source is not TOKEN_FILE if allowed is None else url in _listed(allowed)
+
+
+def _files_not_allowed(values: Mapping[str, Any]) -> Iterator[str]:
+    allowed = _listed(os.environ.get(ALLOWED_FILES, ""))
+    for name in _ASSERTION_FILES:
+        path = values[f"sasl_oauthbearer_{name}"]
+        if path and not allowed & {path, os.path.basename(path)}:
+            yield (
+                f"sasl.oauthbearer.{name.replace('_', '.')}={printable(path)} is not in the list of the environment variable"
+                f" {ALLOWED_FILES}, which must be set on driver and executors"
+            )
+
+
+def _listed(text: str) -> set[str]:
+    return {each.strip() for each in text.split(",") if each.strip()}
 
 
 def _gssapi(values: Mapping[str, Any], entry: JaasEntry) -> Iterator[str]:

@@ -162,16 +162,16 @@ class SecurityConfig:
     sasl_oauthbearer_assertion_claim_sub: str | None = option("sasl.oauthbearer.assertion.claim.sub", STRING, default=None,
         doc="Subject claim of a JWT assertion.")
     sasl_oauthbearer_assertion_file: str | None = option("sasl.oauthbearer.assertion.file", STRING, default=None, is_file=True,
-        doc="File with a ready JWT assertion.")
+        doc="File with a ready JWT assertion, which PYKAFKA_SINK_OAUTHBEARER_ALLOWED_FILES must list.")
     sasl_oauthbearer_assertion_private_key_file: str | None = option(
         "sasl.oauthbearer.assertion.private.key.file", STRING, default=None, is_file=True,
-        doc="File with the private key that signs JWT assertions.")
+        doc="File with the private key that signs JWT assertions, which PYKAFKA_SINK_OAUTHBEARER_ALLOWED_FILES must list.")
     sasl_oauthbearer_assertion_private_key_passphrase: Secret | None = option(
         "sasl.oauthbearer.assertion.private.key.passphrase", PASSWORD, default=None,
         doc="Passphrase of that private key.")
     sasl_oauthbearer_assertion_template_file: str | None = option(
         "sasl.oauthbearer.assertion.template.file", STRING, default=None, is_file=True,
-        doc="File with additional headers and claims for JWT assertions.")
+        doc="File with additional headers and claims for JWT assertions, which PYKAFKA_SINK_OAUTHBEARER_ALLOWED_FILES must list.")
     # fmt: on
 
 

@@ -5,6 +5,7 @@ SinkOptions.check reads everything that a Spark user writes with `.option(…)`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,6 +66,15 @@ def _identifier(name: str) -> str:
     return name
 
 
+def _plain_identifier(name: str) -> str:
+    """An identifier that also stands in report lines and names of files."""
+    if not _PLAIN.fullmatch(name):
+        raise InvalidValueError("it must consist of letters, digits, blanks and . _ ~ : @ / + = -")
+    return _identifier(name)
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9._~:@/+= -]+")
+
 # What may happen to a row that cannot be written.
 FAIL, SKIP, DEAD_LETTER = FATES = ("fail", "skip", "deadLetter")
 
@@ -90,7 +100,7 @@ class SinkOptions:
         convert=_identifier,
         doc="Required by deliveryGuarantee=exactly-once: what its transactional ids and groups begin with. One query or job at a "
             "time uses a prefix, as a new one aborts what an earlier one has left.")
-    txn_app_id: str | None = option("txnAppId", STRING, default=None, non_empty=True, convert=_identifier,
+    txn_app_id: str | None = option("txnAppId", STRING, default=None, non_empty=True, convert=_plain_identifier,
         doc="exactly-once: name of a series of writes of df.write; each number in txnVersion is written once. In foreachBatch "
             "the query's id and the batch's number are taken, unless both options are set; a stream takes them always.")
     txn_version: int | None = option("txnVersion", LONG, default=None, at_least=0,

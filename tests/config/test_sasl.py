@@ -11,6 +11,7 @@ import pytest
 
 from jobs.command_line import read_properties
 from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.sasl import ALLOWED_FILES, ALLOWED_URLS
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import ConfigError
 
@@ -117,7 +118,9 @@ def test_a_spark_users_options_are_accepted_unchanged(prefix: str, mechanism: st
         (
             {
                 "sasl__mechanism": "OAUTHBEARER",
-                "sasl__oauthbearer__token__endpoint__url": "file:///token",
+                "sasl__oauthbearer__token__endpoint__url": "https://h/token",
+                "sasl__oauthbearer__client__credentials__client__id": "a",
+                "sasl__oauthbearer__client__credentials__client__secret": CANARY,
                 "sasl__oauthbearer__jwt__retriever__class": "x.Mine",
             },
             "sasl.oauthbearer.jwt.retriever.class=x.Mine is not known",
@@ -160,7 +163,6 @@ def test_what_is_missing_or_contradicts_is_told_with_the_remedy(options: dict[st
     [
         {"sasl__mechanism": "OAUTHBEARER", "sasl__jaas__config": f'{OAUTH} required unsecuredLoginStringClaim_sub="a";'},
         {"sasl__mechanism": "OAUTHBEARER", "sasl__login__callback__handler__class": "package.module.token"},
-        {"sasl__mechanism": "OAUTHBEARER", "sasl__oauthbearer__token__endpoint__url": "file:///run/token"},
         {
             "sasl__mechanism": "OAUTHBEARER",
             "sasl__oauthbearer__token__endpoint__url": "https://h/token",
@@ -224,3 +226,55 @@ def test_the_conf_file_has_a_sample_for_each_mechanism() -> None:
     text = (CONF / "sasl.properties").read_text(encoding="utf-8")
     for mechanism in ("PLAIN", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM", "GSSAPI"):
         assert f"sasl.mechanism={mechanism}\n" in text
+
+
+# ---- what options may name: files and servers ---------------------------------------------------------------------------------
+
+TOKEN_FILE = {"sasl__mechanism": "OAUTHBEARER", "sasl__oauthbearer__token__endpoint__url": "file:///run/token"}
+ENDPOINT = {
+    "sasl__mechanism": "OAUTHBEARER",
+    "sasl__oauthbearer__token__endpoint__url": "https://h/token",
+    "sasl__oauthbearer__client__credentials__client__id": "a",
+    "sasl__oauthbearer__client__credentials__client__secret": CANARY,
+}
+ASSERTION = {
+    "sasl__mechanism": "OAUTHBEARER",
+    "sasl__oauthbearer__token__endpoint__url": "https://h/token",
+    "sasl__oauthbearer__jwt__retriever__class": "x.JwtBearerJwtRetriever",
+}
+
+
+def test_a_file_is_sent_as_a_token_only_where_the_environment_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options alone sent any local file to a server that the options named, as in CVE-2025-27817 of the Java client."""
+    assert f"is not in the list of the environment variable {ALLOWED_URLS}" in problem_of(**TOKEN_FILE)
+    monkeypatch.setenv(ALLOWED_URLS, "https://h/token, file:///run/token")
+    assert accepted(**TOKEN_FILE)
+    assert accepted(**ENDPOINT)
+    monkeypatch.setenv(ALLOWED_URLS, "file:///run/token2,file:///run")
+    assert ALLOWED_URLS in problem_of(**TOKEN_FILE)
+
+
+def test_a_token_endpoint_is_any_unless_the_environment_lists_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert accepted(**ENDPOINT)
+    for listed in ("", "https://h/token/", "https://other/token"):
+        monkeypatch.setenv(ALLOWED_URLS, listed)
+        assert ALLOWED_URLS in problem_of(**ENDPOINT)
+
+
+@pytest.mark.parametrize("name", ["file", "private.key.file", "template.file"])
+def test_a_file_of_an_assertion_is_read_only_where_the_environment_allows_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = f"sasl__oauthbearer__assertion__{name.replace('.', '__')}"
+    given = ASSERTION | {"sasl__oauthbearer__assertion__private__key__file": "/run/key"}
+    monkeypatch.setenv(ALLOWED_FILES, "/run/key")
+    assert f"sasl.oauthbearer.assertion.{name}=/etc/passwd is not in the list" in problem_of(**given | {key: "/etc/passwd"})
+    monkeypatch.setenv(ALLOWED_FILES, "/run/key,/run/other")
+    assert accepted(**given | {key: "/run/other"})
+    monkeypatch.delenv(ALLOWED_FILES)
+    assert ALLOWED_FILES in problem_of(**given)
+
+
+def test_a_name_without_a_directory_allows_a_file_that_spark_has_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ALLOWED_FILES, "assertion.jwt")
+    for path in ("assertion.jwt", "/tmp/spark-1/userFiles-2/assertion.jwt"):
+        assert accepted(**ASSERTION, sasl__oauthbearer__assertion__file=path)
+    assert ALLOWED_FILES in problem_of(**ASSERTION, sasl__oauthbearer__assertion__file="/tmp/other.jwt")

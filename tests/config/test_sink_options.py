@@ -200,7 +200,8 @@ def test_exactly_once_takes_a_prefix_and_a_topic() -> None:
     [
         ({"transactionalIdPrefix": None}, "needs transactionalIdPrefix"),
         ({"transactionalIdPrefix": "p" * 1001}, "at most 1000 bytes"),
-        ({"transactionalIdPrefix": "a\nb"}, "printable"),
+        ({"transactionalIdPrefix": "a\tb"}, "printable"),
+        ({"txnAppId": '"; $(touch /tmp/x) #', "txnVersion": "1"}, "letters, digits, blanks and"),
         ({"topic": None}, "needs markerTopic"),
         ({"topic": None, "markerTopic": "a b"}, "markerTopic"),
         ({"txnAppId": "a"}, "txnAppId and txnVersion belong together"),

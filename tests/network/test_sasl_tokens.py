@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.config.jaas import NO_OPTIONS, JaasEntry, parse_jaas
 from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.sasl import ALLOWED_FILES
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaError
 from spark_kafka_sink.network.sasl import token_endpoint
@@ -403,6 +404,11 @@ def server() -> Iterator[TokenServer]:
         yield server
         server.shutdown()
         thread.join(30)
+
+
+@pytest.fixture(autouse=True)
+def files_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ALLOWED_FILES, "assertion, key.pem, template.json, file, test_sasl_tokens.py")
 
 
 def config_for(server: TokenServer | str, **options: str) -> ProducerConfig:
