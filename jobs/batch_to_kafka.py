@@ -33,11 +33,16 @@ EXAMPLES = """
     python -m jobs.batch_to_kafka --input flights.csv --topic flights --key carrier --bootstrap-servers localhost:9092
     python -m jobs.batch_to_kafka --input s3a://bucket/orders/ --input-format parquet --topic orders \\
         --key 'cast(id AS string)' --value 'to_json(struct(id, total))' --config conf/sink.properties --config secrets.properties
+    python -m jobs.batch_to_kafka --input orders/2026-11-23.json --topic orders --exactly-once orders --txn-version 20261123 \\
+        --bootstrap-servers localhost:9092
 """
 
 
 def build_parser() -> argparse.ArgumentParser:
-    return command_line.new_parser("batch_to_kafka", "Write a file or a directory to a Kafka topic, once.", EXAMPLES)
+    parser = command_line.new_parser("batch_to_kafka", "Write a file or a directory to a Kafka topic, once.", EXAMPLES)
+    number = "with --exactly-once: number of this write, higher for each new one; the same number again writes nothing twice"
+    parser.add_argument_group("batch").add_argument("--txn-version", metavar="N", help=f"{number} (txnVersion; txnAppId is NAME)")
+    return parser
 
 
 def batch_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:

@@ -28,7 +28,8 @@ DEFAULT_VALUE = "to_json(struct(*))"
 # All other producer options of Kafka contain a dot, and no option of the sink does.
 DOTLESS_KAFKA_KEYS = {"acks", "retries"}
 # The jobs look these up themselves. The sink accepts them in any case, so they are renamed to one spelling.
-NAMED_OPTIONS = {name: name for name in ("kafka.bootstrap.servers", "topic")}
+_NAMED = ("kafka.bootstrap.servers", "topic", "deliveryGuarantee", "transactionalIdPrefix", "txnAppId", "txnVersion")
+NAMED_OPTIONS = {name.lower(): name for name in _NAMED}
 
 
 class UsageError(Exception):
@@ -55,10 +56,8 @@ def new_parser(name: str, description: str, examples: str) -> argparse.ArgumentP
     add = parser.add_argument_group("Kafka").add_argument
     add("--topic", help="topic to write to (or `topic` in a --config file)")
     add("--bootstrap-servers", metavar="HOST:PORT,...", help="brokers (or `bootstrap.servers` in a --config file)")
-    once = (
-        "write each row exactly once for readers with isolation.level=read_committed; PREFIX is a name of this job or query alone"
-    )
-    add("--exactly-once", metavar="PREFIX", help=f"{once} (transactionalIdPrefix)")
+    once = "write each row exactly once for readers with isolation.level=read_committed; NAME is of this job or query alone"
+    add("--exactly-once", metavar="NAME", help=f"{once} (transactionalIdPrefix)")
     option = "option of the sink, or kafka.<name> for the producer; overrides --config; repeatable"
     add("--option", type=pair, action="append", default=[], metavar="NAME=VALUE", help=option)
     config = "file with one NAME=VALUE per line, options of the sink and of the producer; put passwords here; repeatable, "
@@ -66,7 +65,7 @@ def new_parser(name: str, description: str, examples: str) -> argparse.ArgumentP
     add("--config", type=Path, action="append", default=[], metavar="FILE", help=config)
     add = parser.add_argument_group("output").add_argument
     add("--verbose", action="store_true", help="show Spark's log and full stack traces")
-    parser.set_defaults(is_stream=False)
+    parser.set_defaults(is_stream=False, txn_version=None)
     return parser
 
 
@@ -84,30 +83,56 @@ def check(arguments: argparse.Namespace) -> None:
     input_format(arguments)
     if not arguments.value.strip():
         raise UsageError("--value is empty: pass an SQL expression, or leave it out to write the row as JSON.")
-    checked_options(arguments)
+    _check_name(checked_options(arguments), is_stream=arguments.is_stream)
+
+
+def _check_name(options: SinkOptions, *, is_stream: bool) -> None:
+    """A df.write without a name fails in its tasks, which is late: a job knows that it is in no foreachBatch."""
+    from spark_kafka_sink.config.sink_options import EXACTLY_ONCE
+
+    is_named = is_stream or options.txn_app_id is not None or options.allow_unnamed_write
+    if options.delivery_guarantee == EXACTLY_ONCE and not is_named:
+        raise UsageError(
+            "A batch write with exactly-once needs a number: pass --txn-version N, higher for each new write, so that a"
+            " repetition is recognized; or --option allowUnnamedWrite=true, if a repetition may write all rows again."
+        )
 
 
 # --- OPTIONS OF THE SINK ----------------------------------------------------------------------------------------------
 
 
 def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """The sink's options. Arguments of their own override --option, which overrides --config; later files win."""
+    """The sink's options. Arguments of their own and --option override --config; later files win.
+
+    Raises UsageError if an argument and --option give an option different values, or if brokers or topic are missing.
+    """
     options: dict[str, str] = {}
     for file in arguments.config:
         options |= {option_name(key): value for key, value in read_properties(file).items()}
-    options |= {NAMED_OPTIONS.get(name.lower(), name): value for name, value in arguments.option}
-    if arguments.bootstrap_servers:
-        options["kafka.bootstrap.servers"] = arguments.bootstrap_servers
-    if arguments.topic:
-        options["topic"] = arguments.topic
-    if arguments.exactly_once is not None:
-        own = {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": arguments.exactly_once}
-        overridden = {name.lower() for name in own}
-        options = {name: value for name, value in options.items() if name.lower() not in overridden} | own
+    chosen = {NAMED_OPTIONS.get(name.lower(), name): value for name, value in arguments.option}
+    for name, (argument, value) in _options_of_arguments(arguments).items():
+        if chosen.setdefault(name, value) != value:
+            raise UsageError(f"{argument} sets {name}, and --option sets it to another value: pass one of them.")
+    options |= chosen
+    if arguments.txn_version is not None and "transactionalIdPrefix" in options:
+        options.setdefault("txnAppId", options["transactionalIdPrefix"])
     for name, argument in (("kafka.bootstrap.servers", "--bootstrap-servers"), ("topic", "--topic")):
         if not options.get(name, "").strip():
             raise UsageError(f"{argument} is missing: pass it, or set it in a --config file.")
     return options
+
+
+def _options_of_arguments(arguments: argparse.Namespace) -> dict[str, tuple[str, str]]:
+    """The options that arguments of their own set: the argument and its value."""
+    once = arguments.exactly_once
+    given = {
+        "kafka.bootstrap.servers": ("--bootstrap-servers", arguments.bootstrap_servers or None),
+        "topic": ("--topic", arguments.topic or None),
+        "deliveryGuarantee": ("--exactly-once", None if once is None else "exactly-once"),
+        "transactionalIdPrefix": ("--exactly-once", once),
+        "txnVersion": ("--txn-version", arguments.txn_version),
+    }
+    return {name: (argument, value) for name, (argument, value) in given.items() if value is not None}
 
 
 def checked_options(arguments: argparse.Namespace) -> SinkOptions:

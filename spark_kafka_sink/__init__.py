@@ -1,6 +1,7 @@
 """pykafka-sink: writes Spark DataFrames and streams, or Arrow columns, to Apache Kafka.
 
     from spark_kafka_sink import KafkaDataSource     # with Spark: spark.dataSource.register(KafkaDataSource)
+    from spark_kafka_sink import exactly_once_options  # for df.write, as in foreachBatch
     from spark_kafka_sink import KafkaProducer       # without Spark; also ProducerRecord, RecordMetadata and every error
 
 A name is imported when it is first accessed, so that the producer works without pyspark.
@@ -12,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.config.sink_options import exactly_once_options as exactly_once_options
     from spark_kafka_sink.errors import AbortableTransactionError as AbortableTransactionError
     from spark_kafka_sink.errors import AuthenticationError as AuthenticationError
     from spark_kafka_sink.errors import AuthorizationError as AuthorizationError
@@ -75,6 +77,7 @@ __all__ = [
     "TransactionTimeoutError",
     "UnsupportedVersionError",
     "__version__",
+    "exactly_once_options",
 ]
 
 _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
@@ -85,6 +88,7 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "RecordFuture": "spark_kafka_sink.producer.gathered_records",
     "RecordMetadata": "spark_kafka_sink.producer.producer_record",
     "SerializationError": "spark_kafka_sink.producer.serializers",
+    "exactly_once_options": "spark_kafka_sink.config.sink_options",
 }
 
 

@@ -101,10 +101,14 @@ class SinkOptions:
         doc="Required by deliveryGuarantee=exactly-once: what its transactional ids and groups begin with. One query or job at a "
             "time uses a prefix, as a new one aborts what an earlier one has left.")
     txn_app_id: str | None = option("txnAppId", STRING, default=None, non_empty=True, convert=_plain_identifier,
-        doc="exactly-once: name of a series of writes of df.write; each number in txnVersion is written once. In foreachBatch "
-            "the query's id and the batch's number are taken, unless both options are set; a stream takes them always.")
+        doc="exactly-once: name of a series of writes of df.write; each number in txnVersion is written once. A df.write needs "
+            "both options, or allowUnnamedWrite. In foreachBatch, but not over Spark Connect or in threads of one's own, the "
+            "query's id and the batch's number stand in for them; a stream takes these always.")
     txn_version: int | None = option("txnVersion", LONG, default=None, at_least=0,
         doc="exactly-once: number of this write within txnAppId. It writes nothing if this number or a higher one was committed.")
+    allow_unnamed_write: bool = option("allowUnnamedWrite", BOOLEAN, default=False,
+        doc="exactly-once: true lets a df.write go on that has no name, neither txnAppId and txnVersion nor those of a query. It "
+            "is all or nothing, and a repetition is another write: all its rows are written again.")
     marker_topic: str | None = option("markerTopic", STRING, default=None, convert=_topic,
         doc="exactly-once: existing topic that the committed offsets name by which a repeated write finds what is done; nothing "
             "is written to it. Not set: the option topic. Required when the topics come from a column.")
@@ -165,6 +169,16 @@ class SinkOptions:
         problems.extend(_exactly_once_conflicts(values, own, producer))
         problems.extend(_dead_letter_conflicts(values, own))
         return cls(**values, producer=producer)
+
+
+def exactly_once_options(name: str, version: int) -> dict[str, str]:
+    """The options of an exactly-once `df.write`, as in foreachBatch: `.options(**exactly_once_options("orders", batch_id))`.
+
+    Args:
+        name: of this write alone: its transactionalIdPrefix and its txnAppId. A checkpoint that begins anew needs a new name.
+        version: higher for each new write; a repetition has the number of the first time. In foreachBatch the batch's id.
+    """
+    return {"deliveryGuarantee": EXACTLY_ONCE, "transactionalIdPrefix": name, "txnAppId": name, "txnVersion": str(version)}
 
 
 _SINK_KEYS: dict[str, str] = {row.key.lower(): row.key for row in rows_of(SinkOptions).values()}
@@ -244,7 +258,7 @@ def _guarantee_conflicts(values: dict[str, Any], own: Mapping[str, object], prod
         values["delivery_guarantee"] = NO_GUARANTEE
 
 
-_ONLY_EXACTLY_ONCE = ("transactionalIdPrefix", "txnAppId", "txnVersion", "markerTopic")
+_ONLY_EXACTLY_ONCE = ("transactionalIdPrefix", "txnAppId", "txnVersion", "allowUnnamedWrite", "markerTopic")
 
 
 def _exactly_once_conflicts(values: dict[str, Any], own: Mapping[str, object], producer: ProducerConfig) -> Iterator[str]:

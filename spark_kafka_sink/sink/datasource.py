@@ -113,7 +113,7 @@ class KafkaDataSource(DataSource):
 
 def _only_for_batches(options: Mapping[str, object]) -> Iterator[str]:
     given = {name.lower() for name in options}
-    named = [name for name in ("txnAppId", "txnVersion") if name.lower() in given]
+    named = [name for name in ("txnAppId", "txnVersion", "allowUnnamedWrite") if name.lower() in given]
     if named:
         yield f"{' and '.join(named)}: only for df.write; a stream is known by its query's id and its batches' numbers"
 

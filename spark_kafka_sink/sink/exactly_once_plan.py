@@ -16,6 +16,12 @@ from spark_kafka_sink.exactly_once.names import Names, escaped
 from spark_kafka_sink.exactly_once.writes import WriteId
 from spark_kafka_sink.sink.task import Task
 
+_UNNAMED = (
+    "this exactly-once df.write has no name by which a repetition could be recognized, so nothing was written. Set txnAppId and"
+    ' txnVersion; in foreachBatch: .options(**exactly_once_options("a name of this write", batch_id)), as Spark tells neither'
+    " query nor batch over Spark Connect, nor to threads that the function starts. Or set allowUnnamedWrite=true: each repetition"
+    " then writes all rows again"
+)
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -29,6 +35,7 @@ class ExactlyOncePlan:
         is_stream: planned by streamWriter. foreachBatch is a series of batch writes.
         app_id, version: options txnAppId and txnVersion.
         has_timeout: whether the user set kafka.transaction.timeout.ms.
+        allows_unnamed: option allowUnnamedWrite.
     """
 
     prefix: str
@@ -39,6 +46,7 @@ class ExactlyOncePlan:
     app_id: str | None
     version: int | None
     has_timeout: bool
+    allows_unnamed: bool
 
     @classmethod
     def of(cls, options: SinkOptions, *, is_stream: bool) -> ExactlyOncePlan:
@@ -55,6 +63,7 @@ class ExactlyOncePlan:
             app_id=options.txn_app_id,
             version=options.txn_version,
             has_timeout="transaction.timeout.ms" in options.producer.given,
+            allows_unnamed=options.allow_unnamed_write,
         )
 
     @property
@@ -64,7 +73,8 @@ class ExactlyOncePlan:
     def write_id(self, task: Task) -> WriteId:
         """Which write the task belongs to.
 
-        Raises KafkaError in a stream whose run Spark does not tell.
+        Raises KafkaError in a stream whose run Spark does not tell, and for a df.write without a name. Only a task can find that
+        out: the process that plans a df.write does not see whether it is in foreachBatch.
         """
         run = _run(task) or self.nonce
         if self.is_stream:
@@ -79,6 +89,8 @@ class ExactlyOncePlan:
             return WriteId(escaped(self.app_id), self.version, run, self.nonce)
         if task.query_id is not None and task.batch_id is not None:
             return WriteId(_hex(task.query_id), task.batch_id, run, self.nonce)
+        if not self.allows_unnamed:
+            raise KafkaError(_UNNAMED, condition="KAFKA_UNNAMED_WRITE")
         return WriteId(self.nonce, 0, self.nonce, self.nonce)
 
     def can_be_repeated(self, owner: str) -> bool:

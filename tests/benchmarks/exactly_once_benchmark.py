@@ -62,11 +62,12 @@ class Bench:
 
     def bulk(self, guarantee: str, frame: DataFrame) -> Usage:
         """Of one write."""
+        options = self._options(guarantee) | ({"allowUnnamedWrite": "true"} if guarantee == GUARANTEES[1] else {})
         jvm = int(self._spark.sparkContext._jvm.ProcessHandle.current().pid())  # type: ignore[union-attr]
         broker = self.broker.nodes[1].pid
         assert broker is not None
         before = time.monotonic(), cpu_seconds(jvm), cpu_seconds(broker)
-        frame.write.format("pykafka-sink").options(**self._options(guarantee)).mode("append").save()
+        frame.write.format("pykafka-sink").options(**options).mode("append").save()
         after = time.monotonic(), cpu_seconds(jvm), cpu_seconds(broker)
         return Usage(*(now - then for then, now in zip(before, after, strict=True)))
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import pickle
+import subprocess
+import sys
 
 import pytest
 
+from spark_kafka_sink import exactly_once_options
 from spark_kafka_sink.config.option import rows_of
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.sink_options import BULK_DEFAULTS, SinkOptions
@@ -251,8 +254,24 @@ def test_one_transactional_id_for_all_tasks_is_refused() -> None:
 
 @pytest.mark.parametrize("guarantee", [{}, {"deliveryGuarantee": "at-least-once"}, {"deliveryGuarantee": "none"}])
 def test_options_of_exactly_once_are_refused_without_it(guarantee: dict[str, str]) -> None:
-    _, problems = check(transactionalIdPrefix="p", markerTopic="t", **guarantee)
-    assert problems == ["transactionalIdPrefix and markerTopic are for deliveryGuarantee=exactly-once"]
+    _, problems = check(transactionalIdPrefix="p", allowUnnamedWrite="true", markerTopic="t", **guarantee)
+    assert problems == ["transactionalIdPrefix and allowUnnamedWrite and markerTopic are for deliveryGuarantee=exactly-once"]
+
+
+def test_the_options_of_exactly_once_options_are_all_that_a_write_needs() -> None:
+    options, problems = check(topic="t", **exactly_once_options("orders", 7))
+    assert problems == []
+    assert (options.transactional_id_prefix, options.txn_app_id, options.txn_version) == ("orders", "orders", 7)
+    assert options.allow_unnamed_write is False
+
+
+def test_exactly_once_options_needs_neither_spark_nor_arrow() -> None:
+    """A function of foreachBatch imports it, wherever that runs."""
+    code = (
+        "import sys; from spark_kafka_sink import exactly_once_options; print({'pyspark', 'pyarrow', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "set()"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "ä", ".", "..", "x" * 250])

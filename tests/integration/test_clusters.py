@@ -136,6 +136,58 @@ def test_a_stream_over_spark_connect_finds_the_package_where_the_server_runs(
     assert ids(read_topic(name)) == list(range(20))
 
 
+FOR_EACH_BATCH = """
+import os, sys
+from pyspark.sql import SparkSession
+from spark_kafka_sink import KafkaDataSource, exactly_once_options
+
+address, brokers, topic, source, checkpoint, how = sys.argv[1:]
+spark = SparkSession.builder.remote(address).getOrCreate()
+
+def write(df, batch_id):
+    spark = df.sparkSession
+    spark.dataSource.register(KafkaDataSource)
+    unnamed = {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": topic}
+    options = exactly_once_options(topic, batch_id) if how == "named" else unnamed
+    writer = df.write.format("pykafka-sink").options(**options).option("kafka.bootstrap.servers", brokers)
+    writer.option("topic", topic).mode("append").save()
+    if batch_id == 1 and not os.path.exists(checkpoint + ".failed"):
+        open(checkpoint + ".failed", "w").close()
+        raise RuntimeError("after the write, as planned")
+
+rows = spark.readStream.schema("id INT, total DOUBLE").option("maxFilesPerTrigger", 1).json(source)
+query = rows.selectExpr("to_json(struct(*)) AS value").writeStream.foreachBatch(write)
+query = query.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+try:
+    print("ended" if query.awaitTermination(240) else "not in time")
+except Exception as error:
+    print(f"failed: {error}")
+spark.stop()
+"""
+
+
+def test_for_each_batch_over_spark_connect_has_a_name_or_writes_nothing(
+    connect_python: Path, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, incoming: Path, tmp_path: Path
+) -> None:
+    """Spark Connect runs the function's writes on threads that know neither query nor batch. Each write took another name, and a
+    batch that was repeated was in Kafka twice: 300 rows, 200 of them different, without a word."""
+    name, package = topic(2), str(clusters.package_zip(tmp_path))
+    (tmp_path / "program.py").write_text(FOR_EACH_BATCH)
+
+    def life(address: str, how: str) -> str:
+        command = [connect_python, "program.py", address, broker.bootstrap_servers, name, incoming, tmp_path / "checkpoint", how]
+        return clusters.run(command, tmp_path, limit_s=600, PYTHONPATH=package)
+
+    with clusters.connect_server(tmp_path, connect_python, PYTHONPATH=package) as address:
+        told = life(address, "unnamed")
+        assert "[KAFKA_UNNAMED_WRITE]" in told
+        assert "exactly_once_options" in told
+        assert read_topic(name) == []
+        assert "as planned" in life(address, "named")
+        assert "ended" in life(address, "named")
+    assert ids(read_topic(name, isolation_level="read_committed")) == list(range(20))
+
+
 # DECLARATIVE PIPELINES
 
 

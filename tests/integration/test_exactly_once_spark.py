@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
+from spark_kafka_sink import exactly_once_options
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from tests.integration.dying import Dying
 from tests.integration.exactly_once_world import OPEN
@@ -35,7 +37,7 @@ from tests.integration.test_sink_faults import (
     count_rows,
     options_of,
 )
-from tests.integration.writing import FileStream, error_of, run, save
+from tests.integration.writing import FileStream, conditions, error_of, run, save
 
 pytestmark = [pytest.mark.slow]
 
@@ -62,6 +64,10 @@ class Seen:
     def nothing_is_open(self, prefix: str) -> bool:
         return not self._client.list_transactions(f"{prefix}-", OPEN)
 
+    def transactional_ids(self, prefix: str) -> list[str]:
+        """All that brokers know, those at rest included."""
+        return [each.transactional_id for each in self._client.list_transactions(f"{prefix}-") or ()]
+
     def records(self, topic: str, prefix: str) -> list[ReadRecord]:
         until(lambda: self.nothing_is_open(prefix), 30, "no transaction is open")
         return self._read(topic, isolation_level="read_committed")
@@ -82,8 +88,9 @@ def exactly_once(topic: str, **more: str) -> Options:
     return {"topic": topic, "deliveryGuarantee": "exactly-once", "transactionalIdPrefix": topic, **more}
 
 
-def dotted(options: Options) -> Options:
-    return {name.replace("__", "."): value for name, value in options.items()}
+def unnamed(topic: str) -> Options:
+    """For a df.write that nobody repeats."""
+    return exactly_once(topic, allowUnnamedWrite="true")
 
 
 def numbered(spark: SparkSession, start: int, stop: int, partitions: int = 3) -> DataFrame:
@@ -110,7 +117,7 @@ def test_a_batch_write_is_read_back_as_it_was(spark: SparkSession, broker: Local
     rows = spark.range(1_000, numPartitions=3).selectExpr(
         "cast(id % 7 as string) key", "cast(id as string) value", "cast(id % 3 as int) partition"
     )
-    save(rows, broker, **exactly_once(name))
+    save(rows, broker, **unnamed(name))
     until(lambda: seen.nothing_is_open(name), 30, "no transaction is open")
     read = read_with_spark(spark, broker.bootstrap_servers, name, isolation_level="read_committed")
     found = read.selectExpr("cast(key as string) key", "cast(value as string) value", "partition")
@@ -134,7 +141,7 @@ def test_a_version_that_is_repeated_is_found_and_the_next_one_is_written(
 def test_writes_without_a_name_are_other_writes(spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen) -> None:
     name = topic(2)
     for _ in range(2):
-        save(numbered(spark, 0, 10), broker, **exactly_once(name))
+        save(numbered(spark, 0, 10), broker, **unnamed(name))
     assert seen.values(name, name) == Counter({str(number): 2 for number in range(10)})
 
 
@@ -144,12 +151,12 @@ def test_of_a_write_that_fails_no_row_is_seen(
     """Two partitions of three have been written by then. Their transactions are aborted at once, not when they time out."""
     name = topic(2)
     rows = spark.range(300, numPartitions=3).withColumn("value", F.udf(lambda each: str(each) if each < 299 else 1 / 0)("id"))
-    told = error_of(lambda: save(rows.select("value"), broker, **exactly_once(name)))
+    told = error_of(lambda: save(rows.select("value"), broker, **unnamed(name)))
     assert "ZeroDivisionError" in told
     assert seen.nothing_is_open(name)
     assert seen.values(name, name) == Counter()
     assert len(read_topic(name)) >= 100  # who does not ask for committed records sees them
-    save(numbered(spark, 0, 300), broker, **exactly_once(name))
+    save(numbered(spark, 0, 300), broker, **unnamed(name))
     assert seen.values(name, name) == once(0, 300)
 
 
@@ -277,6 +284,41 @@ def test_foreach_batch_writes_each_batch_once_by_itself(
     assert ways(report) == [(0, "committed"), (1, "committed"), (1, "found"), (2, "committed")]
 
 
+def test_a_write_from_a_thread_of_foreach_batch_has_a_name_or_writes_nothing(
+    stream: FileStream, spark: SparkSession, broker: LocalKafka, topic: Topic, seen: Seen, read_topic: ReadTopic
+) -> None:
+    """Spark tells a thread of the user's own neither the query nor the batch. The write took another name each time: a batch that
+    was repeated was in Kafka twice, without a word."""
+    name = topic(2)
+    fails_after_its_write = [True]
+
+    def begin(options: Callable[[int], Options]) -> None:
+        def write(df: DataFrame, batch_id: int) -> None:
+            def in_a_thread() -> None:
+                spark.createDataFrame([], "x int")  # makes the session active there, as docs/migrating.md says
+                save(df, broker, **{"topic": name, **options(batch_id)})
+
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(in_a_thread).result()
+            if batch_id == 1 and fails_after_its_write.pop():
+                raise RuntimeError("after the write, as planned")
+
+        rows = stream.read().repartition(2, "value").writeStream.foreachBatch(write)
+        run(rows.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True))
+
+    for batch in range(3):
+        fed(stream, batch * 10, batch * 10 + 10)
+    told = error_of(lambda: begin(lambda _: exactly_once(name)))
+    assert conditions(told) == {"KAFKA_UNNAMED_WRITE"}
+    assert "txnAppId and txnVersion" in told
+    assert read_topic(name) == []
+    assert seen.transactional_ids(name) == []
+    assert "as planned" in error_of(lambda: begin(lambda batch_id: exactly_once_options(name, batch_id)))
+    fails_after_its_write.append(False)
+    begin(lambda batch_id: exactly_once_options(name, batch_id))
+    assert seen.values(name, name) == once(0, 30)
+
+
 @pytest.mark.parametrize("same_rows", [True, False], ids=["the same rows", "other rows"])
 def test_two_writes_of_one_batch_under_one_prefix_are_told_apart(
     stream: FileStream, broker: LocalKafka, topic: Topic, seen: Seen, same_rows: bool
@@ -324,7 +366,7 @@ def committed_rows(seen: Seen, name: str) -> Counter[int]:
 def test_a_killed_python_worker_doubles_nothing(broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path) -> None:
     """Thousands of its rows were acknowledged before: the driver ends that transaction."""
     name = topic(3)
-    options = options_of(broker, name, tmp_path, "kill-worker") | exactly_once(name)
+    options = options_of(broker, name, tmp_path, "kill-worker") | unnamed(name)
     Program(tmp_path, batch_write("local[2, 3]", options)).succeed()
     assert (tmp_path / "marker").exists()
     assert committed_rows(seen, name) == dict.fromkeys(ALL, 1)
@@ -334,7 +376,7 @@ def test_a_lost_executor_doubles_nothing(broker: LocalKafka, topic: Topic, seen:
     """The transactions of tasks that had ended there stay open, and are committed: the driver has their reports."""
     name = topic(3)
     last = TASKS * ROWS - 100
-    options = options_of(broker, name, tmp_path, "kill-jvm", last) | exactly_once(name)
+    options = options_of(broker, name, tmp_path, "kill-jvm", last) | unnamed(name)
     Program(tmp_path, batch_write("local-cluster[2,1,1024]", options)).succeed()
     assert (tmp_path / "marker").exists()
     assert committed_rows(seen, name) == dict.fromkeys(ALL, 1)
@@ -355,7 +397,7 @@ def test_an_executor_lost_with_its_shuffle_files_doubles_nothing(
     """Spark runs a part of the stage before again, then the tasks that are left: their attempt numbers begin at 0 once more."""
     name = topic(3)
     settings = SETTINGS | {"spark.sql.adaptive.enabled": "false"}
-    options = options_of(broker, name, tmp_path, "kill-jvm", TASKS * ROWS // 2) | exactly_once(name)
+    options = options_of(broker, name, tmp_path, "kill-jvm", TASKS * ROWS // 2) | unnamed(name)
     Program(tmp_path, SHUFFLED.format(settings=settings, tasks=TASKS, rows=ROWS, options=options)).succeed()
     assert (tmp_path / "marker").exists()
     assert committed_rows(seen, name) == dict.fromkeys(ALL, 1)
@@ -391,7 +433,7 @@ def test_the_rows_of_a_speculative_copy_or_of_its_twin_are_not_seen(
     """Two workers with different host names, because Spark runs no copy of a task on the host of the first attempt. The first
     attempt stands still amid its rows until Spark kills it."""
     name = topic(3)
-    options = options_of(broker, name, tmp_path, "wait") | exactly_once(name)
+    options = options_of(broker, name, tmp_path, "wait") | unnamed(name)
     Program(tmp_path, SPECULATION.format(settings=SETTINGS, tasks=TASKS, rows=ROWS, options=options)).succeed()
     assert (tmp_path / "marker").exists()
     assert committed_rows(seen, name) == dict.fromkeys(ALL, 1)
@@ -517,6 +559,6 @@ def test_the_dying_sink_lives_where_nobody_says_otherwise(
 ) -> None:
     name = topic(2)
     spark.dataSource.register(Dying)
-    options = dotted(exactly_once(name, kafka__bootstrap__servers=broker.bootstrap_servers))
+    options = {**unnamed(name), "kafka.bootstrap.servers": broker.bootstrap_servers}
     numbered(spark, 0, 10).write.format(Dying.name()).options(**options).mode("append").save()
     assert seen.values(name, name) == once(0, 10)

@@ -11,6 +11,7 @@ import pytest
 
 from jobs import batch_to_kafka, command_line, stream_to_kafka
 from jobs.command_line import UsageError, input_format, option_name, parse_properties, read_properties, sink_options
+from spark_kafka_sink import exactly_once_options
 
 CONF = Path(__file__).resolve().parent.parent.parent / "conf"
 
@@ -80,6 +81,48 @@ def test_exactly_once_overrides_the_guarantee_of_files(tmp_path: Path) -> None:
         "deliveryGuarantee": "exactly-once",
         "transactionalIdPrefix": "p",
     }
+
+
+@pytest.mark.parametrize(
+    ("argument", "option"),
+    [
+        (("--exactly-once", "p"), "TransactionalIdPrefix=q"),
+        (("--exactly-once", "p"), "deliveryGuarantee=at-least-once"),
+        (("--exactly-once", "p", "--txn-version", "3"), "txnVersion=4"),
+        (("--topic", "a"), "Topic=b"),
+        (("--bootstrap-servers", "b:1"), "kafka.bootstrap.servers=c:1"),
+    ],
+)
+def test_an_argument_and_an_option_that_contradict_each_other_are_an_error(argument: tuple[str, ...], option: str) -> None:
+    """The argument overrode the option without a word: rows went to another topic, or under another prefix, than one asked."""
+    with pytest.raises(UsageError, match=f"^{argument[-2]} sets .*--option sets it to another value") as told:
+        sink_options(_batch("--topic", "a", "--bootstrap-servers", "b:1", *argument, "--option", option))
+    name, _, value = option.partition("=")
+    assert value not in str(told.value).split()  # it may be a secret
+    same = {"TransactionalIdPrefix": "p", "deliveryGuarantee": "exactly-once", "txnVersion": "3", "Topic": "a"}.get(name, "b:1")
+    assert sink_options(_batch("--topic", "a", "--bootstrap-servers", "b:1", *argument, "--option", f"{name}={same}"))
+
+
+def test_a_batch_with_exactly_once_needs_a_number_before_spark_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    """It would fail in its tasks: a write without a name is not recognized when it is repeated."""
+    arguments = ["--input", "a.csv", "--topic", "t", "--bootstrap-servers", "b:1", "--exactly-once", "p"]
+    assert batch_to_kafka.main(arguments) == 2
+    told = capsys.readouterr().err
+    assert "--txn-version N" in told
+    assert "--option allowUnnamedWrite=true" in told
+    command_line.check(_batch(*arguments, "--option", "allowUnnamedWrite=true"))
+    command_line.check(_batch(*arguments, "--option", "txnAppId=a", "--option", "txnVersion=1"))
+
+
+def test_a_number_names_a_batch_with_the_name_that_exactly_once_gives(tmp_path: Path) -> None:
+    arguments = _batch("--topic", "t", "--bootstrap-servers", "b:1", "--exactly-once", "p", "--txn-version", "7")
+    assert sink_options(arguments) == {
+        "topic": "t",
+        "kafka.bootstrap.servers": "b:1",
+    } | exactly_once_options("p", 7)
+    (tmp_path / "a").write_text("txnappid=a\ndeliveryGuarantee=exactly-once\ntransactionalIdPrefix=p")
+    arguments = _batch("--topic", "t", "--bootstrap-servers", "b:1", "--config", str(tmp_path / "a"), "--txn-version", "7")
+    assert sink_options(arguments)["txnAppId"] == "a"
 
 
 def test_arguments_override_options_which_override_later_files_which_override_earlier_ones(tmp_path: Path) -> None:
@@ -194,7 +237,7 @@ def test_help_explains_every_argument_and_ends_with_examples_that_parse_and_the_
     shown = parser.format_help()
     assert shown.rstrip().endswith(command_line.EXIT_CODES)
     examples = shown.split("examples:\n")[1].split("exit codes:")[0].replace("\\\n", " ").strip().splitlines()
-    assert len(examples) == 2
+    assert len(examples) >= 2
     for line in examples:
         words = shlex.split(line)
         assert words[:3] == ["python", "-m", f"jobs.{parser.prog}"]

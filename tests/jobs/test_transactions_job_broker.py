@@ -59,7 +59,7 @@ def batches():
     print("written", flush=True)
     time.sleep(3600)
 options = {"kafka.bootstrap.servers": address, "topic": topic, "deliveryGuarantee": "exactly-once",
-           "transactionalIdPrefix": prefix}
+           "transactionalIdPrefix": prefix, "allowUnnamedWrite": "true"}
 source = KafkaDataSource(CaseInsensitiveDict(options))
 source.writer(StructType([StructField("value", StringType())]), False).write(batches())
 """

@@ -94,8 +94,9 @@ def test_names_of_a_write_are_not_for_streams() -> None:
         "transactionalIdPrefix": "p",
         "txnAppId": "a",
         "txnVersion": "1",
+        "allowUnnamedWrite": "true",
     }
-    with pytest.raises(ConfigError, match=r"txnAppId and txnVersion: only for df\.write"):
+    with pytest.raises(ConfigError, match=r"txnAppId and txnVersion and allowUnnamedWrite: only for df\.write"):
         KafkaDataSource(CaseInsensitiveDict(options)).streamWriter(schema(value="string"), False)
     assert KafkaDataSource(CaseInsensitiveDict(options)).writer(schema(value="string"), False).plan.exactly_once is not None
 

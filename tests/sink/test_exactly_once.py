@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
+from spark_kafka_sink import exactly_once_options
 from spark_kafka_sink.coordination.producers import FindLeaders
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once import pulse as pulse_module
@@ -65,6 +66,7 @@ def options(broker: FakeBroker, **more: str) -> dict[str, str]:
 
 
 def batch_writer(broker: FakeBroker, **more: str) -> KafkaBatchWriter:
+    more = {"allowUnnamedWrite": "true"} | more
     return KafkaDataSource(CaseInsensitiveDict(options(broker, **more))).writer(schema(value="string"), False)
 
 
@@ -227,8 +229,34 @@ def test_a_stream_whose_run_spark_does_not_tell_writes_nothing(broker: FakeBroke
     assert not broker.values("t")
 
 
+@pytest.mark.parametrize("known", [{}, {"query_id": QUERY}, {"batch_id": 0}], ids=["nothing", "the query", "the batch"])
+def test_a_write_without_a_name_writes_nothing_unless_it_is_allowed(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, known: dict[str, Any]
+) -> None:
+    """It took another name each time. In foreachBatch over Spark Connect, or in a thread of the function's, a micro-batch that
+    was repeated was written again, without a word: Spark tells such a task neither query nor batch."""
+    writer = batch_writer(broker, allowUnnamedWrite="false")
+    with pytest.raises(
+        KafkaError, match=r"KAFKA_UNNAMED_WRITE.*Set txnAppId and txnVersion.*allowUnnamedWrite=true.*partition 0"
+    ):
+        run_task(monkeypatch, writer, ["a"], **known)
+    assert broker.requests == []
+    writer.abort([None])
+    assert (broker.values("t"), list(broker.transactions.transactions)) == ([], [])
+
+
+def test_a_write_with_the_options_of_exactly_once_options_is_found_by_its_repetition(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for batch_id in (0, 1, 1):
+        writer = batch_writer(broker, allowUnnamedWrite="false", **exactly_once_options("my orders", batch_id))
+        writer.commit([run_task(monkeypatch, writer, [f"row {batch_id}"])])
+    assert seen(broker) == ["row 0", "row 1"]
+    assert [each.exactly_once.how for each in SUMMARIES if each.exactly_once] == ["committed", "committed", "found"]
+
+
 def test_a_job_group_of_the_users_says_nothing_about_runs() -> None:
-    plan = ExactlyOncePlan("p", "t", False, "nonce", False, None, None, False)
+    plan = ExactlyOncePlan("p", "t", False, "nonce", False, None, None, False, False)
     task = Task(query_id=QUERY, batch_id=3, job_group="my group")
     assert plan.write_id(task)[1:] == (3, "nonce", "nonce")
 
