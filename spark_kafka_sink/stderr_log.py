@@ -55,9 +55,14 @@ def without_warnings() -> Iterator[None]:
         _package.setLevel(level)
 
 
-def add_handler_in_spark_worker() -> None:
-    """Call add_handler if this process is a Python worker that Spark started."""
+def is_in_spark_worker() -> bool:
+    """Whether this process is a Python worker that Spark started, on an executor or on the driver."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     program = main.name if main is not None else ""
-    if program.startswith(_WORKERS) or "pyspark.daemon" in sys.modules:  # a user's own daemon imports Spark's
+    return program.startswith(_WORKERS) or "pyspark.daemon" in sys.modules  # a user's own daemon imports Spark's
+
+
+def add_handler_in_spark_worker() -> None:
+    """Call add_handler if this process is a Python worker that Spark started."""
+    if is_in_spark_worker():
         add_handler()

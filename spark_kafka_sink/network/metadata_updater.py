@@ -13,7 +13,7 @@ from spark_kafka_sink.clock import LONG_AGO_MS, NEVER_MS
 from spark_kafka_sink.errors import KafkaError, printable, printable_list
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.metadata import Metadata, MetadataRequestAndVersion
-from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 _FIRST_VERSION_WITH_RELIABLE_EPOCHS = 9  # KAFKA-7738: older brokers may answer with an epoch that is out of date
 _WHILE_A_TOPIC_IS_CREATED = (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.LEADER_NOT_AVAILABLE)
 _CREATION_MS = 1000  # how long brokers may take to create a topic without a warning
+_REMEDY = "; create topics that are unknown, or correct their names"
 
 
 class MetadataSender(Protocol):
@@ -53,6 +54,7 @@ class MetadataUpdater:
         self._in_progress: MetadataRequestAndVersion | None = None
         self._attempts_since_ms: int | None = None  # since when an update has been due without success
         self._coming_since_ms: dict[str | None, int] = {}  # topic -> since when answers say that it is unknown or has no leader
+        self._warned_of: dict[str | None, ErrorCode] = {}  # topic -> the error that was logged last, while it lasts
 
     def is_update_due(self, now_ms: int) -> bool:
         return self._in_progress is None and self._metadata.time_to_next_update_ms(now_ms) == 0
@@ -127,17 +129,21 @@ class MetadataUpdater:
             )
 
     def _warn_of_topics(self, response: MetadataResponse, now_ms: int, *, is_partial: bool) -> None:
-        """A topic that brokers are creating is unknown at first, then has no leader: log a warning only if that lasts."""
+        """A topic that brokers are creating is unknown at first, then has no leader: a warning only if that lasts, and once."""
         errors = {topic.name: Errors.for_code(topic.error_code) for topic in response.topics if topic.error_code}
         answered = {topic.name for topic in response.topics}
         coming = {name for name, error in errors.items() if error in _WHILE_A_TOPIC_IS_CREATED}
         kept = {name: since_ms for name, since_ms in self._coming_since_ms.items() if is_partial and name not in answered}
         self._coming_since_ms = kept | {name: self._coming_since_ms.get(name, now_ms) for name in coming}
         new = {name for name in coming if now_ms - self._coming_since_ms[name] < _CREATION_MS}
-        for level, names in ((logging.DEBUG, new), (logging.WARNING, errors.keys() - new)):
+        known = {name: error for name, error in self._warned_of.items() if is_partial and name not in answered}
+        told = {name for name, error in errors.items() if self._warned_of.get(name) == error}
+        self._warned_of = known | {name: error for name, error in errors.items() if name not in new}
+        for level, names in ((logging.DEBUG, new | told), (logging.WARNING, errors.keys() - new - told)):
             if names:
                 listed = printable_list(f"{name}: {errors[name]}" for name in sorted(names, key=str))
-                log.log(level, "! metadata reports problems with topics: %s", listed)
+                is_missing = any(errors[name] == Errors.UNKNOWN_TOPIC_OR_PARTITION for name in names)
+                log.log(level, "! metadata reports problems with topics: %s%s", listed, _REMEDY if is_missing else "")
 
     def _refuse_other_cluster(self, cluster_id: str | None, now_ms: int) -> None:
         """A broker of another cluster may have got the address of one of ours: only an answer of bootstrap.servers counts."""

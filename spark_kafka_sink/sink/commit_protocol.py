@@ -57,6 +57,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from spark_kafka_sink import stderr_log
 from spark_kafka_sink.config.dotted_names import load_callable
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.exactly_once.writes import TaskReport
@@ -67,9 +68,6 @@ logger = logging.getLogger(__name__)
 
 # Of the lines in the report file. 1 had no such number, and ended with `exactly_once` and `offsets`. 3 has `running_seconds`.
 REPORT_VERSION = 3
-
-# Spark sets it in its Python workers when spark.sql.pyspark.worker.logging.enabled shows their log to the user.
-SPARK_CAPTURES_LOGS = "PYSPARK_SPARK_SESSION_UUID"
 
 _IF_RUN_AGAIN = "If the write is run again, it writes these rows again (at-least-once)"
 
@@ -263,11 +261,13 @@ class CommitSummary:
         topics = sorted({each.topic for each in self.written})
         named = ", ".join(topics) if len(topics) <= 3 else f"{len(topics)} topics"
         stream = f"; query {self.query_id}, batch {self.batch_id}" if self.query_id is not None else ""
-        counters = ", ".join(f"{name} {count}" for name, count in self.counters.items())
-        rejected = f"; {self.skipped} skipped, {self.dead_lettered} dead-lettered" if self.skipped or self.dead_lettered else ""
+        rejected = (
+            f"; {self.skipped:,} skipped, {self.dead_lettered:,} dead-lettered" if self.skipped or self.dead_lettered else ""
+        )
         return (
-            f"wrote {self.rows} rows, {self.bytes} bytes, in {self.tasks} tasks to {len(self.written)} partitions of"
-            f" {named or 'no topic'}{rejected}; slowest task {self.slowest_task_seconds:.1f} s; {counters}{stream}"
+            f"wrote {_counted(self.rows, 'row')}, {_counted(self.bytes, 'byte')}, in {_counted(self.tasks, 'task')} to"
+            f" {_counted(len(self.written), 'partition')} of {named or 'no topic'}{rejected};"
+            f" slowest task {self.slowest_task_seconds:.1f} s{stream}"
         )
 
     def to_json(self, committed_at_ms: int) -> str:
@@ -279,6 +279,10 @@ class CommitSummary:
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "written"}
         values["exactly_once"] = None if self.exactly_once is None else self.exactly_once._asdict()
         return json.dumps({"report_version": REPORT_VERSION, "committed_at_ms": committed_at_ms, **values, "offsets": offsets})
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _running_seconds(messages: Sequence[KafkaCommitMessage]) -> float | None:
@@ -327,8 +331,8 @@ def commit(
     Raises DeliveryError when a task's report is missing.
     """
     reports = complete(messages)
-    if SPARK_CAPTURES_LOGS in os.environ and logger.level == logging.NOTSET:
-        logger.setLevel(logging.INFO)  # the user asked for the log of Spark's process, and cannot set its level
+    if logger.level == logging.NOTSET and stderr_log.is_in_spark_worker():
+        logger.setLevel(logging.INFO)  # Spark's process shows warnings only, and users cannot set its level
     summary = CommitSummary.of(reports, version, commit_seconds)
     logger.log(logging.WARNING if summary.skipped or summary.dead_lettered else logging.INFO, "%s", summary.line())
     if report_path is not None:

@@ -1,8 +1,8 @@
 """The format `pykafka-sink`: checks every option and every column on the driver, before a task starts.
 
 Spark calls `writer` once per batch write. It calls `streamWriter` twice per micro-batch, in two processes: to plan the batch and
-to commit it. Both check, return plain data, and open nothing.
-Law: one error reports all problems at once.
+to commit it. Both check, and return plain data. Planning asks brokers for the topic once (topic_check.py); nothing stays open.
+Law: one error reports all problems at once, and a missing topic is told when there are no others.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from spark_kafka_sink import stderr_log
 from spark_kafka_sink.config.option import join_problems
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import ConfigError, SchemaError
+from spark_kafka_sink.sink import topic_check
 from spark_kafka_sink.sink.commit_protocol import find_function
 from spark_kafka_sink.sink.row_mapping import RowMapping
 from spark_kafka_sink.sink.write_plan import WritePlan
@@ -62,6 +63,7 @@ class KafkaDataSource(DataSource):
         plan, environment_problems = self._plan(schema, problems, is_stream=False)
         if environment_problems:
             raise ConfigError(join_problems(environment_problems))
+        _require_topic(plan)
         return KafkaBatchWriter(plan)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
@@ -72,8 +74,11 @@ class KafkaDataSource(DataSource):
         """
         del overwrite
         freeze_loaded_modules()
-        with stderr_log.without_warnings() if COMMITTING_PROCESS in sys.modules else contextlib.nullcontext():
+        is_committing = COMMITTING_PROCESS in sys.modules
+        with stderr_log.without_warnings() if is_committing else contextlib.nullcontext():
             plan, environment_problems = self._plan(schema, list(_only_for_batches(self.options)), is_stream=True)
+        if not is_committing and not environment_problems:
+            _require_topic(plan)
         return KafkaStreamWriter(plan, tuple(environment_problems))
 
     def schema(self) -> NoReturn:
@@ -109,6 +114,12 @@ class KafkaDataSource(DataSource):
         if schema_problems:
             raise ConfigError(join_problems([*environment_problems, *schema_problems]))
         return WritePlan.of(mapping, options, is_stream=is_stream), environment_problems
+
+
+def _require_topic(plan: WritePlan) -> None:
+    """Only where Spark plans: a program that calls `writer` itself asks nobody."""
+    if stderr_log.is_in_spark_worker():
+        topic_check.require_topic(plan)
 
 
 def _only_for_batches(options: Mapping[str, object]) -> Iterator[str]:

@@ -77,6 +77,7 @@ class Coordinators:
         self.transactions = TransactionCoordinator(clock, write_marker=self._marker_due, transaction_version=transaction_version)
         self.offsets = GroupOffsets(self.transactions, exists=exists)
         self.violations: list[str] = []  # what is wrong in requests, though a broker accepts it
+        self.settings: dict[str, str] = {}  # of every broker, besides those of coordinators
         self._nodes = nodes
         self._write_marker = write_marker
         self._exists = exists
@@ -187,8 +188,9 @@ class Coordinators:
         return DescribeConfigsResponse(results=tuple(self._describe_config(node_id, resource) for resource in message.resources))
 
     def _describe_config(self, node_id: int, resource: DescribeConfigsResource) -> DescribeConfigsResult:
-        """Only options of the broker that gets the request, and of these only options of coordinators."""
-        values = {
+        """Only options of the broker that gets the request, and of these only `settings` and options of coordinators."""
+        values: dict[str, object] = {
+            **self.settings,
             "transaction.max.timeout.ms": self.transactions.max_timeout_ms,
             "offset.metadata.max.bytes": self.offsets.max_metadata_bytes,
         }

@@ -194,6 +194,7 @@ class FakeBroker:
             transaction_version=transaction_version,
         )
         self.coordinators.violations = self.violations
+        self.coordinators.settings["auto.create.topics.enable"] = str(auto_create_partitions is not None).lower()
         self.transactions = self.coordinators.transactions
         self.offsets = self.coordinators.offsets
         self._logins_to_refuse: list[int] = []  # node ids

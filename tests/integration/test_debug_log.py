@@ -74,7 +74,43 @@ def test_warnings_of_spark_workers_have_a_time_and_a_level(tmp_path: Path) -> No
         assert broker.values("orders") == [b"a"]
     stamp = r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d WARNING spark_kafka_sink\."
     assert re.search(stamp + r"sink\.row_fates: .*Further rows like it are only counted$", done.stderr, re.MULTILINE)
-    assert re.search(stamp + r"sink\.commit_protocol: wrote 1 rows", done.stderr, re.MULTILINE)
+    assert re.search(stamp + r"sink\.commit_protocol: wrote 1 row,", done.stderr, re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_each_commit_of_a_batch_and_of_a_stream_is_a_line_on_the_drivers_stderr(tmp_path: Path) -> None:
+    """Four pages promised the line, and nobody saw it: it was below the level of Spark's Python process."""
+    program = tmp_path / "program.py"
+    with FakeBroker(topics={"orders": 1}) as broker:
+        program.write_text(
+            textwrap.dedent(
+                f"""
+                from pyspark.sql import SparkSession
+                from spark_kafka_sink import KafkaDataSource
+
+                spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+                spark.dataSource.register(KafkaDataSource)
+                options = {{"kafka.bootstrap.servers": {broker.bootstrap_servers!r}, "topic": "orders"}}
+                rows = spark.range(3).selectExpr("cast(id as string) value").coalesce(1)
+                rows.write.format("pykafka-sink").options(**options).mode("append").save()
+                for name in ("one", "two"):
+                    rows.write.mode("append").text({str(tmp_path / "in")!r})
+                stream = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).text({str(tmp_path / "in")!r})
+                writer = stream.writeStream.format("pykafka-sink").options(**options, checkpointLocation={str(tmp_path / "c")!r})
+                writer.trigger(availableNow=True).start().awaitTermination()
+                spark.stop()
+                """
+            )
+        )
+        done = subprocess.run([sys.executable, program], env=os.environ, capture_output=True, text=True, timeout=180, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+        assert len(broker.values("orders")) == 9
+    stamp = r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d INFO spark_kafka_sink\.sink\.commit_protocol: "
+    lines = re.findall(stamp + r"(.*?); slowest task \d+\.\d s(?:; query \S+, batch (\d))?$", done.stderr, re.MULTILINE)
+    told, batches = zip(*lines, strict=True)
+    assert set(told) == {"wrote 3 rows, 24 bytes, in 1 task to 1 partition of orders"}
+    assert batches == ("", "0", "1")
 
 
 def test_a_topic_that_a_real_broker_creates_on_first_use_is_no_warning(

@@ -318,7 +318,8 @@ def test_a_broker_describes_its_own_limits(broker: FakeBroker) -> None:
         return result.error_code, {config.name: config.value for config in result.configs}
 
     assert ask("0", ["transaction.max.timeout.ms", "nonsense"]) == (0, {"transaction.max.timeout.ms": "5000"})
-    assert ask("0", None) == (0, {"transaction.max.timeout.ms": "5000", "offset.metadata.max.bytes": "4096"})
+    own = {"auto.create.topics.enable": "false", "transaction.max.timeout.ms": "5000", "offset.metadata.max.bytes": "4096"}
+    assert ask("0", None) == (0, own)
     assert ask("1", None) == (Errors.INVALID_REQUEST.number, {})
 
 

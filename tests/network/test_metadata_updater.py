@@ -92,3 +92,26 @@ def test_a_topic_that_was_there_meanwhile_is_quiet_again(cluster: Cluster, caplo
 def test_what_no_waiting_mends_is_a_warning_at_once(cluster: Cluster, caplog: pytest.LogCaptureFixture, error: ErrorCode) -> None:
     cluster.answer(error)
     assert levels(caplog) == ["WARNING"]
+
+
+def test_the_first_warning_of_a_missing_topic_names_the_remedy_and_is_the_only_one(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A missing topic was warned of 124 times, without a remedy."""
+    for _ in range(50):
+        cluster.answer(UNKNOWN, after_ms=1000)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == [
+        "! metadata reports problems with topics: orders: UNKNOWN_TOPIC_OR_PARTITION (3);"
+        " create topics that are unknown, or correct their names"
+    ]
+
+
+def test_another_error_of_a_topic_and_the_same_one_after_it_was_well_are_warned_of_again(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    for error in (Errors.TOPIC_AUTHORIZATION_FAILED, Errors.INVALID_TOPIC_EXCEPTION, Errors.INVALID_TOPIC_EXCEPTION):
+        cluster.answer(error)
+    cluster.answer(None)
+    cluster.answer(Errors.INVALID_TOPIC_EXCEPTION)
+    assert levels(caplog) == ["WARNING", "WARNING", "DEBUG", "WARNING"]

@@ -1,4 +1,4 @@
-"""datasource.py and the ways to it: the driver checks everything, reports all problems, and opens nothing."""
+"""datasource.py and the ways to it: the driver checks everything, and reports all problems."""
 
 from __future__ import annotations
 

@@ -1,0 +1,91 @@
+"""Asks the brokers, while the driver plans a write, whether its topic exists: a mistyped name fails before a task starts.
+
+Runs in the Python process in which Spark plans, once for the same brokers and topic: Spark plans a stream anew for each
+micro-batch. Creates nothing.
+Laws: a write fails here only if brokers answer that the topic does not exist and that they create none. Whatever else happens,
+such as a driver that reaches no broker or must not read that setting, is left to the tasks. Takes TIMEOUT_MS at most, and leaves
+nothing open.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from spark_kafka_sink import stderr_log
+from spark_kafka_sink.errors import BrokerError, ConfigError, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spark_kafka_sink.coordination.request_client import RequestClient
+    from spark_kafka_sink.sink.write_plan import WritePlan
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_MS = 5_000
+LOOKS = 4  # with retry.backoff.ms in between, as brokers hear of a new topic late
+SETTING = "auto.create.topics.enable"
+
+_found: set[tuple[tuple[str, ...], str]] = set()  # brokers and topics that need not be asked for again
+
+
+def require_topic(plan: WritePlan) -> None:
+    """Raises ConfigError if the topic of all rows neither exists nor will be created. Rows may name topics of their own."""
+    topic = plan.mapping.topic
+    brokers: tuple[str, ...] = tuple(plan.producer_options["bootstrap.servers"])  # type: ignore[arg-type]
+    if not isinstance(topic, str) or (brokers, topic) in _found:
+        return
+    if _is_missing(plan.producer_options, topic):
+        where = ",".join(brokers)
+        raise ConfigError(
+            f"topic {topic} does not exist at {where}, and the brokers create none ({SETTING}=false): correct the option topic,"
+            f" or create it, for example with kafka-topics.sh --bootstrap-server {where} --create --topic {topic}",
+            condition="KAFKA_UNKNOWN_TOPIC",
+        )
+    _found.add((brokers, topic))
+
+
+def _is_missing(options: Mapping[str, object], topic: str) -> bool:
+    # Imported here, as the driver plans every micro-batch and needs these once.
+    from spark_kafka_sink.config.producer_config import ProducerConfig
+    from spark_kafka_sink.coordination.request_client import RequestClient
+    from spark_kafka_sink.sink.shipped_files import with_shipped_files
+
+    try:
+        with stderr_log.without_warnings():  # of connections: the tasks have their own
+            config = ProducerConfig.from_mapping(with_shipped_files(options))
+            with RequestClient(config) as client:
+                return is_missing(client, topic)
+    except KafkaError as error:
+        log.debug("= whether topic %s exists is not known: %s", topic, error)
+        return False
+
+
+def is_missing(client: RequestClient, topic: str) -> bool:
+    """Whether the topic does not exist and will not be created. Raises KafkaError if the brokers do not tell."""
+    from spark_kafka_sink.coordination.brokers import DescribeBrokerConfig
+    from spark_kafka_sink.coordination.operation import ANY_BROKER, Ask
+    from spark_kafka_sink.coordination.producers import FindLeaders
+    from spark_kafka_sink.protocol.error_codes import Errors
+
+    deadline_ms = client.clock.now_ms() + TIMEOUT_MS
+
+    def left_ms() -> int:
+        return max(deadline_ms - client.clock.now_ms(), 0)
+
+    def is_unknown() -> bool:
+        (answer,) = client.ask([Ask(ANY_BROKER, FindLeaders(), topic)], left_ms())
+        if isinstance(answer, BrokerError) and answer.error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION.number:
+            return True
+        if isinstance(answer, KafkaError):
+            raise answer
+        return False
+
+    if not is_unknown() or client.ask_all([Ask(ANY_BROKER, DescribeBrokerConfig(), SETTING)], left_ms()) != ["false"]:
+        return False
+    for look in range(1, LOOKS):
+        client.back_off(look, left_ms())
+        if not is_unknown():
+            return False
+    return True
