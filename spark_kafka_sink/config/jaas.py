@@ -77,11 +77,11 @@ def parse_jaas(text: str) -> JaasEntry | JaasProblem:
         entry = _entry(tokens[:end])
         if isinstance(entry, JaasProblem):
             return entry
+        if entries:
+            return JaasProblem("it names more than one login module")
         entries.append(entry)
         del tokens[: end + 1]
-    if len(entries) != 1:
-        return JaasProblem("it names no login module" if not entries else "it names more than one login module")
-    return entries[0]
+    return entries[0] if entries else JaasProblem("it names no login module")
 
 
 def _tokens(text: str) -> Iterator[_Token]:

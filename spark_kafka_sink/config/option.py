@@ -248,17 +248,18 @@ def is_secret(value: object) -> bool:
     return isinstance(value, Secret) or (isinstance(value, str | list | tuple) and looks_like_a_secret(as_text(value)))
 
 
-# As Kafka's ConfigTransformer finds them.
-_REFERENCE = re.compile(r"\$\{[^}:]*:[^}]*\}")
-
-
 def holds_reference(value: object) -> bool:
     """Whether a value refers to a config provider, as ${file:/path:key} does."""
     if isinstance(value, list | tuple):
         return any(map(holds_reference, value))
     if isinstance(value, Secret):
-        return _REFERENCE.search(value.reveal()) is not None
-    return isinstance(value, str) and _REFERENCE.search(value) is not None
+        return _refers(value.reveal())
+    return isinstance(value, str) and _refers(value)
+
+
+def _refers(text: str) -> bool:
+    """As Kafka's ConfigTransformer finds ${provider:path:key}, in linear time."""
+    return any(":" in each.partition("${")[2] for each in text.split("}")[:-1])
 
 
 def reference_problem(key: str) -> str:

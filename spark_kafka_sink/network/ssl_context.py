@@ -16,6 +16,7 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -316,17 +317,27 @@ def _conversion(which: str, location: str) -> str:
 # PEM. As lenient as Java: text around the blocks, and blocks on a single line. These functions do not raise, since a traceback
 # may print the locals of their frames.
 
-_BLOCK = re.compile(r"-+\s*BEGIN\s+([A-Z0-9 ]+?)\s*-+(.*?)-+\s*END\s+\1\s*-{1,5}", re.DOTALL)  # the next may follow at once
+# A line before or after a block, with one of its dashes on each side: any pattern of a whole block takes quadratic time.
+_MARK = re.compile(r"-\s*(BEGIN|END)\s+([A-Z0-9]+(?: [A-Z0-9]+)*)\s*-")
 
 
 def _pem_certificates(pem: Secret) -> list[str]:
-    blocks = _BLOCK.findall(pem.reveal())
-    return [_pem_block("CERTIFICATE", body) for label, body in blocks if label in ("CERTIFICATE", "X509 CERTIFICATE")]
+    return [_pem_block("CERTIFICATE", body) for label, body in _blocks(pem) if label in ("CERTIFICATE", "X509 CERTIFICATE")]
 
 
 def _pem_keys(pem: Secret) -> list[Secret]:
     """The private keys in a PEM text, encrypted ones included."""
-    return [Secret(_pem_block(label, body)) for label, body in _BLOCK.findall(pem.reveal()) if label.endswith("PRIVATE KEY")]
+    return [Secret(_pem_block(label, body)) for label, body in _blocks(pem) if label.endswith("PRIVATE KEY")]
+
+
+def _blocks(pem: Secret) -> list[tuple[str, str]]:
+    """Label and body of each block. A block without an end is left out, as Java does."""
+    marks = [*_MARK.finditer(pem.reveal())]
+    return [
+        (begin[2], begin.string[begin.end() : end.start()].strip("-"))
+        for begin, end in pairwise(marks)
+        if (begin[1], end[1], begin[2]) == ("BEGIN", "END", end[2])
+    ]
 
 
 def _pem_block(label: str, body: str) -> str:

@@ -294,6 +294,11 @@ def test_a_password_that_only_resembles_a_reference_is_taken_as_it_stands(writte
     assert config.ssl_key_password == Secret(written)
 
 
+def test_references_are_looked_for_in_linear_time() -> None:
+    """A value of many "${" took quadratic time."""
+    assert ProducerConfig.from_mapping({"bootstrap.servers": "h:1", "ssl.key.password": "${a:" * 250_000}).ssl_key_password
+
+
 def test_a_plugins_value_may_look_like_a_reference_unless_config_providers_are_set() -> None:
     mine = {"interceptor.classes": "my_package.Interceptor", "my.pattern": "${topic:name}"}
     assert ProducerConfig.from_mapping(SERVERS | mine).for_plugins()["my.pattern"] == "${topic:name}"

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import PrivateFormat
 
+from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.network import ssl_context
 from spark_kafka_sink.network.ssl_context import allowed_ciphers, client_context, describe_trust, openssl_cipher_name
@@ -351,6 +352,21 @@ def test_certificates_that_are_none(tmp_path: Path) -> None:
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(ssl_context.MAX_STORE_BYTES + 1)
     assert "is larger than" in problem(ssl_truststore_location=str(tmp_path / "huge"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["-----BEGIN CERTIFICATE-----\n", "-", "-----BEGIN ", "-----BEGIN A ", "-\n", "-----BEGIN X-----\n-----END Y-----\n"],
+)
+def test_a_text_that_resembles_pem_is_read_in_linear_time(text: str) -> None:
+    """20 KB of BEGIN lines blocked the constructor for 24 s: the pattern looked for the end of each to the end of the text."""
+    told = problem(ssl_truststore_certificates=text * (1_000_000 // len(text)))
+    assert told == "ssl.truststore.certificates: there is no certificate in it"
+
+
+def test_a_block_without_an_end_does_not_spoil_the_next_one(authority: Authority) -> None:
+    cut = authority.pem[: len(authority.pem) // 2]
+    assert ssl_context._pem_certificates(Secret(f"{cut}\n{authority.pem}")) == ssl_context._pem_certificates(Secret(authority.pem))
 
 
 @pytest.mark.parametrize("kind", ["truststore", "keystore"])
