@@ -126,6 +126,8 @@ class SinkOptions:
             "INVALID_TIMESTAMP).")
     dead_letter_topic: str | None = option("deadLetterTopic", STRING, default=None, convert=_topic,
         doc="Topic for rows that cannot be written: key, value and headers unchanged, plus headers that give the reason.")
+    show_keys: bool = option("showKeys", BOOLEAN, default=True,
+        doc="Show the beginning of a row's key in errors and warnings that name the row; false: only its size.")
     max_records_per_second: int | None = option("maxRecordsPerSecond", LONG, default=None, at_least=1,
         doc="Maximum rows per second of each task; a job writes at most this times the number of tasks that run at once.")
     max_bytes_per_second: int | None = option("maxBytesPerSecond", LONG, default=None, at_least=1,

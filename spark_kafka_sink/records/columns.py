@@ -58,13 +58,14 @@ class RecordColumns:
         return self._map(rows, lambda column: column.slice(start, rows), lambda numbers: numbers[start : start + rows])
 
     def in_one_piece(self) -> RecordColumns:
-        """The same rows in one chunk, for callers of several `take`: Arrow would join the chunks for each."""
-        return self if self.value is None else replace(self, value=contiguous(self.value))
+        """The same rows, in one chunk if it can hold them, for callers of several `take`: Arrow would join chunks for each."""
+        if self.value is None or self.value.nbytes > INT32_MAX:
+            return self
+        return replace(self, value=contiguous(self.value))
 
     def take(self, indices: NDArray[np.integer]) -> RecordColumns:
-        """A copy of the rows in `indices`, in that order."""
-        chosen = pa.array(indices)
-        return self._map(len(indices), lambda column: column.take(chosen), lambda numbers: numbers[indices])
+        """The rows in `indices`, in that order."""
+        return self._map(len(indices), lambda column: take_rows(column, indices), lambda numbers: numbers[indices])
 
     def _map(self, rows: int, payload: Callable[[Any], Any], numbers: Callable[[Int64Column], Int64Column]) -> RecordColumns:
         key, value, headers = (None if column is None else payload(column) for column in (self.key, self.value, self.headers))
@@ -73,6 +74,16 @@ class RecordColumns:
             for column in (self.timestamps, self.key_lengths, self.value_lengths)
         )
         return RecordColumns(rows, key, value, headers, timestamps, key_lengths, value_lengths, numbers(self.base_sizes))
+
+
+def take_rows(column: pa.Array | pa.ChunkedArray, indices: NDArray[np.integer]) -> pa.Array | pa.ChunkedArray:
+    """The rows in `indices`, in that order: a copy, or slices where Arrow cannot copy, as chunks have more than 2 GiB in all."""
+    try:
+        return column.take(pa.array(indices))
+    except pa.ArrowInvalid:
+        runs = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
+        slices = [column.slice(int(run[0]), len(run)) for run in runs if len(run)]
+        return pa.chunked_array([piece for each in slices for piece in pieces_of(each)], column.type)
 
 
 def record_columns(

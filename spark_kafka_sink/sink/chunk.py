@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import KafkaError, fresh_copy
-from spark_kafka_sink.records.columns import texts
+from spark_kafka_sink.records.columns import take_rows, texts
 from spark_kafka_sink.sink.payloads import header_entries
 from spark_kafka_sink.sink.row_mapping import RowMapping
 
@@ -32,7 +32,8 @@ class Chunk:
     numbers: Sequence[int] | npt.NDArray[np.int64]
 
     def take(self, rows: npt.NDArray[np.int64]) -> Chunk:
-        return Chunk(self.table.take(pa.array(rows)), np.asarray(self.numbers)[rows])
+        table = pa.Table.from_arrays([take_rows(each, rows) for each in self.table.columns], schema=self.table.schema)
+        return Chunk(table, np.asarray(self.numbers)[rows])
 
     def drop(self, rows: npt.NDArray[np.int64]) -> Chunk:
         return self.take(np.setdiff1d(np.arange(self.table.num_rows), rows))
@@ -52,11 +53,11 @@ def error_naming_row(
     """
     columns = mapping.unchecked_columns(chunk.table)
     named = fresh_copy(error)
-    named.message = f"{row_in_words(columns, row, int(chunk.numbers[row]), partition)}: {text}"
+    named.message = f"{row_in_words(columns, row, int(chunk.numbers[row]), partition, mapping.shows_keys)}: {text}"
     return named
 
 
-def row_in_words(columns: Mapping[str, Any], row: int, number: int, partition: int | None = None) -> str:
+def row_in_words(columns: Mapping[str, Any], row: int, number: int, partition: int | None = None, shows_key: bool = True) -> str:
     """Number, topic, partition, start of the key, and sizes of one row among the arguments of send_columns."""
     topic = columns["topic"] if isinstance(columns["topic"], str) else texts(columns["topic"].slice(row, 1))[0]
     if partition is None and columns["partition"] is not None:
@@ -64,17 +65,19 @@ def row_in_words(columns: Mapping[str, Any], row: int, number: int, partition: i
     parts = [f"topic {'null' if topic is None else topic[:NAME_PREFIX]}"]
     if partition is not None:
         parts.append(f"partition {partition}")
-    parts += [_key_in_words(columns["key"], row), f"value of {_size_in_words(columns['value'], row)}"]
+    parts += [_key_in_words(columns["key"], row, shows_key), f"value of {_size_in_words(columns['value'], row)}"]
     if columns["headers"] is not None:
         counts, _, _ = header_entries(columns["headers"].slice(row, 1))
         parts.append(f"{counts[0]} headers")
     return f"row {number} of this task: " + ", ".join(parts)
 
 
-def _key_in_words(keys: pa.Array | None, row: int) -> str:
+def _key_in_words(keys: pa.Array | None, row: int, shows_key: bool) -> str:
     octets = None if keys is None else keys.slice(row, 1).cast(pa.large_binary())[0].as_py()  # Spark's strings may be no UTF-8
     if octets is None:
         return "no key"
+    if not shows_key:
+        return f"key of {len(octets)} bytes"
     return f"key {octets[:KEY_PREFIX]!r}{'…' if len(octets) > KEY_PREFIX else ''} of {len(octets)} bytes"
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.config.topic_names import TOPIC_NAME_RULE, is_topic_name
-from spark_kafka_sink.records.columns import record_columns, texts
+from spark_kafka_sink.records.columns import record_columns, take_rows, texts
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 from spark_kafka_sink.sink.chunk import NAME_PREFIX
 from spark_kafka_sink.sink.payloads import header_entries
@@ -124,7 +124,7 @@ def _check_sizes(columns: Mapping[str, Any], size_limits: Mapping[str, int], goo
         return
     value, key, headers = (columns[name] for name in ("value", "key", "headers"))
     if len(rows) < len(good):
-        value, key, headers = (None if each is None else each.take(pa.array(rows)) for each in (value, key, headers))
+        value, key, headers = (None if each is None else take_rows(each, rows) for each in (value, key, headers))
     bounds = size_upper_bounds(record_columns(value, key, headers, rows=len(rows)))
     for option, limit in size_limits.items():
         mask = np.zeros(len(good), np.bool_)

@@ -53,7 +53,7 @@ class RowFates:
         columns = self._mapping.unchecked_columns(chunk.take(refusal.rows).table)
         if refusal.condition not in self._logged:
             self._logged.add(refusal.condition)
-            row = row_in_words(columns, 0, int(chunk.numbers[refusal.rows[0]]), partition)
+            row = row_in_words(columns, 0, int(chunk.numbers[refusal.rows[0]]), partition, self._mapping.shows_keys)
             done = "skipped" if skips else f"goes to {self._rules.dead_letter_topic}"
             logger.warning("%s [%s] %s: %s. Further rows like it are only counted", row, refusal.condition, refusal.text, done)
         if skips:

@@ -140,6 +140,7 @@ class RowMapping:
     partition: int | None
     headers: int | None
     timestamp: int | None
+    shows_keys: bool = True  # in errors and warnings that name a row
 
     @classmethod
     def check(
@@ -169,6 +170,7 @@ class RowMapping:
             timestamp=position(TIMESTAMP, "Required attribute 'timestamp' not found: includeTimestamp=true asks for it")
             if options.include_timestamp
             else None,
+            shows_keys=options.show_keys,
         )
 
     def columns(self, table: pa.Table) -> dict[str, Any]:

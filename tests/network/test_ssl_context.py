@@ -366,7 +366,9 @@ def test_a_text_that_resembles_pem_is_read_in_linear_time(text: str) -> None:
 
 def test_a_block_without_an_end_does_not_spoil_the_next_one(authority: Authority) -> None:
     cut = authority.pem[: len(authority.pem) // 2]
-    assert ssl_context._pem_certificates(Secret(f"{cut}\n{authority.pem}")) == ssl_context._pem_certificates(Secret(authority.pem))
+    assert ssl_context._pem_certificates(Secret(f"{cut}\n{authority.pem}")) == ssl_context._pem_certificates(
+        Secret(authority.pem)
+    )
 
 
 @pytest.mark.parametrize("kind", ["truststore", "keystore"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 from typing import Any
 
 import numpy as np
@@ -345,3 +346,14 @@ def test_parts_of_columns_that_are_the_same_in_every_row() -> None:
     columns = record_columns(pa.array(["a", "b", "c"]), timestamps=5)
     assert rows_of(columns.slice(1, 3)) == rows_of(columns.take(np.array([1, 2])))
     assert columns.slice(1, 3).timestamps == 5
+
+
+def test_rows_of_more_than_two_gigabytes_in_all_can_be_taken() -> None:
+    """A column of topics beside such values ended in "offset overflow while concatenating arrays"."""
+    offsets = pa.py_buffer(np.array([0, 2**31 - 1], np.int32))
+    huge = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(mmap.mmap(-1, 2**31))])  # of untouched pages
+    columns = record_columns(pa.chunked_array([pa.array([b"a", b"b"]), huge, pa.array([b"c"])]))
+    taken = columns.in_one_piece().take(np.array([3, 0, 1]))
+    assert taken.value is not None
+    assert taken.value.to_pylist() == [b"c", b"a", b"b"]
+    assert taken.value_lengths.tolist() == [1, 1, 1]  # type: ignore[union-attr]

@@ -150,6 +150,11 @@ def test_overwrite_is_refused_for_a_batch_and_taken_for_a_complete_stream() -> N
     source().streamWriter(GOOD, True)
 
 
+def test_show_keys_reaches_the_tasks() -> None:
+    assert source().writer(GOOD, False).plan.mapping.shows_keys
+    assert not source(showKeys="false").writer(GOOD, False).plan.mapping.shows_keys
+
+
 def test_a_report_path_needs_its_directory(tmp_path: Path) -> None:
     assert source(reportPath=str(tmp_path / "r.jsonl")).writer(GOOD, False).plan.report_path == str(tmp_path / "r.jsonl")
     source(reportPath="r.jsonl").writer(GOOD, False)

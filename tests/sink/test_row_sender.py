@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import mmap
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from spark_kafka_sink.config.sink_options import DEAD_LETTER, SKIP
@@ -87,6 +91,21 @@ def test_a_row_that_the_producer_refuses_fails_the_task_and_the_error_has_its_nu
     assert values(producer) == [["a", "b", "c"]]
 
 
+def test_keys_do_not_show_in_errors_and_warnings_if_the_user_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """A key may be a name or a number of a customer: errors reach Spark's event log, and warnings the executors' logs."""
+    mapping = replace(MAPPING, shows_keys=False)
+    for rules in (RowRules(), SKIPPING):
+        producer = Choosy({"bad": InvalidRecordError("…")})
+        sending = RowSender(producer, mapping, {"bootstrap.servers": "a:1"}, rules, FakeProducer)  # type: ignore[arg-type]
+        if rules is SKIPPING:
+            sending.send(batch(["bad"], [-1]))
+            assert "partition -1, key of 4 bytes, value of 3 bytes" in caplog.text
+        else:
+            with pytest.raises(InvalidRecordError, match="partition -1, key of 4 bytes, value of 3 bytes"):
+                sending.send(batch(["bad"], [-1]))
+    assert "kbad" not in caplog.text
+
+
 def test_a_null_topic_has_sparks_error_text_followed_by_its_row() -> None:
     mapping = RowMapping(topic=1, value=0, key=None, partition=None, headers=None, timestamp=None)
     topics = pa.Table.from_arrays([pa.array(["a", "b"]), pa.array(["t", None])], names=["value", "topic"])
@@ -111,6 +130,31 @@ def test_refused_rows_are_skipped_and_the_others_sent_in_order(caplog: pytest.Lo
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith("row 1 of this task: topic t, partition -1, key b'kbad' of 4 bytes, value of 3 bytes")
     assert "[KAFKA_INVALID_PARTITION] Invalid partition: -1." in record.getMessage()
+
+
+def huge_value() -> pa.Array:
+    """The largest that Arrow's binary holds, of pages that nothing has touched: it costs memory only if it is copied."""
+    offsets = pa.py_buffer(np.array([0, 2**31 - 1], np.int32))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(mmap.mmap(-1, 2**31))])
+
+
+class RefusingHugeValues(FakeProducer):
+    def send_columns(self, topic: Any, **columns: Any) -> FakeDelivery:
+        if pc.max(pc.binary_length(columns["value"])).as_py() > 1_000:
+            raise RecordTooLargeError("too large")
+        return super().send_columns(topic, **columns)
+
+
+def test_a_value_of_two_gigabytes_is_left_out_without_a_copy() -> None:
+    """It failed the task with "ArrowInvalid: Take operation overflowed binary array capacity" whatever onRecordTooLarge was."""
+    column = pa.chunked_array([pa.array([b"a", b"b"]), huge_value(), pa.array([b"c", b"bad", b"d"])])
+    keys, partitions = pa.array(["k"] * 6), pa.array([None, None, None, None, -1, None], pa.int32())
+    producer = RefusingHugeValues()
+    sending = sender(producer, SKIPPING, **{"max.request.size": 1_000})
+    sending.send(pa.Table.from_arrays([column, keys, partitions], names=["value", "key", "partition"]))
+    sending.finish()
+    assert values(producer) == [[b"a", b"b", b"c", b"d"]]  # type: ignore[list-item]
+    assert sending.skipped_by_reason == {"KAFKA_RECORD_TOO_LARGE": 1, "KAFKA_INVALID_PARTITION": 1}
 
 
 def test_a_chunk_of_refused_rows_alone_sends_nothing() -> None:
