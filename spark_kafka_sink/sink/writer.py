@@ -3,14 +3,16 @@
 On the driver a writer is plain data: a WritePlan. In a task, write() takes a producer from the worker's ProducerCache, hands
 every Arrow batch to a RowSender, waits, and returns the task's commit message. On the driver again, commit() and abort() hand
 the messages to commit_protocol.py.
-Laws: every row that comes in is accounted for, or write() raises. On success the iterator has been read to its end. A producer
-returns to the cache flushed and empty, or it is closed: Spark ends its Python workers without warning.
+Laws: every row that comes in is accounted for, or write() raises, unless the driver has given the write up: then nobody takes
+what write() returns. On success the iterator has been read to its end. A producer returns to the cache flushed and empty, or it
+is closed: Spark ends its Python workers without warning.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
+import logging
 import pickle
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ from spark_kafka_sink import stderr_log
 from spark_kafka_sink.config.option import join_problems
 from spark_kafka_sink.config.sink_options import DEAD_LETTER
 from spark_kafka_sink.errors import ConfigError, KafkaError, RecordTooLargeError
+from spark_kafka_sink.exactly_once.writes import WriteAbortedError
 from spark_kafka_sink.sink import commit_protocol
 from spark_kafka_sink.sink.commit_protocol import COUNTERS, KafkaCommitMessage
 from spark_kafka_sink.sink.gathering import gather
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from spark_kafka_sink.sink.broker_contact import BrokerContact
     from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan
     from spark_kafka_sink.sink.row_sender import RowSender
+
+logger = logging.getLogger(__name__)
 
 stderr_log.add_handler_in_spark_worker()  # here, as every Spark worker that plans, writes or commits imports this module first
 
@@ -98,6 +103,9 @@ class _KafkaWriter:
                     raise
                 sender.close(timeout_ms=None)
                 return message
+        except WriteAbortedError as error:
+            logger.info("= %s: %s", task, error)
+            return _nothing_written(task, clock)
         except KafkaError as error:
             contact.failed(error)
             error.message = f"{error.message} ({task})"
@@ -156,6 +164,16 @@ class _KafkaWriter:
 
         options = with_shipped_files(plan.producer_options)
         abort_version(plan.exactly_once, options, [None if each is None else each.exactly_once for each in reports])
+
+
+def _nothing_written(task: Task, clock: TaskClock) -> KafkaCommitMessage:
+    """Of a task that ended without its rows, as the driver had given the write up, which query.stop() has it do. Fails a commit.
+
+    An error would have no reader but the log: Spark tells it with stack traces, and runs the task again. That is where it does
+    not kill the tasks of a query that is stopped, as foreachBatch has set another job group.
+    """
+    ids = (task.partition, task.attempt, task.query_id, task.batch_id)
+    return KafkaCommitMessage(*ids, 0, 0, round(clock.seconds(), 3), tuple(0 for _ in COUNTERS), 0, 0, ())
 
 
 def _no_larger_producer() -> KafkaProducer:

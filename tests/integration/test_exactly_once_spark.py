@@ -356,6 +356,46 @@ def test_two_writes_of_one_batch_with_a_prefix_each_are_both_there(
         assert seen.values(name, name) == once(0, 20)
 
 
+STOPPED = """
+import time
+from spark_kafka_sink.coordination.transaction_client import TransactionClient
+spark = session("local[2]", {settings})
+stream = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=1000, numPartitions=100).load()
+def write(df, batch_id):
+    spark.sparkContext.setJobGroup("a group of the user's", "")
+    df.write.format("pykafka-sink").options(**{options}).mode("append").save()
+query = stream.selectExpr("cast(value as string) value").writeStream.foreachBatch(write)
+query = query.option("checkpointLocation", {checkpoint!r}).start()
+with TransactionClient({{"bootstrap.servers": {servers!r}}}) as client:
+    while len(client.list_transactions({name!r}, ["Ongoing"])) < 3:
+        assert query.exception() is None
+        time.sleep(0.01)
+query.stop()
+spark.stop()
+"""
+
+
+def test_a_query_that_is_stopped_is_no_error_of_its_tasks(broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path) -> None:
+    """Spark stops the tasks of the query's job group. In foreachBatch a user may have set another: its tasks went on, found that
+    the driver had aborted the write, and filled the log with stack traces of WriteAbortedError."""
+    name = topic(2)
+    options = exactly_once(name) | {"kafka.bootstrap.servers": broker.bootstrap_servers}
+    program = Program(
+        tmp_path,
+        STOPPED.format(
+            settings=SETTINGS,
+            options=options,
+            checkpoint=str(tmp_path / "checkpoint"),
+            servers=broker.bootstrap_servers,
+            name=f"{name}-",
+        ),
+    )
+    program.succeed()
+    assert "aborted: " in program.log()
+    assert "KAFKA_WRITE_ABORTED" not in program.log()
+    assert seen.values(name, name) == Counter()
+
+
 # --- TASKS AND EXECUTORS THAT DIE -------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from spark_kafka_sink import exactly_once_options
 from spark_kafka_sink.coordination.producers import FindLeaders
-from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.errors import DeliveryError, KafkaError
 from spark_kafka_sink.exactly_once import pulse as pulse_module
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -113,8 +113,20 @@ def test_a_failed_write_is_not_seen_and_leaves_nothing_open(broker: FakeBroker, 
     writer.abort([message, None])
     assert seen(broker) == []
     assert open_ids(broker) == []
-    with pytest.raises(KafkaError, match=r"KAFKA_WRITE_ABORTED.*Spark partition 1, attempt 0"):
-        run_task(monkeypatch, writer, ["b"], 1)
+
+
+def test_a_task_of_a_write_that_was_given_up_ends_without_an_error_and_cannot_be_committed(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """query.stop() filled the log with stack traces of such tasks, where Spark does not kill them."""
+    writer = batch_writer(broker)
+    message = run_task(monkeypatch, writer, ["a"])
+    writer.abort([message, None])
+    late = run_task(monkeypatch, writer, ["b"], 1)
+    assert (late.spark_partition, late.rows, late.exactly_once) == (1, 0, None)
+    with pytest.raises(DeliveryError):
+        writer.commit([message, late])
+    assert (seen(broker), open_ids(broker)) == ([], [])
 
 
 def test_abort_without_any_message_ends_what_is_open(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
