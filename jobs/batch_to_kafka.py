@@ -58,11 +58,12 @@ def batch_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
     with reported(command_line.sink_options(arguments)) as (options, report):
         with spark_job.status_lines(spark, checked):
             rows.write.format(FORMAT).options(**options).mode("append").save()
-        written = in_words(report.read())
+        found = report.read()
     ended = time.monotonic()
     return (
-        f"batch_to_kafka: wrote {written}{arguments.input or format_name} to topic {options['topic']} in {ended - started:.1f} s"
-        f" ({known - started:.1f} s to find columns and types, {ended - known:.1f} s to write)"
+        f"batch_to_kafka: wrote {in_words(found)}{arguments.input or format_name} to topic {options['topic']} in"
+        f" {ended - started:.1f} s ({known - started:.1f} s to find columns and types, {ended - known:.1f} s to write)"
+        f"{in_kafka_already(found)}"
     )
 
 
@@ -101,6 +102,21 @@ def in_words(report: Mapping[str, Any] | None) -> str:
     others = {"skipped": report["skipped"], "dead-lettered": report["dead_lettered"]}
     rest = ", ".join(f"{count:,} {name}" for name, count in others.items() if count)
     return f"{report['rows']:,} rows{f' ({rest})' if rest else ''} of "
+
+
+# What became of a version of exactly-once that this write has not written.
+_NOT_WRITTEN = {
+    "found": "was in Kafka already",
+    "rolled-forward": "had been written by an earlier run, and is committed now",
+    "superseded": "was not written, as a higher one is in Kafka already",
+}
+
+
+def in_kafka_already(report: Mapping[str, Any] | None) -> str:
+    """Why an exactly-once write has written nothing, or not everything; nothing if it has."""
+    version = (report or {}).get("exactly_once") or {}
+    why = _NOT_WRITTEN.get(version.get("how", ""))
+    return "" if why is None else f"; number {version['version']} of {version['owner']} {why}"
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -58,6 +58,20 @@ def test_a_batch_writes_every_row_as_json_with_its_key_and_headers(
     assert {tuple(record.headers) for record in records} == {(("source", b"csv"),)}
 
 
+def test_a_batch_that_is_repeated_under_its_number_is_in_kafka_once(
+    spark: SparkSession, broker: LocalKafka, topic: Callable[..., str], read_topic: Reader, csv: Path
+) -> None:
+    name = topic()
+    arguments = ["--input", str(csv), "--topic", name, "--bootstrap-servers", broker.bootstrap_servers, "--value", "name"]
+    parsed = batch_to_kafka.build_parser().parse_args([*arguments, "--exactly-once", name, "--txn-version", "7"])
+    said = [batch_to_kafka.batch_to_kafka(spark, parsed) for _ in range(2)]
+    assert "wrote 3 rows of " in said[0]
+    assert said[0].endswith(" to write)")
+    assert "wrote 0 rows of " in said[1]
+    assert said[1].endswith("was in Kafka already")
+    assert [record.value for record in read_topic(name, isolation_level="read_committed")] == [b"ann", b"bob", None]
+
+
 def test_a_stream_writes_each_file_once_across_restarts(
     spark: SparkSession, broker: LocalKafka, topic: Callable[..., str], read_topic: Reader, csv: Path, tmp_path: Path
 ) -> None:
