@@ -3,7 +3,7 @@
 `Writer` collects small fields in one buffer and keeps opaque record batches by reference, without a copy.
 `Reader` reads one frame. schema.py combines both into messages; nothing here knows a message.
 Law of the Reader: a length is compared with the bytes that are left before memory is reserved for it, and a length that is too
-large raises ProtocolError.
+large raises ProtocolError. So does a frame with more than MOST_ELEMENTS, which would keep the thread busy for a minute.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _pack_int8, _pack_int16, _pack_int32, _pack_int64 = _INT8.pack, _INT16.pack, _IN
 
 _MAX_INT16_STRING = 0x7FFF
 _MAX_VARINT_BYTES = 5  # ceil(32 / 7)
+MOST_ELEMENTS = 2_000_000  # of all arrays of a frame; one topic with 100,000 partitions and three replicas has 700,000
 
 
 def _utf8(value: str) -> bytes:
@@ -163,9 +164,10 @@ class Writer:
 class Reader:
     """Reads one frame from its start. Strings and bytes are copies; `records` and `take` are views of the frame."""
 
-    __slots__ = ("_data", "_end", "_position")
+    __slots__ = ("_data", "_elements_left", "_end", "_position")
 
     def __init__(self, data: Buffer) -> None:
+        self._elements_left = MOST_ELEMENTS
         self._data = memoryview(data)
         self._position = 0
         self._end = len(self._data)
@@ -281,11 +283,26 @@ class Reader:
                 f"an array of {count} elements at offset {self._position} exceeds the {self.remaining()} bytes left"
             )
 
+    def _spend(self, elements: int) -> None:
+        self._elements_left -= elements
+        if self._elements_left < 0:
+            raise ProtocolError(f"more than {MOST_ELEMENTS:,} elements before offset {self._position}")
+
+    def read_tag(self, data: memoryview, decode: Callable[[Reader], T]) -> T:
+        """The value of a tagged field, which is all of `data`."""
+        inner = Reader(data)
+        inner._elements_left = self._elements_left
+        value = decode(inner)
+        inner.expect_end()
+        self._elements_left = inner._elements_left
+        return value
+
     def array(self, length: int, element: Callable[[Reader], T], least_bytes: int = 1) -> tuple[T, ...]:
         """Raises ProtocolError before reading if `length` elements of at least `least_bytes` do not fit into the frame."""
         if length < 0:
             raise ProtocolError(f"the array before offset {self._position} is null, which this field does not allow")
         self._expect_room(length, least_bytes)
+        self._spend(length)
         return tuple([element(self) for _ in range(length)])
 
     def tagged_fields(self, known: Container[int] = ()) -> dict[int, memoryview]:
@@ -293,6 +310,7 @@ class Reader:
         fields: dict[int, memoryview] = {}
         count = self.uvarint()
         self._expect_room(count, 2)  # tag and length
+        self._spend(count)
         for _ in range(count):
             tag, length = self.uvarint(), self.uvarint()
             start = self._advance(length)

@@ -236,7 +236,7 @@ def _structure(cls: type[Message], version: int, flexible: bool) -> Codec:
         if flexible:
             for tag, data in reader.tagged_fields(known_tags).items():
                 name, decode_field = known_tags[tag]
-                values[name] = _decode_tag(data, decode_field)
+                values[name] = reader.read_tag(data, decode_field)
         return cls(**values)
 
     return Codec(encode, decode, sum(codec.least_bytes for _, codec in rows) + flexible)  # flexible: the number of tags
@@ -272,13 +272,6 @@ def _tag_encoder(tags: list[tuple[int, _Field, Encode]]) -> Encode:
 
 def _encode_no_tags(writer: Writer, _: Any) -> None:
     writer.boolean(False)  # a count of zero
-
-
-def _decode_tag(data: memoryview, decode_field: Decode) -> Any:
-    reader = Reader(data)
-    value = decode_field(reader)
-    reader.expect_end()
-    return value
 
 
 def _type_codec(hint: Any, version: int, flexible: bool) -> Codec:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import ProtocolError
-from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer
+from spark_kafka_sink.protocol import primitives
+from spark_kafka_sink.protocol.primitives import MOST_ELEMENTS, Buffer, Reader, Writer
 
 
 def written(write: Callable[[Writer, Any], None], value: Any) -> bytes:
@@ -171,3 +172,29 @@ def test_an_array_whose_elements_cannot_all_be_there_is_refused_before_the_first
     with pytest.raises(ProtocolError, match="an array of 6 elements at offset 4 exceeds the 47 bytes left"):
         reader.array(length, lambda each: read.append(each.int64()), 8)
     assert read == []
+
+
+def test_an_array_of_more_elements_than_any_answer_has_is_refused_before_the_first_is_read() -> None:
+    """32 MiB of one-byte strings kept the Sender thread busy for 28 s, and of small structures for 53 s."""
+    read: list[str] = []
+    reader = Reader(bytes(MOST_ELEMENTS + 1))
+    with pytest.raises(ProtocolError, match="more than 2,000,000 elements"):
+        reader.array(MOST_ELEMENTS + 1, lambda each: read.append(each.compact_string()))  # type: ignore[func-returns-value]
+    assert read == []
+
+
+def test_the_elements_of_all_arrays_and_tags_of_a_frame_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(primitives, "MOST_ELEMENTS", 100)
+    for left, more in [(100, 0), (99, 1)]:
+        reader = Reader(bytes(1_000))
+        reader.array(left - 20, Reader.int8)
+        assert len(reader.read_tag(memoryview(bytes(10)), lambda inner: inner.array(10, Reader.int8))) == 10
+        reader.array(2, lambda each: each.array(4, Reader.int8))
+        reader.array(more, Reader.int8)
+        with pytest.raises(ProtocolError, match="more than 100 elements"):
+            reader.array(1, Reader.int8)
+    tags = Reader(bytes([51]) + bytes(102))
+    assert tags.tagged_fields() == {}
+    many = Reader(bytes([101]) + bytes(202))
+    with pytest.raises(ProtocolError, match="more than 100 elements"):
+        many.tagged_fields()
