@@ -2,8 +2,8 @@
 
 Uses Apache Ivy, which PySpark ships, so nothing else has to be installed. Ivy's repositories are its defaults, or those of the
 user's settings: the file named by IVY_SETTINGS_FILE, else ~/.ivy2/ivysettings.xml.
-Law: a directory of jars is complete or absent. It is filled under another name and then renamed. A lock prevents two fetches at
-the same time.
+Laws: a directory of jars is complete or absent. It is filled under another name and then renamed. A lock prevents two fetches at
+the same time. Jars that CHECKSUMS lists are used only if their SHA-256 is the listed one, at each start.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from jobs.java import JobError, find_java
 
 DEFAULT_KAFKA_VERSION = "4.3.1"
 LOG4J_BINDING_VERSION = "2.25.4"  # binds Kafka's slf4j 1.7 to the log4j-core of brokers since 4.0
+CHECKSUMS = Path(__file__).with_name("kafka_jars.sha256")
 FETCH_TIMEOUT_S = 900
 MINIMUM_FREE_BYTES = 500 * 1024 * 1024
 
@@ -98,10 +99,10 @@ def fetch_spark_kafka(progress: Progress = be_quiet) -> Path:
 
 
 def fetch(name: str, dependencies: Sequence[Dependency], progress: Progress = be_quiet) -> Path:
-    """The directory `name-<digest of the dependencies>` in the cache, fetched if absent."""
-    digest = hashlib.sha256("".join(map(Dependency.as_xml, dependencies)).encode()).hexdigest()[:8]
-    target = cache_dir() / "jars" / f"{name}-{digest}"
+    """The directory of the jars in the cache, fetched if absent. Raises JobError, see `check`."""
+    target = cache_dir() / "jars" / directory_name(name, dependencies)
     if target.is_dir():
+        check(target, target.name)
         return target
     java = find_java()
     make_dir(target.parent)
@@ -111,6 +112,31 @@ def fetch(name: str, dependencies: Sequence[Dependency], progress: Progress = be
             progress(f"fetching the jars of {name} into {target} (once)")
             _fetch_into(java, target, name, dependencies, progress)
     return target
+
+
+def directory_name(name: str, dependencies: Sequence[Dependency]) -> str:
+    digest = hashlib.sha256("".join(map(Dependency.as_xml, dependencies)).encode()).hexdigest()[:8]
+    return f"{name}-{digest}"
+
+
+def check(directory: Path, name: str) -> None:
+    """JobError when the jars are not those that CHECKSUMS lists under this name. Others, of versions not listed, pass."""
+    listed = _listed(name)
+    if not listed:
+        return
+    found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in directory.iterdir()}
+    wrong = sorted(jar for jar in {*found, *listed} if found.get(jar) != listed.get(jar))
+    if wrong:
+        raise JobError(
+            f"{directory} does not hold the jars that {CHECKSUMS.name} lists ({len(wrong)} differ, such as {wrong[0]}), and is"
+            " not used: delete it to have them fetched again, and find out who changed them."
+        )
+
+
+def _listed(name: str) -> dict[str, str]:
+    lines = [line.split() for line in CHECKSUMS.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    places = [(checksum, *place.split("/")) for checksum, place in lines]
+    return {jar: checksum for checksum, directory, jar in places if directory == name}
 
 
 def make_dir(path: Path) -> Path:
@@ -171,6 +197,7 @@ def _fetch_into(java: Path, target: Path, name: str, dependencies: Sequence[Depe
             "-retrieve", f"{jars}/[artifact]-[revision](-[classifier]).[ext]",
         ]  # fmt: skip
         _run_ivy(command, name, progress)
+        check(jars, target.name)
         jars.rename(target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)

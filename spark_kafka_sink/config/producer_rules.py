@@ -197,6 +197,8 @@ def _name_problem(key: str, name: object, alternative: str) -> Iterator[str]:
 @rule("security.protocol", "sasl.mechanism", "sasl.jaas.config")
 def _sasl_options_are_complete(values: Values) -> Iterator[str]:
     yield from sasl.problems(values)
+    if values["sasl_mechanism"] == sasl.PLAIN and values["security_protocol"] == "SASL_PLAINTEXT":
+        warn_once("sasl.mechanism=PLAIN with security.protocol=SASL_PLAINTEXT sends the password in clear text: use SASL_SSL")
     used = values["sasl_mechanism"] == sasl.AWS_MSK_IAM and values["security_protocol"].startswith("SASL_")
     if values["sasl_client_callback_handler_class"] is not None and not used:
         warn_once("Option 'sasl.client.callback.handler.class' has no effect: %s", JVM)

@@ -22,6 +22,7 @@ from spark_kafka_sink.protocol.messages.list_transactions import ListTransaction
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
+LATEST_START_MS = 253_402_300_799_999  # the last millisecond of the year 9999, which dates can show
 IDS_PER_REQUEST = 200  # described together; each answer comes with the transaction's partitions
 FIRST_VERSION_WITH_PATTERN = 2  # of ListTransactions (KIP-1152)
 _RE2_OPERATORS = frozenset(r"\.+*?()|[]{}^$")
@@ -218,6 +219,7 @@ class DescribeTransactions(Operation[str, TransactionDescription | None]):
         if error:
             return retry_or_raise(error, self.describe(item), item)
         partitions = (TopicPartition(topic.topic, each) for topic in found.topics for each in topic.partitions)
+        started_ms = found.transaction_start_time_ms
         return Done(
             TransactionDescription(
                 transactional_id=item,
@@ -225,7 +227,7 @@ class DescribeTransactions(Operation[str, TransactionDescription | None]):
                 producer_id=found.producer_id,
                 producer_epoch=found.producer_epoch,
                 timeout_ms=found.transaction_timeout_ms,
-                start_time_ms=found.transaction_start_time_ms if found.transaction_start_time_ms >= 0 else None,
+                start_time_ms=started_ms if 0 <= started_ms <= LATEST_START_MS else None,
                 partitions=frozenset(partitions),
             )
         )

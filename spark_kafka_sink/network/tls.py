@@ -87,14 +87,17 @@ class TlsConnector:
             log.info("= certificate files have changed: new connections use them")
             self._read_at = stamps
 
-    def explain(self, error: ssl.SSLError, host: str) -> str:
-        """What failed, and what to do about it."""
+    def explain(self, error: ssl.SSLError, host: str, *, is_first_answer: bool = False) -> str:
+        """What failed, and what to do about it. `is_first_answer`: the broker has not asked for a certificate yet."""
         if isinstance(error, ssl.SSLCertVerificationError):
             problem = printable(error.verify_message)
             return f"the broker's certificate was not accepted: {problem}{self._verification_remedy(error, host)}"
         reason = _reason(error)
         remedy = next((text for part, text in _REMEDIES if part in reason), "")
-        if not self._has_certificate and any(part in reason for part in _MISSING_CERTIFICATE):
+        is_certificate_missing = not self._has_certificate and any(part in reason for part in _MISSING_CERTIFICATE)
+        if is_first_answer and "ALERT_HANDSHAKE_FAILURE" in reason:
+            remedy = _NOTHING_IN_COMMON
+        elif is_certificate_missing:
             remedy = (
                 "; the broker probably demands a client certificate: set ssl.keystore.location, or ssl.keystore.key and"
                 " ssl.keystore.certificate.chain"
@@ -180,7 +183,9 @@ class TlsTransport(PlaintextTransport):
 
     def _refused(self, error: ssl.SSLError) -> AuthenticationError:
         host = self._address.host or str(self._address)
-        return AuthenticationError(self._connector.explain(error, host), condition=CONDITION)
+        is_first_answer = isinstance(self._tls, ssl.SSLSocket) and self._tls.cipher() is None
+        explained = self._connector.explain(error, host, is_first_answer=is_first_answer)
+        return AuthenticationError(explained, condition=CONDITION)
 
     def _check_cipher(self, tls: ssl.SSLSocket) -> None:
         """Python cannot disable single suites of TLS 1.3: one that is not allowed is rejected after the broker has chosen it."""
@@ -314,6 +319,9 @@ _MISSING_CERTIFICATE = ("ALERT_CERTIFICATE_REQUIRED", "ALERT_BAD_CERTIFICATE", "
 _NOT_TLS = "; does this listener speak TLS? Its answer is not TLS"
 _REJECTED = "; the broker rejects this client's certificate (ssl.keystore.…)"
 _VERSIONS = "; no TLS version in common: see ssl.enabled.protocols and ssl.protocol"
+_NOTHING_IN_COMMON = (
+    "; no TLS version or cipher suite in common: this client speaks TLS 1.2 and 1.3 (ssl.enabled.protocols, ssl.cipher.suites)"
+)
 _REMEDIES = (
     ("ALERT_PROTOCOL_VERSION", _VERSIONS),
     ("UNSUPPORTED_PROTOCOL", _VERSIONS),

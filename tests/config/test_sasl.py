@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs.command_line import read_properties
+from spark_kafka_sink.config import option
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.sasl import ALLOWED_FILES, ALLOWED_URLS
 from spark_kafka_sink.config.sink_options import SinkOptions
@@ -187,6 +188,19 @@ def test_what_is_missing_or_contradicts_is_told_with_the_remedy(options: dict[st
 def test_other_mechanisms_are_accepted_without_a_warning(options: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
     accepted(**options)
     assert caplog.records == []
+
+
+def test_a_password_in_clear_text_is_warned_of_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(option, "_logged", set())
+    given = {"sasl__mechanism": "PLAIN", "sasl__jaas__config": f'{PLAIN} required username="a" password="{CANARY}";'}
+    accepted(**given, security__protocol="SASL_SSL")
+    assert caplog.records == []
+    for _ in range(2):
+        accepted(**given)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "sasl.mechanism=PLAIN with security.protocol=SASL_PLAINTEXT sends the password in clear"
+    )
 
 
 def test_without_sasl_its_options_are_not_looked_at() -> None:

@@ -546,6 +546,19 @@ def test_transactions_are_described_by_their_coordinators(cluster: Cluster) -> N
     assert count(broker, ApiKey.DESCRIBE_TRANSACTIONS) <= 3
 
 
+@pytest.mark.parametrize("start_ms", [2**63 - 1, 253_402_300_800_000, -2])
+def test_a_start_that_no_date_can_show_is_none(cluster: Cluster, start_ms: int) -> None:
+    """It ended `python -m jobs.transactions list --json` in a traceback."""
+    broker = cluster()
+    writer = Writer(broker, "P-0")
+    writer.write(b"x")
+    broker.transactions.transactions["P-0"].start_ms = start_ms
+    with client_of(broker) as client:
+        described = client.describe_transactions(["P-0"])["P-0"]
+    assert described is not None
+    assert described.start_time_ms is None
+
+
 def test_an_id_that_may_not_be_described_is_an_error_with_the_permission_to_grant(cluster: Cluster) -> None:
     broker = cluster()
     broker.fail_next(ApiKey.DESCRIBE_TRANSACTIONS, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)

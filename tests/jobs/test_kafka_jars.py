@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from jobs import kafka_jars
 from jobs.java import JobError
-from jobs.kafka_jars import Dependency, fetch, fetch_kafka, file_lock, require_free_space
+from jobs.kafka_jars import (
+    DEFAULT_KAFKA_VERSION,
+    SPARK_KAFKA_DEPENDENCIES,
+    Dependency,
+    directory_name,
+    fetch,
+    fetch_kafka,
+    file_lock,
+    kafka_dependencies,
+    require_free_space,
+)
 
 DEPENDENCIES = (Dependency("org.example", "thing", "1.0", transitive=False),)
 
@@ -40,6 +53,50 @@ def test_jars_are_fetched_once(ivy: Path) -> None:
     assert [jar.name for jar in directory.iterdir()] == ["thing-1.0.jar"]
     ivy.write_text("#!/bin/sh\nexit 1\n")
     assert fetch("thing", DEPENDENCIES) == directory
+
+
+@pytest.fixture
+def listed(tmp_path: Path, ivy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: ARG001
+    """The directory whose jar is listed with its checksum. It does not exist yet."""
+    directory = fetch("thing", DEPENDENCIES)
+    checksums = tmp_path / "checksums"
+    checksum = hashlib.sha256(b"jar\n").hexdigest()
+    checksums.write_text(f"# a comment\n{checksum}  {directory.name}/thing-1.0.jar\n{'0' * 64}  other/thing-1.0.jar\n")
+    monkeypatch.setattr(kafka_jars, "CHECKSUMS", checksums)
+    shutil.rmtree(directory)
+    return directory
+
+
+def test_jars_that_are_listed_are_used_if_they_are_the_listed_ones(listed: Path) -> None:
+    for _ in range(2):
+        assert fetch("thing", DEPENDENCIES) == listed
+
+
+@pytest.mark.parametrize("change", ["written", "added", "removed"])
+def test_jars_that_somebody_has_changed_are_not_started(listed: Path, change: str) -> None:
+    """Nothing was checked after the fetch: what another process wrote into the cache ran at the next start."""
+    fetch("thing", DEPENDENCIES)
+    if change == "removed":
+        (listed / "thing-1.0.jar").unlink()
+    else:
+        (listed / ("thing-1.0.jar" if change == "written" else "a.jar")).write_text("other")
+    with pytest.raises(JobError, match=r"1 differ, such as .*: delete it to have them fetched again"):
+        fetch("thing", DEPENDENCIES)
+
+
+def test_jars_that_a_repository_has_changed_are_not_kept(listed: Path, ivy: Path) -> None:
+    ivy.write_text(IVY.replace("echo jar", "echo other"))
+    with pytest.raises(JobError, match=r"such as thing-1\.0\.jar"):
+        fetch("thing", DEPENDENCIES)
+    assert not listed.exists()
+
+
+def test_the_jars_that_jobs_start_by_default_are_listed() -> None:
+    for name, dependencies in [
+        (f"kafka-{DEFAULT_KAFKA_VERSION}", kafka_dependencies(DEFAULT_KAFKA_VERSION)),
+        ("spark-kafka", SPARK_KAFKA_DEPENDENCIES),
+    ]:
+        assert kafka_jars._listed(directory_name(name, dependencies))
 
 
 def test_two_fetches_at_once_fetch_once(ivy: Path) -> None:

@@ -505,6 +505,18 @@ def test_no_version_in_common() -> None:
     assert "no TLS version in common: see ssl.enabled.protocols" in told
 
 
+def test_a_broker_that_ends_the_handshake_at_once_did_not_ask_for_a_certificate() -> None:
+    """A server that speaks TLS 1.1 alone was explained as one that demands a client certificate."""
+
+    def refuse(connection: socket.socket) -> None:
+        connection.recv(10_000)
+        connection.sendall(b"\x15\x03\x02\x00\x02\x02\x28")  # a fatal alert, handshake_failure
+
+    told = refused(failure(refuse))
+    assert "no TLS version or cipher suite in common: this client speaks TLS 1.2 and 1.3" in told
+    assert "certificate" not in told
+
+
 def test_no_cipher_suite_in_common() -> None:
     other = BROKER.server_context()
     other.set_ciphers("ECDHE-ECDSA-AES256-GCM-SHA384")
