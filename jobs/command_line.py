@@ -25,6 +25,7 @@ EXIT_CODES = (
     "exit codes: 0 all rows are acknowledged, 1 failed, with one line that says why, 2 wrong usage or options, 130 Ctrl-C"
 )
 DEFAULT_VALUE = "to_json(struct(*))"
+RECORD_TYPES = ("string", "binary", "varchar", "char")  # of keys and values
 # All other producer options of Kafka contain a dot, and no option of the sink does.
 DOTLESS_KAFKA_KEYS = {"acks", "retries"}
 # The jobs look these up themselves. The sink accepts them in any case, so they are renamed to one spelling.
@@ -50,7 +51,11 @@ def new_parser(name: str, description: str, examples: str) -> argparse.ArgumentP
     add("--input-option", type=pair, action="append", default=[], metavar="NAME=VALUE", help="for Spark's reader; repeatable")
     add("--schema", metavar="DDL", help="columns of the input, like 'id INT, name STRING' (default: found in the input)")
     add = parser.add_argument_group("records, as SQL expressions over the input's columns").add_argument
-    add("--key", metavar="SQL", help="the key, a string or binary; rows with equal keys go to one partition (default: no key)")
+    add(
+        "--key",
+        metavar="SQL",
+        help="the key, a string or binary, like 'cast(id AS string)'; rows with equal keys go to one partition (default: none)",
+    )
     add("--value", metavar="SQL", default=DEFAULT_VALUE, help="the value, a string or binary (default: the row as JSON)")
     add("--headers", metavar="SQL", help="the headers, as array<struct<key: string, value: binary>> (default: none)")
     add = parser.add_argument_group("Kafka").add_argument
@@ -83,6 +88,7 @@ def check(arguments: argparse.Namespace) -> None:
     input_format(arguments)
     if not arguments.value.strip():
         raise UsageError("--value is empty: pass an SQL expression, or leave it out to write the row as JSON.")
+    _check_types_of_schema(arguments)
     _check_name(checked_options(arguments), is_stream=arguments.is_stream)
 
 
@@ -246,4 +252,25 @@ def input_options(arguments: argparse.Namespace, format_name: str) -> dict[str, 
 def records(rows: DataFrame, arguments: argparse.Namespace) -> DataFrame:
     """The rows with the sink's columns: key, value and headers."""
     columns = {"key": arguments.key, "value": arguments.value, "headers": arguments.headers}
-    return rows.selectExpr(*(f"({expression}) AS {name}" for name, expression in columns.items() if expression))
+    found = rows.selectExpr(*(f"({expression}) AS {name}" for name, expression in columns.items() if expression))
+    for name, type_name in found.dtypes:
+        if name != "headers":
+            _check_type(name, columns[name], type_name)
+    return found
+
+
+def _check_types_of_schema(arguments: argparse.Namespace) -> None:
+    """What --schema says of a column that is the key or the value is known before Spark starts."""
+    for name, expression in (("key", arguments.key), ("value", arguments.value)):
+        if arguments.schema and re.fullmatch(r"\w+", expression or ""):
+            found = re.search(rf"(?:^|,)\s*`?{expression}`?\s*:?\s+(\w+)", arguments.schema, re.IGNORECASE)
+            if found:
+                _check_type(name, expression, found[1].lower())
+
+
+def _check_type(name: str, expression: str, type_name: str) -> None:
+    if type_name not in RECORD_TYPES:
+        raise UsageError(
+            f"--{name} {expression} is of type {type_name}, and a {name} is a string or binary:"
+            f" pass --{name} 'cast({expression} AS string)', or another expression."
+        )

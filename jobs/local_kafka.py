@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -397,8 +397,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     start = commands.add_parser("start", help="start the broker and wait until it answers")
     add = start.add_argument
-    add("--port", type=int, default=DEFAULT_PORT, help="port of the first broker; 0: free ports (default: %(default)s)")
-    add("--brokers", type=int, default=1, help="number of brokers (default: %(default)s)")
+    add("--port", type=int, help=f"port of the first broker; 0: free ports (default: {DEFAULT_PORT})")
+    add("--brokers", type=int, help="number of brokers (default: 1)")
     add("--kafka-version", default=None, help=f"version of Apache Kafka (default: KAFKA_VERSION or {DEFAULT_KAFKA_VERSION})")
     topic_form = "NAME:PARTITIONS[:KEY=VALUE,...]"
     add("--topic", type=parse_topic, action="append", default=[], metavar=topic_form, help="topic to create; repeatable")
@@ -417,14 +417,19 @@ def _start(work_dir: Path, arguments: argparse.Namespace) -> int:
     running = LocalKafka.load(work_dir)
     if running is not None and running.running():
         cluster = running
+        other = ", ".join(_differing(running, arguments))
+        if other:
+            remedy = "stop it first, or start another with --work-dir"
+            raise JobError(f"A broker runs already at {running.bootstrap_servers}, with another {other}: {remedy}.")
         print(f"already running at {cluster.bootstrap_servers}")
     else:
-        if arguments.brokers < 1:
+        brokers = 1 if arguments.brokers is None else arguments.brokers
+        if brokers < 1:
             raise JobError("--brokers must be at least 1.")
         cluster = LocalKafka(
             work_dir,
-            port=arguments.port,
-            brokers=arguments.brokers,
+            port=DEFAULT_PORT if arguments.port is None else arguments.port,
+            brokers=brokers,
             version=arguments.kafka_version,
             heap=arguments.heap,
             properties=dict(arguments.set),
@@ -439,6 +444,16 @@ def _start(work_dir: Path, arguments: argparse.Namespace) -> int:
             print(f"topic {topic.name} existed before, and is left as it is")
     print(f"stop it with: python -m jobs.local_kafka stop --work-dir {work_dir}")
     return 0
+
+
+def _differing(running: LocalKafka, arguments: argparse.Namespace) -> Iterator[str]:
+    """The arguments that a broker that runs already does not have."""
+    if arguments.port and arguments.port != next(iter(running.nodes.values())).port:
+        yield "--port"
+    if arguments.brokers is not None and arguments.brokers != len(running.nodes):
+        yield "--brokers"
+    if arguments.kafka_version is not None and arguments.kafka_version != running.version:
+        yield "--kafka-version"
 
 
 def _stop(work_dir: Path, arguments: argparse.Namespace) -> int:
@@ -472,10 +487,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return COMMANDS[options.command]((options.work_dir or default_work_dir()).resolve(), options)
     except JobError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"local_kafka: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted; brokers that were starting have been stopped", file=sys.stderr)
+        print("local_kafka: interrupted; brokers that were starting have been stopped", file=sys.stderr)
         return 130
 
 

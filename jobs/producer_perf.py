@@ -1,7 +1,7 @@
 """Measures how fast a topic can be written from this machine, without Spark, like kafka-producer-perf-test.
 
     python -m jobs.producer_perf --topic orders --num-records 1000000 --record-size 100 --throughput -1 \\
-        --bootstrap-server localhost:9092
+        --bootstrap-servers localhost:9092
 
 Takes the arguments of Kafka's tool and prints its lines. Records are sent as columns, a chunk at a time, or with --single one by
 one with a callback each, as in Java. A record's latency is the time from the call of the producer, which may wait for memory, to
@@ -61,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--topic", required=True, help="topic to write to")
     add("--num-records", type=_positive, required=True, help="number of records to write")
     add("--throughput", type=float, default=-1, help="limit in records per second; -1: no limit (default)")
-    add("--bootstrap-server", metavar="HOST:PORT,...", help="brokers; overrides the next two")
+    add("--bootstrap-servers", "--bootstrap-server", metavar="HOST:PORT,...", help="brokers; overrides the next two")
     properties = {"type": pair, "nargs": "+", "action": "extend", "default": [], "metavar": "NAME=VALUE"}
     add("--command-property", "--producer-props", **properties, help="producer options; override the file's")  # type: ignore[arg-type]
     add("--command-config", "--producer.config", type=Path, metavar="FILE", help=".properties file with producer options")
@@ -98,10 +98,10 @@ def producer_options(arguments: argparse.Namespace) -> dict[str, str]:
     if arguments.command_config is not None:
         options |= read_properties(arguments.command_config, "--command-config")
     options |= dict(arguments.command_property)
-    if arguments.bootstrap_server:
-        options["bootstrap.servers"] = arguments.bootstrap_server
+    if arguments.bootstrap_servers:
+        options["bootstrap.servers"] = arguments.bootstrap_servers
     if not options.get("bootstrap.servers"):
-        raise UsageError("--bootstrap-server is missing: pass it, or set bootstrap.servers in a --command-config file.")
+        raise UsageError("--bootstrap-servers is missing: pass it, or set bootstrap.servers in a --command-config file.")
     return transactional_options(options, arguments.transactional_id, arguments.transaction_duration_ms)
 
 

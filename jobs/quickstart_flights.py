@@ -66,10 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except JobError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"quickstart: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted; everything that was started has been stopped", file=sys.stderr)
+        print("quickstart: interrupted; everything that was started has been stopped", file=sys.stderr)
         return 130
 
 

@@ -35,10 +35,10 @@ def main(argv: Sequence[str] | None = None, pause: Callable[[float], object] | N
     try:
         return _run(arguments, pause)
     except JobError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"report: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        print("report: interrupted", file=sys.stderr)
         return 130
 
 

@@ -20,7 +20,8 @@ from spark_kafka_sink.exactly_once.ledger import Decision
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 TABLE_ROWS = 100  # of those that `abort` shows; `list` shows all
-PARTITIONS_SHOWN = 60  # characters
+PARTITIONS_SHOWN = 40  # characters
+PREFIXES_SHOWN = 10
 UNKNOWN = "?"
 NONE = "-"
 
@@ -55,40 +56,32 @@ OF_A_COMMIT = {Fate.UNWATCHED: "If the query is alive, a later version that it d
 
 
 def table(transactions: Iterable[Transaction]) -> list[str]:
-    """A line for each, below a heading."""
-    rows = [COLUMNS, *(tuple(map(printable, _cells(each))) for each in transactions)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    """A line for each, below a heading; those of one run below the form of its transactional ids."""
+    runs: dict[str, list[tuple[str, ...]]] = {}
+    for each in transactions:
+        prefix, owner, _, run, _ = each.transactional_id.rsplit("-", 4)
+        runs.setdefault(f"{prefix}-{owner}-TASK-{run}-ATTEMPT", []).append(tuple(map(printable, _cells(each))))
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *(row for rows in runs.values() for row in rows), strict=True)]
+
+    def line(row: Iterable[str]) -> str:
+        return "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+
+    return [line(COLUMNS), *(text for run, rows in runs.items() for text in (printable(run), *map(line, rows)))]
 
 
-COLUMNS = (
-    "STATE",
-    "AGE",
-    "TIME-OUT IN",
-    "VERSION",
-    "LAST DECISION",
-    "OWNER",
-    "RUN",
-    "TASK",
-    "ATTEMPT",
-    "PARTITIONS",
-    "TRANSACTIONAL ID",
-)
+COLUMNS = ("TASK", "ATTEMPT", "STATE", "AGE", "TIME-OUT IN", "VERSION", "LAST DECISION", "PARTITIONS")
 
 
 def _cells(each: Transaction) -> tuple[str, ...]:
     return (
+        str(each.task.partition),
+        str(each.task.attempt),
         each.state,
         NONE if each.age_ms is None else duration(each.age_ms),
         NONE if each.time_left_ms is None else duration(each.time_left_ms) if each.time_left_ms > 0 else "due",
         NONE if each.is_complete else str(each.decided_version) if each.is_decided else UNKNOWN,
         _decision(each),
-        each.owner,
-        each.run,
-        str(each.task.partition),
-        str(each.task.attempt),
         partitions_text(each.written or each.known.partitions),
-        each.transactional_id,
     )
 
 
@@ -163,7 +156,9 @@ def json_line(each: Transaction) -> str:
 
 
 def summary(found: Survey, prefix: str, recent: str) -> str:
-    """How many there are in which state."""
+    """How many there are in which state; or which prefixes there are."""
+    if not found.states:
+        return no_such_prefix(found, prefix)
     ended = sum(each.is_complete for each in found.transactions)
     begun = sum(each.is_empty and not each.is_complete for each in found.transactions)
     still_open = len(found.transactions) - ended - begun
@@ -171,7 +166,28 @@ def summary(found: Survey, prefix: str, recent: str) -> str:
     parts += [f"{begun:,} begun without a row"] if begun else []
     parts += [f"{ended:,} ended that began within {recent}"] if ended else []
     more = f"{found.others:,} more {'is' if found.others == 1 else 'are'} complete"
-    return f"Transactional ids of prefix {printable(prefix)}: {', '.join(parts)}; {more}."
+    fenced = f", {found.fenced:,} fenced: what they had open was aborted" if found.fenced else ""
+    return f"Transactional ids of prefix {printable(prefix)}: {', '.join(parts)}; {more}{fenced}."
+
+
+def no_such_prefix(found: Survey, prefix: str) -> str:
+    known = ", ".join(map(printable, found.known_prefixes[:PREFIXES_SHOWN]))
+    more = len(found.known_prefixes) - PREFIXES_SHOWN
+    others = f"known are {known}{f' and {more:,} more' if more > 0 else ''}" if known else "the brokers know no other either"
+    return f"There is no transactional id of prefix {printable(prefix)}; {others}."
+
+
+def summary_json(found: Survey, prefix: str) -> str:
+    """The last line of `list --json`."""
+    return json.dumps(
+        {
+            "prefix": prefix,
+            "transactions": len(found.transactions),
+            "more_complete": found.others,
+            "fenced": found.fenced,
+            "known_prefixes": found.known_prefixes,
+        }
+    )
 
 
 def warnings(found: Survey) -> list[str]:

@@ -54,10 +54,14 @@ class Transaction:
         return self.is_ongoing and self.decided_version is not None
 
     @property
+    def was_fenced(self) -> bool:
+        """By `abort` or a later run, which aborted what was open. When that was, brokers do not tell."""
+        return self.is_empty and self.known.timeout_ms == FENCED_TIMEOUT_MS
+
+    @property
     def is_complete(self) -> bool:
         """Or aborted or fenced: nothing is open, and whoever had the id can write nothing more under it."""
-        was_fenced = self.is_empty and self.known.timeout_ms == FENCED_TIMEOUT_MS
-        return self.state in COMPLETE or was_fenced
+        return self.state in COMPLETE or self.was_fenced
 
     @property
     def is_empty(self) -> bool:
@@ -92,12 +96,16 @@ class Survey:
         transactions: all that are not complete, and the complete ones that began lately; oldest first, open ones before.
         seen_ms: since 1970-01-01 UTC.
         warning: what may be missing here, and why.
+        fenced: how many ids were fenced; none of them is among `transactions`.
+        known_prefixes: of other writes; looked for if there is no id of this prefix.
     """
 
     states: Mapping[TaskId, str]
     transactions: tuple[Transaction, ...]
     seen_ms: int
     warning: str = ""
+    fenced: int = 0
+    known_prefixes: tuple[str, ...] = ()
 
     @property
     def unfinished(self) -> list[Transaction]:
@@ -105,8 +113,8 @@ class Survey:
 
     @property
     def others(self) -> int:
-        """How many ids are complete or fenced, and not among `transactions`."""
-        return len(self.states) - len(self.transactions)
+        """How many ids are complete, and not among `transactions`."""
+        return len(self.states) - len(self.transactions) - self.fenced
 
 
 def survey(client: TransactionClient, names: Names, wall_ms: Callable[[], int], recent_ms: int = 0) -> Survey:
@@ -126,18 +134,28 @@ def survey(client: TransactionClient, names: Names, wall_ms: Callable[[], int], 
     described = client.describe_transactions(ids)
     seen_ms = wall_ms()
     found = []
+    fenced = 0
     for transactional_id, known in described.items():
         if known is None:  # forgotten since it was listed
             del states[ids[transactional_id]]
             continue
         states[ids[transactional_id]] = known.state
         each = Transaction(ids[transactional_id], known, seen_ms)
+        fenced += each.was_fenced
         if not each.is_complete or (each.age_ms is not None and each.age_ms <= recent_ms):
             found.append(each)
     have_committed = {task.owner for task, state in states.items() if state == TransactionState.COMPLETE_COMMIT}
     decisions = _decisions(client, names, {each.task.owner for each in found}, have_committed)
     found = _with_decisions(found, names, decisions)
-    return Survey(states, tuple(sorted(found, key=_order)), seen_ms, warning)
+    known_prefixes = () if states else _known_prefixes(client, names)
+    return Survey(states, tuple(sorted(found, key=_order)), seen_ms, warning, fenced, known_prefixes)
+
+
+def _known_prefixes(client: TransactionClient, names: Names) -> tuple[str, ...]:
+    """Of all ids that look like those of a task, as far as the user may see them. Sorted."""
+    ids = [each.transactional_id for each in client.list_transactions("", probed=names.listed)]
+    begins = {each: each.rsplit("-", 4)[0] for each in ids}
+    return tuple(sorted({begin for each, begin in begins.items() if Names(begin).parse(each) is not None}))
 
 
 def _order(each: Transaction) -> tuple[bool, bool, int, TaskId]:

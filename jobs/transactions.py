@@ -32,7 +32,7 @@ from jobs.transaction_verdicts import EVEN_DECIDED, FORCE, Fate, Verdict, judge,
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
-from spark_kafka_sink.errors import ConfigError, KafkaError, printable
+from spark_kafka_sink.errors import ConfigError, KafkaError, KafkaTimeoutError, printable
 from spark_kafka_sink.exactly_once.names import Names
 from spark_kafka_sink.exactly_once.unfinished import FENCED_TIMEOUT_MS
 from spark_kafka_sink.exactly_once.version_commit import roll_forward
@@ -63,7 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
     what = "show open transactions, and those that ended lately; needs DESCRIBE on the prefix's transactional ids and groups"
     command = commands.add_parser("list", help=what, description=f"Transactions of a prefix: {what}.")
     _add_common(command)
-    json_help = "one JSON object per line instead of a table; times are milliseconds"
+    json_help = "one JSON object per line instead of a table, and a last one with their number; times are milliseconds"
     command.add_argument("--json", action="store_true", help=json_help)
     recent = "also show ended transactions that began within this time; 0: none (default: %(default)s)"
     command.add_argument("--recent-minutes", type=_not_negative, default=15, metavar="N", help=recent)
@@ -104,7 +104,7 @@ def _add_common(command: argparse.ArgumentParser) -> None:
     config += " sink's own options are passed over; repeatable, later files override earlier ones"
     add("--command-config", type=Path, action="append", default=[], metavar="FILE", help=config)
     timeout = "time limit of each step: list, read decisions, look at partitions, abort (default: %(default)s)"
-    add("--timeout-ms", type=_positive, default=60_000, metavar="MS", help=timeout)
+    add("--timeout-ms", type=_positive, default=10_000, metavar="MS", help=timeout)
 
 
 def _prefix(text: str) -> str:
@@ -190,7 +190,7 @@ def list_transactions(client: TransactionClient, names: Names, arguments: argpar
         console.note(f"warning: {warning}")
     summary = report.summary(found, names.prefix, count(arguments.recent_minutes, "minute"))
     if arguments.json:
-        console.say(*map(report.json_line, found.transactions))
+        console.say(*map(report.json_line, found.transactions), report.summary_json(found, names.prefix))
         console.note(summary)
         return 0
     if found.transactions:
@@ -220,6 +220,9 @@ class _Change(ABC):
         for warning in report.warnings(before.survey):
             console.note(f"warning: {warning}")
         concerned = self._concerned(before.survey)
+        if not before.survey.states:
+            console.say(f"Nothing to {self.VERB}. {report.no_such_prefix(before.survey, self._names.prefix)}")
+            return 0
         if not concerned:
             console.say(f"Nothing to {self.VERB}: prefix {printable(self._names.prefix)} has no open transaction{self.OF_WHAT}.")
             return 0
@@ -370,7 +373,8 @@ def main(argv: list[str] | None = None, console: Console | None = None) -> int:
         console.note(f"error: {error}")
         return 2
     except KafkaError as error:
-        console.note(f"error: {error}")
+        longer = "; --timeout-ms allows for more time" if isinstance(error, KafkaTimeoutError) else ""
+        console.note(f"error: {error}{longer}")
         return 1
     except KeyboardInterrupt:
         console.note("interrupted; what brokers had been asked for may still be carried out")

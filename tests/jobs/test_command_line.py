@@ -6,6 +6,7 @@ import argparse
 import shlex
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +113,50 @@ def test_a_batch_with_exactly_once_needs_a_number_before_spark_starts(capsys: py
     assert "--option allowUnnamedWrite=true" in told
     command_line.check(_batch(*arguments, "--option", "allowUnnamedWrite=true"))
     command_line.check(_batch(*arguments, "--option", "txnAppId=a", "--option", "txnVersion=1"))
+
+
+@pytest.mark.parametrize(
+    ("key", "schema"),
+    [
+        ("id", "id INT, name STRING"),
+        ("ID", "name STRING, id BIGINT"),
+        ("id", "`id` INT"),
+        ("id", "x ARRAY<INT>, id : DOUBLE"),
+    ],
+)
+def test_a_key_that_the_schema_says_is_a_number_is_told_before_spark_starts(
+    key: str, schema: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--key id failed after 46 s."""
+    arguments = ["--input", "a.csv", "--topic", "t", "--bootstrap-servers", "b:1", "--schema", schema]
+    assert batch_to_kafka.main([*arguments, "--key", key]) == 2
+    told = capsys.readouterr().err
+    assert f"--key {key} is of type " in told
+    assert f"pass --key 'cast({key} AS string)'" in told
+
+
+@pytest.mark.parametrize("key", ["name", "id.x", "cast(id AS string)", "other"])
+def test_a_key_of_which_the_schema_says_nothing_wrong_is_left_to_spark(key: str) -> None:
+    schema = "id STRUCT<x: INT>, name STRING"
+    command_line.check(_batch("--input", "a.csv", "--topic", "t", "--bootstrap-servers", "b:1", "--schema", schema, "--key", key))
+
+
+class Rows:
+    """A DataFrame whose expressions have these types."""
+
+    def __init__(self, **types: str) -> None:
+        self.dtypes = list(types.items())
+
+    def selectExpr(self, *_: str) -> Rows:
+        return self
+
+
+@pytest.mark.parametrize("argument", ["key", "value"])
+def test_a_key_or_value_that_is_no_string_is_told_before_anything_is_written(argument: str) -> None:
+    arguments = _batch("--input", "a.csv", f"--{argument}", "id")
+    rows: Any = Rows(**({"key": "string", "value": "binary", "headers": "array<int>"} | {argument: "int"}))
+    with pytest.raises(UsageError, match=rf"--{argument} id is of type int, .*pass --{argument} 'cast\(id AS string\)'"):
+        command_line.records(rows, arguments)
 
 
 def test_a_number_names_a_batch_with_the_name_that_exactly_once_gives(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.broker_config import new_cluster_id
+from jobs.broker_config import Node, new_cluster_id
 from jobs.java import JobError
 from jobs.kafka_wire import NewTopic, answers
 from jobs.local_kafka import LocalKafka, main, parse_pair, parse_topic
@@ -49,12 +49,45 @@ def test_no_java_is_one_sentence_and_exit_code_1(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["--work-dir", str(tmp_path / "kafka"), "start"]) == 1
-    assert capsys.readouterr().err.startswith("error: No Java was found")
+    assert capsys.readouterr().err.startswith("local_kafka: error: No Java was found")
 
 
 def test_a_bad_version_is_one_sentence_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["start", "--work-dir", str(tmp_path), "--port", "0", "--kafka-version", "four"]) == 1
-    assert capsys.readouterr().err == "error: 'four' is not a version of Apache Kafka; they look like 4.3.1.\n"
+    assert capsys.readouterr().err == "local_kafka: error: 'four' is not a version of Apache Kafka; they look like 4.3.1.\n"
+
+
+class Running(LocalKafka):
+    """A broker of version 4.3.1 that answers nobody."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(Path("/none"), version="4.3.1")
+        self.nodes = {1: Node(1, port, None, {})}
+
+    def running(self) -> list[int]:
+        return [1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--port", "9093"], "--port"),
+        (["--brokers", "3"], "--brokers"),
+        (["--kafka-version", "3.9.0", "--port", "9093"], "--port, --kafka-version"),
+    ],
+)
+def test_what_a_broker_that_runs_already_does_not_have_is_an_error(
+    arguments: list[str], named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--port was ignored without a word while a broker ran at another one."""
+    monkeypatch.setattr(LocalKafka, "load", lambda _: Running(9092))
+    assert main(["start", *arguments]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(
+        f"local_kafka: error: A broker runs already at 127.0.0.1:9092, with another {named}: stop it first, or"
+    )
+    for same in ([], ["--port", "9092"], ["--port", "0"], ["--brokers", "1", "--kafka-version", "4.3.1"]):
+        assert main(["start", *same]) == 0
 
 
 def test_nothing_to_stop_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -173,7 +173,7 @@ def test_an_address_overrides_properties_and_these_override_a_file(tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--record-size", "1"], "--bootstrap-server is missing"),
+        (["--record-size", "1"], "--bootstrap-servers is missing"),
         (["--payload-file", "/none", "--bootstrap-server", "b:1"], "--payload-file /none cannot be read"),
         (["--record-size", "1", "--command-config", "/none"], "--command-config /none cannot be read"),
     ],

@@ -34,7 +34,7 @@ def test_a_topic_that_exists_on_the_users_broker_is_left_alone(broker: LocalKafk
     broker.create_topic("taken")
     done = _quickstart("--bootstrap-servers", broker.bootstrap_servers, "--topic", "taken")
     assert done.returncode == 1
-    message = f"error: Topic taken already exists at {broker.bootstrap_servers}: choose another with --topic.\n"
+    message = f"quickstart: error: Topic taken already exists at {broker.bootstrap_servers}: choose another with --topic.\n"
     assert done.stderr.endswith(message)
 
 

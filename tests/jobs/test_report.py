@@ -57,7 +57,7 @@ def test_without_the_extra_it_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, name, None)
     assert main([str(report)]) == 1
     said = capsys.readouterr().err
-    assert said.startswith(f'error: The page needs {name}: pip install "pykafka-sink[report]"')
+    assert said.startswith(f'report: error: The page needs {name}: pip install "pykafka-sink[report]"')
     assert said.count("\n") == 1
 
 
@@ -66,8 +66,8 @@ def test_a_file_that_cannot_be_read_is_named(path: str, why: str, tmp_path: Path
     assert main([str(tmp_path / path), "-o", str(tmp_path / "page.html")]) == 1
     said = capsys.readouterr().err
     assert said == (
-        f"error: {tmp_path / path} cannot be read ({why}): name the file that the sink's option reportPath names, on the driver's"
-        " machine.\n"
+        f"report: error: {tmp_path / path} cannot be read ({why}): name the file that the sink's option reportPath names,"
+        " on the driver's machine.\n"
     )
 
 

@@ -139,15 +139,14 @@ def test_open_transactions_are_listed_oldest_first_and_those_that_ended_lately_l
     Writer(broker, name(task=3))  # has begun, and written nothing
     broker.clock.advance(12_000)
     assert call(console, "list") == 0
-    heading, *rows, empty, summary = console.said
-    assert heading.split("  ")[0] == "STATE"
-    assert [row.split()[0] for row in rows] == ["Ongoing", "Ongoing", "Empty", "CompleteCommit"]
-    first, second, begun, last = (row.split("  ") for row in rows)
-    first, second, begun, last = ([cell.strip() for cell in row if cell.strip()] for row in (first, second, begun, last))
-    assert first == ["Ongoing", "3m 17s", "11m 43s", "?", "-", "q", "r1", "1", "0", "t: 0-2", "P-q-1-r1-0"]
-    assert second[1:3] == ["12s", "14m 48s"]
-    assert begun[1:3] == ["-", "-"]
-    assert last[-1] == name("another", task=9)
+    heading, run, *rows, another, last, empty, summary = console.said
+    assert heading.split() == ["TASK", "ATTEMPT", "STATE", "AGE", "TIME-OUT", "IN", "VERSION", "LAST", "DECISION", "PARTITIONS"]
+    assert (run, another) == ("P-q-TASK-r1-ATTEMPT", "P-another-TASK-r1-ATTEMPT")
+    first, second, begun, ended_lately = ([cell.strip() for cell in row.split("  ") if cell.strip()] for row in (*rows, last))
+    assert first == ["1", "0", "Ongoing", "3m 17s", "11m 43s", "?", "-", "t: 0-2"]
+    assert second[:5] == ["2", "0", "Ongoing", "12s", "14m 48s"]
+    assert begun[:5] == ["3", "0", "Empty", "-", "-"]
+    assert ended_lately[:3] == ["9", "0", "CompleteCommit"]
     assert empty == ""
     counts = "2 open, 1 begun without a row, 1 ended that began within 15 minutes; 1 more is complete"
     assert summary == f"Transactional ids of prefix P: {counts}."
@@ -159,7 +158,7 @@ def test_ids_that_begin_alike_and_are_of_another_prefix_are_left_out(broker: Fak
     for other in (name(prefix="P-2"), "P-free-text", "P-q-x-r1-0", "P", "Px-q-0-r1-0"):
         orphan(broker, other)
     assert call(console, "list", "--json") == 0
-    assert [json.loads(line)["transactional_id"] for line in console.said] == [name()]
+    assert [each["transactional_id"] for each in listed(console)] == [name()]
     assert console.noted[-1].endswith(": 1 open; 0 more are complete.")
 
 
@@ -169,8 +168,7 @@ def test_json_has_one_object_per_line_with_all_that_is_known(broker: FakeBroker,
     writer.commit_offset("P-3f2a%2D77-4-marker", 1)
     broker.clock.advance(1_234)
     assert call(console, "list", "--json") == 0
-    (line,) = console.said
-    found = json.loads(line)
+    (found,) = listed(console)
     assert [each["topic"] for each in found.pop("partitions")] == ["__consumer_offsets", "t", "t"]
     assert found == {
         "transactional_id": "P-3f2a%2D77-4-r%201-2",
@@ -191,17 +189,60 @@ def test_json_has_one_object_per_line_with_all_that_is_known(broker: FakeBroker,
     }
 
 
+def listed(console: ScriptedConsole) -> list[dict[str, Any]]:
+    """What `list --json` has said of transactions; the last line is of all of them."""
+    return [json.loads(line) for line in console.said[:-1]]
+
+
+def test_json_ends_with_a_line_even_if_there_is_nothing(broker: FakeBroker, console: ScriptedConsole) -> None:
+    """It printed nothing at all."""
+    orphan(broker, name(prefix="Q"))
+    assert call(console, "list", "--json") == 0
+    (line,) = console.said
+    expected = {"prefix": "P", "transactions": 0, "more_complete": 0, "fenced": 0, "known_prefixes": ["Q"]}
+    assert json.loads(line) == expected
+
+
+def test_a_prefix_without_ids_is_told_with_those_that_have_some(broker: FakeBroker, console: ScriptedConsole) -> None:
+    """A mistyped prefix looked like one that had nothing open."""
+    for other in (name(prefix="orders"), name(task=1, prefix="orders"), name(prefix="a-b"), "no-sink-wrote-this", "kafka"):
+        orphan(broker, other)
+    for command in ("list", "abort", "commit"):
+        assert call(console, command) == 0
+        assert console.said[-1].endswith("There is no transactional id of prefix P; known are a-b, orders.")
+    for number in range(12):
+        orphan(broker, name(prefix=f"p{number:02}"))
+    call(console, "list")
+    assert console.said[-1].endswith("; known are a-b, orders, p00, p01, p02, p03, p04, p05, p06, p07 and 4 more.")
+
+
+def test_without_any_id_of_a_sink_no_prefix_is_known(console: ScriptedConsole) -> None:
+    assert call(console, "list") == 0
+    assert console.said == ["There is no transactional id of prefix P; the brokers know no other either."]
+
+
+def test_lines_of_the_table_fit_into_a_shell(broker: FakeBroker, console: ScriptedConsole) -> None:
+    """They had 200 characters: each named owner and run twice, of 32 characters each."""
+    owner, run = "8f0d2c1e6f3b4c669d6e0d6ad6a4b1f2", "1b9d6bcdbbfd4b2d9b5dab8dfbbd4bed"
+    for task in (1, 2):
+        orphan(broker, name(owner, task, run, prefix="flights-to-kafka"), rows=6)
+    assert call(console, "list", prefix="flights-to-kafka") == 0
+    assert max(map(len, console.said)) <= 100
+    assert console.said[1] == f"flights-to-kafka-{owner}-TASK-{run}-ATTEMPT"
+
+
 def test_the_version_is_told_where_a_decision_names_the_transaction(broker: FakeBroker, console: ScriptedConsole) -> None:
     mine, _ = decided(broker, ["a"], ["b"])
     other = orphan(broker, name(run="r0")).transactional_id
     assert call(console, "list", "--json") == 0
-    found = {each["transactional_id"]: each for each in map(json.loads, console.said)}
+    found = {each["transactional_id"]: each for each in listed(console)}
     assert found[mine]["version"] == 7
     assert found[other]["version"] is None
     assert found[other]["last_decision"] == {"version": 7, "state": "decided", "run": "r1"}
     console.said.clear()
     assert call(console, "list") == 0
-    assert any("7        7 decided" in line and mine in line for line in console.said)
+    mine_of_run = console.said.index("P-q-TASK-r1-ATTEMPT") + 1
+    assert "7        7 decided" in console.said[mine_of_run]
 
 
 def test_a_decision_that_cannot_be_read_is_a_warning_and_the_list_is_there(broker: FakeBroker, console: ScriptedConsole) -> None:
@@ -288,7 +329,8 @@ def test_what_a_dead_query_left_is_aborted_and_readers_go_on(broker: FakeBroker,
     assert console.said == ["Nothing to abort: prefix P has no open transaction."]
     assert len(console.questions) == 1
     assert call(console, "list", "--recent-minutes", "0") == 0
-    assert console.said[-1] == "Transactional ids of prefix P: 0 open; 3 more are complete."
+    counts = "0 open; 1 more is complete, 2 fenced: what they had open was aborted"
+    assert console.said[-1] == f"Transactional ids of prefix P: {counts}."
 
 
 @pytest.mark.parametrize("answer", ["n", ""])
@@ -732,9 +774,11 @@ def test_many_transactions_are_aborted_and_the_table_is_cut_off(broker: FakeBrok
 
 
 def test_brokers_that_do_not_answer_are_told_in_time(console: ScriptedConsole) -> None:
-    arguments = ["list", "--prefix", "P", "--bootstrap-servers", "127.0.0.1:1", "--timeout-ms", "300"]
-    assert transactions.main(arguments, console) == 1
+    arguments = ["list", "--prefix", "P", "--bootstrap-servers", "127.0.0.1:1"]
+    assert transactions.main([*arguments, "--timeout-ms", "300"], console) == 1
     assert "KAFKA_BROKER_UNREACHABLE" in console.noted[-1]
+    assert console.noted[-1].endswith("; --timeout-ms allows for more time")
+    assert transactions.build_parser().parse_args(arguments).timeout_ms == 10_000  # a wrong address took a minute
 
 
 def test_ctrl_c_says_that_something_may_have_happened(broker: FakeBroker, console: ScriptedConsole) -> None:

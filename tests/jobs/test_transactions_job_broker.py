@@ -106,7 +106,7 @@ def run(broker: LocalKafka, command: str, prefix: str, *more: str, address: str 
 def listed(broker: LocalKafka, prefix: str, address: str = "", *more: str) -> dict[str, dict[str, Any]]:
     done = run(broker, "list", prefix, "--json", *more, address=address)
     assert done.returncode == 0, done.stderr
-    return {each["transactional_id"]: each for each in map(json.loads, done.stdout.splitlines())}
+    return {each["transactional_id"]: each for each in map(json.loads, done.stdout.splitlines()[:-1])}
 
 
 def last_stable_offset(broker: LocalKafka, topic: str, partition: int) -> int:
