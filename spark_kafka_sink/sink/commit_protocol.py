@@ -60,7 +60,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.config.dotted_names import load_callable
 from spark_kafka_sink.errors import DeliveryError
-from spark_kafka_sink.exactly_once.writes import TaskReport
+from spark_kafka_sink.exactly_once.writes import TaskReport, WriteAbortedError
 from spark_kafka_sink.producer.accumulator.delivery import OffsetRange
 from spark_kafka_sink.sink.task_clock import NOT_TIMED, TaskTimes
 
@@ -152,6 +152,7 @@ class KafkaCommitMessage(WriterCommitMessage):
     times: TaskTimes = NOT_TIMED
     skipped_by_reason: tuple[tuple[str, int], ...] = ()  # condition and rows
     dead_lettered_by_reason: tuple[tuple[str, int], ...] = ()
+    is_given_up: bool = False  # the task ended without its rows, as it found that its driver had aborted the write
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle values by position, as plain tuples: a driver may receive thousands of messages with hundreds of ranges."""
@@ -316,6 +317,16 @@ def complete(messages: Sequence[KafkaCommitMessage | None]) -> list[KafkaCommitM
         logger.error("! %s", error)  # a continuous query runs on for a while, and this line is the only sign of the error
         raise error
     return [message for message in messages if message is not None]
+
+
+def require_not_given_up(messages: Sequence[KafkaCommitMessage]) -> None:
+    """Raises WriteAbortedError when a task found its write aborted, although its driver goes on to commit."""
+    given_up = sum(message.is_given_up for message in messages)
+    if given_up:
+        raise WriteAbortedError(
+            f"{given_up} of {len(messages)} tasks ended without their rows, as another write with the same transactionalIdPrefix,"
+            " which is for one query or job at a time, was aborted meanwhile. Nothing of this write is seen: it can be run again"
+        )
 
 
 def commit(

@@ -105,7 +105,7 @@ class _KafkaWriter:
                 return message
         except WriteAbortedError as error:
             logger.info("= %s: %s", task, error)
-            return _nothing_written(task, clock)
+            return _given_up(task, clock)
         except KafkaError as error:
             contact.failed(error)
             error.message = f"{error.message} ({task})"
@@ -149,6 +149,7 @@ class _KafkaWriter:
         if plan.exactly_once is not None:
             from spark_kafka_sink.sink.exactly_once_commit import commit_version
 
+            commit_protocol.require_not_given_up(reports)
             options = with_shipped_files(plan.producer_options)
             tasks = [each.exactly_once for each in reports]
             version = commit_version(plan.exactly_once, options, tasks, plan.producer_cache_timeout_ms)
@@ -166,14 +167,15 @@ class _KafkaWriter:
         abort_version(plan.exactly_once, options, [None if each is None else each.exactly_once for each in reports])
 
 
-def _nothing_written(task: Task, clock: TaskClock) -> KafkaCommitMessage:
-    """Of a task that ended without its rows, as the driver had given the write up, which query.stop() has it do. Fails a commit.
+def _given_up(task: Task, clock: TaskClock) -> KafkaCommitMessage:
+    """Of a task that ended without its rows, as the driver had aborted the write, which query.stop() has it do. Fails a commit.
 
     An error would have no reader but the log: Spark tells it with stack traces, and runs the task again. That is where it does
     not kill the tasks of a query that is stopped, as foreachBatch has set another job group.
     """
     ids = (task.partition, task.attempt, task.query_id, task.batch_id)
-    return KafkaCommitMessage(*ids, 0, 0, round(clock.seconds(), 3), tuple(0 for _ in COUNTERS), 0, 0, ())
+    seconds, counters = round(clock.seconds(), 3), (0.0,) * len(COUNTERS)
+    return KafkaCommitMessage(*ids, 0, 0, seconds, counters, 0, 0, (), is_given_up=True)
 
 
 def _no_larger_producer() -> KafkaProducer:

@@ -16,9 +16,9 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from spark_kafka_sink import exactly_once_options
 from spark_kafka_sink.coordination.producers import FindLeaders
-from spark_kafka_sink.errors import DeliveryError, KafkaError
+from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once import pulse as pulse_module
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, WriteAbortedError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
@@ -123,8 +123,8 @@ def test_a_task_of_a_write_that_was_given_up_ends_without_an_error_and_cannot_be
     message = run_task(monkeypatch, writer, ["a"])
     writer.abort([message, None])
     late = run_task(monkeypatch, writer, ["b"], 1)
-    assert (late.spark_partition, late.rows, late.exactly_once) == (1, 0, None)
-    with pytest.raises(DeliveryError):
+    assert (late.spark_partition, late.rows, late.is_given_up) == (1, 0, True)
+    with pytest.raises(WriteAbortedError, match=r"1 of 2 tasks ended without their rows.*Nothing of this write is seen"):
         writer.commit([message, late])
     assert (seen(broker), open_ids(broker)) == ([], [])
 
