@@ -159,6 +159,13 @@ def test_a_key_or_value_that_is_no_string_is_told_before_anything_is_written(arg
         command_line.records(rows, arguments)
 
 
+def test_the_sample_file_for_exactly_once_takes_a_name_and_for_a_batch_a_number() -> None:
+    arguments = ["--config", str(CONF / "exactly-once.properties"), "--topic", "t", "--bootstrap-servers", "b:1"]
+    arguments += ["--input-format", "rate", "--exactly-once", "p"]
+    command_line.check(stream_to_kafka.build_parser().parse_args([*arguments, "--checkpoint", "c"]))
+    command_line.check(_batch(*arguments, "--txn-version", "7"))
+
+
 def test_a_number_names_a_batch_with_the_name_that_exactly_once_gives(tmp_path: Path) -> None:
     arguments = _batch("--topic", "t", "--bootstrap-servers", "b:1", "--exactly-once", "p", "--txn-version", "7")
     assert sink_options(arguments) == {
