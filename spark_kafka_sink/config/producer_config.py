@@ -48,7 +48,7 @@ def addresses(servers: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
     found: dict[tuple[str, int], str] = {}
     for server in filter(None, servers):
         match = _ADDRESS.fullmatch(server)
-        if match is None:
+        if match is None or server.lower().startswith(("http:", "https:")):
             raise InvalidValueError(
                 f"Invalid url in bootstrap.servers: {server} (expected host:port, such as localhost:9092 or [::1]:9092)"
             )

@@ -24,6 +24,7 @@ from spark_kafka_sink.protocol.schema import Request
 
 SOFTWARE_NAME = "pykafka-sink"  # for brokers' metrics (KIP-511); they reject a name with other than letters, digits, - and .
 _NO_MECHANISM = "NONE"  # not the name of any mechanism
+_REMEDY = " Check the user and its password or token (sasl.jaas.config), and that the brokers know it for this sasl.mechanism."
 
 
 class HandshakeRequest(NamedTuple):
@@ -130,6 +131,8 @@ def authenticate(login: Login, host: str, api_versions: NodeApiVersions) -> Hand
         lifetime_ms = yield from _exchange(login.start(host), version)
     except AuthenticationError as error:
         error.message = f"SASL {login.mechanism} for {login.who}: {error.message}"
+        if error.condition == Errors.SASL_AUTHENTICATION_FAILED.condition:
+            error.message += _REMEDY
         raise
     return Session(api_versions, lifetime_ms)
 

@@ -267,6 +267,24 @@ def _given_type(config: ProducerConfig, key: str, value: str) -> str | None:
     return value if key in config.given else None
 
 
+def java_store_problem(which: str, location: str) -> str | None:
+    """What is wrong if the file at `location` is a store that only Java can read. None too if it cannot be read here.
+
+    Args:
+        which: ssl.keystore or ssl.truststore.
+    """
+    try:
+        with Path(location).open("rb") as file:
+            begin = Secret(file.read(4).decode("latin-1"))
+    except OSError:
+        return None
+    return _only_for_java(which, location) if _format_of(begin) is _Format.JKS else None
+
+
+def _only_for_java(which: str, location: str) -> str:
+    return f"{which}.location={location} is a JKS store, which only Java can read; {_conversion(which, location)}"
+
+
 def _read_store(which: str, location: str, given_type: str | None) -> _Store:
     option = f"{which}.location={location}"
     content = _read(option, location)
@@ -274,7 +292,7 @@ def _read_store(which: str, location: str, given_type: str | None) -> _Store:
     if found is None:
         raise ConfigError(f"{option} is neither a PEM file nor a PKCS12 store")
     if found is _Format.JKS:
-        raise ConfigError(f"{option} is a JKS store, which only Java can read; {_conversion(which, location)}")
+        raise ConfigError(_only_for_java(which, location))
     if given_type is not None and (found is _Format.PEM) != (given_type == "PEM"):
         raise ConfigError(f"{option} is {found.value}, but {which}.type={given_type}; set it to {found.value}, or remove it")
     return _Store(found, content)

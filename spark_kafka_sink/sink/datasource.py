@@ -131,7 +131,7 @@ def _only_for_batches(options: Mapping[str, object]) -> Iterator[str]:
 
 def _environment_problems(options: SinkOptions) -> list[str]:
     """Problems that may come and go between the planning of a write and its commit."""
-    problems = _report_path_problems(options)
+    problems = [*_report_path_problems(options), *_store_problems(options)]
     if options.on_commit is not None:
         try:
             find_function(options.on_commit)
@@ -151,6 +151,19 @@ def _report_path_problems(options: SinkOptions) -> list[str]:
     return [f"reportPath={options.report_path} lies in a directory that does not exist on the driver"]
 
 
+def _store_problems(options: SinkOptions) -> Iterator[str]:
+    """Of keystores and truststores that this machine has too: each task would fail."""
+    producer = options.producer
+    stores = {"ssl.keystore": producer.ssl_keystore_location, "ssl.truststore": producer.ssl_truststore_location}
+    for which, location in stores.items():
+        if location:
+            from spark_kafka_sink.network.ssl_context import java_store_problem  # costs time, and few writes have a store
+
+            problem = java_store_problem(which, location)
+            if problem:
+                yield f"kafka.{problem}"
+
+
 def check_options(options: Mapping[str, object], *, is_stream: bool = False) -> SinkOptions:
     """The options of a write, checked without its columns and without Spark, as jobs do before they start Spark.
 
@@ -159,7 +172,7 @@ def check_options(options: Mapping[str, object], *, is_stream: bool = False) -> 
     options = SinkOptions.conceal(options)  # a traceback with locals shows this variable
     problems = list(_only_for_batches(options)) if is_stream else []
     checked = SinkOptions.check(options, problems)
-    problems += _report_path_problems(checked)
+    problems += [*_report_path_problems(checked), *_store_problems(checked)]
     if problems:
         raise ConfigError(join_problems(problems))
     return checked

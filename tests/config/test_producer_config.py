@@ -154,8 +154,10 @@ def test_a_server_named_twice_is_kept_once_with_a_warning(caplog: pytest.LogCapt
     assert "a:1" in caplog.text
 
 
-@pytest.mark.parametrize("written", ["localhost", "localhost:", ":9092", "a:b", "::1:9092", "a b:1"])
-def test_a_server_without_a_port_is_refused(written: str) -> None:
+@pytest.mark.parametrize(
+    "written", ["localhost", "localhost:", ":9092", "a:b", "::1:9092", "a b:1", "http://kafka:9092", "HTTPS://a:1"]
+)
+def test_a_server_that_is_not_host_and_port_is_refused(written: str) -> None:
     assert f"Invalid url in bootstrap.servers: {written} (expected host:port" in problem({"bootstrap.servers": written})
 
 

@@ -272,6 +272,9 @@ def test_refused_credentials_are_told_in_the_brokers_words() -> None:
     with pytest.raises(AuthenticationError, match=r"SASL TEST for user 'alice': .*\"Invalid username or password\"") as raised:
         steps.send(reply(error_code=58, error_message="Invalid username or password"))
     assert raised.value.condition == "KAFKA_SASL_AUTHENTICATION_FAILED"
+    assert raised.value.message.endswith(
+        " Check the user and its password or token (sasl.jaas.config), and that the brokers know it for this sasl.mechanism."
+    )
 
 
 def test_another_error_of_the_exchange_is_no_refusal() -> None:

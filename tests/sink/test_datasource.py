@@ -22,7 +22,7 @@ from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.config.sink_options import BULK_DEFAULTS
 from spark_kafka_sink.errors import ConfigError, KafkaError, SchemaError
 from spark_kafka_sink.sink import require_pyspark
-from spark_kafka_sink.sink.datasource import COMMITTING_PROCESS
+from spark_kafka_sink.sink.datasource import COMMITTING_PROCESS, check_options
 from spark_kafka_sink.sink.row_rules import RowRules
 from tests.sink.schemas import schema
 
@@ -195,6 +195,22 @@ def test_a_streams_planning_checks_its_environment(tmp_path: Path) -> None:
     assert raised.value.message.startswith("2 things are wrong:")
     for told in ("lies in a directory that does not exist on the driver", "there is no module nowhere"):
         assert told in raised.value.message
+
+
+@pytest.mark.parametrize("kind", ["truststore", "keystore"])
+def test_a_java_store_on_the_drivers_machine_is_told_before_a_task_starts(kind: str, tmp_path: Path) -> None:
+    """It failed each attempt of each task."""
+    store = tmp_path / "my.jks"
+    store.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")
+    options = {"kafka__security__protocol": "SSL", f"kafka__ssl__{kind}__location": str(store)}
+    told = rf"kafka\.ssl\.{kind}\.location={store} is a JKS store, which only Java can read; convert it with: keytool "
+    with pytest.raises(ConfigError, match=told):
+        source(**options).writer(GOOD, False)
+    with pytest.raises(ConfigError, match=told):
+        check_options({name.replace("__", "."): value for name, value in options.items()} | {"kafka.bootstrap.servers": "a:1"})
+    source(**options).streamWriter(GOOD, False).commit([], 7)
+    on_executors = {f"kafka__ssl__{kind}__location": "sent-with-files.jks"}
+    source(**options | on_executors).writer(GOOD, False)
 
 
 def test_warnings_are_logged_where_spark_plans_a_stream_and_not_where_it_commits(

@@ -186,6 +186,11 @@ class BatchFates:
             where += f", attempt {batch.attempts + 1}, retries={self._config.retries} or delivery.timeout.ms exhausted"
         found = error.error(where, answer.error_message)
         found.message += to_grant(error, topic=batch.topic_partition.topic)
+        if error == Errors.MESSAGE_TOO_LARGE:
+            found.message += (
+                f" Raise it to at least {batch.size_in_bytes} (without a value of its own, the topic has the brokers'"
+                " message.max.bytes), compress more (compression.type), or write less per row."
+            )
         return found
 
     # FAILURE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, KafkaError
@@ -354,3 +356,16 @@ def test_an_id_that_arrives_after_a_fatal_error_changes_nothing() -> None:
     stage.run()
     assert stage.txn.state.value == "fatal error"
     assert not stage.txn.has_producer_id
+
+
+def test_a_record_that_the_topic_does_not_take_is_told_with_the_limit_to_raise() -> None:
+    """The error named the option, and not the number that it takes."""
+    stage = Stage()
+    delivery = stage.send(b"a" * 500)
+    stage.run()
+    stage.refuse(Errors.MESSAGE_TOO_LARGE)
+    stage.run()
+    told = str(delivery.error)
+    size = re.search(r"\(1 records, (\d+) bytes\)", told)
+    assert size is not None
+    assert f"Raise it to at least {size[1]} (" in told
