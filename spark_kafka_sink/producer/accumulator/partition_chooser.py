@@ -110,11 +110,12 @@ class PartitionChooser:
 
     def _update_load_of(self, topic: str, sticky: StickyPartitioner, cluster: Cluster, slow_nodes: frozenset[int]) -> None:
         queues = self._queues.of_topic(topic)
-        partition_count = cluster.partition_count(topic)
-        if not partition_count or len(queues) < partition_count:
+        partition_count = cluster.partition_count(topic) or 0
+        available = self._available(topic, cluster)
+        if not available or len(queues) < partition_count or not queues.keys() >= set(available):
             sticky.update_load([], [], all_counted=True)  # otherwise a partition without a queue would never be chosen
             return
-        counted = [queues[partition] for partition in self._available(topic, cluster)]
+        counted = [queues[partition] for partition in available]
         if slow_nodes:
             counted = [queue for queue in counted if cluster.leader_for(queue.topic_partition) not in slow_nodes] or counted
         lengths = [len(queue.batches) for queue in counted]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from spark_kafka_sink.config.option import LONG_MAX
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.network.metadata import Metadata
@@ -171,8 +172,9 @@ class BatchFates:
     def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
         if self._transactions is not None:
             self._transactions.batch_completed(batch)
-        # A duplicate that the broker no longer remembers is a success with an unknown offset.
-        base_offset = UNKNOWN_OFFSET if answer.error_code else answer.base_offset
+        # A duplicate that the broker no longer remembers is a success with an unknown offset; so is one that no log can have.
+        is_known = not answer.error_code and 0 <= answer.base_offset <= LONG_MAX - batch.record_count
+        base_offset = answer.base_offset if is_known else UNKNOWN_OFFSET
         try:
             batch.complete(base_offset, answer.log_append_time_ms)
         finally:

@@ -39,10 +39,15 @@ class ProducerIdRequests:
         self._clock = clock
         self._in_flight = False
         self._retry_at_ms = 0
+        self._was_refused = False
 
-    def maybe_send(self, now_ms: int) -> None:
+    def is_wanted(self, *, has_rows: bool) -> bool:
+        """Whether an id is needed. After a refusal only rows need one."""
+        return self._transactions.needs_producer_id and (has_rows or not self._was_refused)
+
+    def maybe_send(self, now_ms: int, *, has_rows: bool) -> None:
         """Ask a broker for an id, if one is needed and can be asked now. Never waits."""
-        if not self._transactions.needs_producer_id or self._in_flight or now_ms < self._retry_at_ms:
+        if not self.is_wanted(has_rows=has_rows) or self._in_flight or now_ms < self._retry_at_ms:
             return
         node = self._client.least_loaded_node(now_ms)
         if node is None or not self._client.ready(node, now_ms):
@@ -67,6 +72,7 @@ class ProducerIdRequests:
         error = Errors.NETWORK_EXCEPTION if message is None else Errors.for_code(message.error_code)
         is_valid = message is not None and message.producer_id >= 0 and message.producer_epoch >= 0
         if message is not None and not error and is_valid:
+            self._was_refused = False
             self._transactions.producer_id_received(message.producer_id, message.producer_epoch)
             return
         self._transactions.transition_to(State.UNINITIALIZED)
@@ -77,6 +83,7 @@ class ProducerIdRequests:
             logger.info("! no producer id yet, trying again: %s", _failure(error, response))
         else:
             # What waits now fails. A later write sends a request again: a permission may have been granted by then.
+            self._was_refused = True
             self._fates.give_up_all(_failure(error, response))
 
 

@@ -41,6 +41,7 @@ from spark_kafka_sink.producer.sender.transaction_manager import TransactionMana
 logger = logging.getLogger(__name__)
 
 MAX_POLL_MS = 60_000  # how long the Sender sleeps when there is nothing to do
+MIN_ROUND_MS = 50  # between rounds that only look again, however small retry.backoff.ms is
 
 
 class Sender:
@@ -58,6 +59,7 @@ class Sender:
         gatherer: RecordGatherer,
     ) -> None:
         self._config = config
+        self._look_again_ms = max(config.retry_backoff_ms, MIN_ROUND_MS)
         self._client = client
         self._metadata = metadata
         self._accumulator = accumulator
@@ -192,7 +194,7 @@ class Sender:
         fatal_error = self._fatal_error()
         if fatal_error is not None:
             self._fail_everything(fatal_error, now_ms)
-            self._client.poll(self._config.retry_backoff_ms, now_ms)
+            self._client.poll(self._look_again_ms, now_ms)
             return
         rows_failed = self._prepare_producer(now_ms)
         timeout_ms = self._send_producer_data(now_ms)
@@ -235,7 +237,7 @@ class Sender:
             self._accumulator.completing = self._transactions.wants_rows_at_once
             rows_failed = self._fail_lost_rows(self._transactions)
         if self._producer_id is not None:
-            self._producer_id.maybe_send(now_ms)
+            self._producer_id.maybe_send(now_ms, has_rows=self._accumulator.has_incomplete())
         return rows_failed
 
     def _fail_lost_rows(self, transactions: TransactionManager) -> bool:
@@ -270,7 +272,8 @@ class Sender:
         self._fail_if_refused(result, cluster)
         if self._transactions is not None and not self._transactions.has_producer_id:
             nodes = []  # batches cannot be numbered yet; the answer with the id ends the poll below
-            timeout_ms = min(timeout_ms, self._config.retry_backoff_ms)
+            if self._producer_id is None or self._producer_id.is_wanted(has_rows=self._accumulator.has_incomplete()):
+                timeout_ms = min(timeout_ms, self._look_again_ms)
         timeout_ms = min(timeout_ms, self._expiry.next_delay_ms(now_ms))
         drained = self._accumulator.drain(cluster, nodes, self._config.request_bytes, now_ms, result.occupied)
         self._send_requests(drained, cluster, now_ms)
@@ -279,7 +282,7 @@ class Sender:
         if nodes:
             # Ready, yet nothing was drained: a caller has begun to write into the batch, and wakes the poll when it is done.
             # Still look again after a while, because ready() stops measuring delays at a node that it has found ready.
-            timeout_ms = min(timeout_ms, self._config.retry_backoff_ms)
+            timeout_ms = min(timeout_ms, self._look_again_ms)
         return max(0, timeout_ms)
 
     def _ask_for_leaders(self, result: ReadyCheckResult, now_ms: int) -> None:

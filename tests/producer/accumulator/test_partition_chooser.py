@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from spark_kafka_sink.network.cluster import Cluster, Node
+from spark_kafka_sink.network.cluster import Cluster, Node, Topic
 from tests.producer.harness import TOPIC, Accumulation, cluster
 
 ONE_NODE = cluster({TOPIC: (0, 0, 0, 0)})
@@ -94,6 +94,18 @@ def test_queue_lengths_are_counted_only_when_one_may_have_changed() -> None:
     stage.clock.advance(1_000_000)
     stage.accumulator.expired_batches(stage.now_ms)
     assert rounds() == [[0, 0, 0, 0]]
+
+
+def test_queue_lengths_are_not_counted_while_metadata_names_a_partition_without_a_queue() -> None:
+    """Metadata named partition 0 and later only 32, one partition again: each round of the Sender ended in a KeyError."""
+    stage = Accumulation(batch_size=BATCH)
+    stage.append(VALUE, partition=0)
+    assign(stage, 1, cluster({TOPIC: (0,)}))
+    stage.ready(cluster({TOPIC: (0,)}))
+    whole = cluster({TOPIC: (0,) * 33})
+    only_the_last = Cluster(nodes=whole.nodes, topics={TOPIC: Topic(None, {32: whole.topics[TOPIC].partitions[32]})})
+    stage.ready(only_the_last)
+    assert set(assign(stage, 100, only_the_last, size=BATCH)) == {32}
 
 
 def test_without_adaptive_partitioning_queue_lengths_do_not_matter() -> None:

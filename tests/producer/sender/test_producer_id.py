@@ -205,6 +205,26 @@ def test_a_refused_id_fails_what_waits_and_is_asked_for_again() -> None:
     assert again.acknowledged == 1
 
 
+def test_without_a_row_a_refused_id_is_not_asked_for_again() -> None:
+    """An idle producer without IDEMPOTENT_WRITE asked every retry.backoff.ms, for ever."""
+    stage = idempotent(has_producer_id=False)
+    stage.run()
+    stage.client.respond(InitProducerIdResponse(error_code=Errors.CLUSTER_AUTHORIZATION_FAILED.number))
+    stage.run()
+    stage.client.sent.clear()
+    stage.client.poll_timeouts_ms.clear()
+    for _ in range(5):
+        stage.back_off()
+        stage.run()
+    assert stage.client.sent == []
+    assert min(stage.client.poll_timeouts_ms) > 10_000
+    delivery = stage.append(b"a")
+    stage.receive_producer_id()
+    stage.run()
+    stage.succeed()
+    assert delivery.acknowledged == 1
+
+
 def test_a_broker_that_gives_no_ids_fails_what_waits() -> None:
     stage = idempotent(has_producer_id=False)
     for node in range(5):
