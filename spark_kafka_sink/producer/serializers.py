@@ -74,7 +74,14 @@ def find_serializer(option: str, wanted: object) -> Serializer:
 
 def as_bytes(value: Any) -> bytes:
     """The default serializer: bytes stay as they are, str becomes UTF-8."""
-    return value.encode("utf-8") if isinstance(value, str) else _bytes(value)
+    if isinstance(value, str):
+        return value.encode("utf-8")
+    try:
+        return _bytes(value)
+    except TypeError as error:
+        raise TypeError(
+            "pass bytes or str, or set key.serializer or value.serializer to a function that returns bytes"
+        ) from error
 
 
 def serialize(serializer: Serializer, value: Any, what: str) -> bytes | None:

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import IllegalStateError, KafkaError, KafkaTimeoutError, TransactionTimeoutError, fresh_copy
+from spark_kafka_sink.producer.group_offsets import checked_group, checked_offsets, checked_text
 from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, Kind, OffsetAndMetadata, Operation
-from spark_kafka_sink.producer.producer_record import whole_number
 from spark_kafka_sink.producer.sender.transactions import Transactions
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -76,7 +76,7 @@ class TransactionCalls:
                     self._changed.notify_all()
 
     def use_id(self, transactional_id: str) -> None:
-        if not _text(transactional_id, "transactional.id"):
+        if not checked_text(transactional_id, "transactional.id"):
             raise ValueError("transactional.id must not be empty")
         self._call(Kind.USE_ID, self._deadline_ms(), transactional_id=transactional_id)
 
@@ -104,10 +104,11 @@ class TransactionCalls:
         self._hand_over(Kind.BEGIN, deadline_ms)
         self._call(Kind.BEGIN, deadline_ms)
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata) -> None:
-        checked = _checked_group(group)
-        if offsets:
-            self._call(Kind.SEND_OFFSETS, self._deadline_ms(), _checked_offsets(offsets), checked)
+    def send_offsets(self, offsets: object, group: object) -> None:
+        checked = checked_group(group)
+        positions = checked_offsets(offsets)
+        if positions:
+            self._call(Kind.SEND_OFFSETS, self._deadline_ms(), positions, checked)
 
     def commit(self) -> None:
         self._end(Kind.COMMIT)
@@ -224,46 +225,3 @@ class TransactionCalls:
         if kind is Kind.SEND_OFFSETS:
             remedy = "Send them again, or abort the transaction"
         return TransactionTimeoutError(f"{kind.value}() has not ended within max.block.ms={self._max_block_ms}: {why}. {remedy}")
-
-
-# Values that no request can carry are rejected here: on the Sender's thread, an error could not be raised to the caller.
-
-
-def _checked_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
-    checked = {}
-    for (topic, partition), (offset, metadata, leader_epoch) in offsets.items():
-        where = TopicPartition(_text(topic, "a topic"), _number(partition, "a partition", 0, 2**31))
-        position = _number(offset, f"the offset of {where}", 0, 2**63)
-        epoch = _number(leader_epoch, f"the leader epoch of {where}", -1, 2**31)
-        checked[where] = OffsetAndMetadata(position, _text(metadata, f"the metadata of {where}"), epoch)
-    return checked
-
-
-def _checked_group(group: ConsumerGroupMetadata) -> ConsumerGroupMetadata:
-    if not isinstance(group, ConsumerGroupMetadata):
-        raise TypeError(f"group_metadata must be a ConsumerGroupMetadata, not {group!r}")
-    group_id, generation, member_id, instance = group
-    checked = ConsumerGroupMetadata(
-        _text(group_id, "a group id"),
-        _number(generation, "a generation id", -1, 2**31),
-        _text(member_id, "a member id"),
-        None if instance is None else _text(instance, "a group instance id"),
-    )
-    if checked.generation_id > 0 and not checked.member_id:
-        raise ValueError(f"generation {checked.generation_id} of group {checked.group_id!r} needs a member id")
-    return checked
-
-
-def _number(value: object, what: str, at_least: int, below: int) -> int:
-    number = whole_number(value, what)
-    if not at_least <= number < below:
-        raise ValueError(f"{what} must be from {at_least} to {below - 1}, not {number}")
-    return number
-
-
-def _text(value: object, what: str) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be a str, not {value!r} of type {type(value).__name__}")
-    if len(value.encode("utf-8", "surrogatepass")) > 32_767 or any("\ud800" <= each <= "\udfff" for each in value):
-        raise ValueError(f"{what} must be valid text of at most 32,767 bytes in UTF-8")
-    return value

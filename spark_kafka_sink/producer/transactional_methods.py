@@ -14,8 +14,9 @@ while rows := next_rows():
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 from spark_kafka_sink.errors import FatalProducerError, IllegalStateError, KafkaError
 from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, OffsetAndMetadata
@@ -66,13 +67,17 @@ class TransactionalMethods:
         self._calls().begin()
 
     def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: ConsumerGroupMetadata
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | Iterable[Any],
+        group_metadata: ConsumerGroupMetadata | bytes | Any,
     ) -> None:
         """Have offsets of a consumer group take effect with the commit of this transaction (consume–transform–produce).
 
         Args:
-            offsets: the next record to read, by partition. Topic and partition must exist.
-            group_metadata: the group; with a member, brokers reject the offsets if it has lost its partitions.
+            offsets: the next record to read, by partition. Topic and partition must exist. Also what `position` of
+                confluent-kafka's consumer returns, and kafka-python's types.
+            group_metadata: the group; with a member, brokers reject the offsets if it has lost its partitions. Also what
+                `consumer_group_metadata()` of confluent-kafka's consumer returns, or `group_metadata()` of kafka-python's.
 
         Raises:
             TypeError, ValueError: a topic, number or text that no request can carry, or no group; nothing has changed.

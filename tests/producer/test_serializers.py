@@ -64,3 +64,11 @@ def test_a_serializer_that_returns_no_bytes_is_refused() -> None:
 def test_a_serializer_that_cannot_be_found_is_a_configuration_error(name: str) -> None:
     with pytest.raises(ConfigError, match=f"value.serializer={name}"):
         find_serializer(OPTION, name)
+
+
+def test_a_value_that_is_not_bytes_names_the_option_that_makes_it_so() -> None:
+    """send("t", {"a": 1}) said "memoryview: a bytes-like object is required, not 'dict'"."""
+    with pytest.raises(
+        SerializationError, match=r"value of type dict cannot be serialized: pass bytes or str, or set key\.serializer"
+    ):
+        serialize(find_serializer("value.serializer", None), {"a": 1}, "value")

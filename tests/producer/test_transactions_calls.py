@@ -307,8 +307,8 @@ def test_the_member_of_the_group_is_named_with_its_offsets(broker: FakeBroker) -
 @pytest.mark.parametrize(
     ("group", "error", "told"),
     [
-        (None, TypeError, "group_metadata must be a ConsumerGroupMetadata, not None"),
-        ("readers", TypeError, "group_metadata must be a ConsumerGroupMetadata, not 'readers'"),
+        (None, TypeError, "group_metadata must be a ConsumerGroupMetadata, .*, not None"),
+        ("readers", TypeError, "group_metadata must be a ConsumerGroupMetadata, .*, not 'readers'"),
         (ConsumerGroupMetadata("readers", 2), ValueError, "generation 2 of group 'readers' needs a member id"),
     ],
 )
@@ -323,6 +323,20 @@ def test_a_group_that_cannot_be_meant_is_refused(
                 producer.send_offsets_to_transaction(offsets, group)
             write(producer, b"a")
     assert committed(broker) == [b"a"]
+
+
+def test_offsets_of_a_topic_that_is_not_known_are_tried_again_with_a_word(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A misspelt topic waited for max.block.ms in silence."""
+    broker.fail_next(ApiKey.TXN_OFFSET_COMMIT, Errors.UNKNOWN_TOPIC_OR_PARTITION, times=2)
+    with producer_of(broker) as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send_offsets_to_transaction(OFFSETS, GROUP)
+    (told,) = [record.getMessage() for record in caplog.records if "UNKNOWN_TOPIC" in record.getMessage()]
+    assert told.startswith("! offset of orders-0 for group 'readers': UNKNOWN_TOPIC_OR_PARTITION")
+    assert told.endswith("Trying again for max.block.ms: it may be created meanwhile")
 
 
 def test_a_group_coordinator_that_is_away_delays_the_offsets_without_a_storm_of_requests(broker: FakeBroker) -> None:

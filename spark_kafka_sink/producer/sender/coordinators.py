@@ -245,6 +245,8 @@ class Coordinators:
             self._owner.outcome_unknown(request)  # a coordinator that moves may have recorded it before it answered so
         if problem.effect in (Effect.RETRY, Effect.FIND_COORDINATOR):
             self._trouble = f"{problem.where}: {problem.error}"
+            if problem.error == Errors.UNKNOWN_TOPIC_OR_PARTITION and not request.attempts:
+                logger.warning("! %s. Trying again for max.block.ms: it may be created meanwhile", self._trouble)
             self.retry(request, request.backoff_ms(problem.error))
         else:
             self._owner.request_failed(request, problem)
