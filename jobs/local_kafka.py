@@ -1,4 +1,4 @@
-"""Starts and stops a real Apache Kafka broker on this machine: python -m jobs.local_kafka start | status | stop.
+"""Starts and stops a real Apache Kafka broker on this machine: python -m jobs.local_kafka start | status | read | stop.
 
 One process per node, KRaft, listening on 127.0.0.1 only. The jars come from `kafka_jars`. Tests use `LocalKafka` as a context
 manager, also to kill and restart single nodes of a cluster.
@@ -35,6 +35,7 @@ from jobs.kafka_jars import (
     make_dir,
     require_free_space,
 )
+from jobs.kafka_tools import console_consumer
 from jobs.kafka_wire import NewTopic, answers, create_topics
 from jobs.ports import HOST, claim_port, free_port
 from jobs.processes import POLL_S, command_line_of, is_stopped, process_start, wait_until
@@ -45,6 +46,8 @@ DEFAULT_HEAP = "768m"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 TOPIC_TIMEOUT_S = 30.0
+READ_IDLE_MS = 5_000  # `read` ends when no record has come for so long
+READ_TIMEOUT_S = 600.0
 # Broker properties that let a killed broker come back after three seconds instead of nine.
 QUICK_SESSIONS = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for a Java program that runs for seconds
@@ -407,6 +410,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--timeout", type=float, default=START_TIMEOUT_S, help="seconds to wait for the broker (default: %(default)s)")
     stop = commands.add_parser("stop", help="stop the brokers that were started")
     stop.add_argument("--delete", action="store_true", help="delete their data too")
+    read = commands.add_parser("read", help="show the first records of a topic: partition, key and value")
+    read.add_argument("--topic", required=True, help="the topic")
+    read.add_argument("--max-records", type=int, default=10, metavar="N", help="how many at most (default: %(default)s)")
     commands.add_parser("status", help="show the brokers; exit code 0 if every broker runs, 3 if not")
     for command in commands.choices.values():
         command.add_argument("--work-dir", type=Path, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
@@ -478,7 +484,22 @@ def _status(work_dir: Path, _arguments: argparse.Namespace) -> int:
     return 0 if len(up) == len(cluster.nodes) else 3
 
 
-COMMANDS: dict[str, Callable[[Path, argparse.Namespace], int]] = {"start": _start, "stop": _stop, "status": _status}
+def _read(work_dir: Path, arguments: argparse.Namespace) -> int:
+    """Prints what Kafka's console consumer prints: partition, key, value."""
+    cluster = LocalKafka.load(work_dir)
+    if cluster is None or not cluster.running():
+        raise JobError(f"No broker runs in {work_dir}: start one before you read from it.")
+    jars = fetch_kafka(cluster.version)
+    command = console_consumer(jars, cluster.bootstrap_servers, arguments.topic, arguments.max_records, timeout_ms=READ_IDLE_MS)
+    return subprocess.run(command, stdin=subprocess.DEVNULL, timeout=READ_TIMEOUT_S, check=False).returncode
+
+
+COMMANDS: dict[str, Callable[[Path, argparse.Namespace], int]] = {
+    "start": _start,
+    "stop": _stop,
+    "status": _status,
+    "read": _read,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -29,6 +29,7 @@ from typing import NoReturn
 from jobs import batch_to_kafka
 from jobs.java import JobError, find_java
 from jobs.kafka_jars import DEFAULT_KAFKA_VERSION, cache_dir, fetch_kafka, file_lock, make_dir, require_free_space
+from jobs.kafka_tools import console_consumer, tool
 from jobs.local_kafka import LocalKafka
 from jobs.report import Reports, require_extra, write_page
 from jobs.reporting.findings import speed_in_words
@@ -292,24 +293,17 @@ def _show_two_records(target: Target) -> None:
 
 
 def _console_consumer(target: Target, records: int) -> list[str]:
-    command = _tool_command(target, "org.apache.kafka.tools.consumer.ConsoleConsumer")
-    command += ["--topic", target.topic, "--from-beginning", "--max-messages", str(records), "--timeout-ms", "20000"]
-    return [*command, "--formatter-property", "print.key=true", "--formatter-property", "print.partition=true"]
+    return console_consumer(target.jars, target.bootstrap_servers, target.topic, records, target.config)
 
 
 def _tool(target: Target, main_class: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     name = main_class.rpartition(".")[2]
-    answer = _call([*_tool_command(target, main_class), *arguments], TOOL_TIMEOUT_S, name)
+    command = [*tool(target.jars, main_class, target.bootstrap_servers, target.config), *arguments]
+    answer = _call(command, TOOL_TIMEOUT_S, name)
     if answer.returncode != 0:
         words = (answer.stdout + answer.stderr).strip().partition("\n")[0] or "no message"
         raise JobError(f"Kafka's {name} failed at {target.bootstrap_servers} ({words}): check the address and --config.")
     return answer
-
-
-def _tool_command(target: Target, main_class: str) -> list[str]:
-    logging = f"-Dlog4j2.configurationFile={CONF / 'kafka-tools-log4j2.properties'}"
-    command = [str(find_java()), logging, "-cp", f"{target.jars}/*", main_class, "--bootstrap-server", target.bootstrap_servers]
-    return [*command, "--command-config", str(target.config)] if target.config else command
 
 
 def _call(command: list[str], timeout_s: float, name: str) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ from jobs.reporting.words import count
 from spark_kafka_sink.errors import printable
 
 FOLLOW_S = 10  # between two pages, at least
-INSTALL = 'pip install "pykafka-sink[report]", in a checkout pip install ".[report]"'
+INSTALL = 'pip install ".[report]" in the checkout'
 EXAMPLES = """\
 examples:
   python -m jobs.report commits.jsonl -o report.html            a page for the browser

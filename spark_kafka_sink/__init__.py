@@ -2,7 +2,7 @@
 
     from spark_kafka_sink import KafkaDataSource     # with Spark: spark.dataSource.register(KafkaDataSource)
     from spark_kafka_sink import exactly_once_options  # for df.write, as in foreachBatch
-    from spark_kafka_sink import KafkaProducer       # without Spark; also ProducerRecord, RecordMetadata and every error
+    from spark_kafka_sink import KafkaProducer       # without Spark; also the types that it takes and returns, and every error
 
 A name is imported when it is first accessed, so that the producer works without pyspark.
 """
@@ -38,10 +38,13 @@ if TYPE_CHECKING:
     from spark_kafka_sink.errors import UnsupportedVersionError as UnsupportedVersionError
     from spark_kafka_sink.producer.accumulator.delivery import Delivery as Delivery
     from spark_kafka_sink.producer.gathered_records import RecordFuture as RecordFuture
+    from spark_kafka_sink.producer.operations import ConsumerGroupMetadata as ConsumerGroupMetadata
+    from spark_kafka_sink.producer.operations import OffsetAndMetadata as OffsetAndMetadata
     from spark_kafka_sink.producer.producer import KafkaProducer as KafkaProducer
     from spark_kafka_sink.producer.producer_record import ProducerRecord as ProducerRecord
     from spark_kafka_sink.producer.producer_record import RecordMetadata as RecordMetadata
     from spark_kafka_sink.producer.serializers import SerializationError as SerializationError
+    from spark_kafka_sink.protocol.topic_partition import TopicPartition as TopicPartition
     from spark_kafka_sink.sink.datasource import KafkaDataSource as KafkaDataSource
 
 __version__ = "0.1.0"  # pyproject.toml reads it from here
@@ -52,6 +55,7 @@ __all__ = [
     "AuthorizationError",
     "BrokerError",
     "ConfigError",
+    "ConsumerGroupMetadata",
     "Delivery",
     "DeliveryError",
     "FailedToSendMessageError",
@@ -63,6 +67,7 @@ __all__ = [
     "KafkaProducer",
     "KafkaTimeoutError",
     "NetworkError",
+    "OffsetAndMetadata",
     "ProducerClosedError",
     "ProducerFencedError",
     "ProducerRecord",
@@ -73,6 +78,7 @@ __all__ = [
     "RecordTooLargeError",
     "SchemaError",
     "SerializationError",
+    "TopicPartition",
     "TransactionAbortedError",
     "TransactionTimeoutError",
     "UnsupportedVersionError",
@@ -81,13 +87,16 @@ __all__ = [
 ]
 
 _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
+    "ConsumerGroupMetadata": "spark_kafka_sink.producer.operations",
     "Delivery": "spark_kafka_sink.producer.accumulator.delivery",
     "KafkaDataSource": "spark_kafka_sink.sink.datasource",
     "KafkaProducer": "spark_kafka_sink.producer.producer",
+    "OffsetAndMetadata": "spark_kafka_sink.producer.operations",
     "ProducerRecord": "spark_kafka_sink.producer.producer_record",
     "RecordFuture": "spark_kafka_sink.producer.gathered_records",
     "RecordMetadata": "spark_kafka_sink.producer.producer_record",
     "SerializationError": "spark_kafka_sink.producer.serializers",
+    "TopicPartition": "spark_kafka_sink.protocol.topic_partition",
     "exactly_once_options": "spark_kafka_sink.config.sink_options",
 }
 

@@ -1,7 +1,7 @@
 """From Kafka's ssl.* options to Python's ssl.SSLContext: TLS versions, cipher suites, truststore, keystore.
 
 Used by TlsConnector (tls.py). PEM files and PEM texts need no package; PKCS12 stores need `cryptography`
-(`pip install "pykafka-sink[pkcs12]"`); only Java can read JKS stores, and the error explains how to convert them.
+(extra `pkcs12`); only Java can read JKS stores, and the error explains how to convert them.
 Laws: the first bytes of a file decide what it is, so that a path is enough; every error names the option and never quotes the
 content of a store or its password; where the system allows, no key is written to a disk, not even for OpenSSL to read it.
 """
@@ -380,7 +380,7 @@ def _open_pkcs12(which: str, location: str, content: Secret, password: Secret | 
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError as error:
         raise ConfigError(
-            f'{option} is a PKCS12 store; to read it: pip install "pykafka-sink[pkcs12]" (on the executors too), or'
+            f"{option} is a PKCS12 store; to read it: pip install cryptography (on the executors too), or"
             f" {_conversion_of_pkcs12(which, location)}"
         ) from error
     data = SecretBytes(content.reveal().encode("latin-1"))

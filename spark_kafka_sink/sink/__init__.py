@@ -20,7 +20,7 @@ def require_pyspark() -> None:
     except ImportError as error:
         raise ImportError(
             "[KAFKA_PYSPARK_MISSING] the sink runs inside Spark, but pyspark is not installed: use spark-submit, or run"
-            " pip install 'pykafka-sink[spark]'. KafkaProducer works without pyspark"
+            " pip install pyspark. KafkaProducer works without pyspark"
         ) from error
     major, minor = (int(part) for part in pyspark.__version__.split(".")[:2])
     if (major, minor) < MINIMUM_PYSPARK:

@@ -37,9 +37,7 @@ try:
     from prometheus_client.parser import text_string_to_metric_families
     from prometheus_client.registry import Collector
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f'{error}: pip install "pykafka-sink[prometheus]" where the driver runs', name=error.name
-    ) from error
+    raise ModuleNotFoundError(f"{error}: pip install prometheus-client where the driver runs", name=error.name) from error
 
 if TYPE_CHECKING:
     from spark_kafka_sink.sink.commit_protocol import CommitSummary

@@ -31,7 +31,7 @@ try:
     import gssapi
 except (ImportError, OSError) as missing:  # OSError: the package is there, the system's library is not
     pytest.skip(
-        f"Kerberos is not tested: {missing} (apt install libkrb5-dev; pip install 'pykafka-sink[kerberos]')",
+        f"Kerberos is not tested: {missing} (apt install libkrb5-dev; pip install gssapi)",
         allow_module_level=True,
     )
 

@@ -90,6 +90,11 @@ def test_what_a_broker_that_runs_already_does_not_have_is_an_error(
         assert main(["start", *same]) == 0
 
 
+def test_without_a_broker_there_is_nothing_to_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["read", "--work-dir", str(tmp_path), "--topic", "t"]) == 1
+    assert capsys.readouterr().err.startswith("local_kafka: error: No broker runs in ")
+
+
 def test_nothing_to_stop_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stop", "--work-dir", str(tmp_path)]) == 0
     assert main(["status", "--work-dir", str(tmp_path)]) == 3

@@ -12,7 +12,7 @@ from kafka import KafkaProducer  # type: ignore[import-untyped]
 
 from jobs.java import JobError
 from jobs.kafka_wire import answers
-from jobs.local_kafka import HOST, QUICK_SESSIONS, LocalKafka
+from jobs.local_kafka import HOST, QUICK_SESSIONS, LocalKafka, main
 from tests.integration.reading import READERS, ReadRecord, read_with_confluent
 
 pytestmark = pytest.mark.broker
@@ -110,6 +110,15 @@ def test_kafka_tools_find_the_offsets(broker: LocalKafka, kafka_jars: Path, topi
     main_class = "org.apache.kafka.tools.GetOffsetShell"
     command = ["java", "-cp", f"{kafka_jars}/*", main_class, "--bootstrap-server", broker.bootstrap_servers, "--topic", name]
     assert f"{name}:0:5" in subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def test_a_topic_can_be_looked_at_from_a_shell(
+    broker: LocalKafka, topic: Callable[..., str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = topic(partitions=1)
+    _produce(broker, name, [b"one", b"two", b"three"])
+    assert main(["read", "--work-dir", str(broker.work_dir), "--topic", name, "--max-records", "2"]) == 0
+    assert capfd.readouterr().out.splitlines() == ["Partition:0\tnull\tone", "Partition:0\tnull\ttwo"]
 
 
 def _produce(cluster: LocalKafka, topic: str, values: list[bytes], headers: list[tuple[str, bytes]] | None = None) -> None:

@@ -57,7 +57,7 @@ def test_without_the_extra_it_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, name, None)
     assert main([str(report)]) == 1
     said = capsys.readouterr().err
-    assert said.startswith(f'report: error: The page needs {name}: pip install "pykafka-sink[report]"')
+    assert said.startswith(f'report: error: The page needs {name}: pip install ".[report]" in the checkout.')
     assert said.count("\n") == 1
 
 

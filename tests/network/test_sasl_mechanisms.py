@@ -397,13 +397,13 @@ def test_names_and_passwords_go_to_the_mechanism_that_was_asked_for() -> None:
 
 def test_a_missing_kerberos_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
-    with pytest.raises(ConfigError, match=r"pip install 'pykafka-sink\[kerberos\]'"):
+    with pytest.raises(ConfigError, match="pip install gssapi"):
         login(sasl__kerberos__service__name="kafka")
 
 
 def test_a_missing_aws_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
-    with pytest.raises(ConfigError, match=r"pip install 'pykafka-sink\[aws\]'"):
+    with pytest.raises(ConfigError, match="pip install aws-msk-iam-sasl-signer-python"):
         login(sasl__mechanism="AWS_MSK_IAM")
 
 

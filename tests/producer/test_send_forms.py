@@ -172,7 +172,8 @@ def test_a_topic_of_a_subclass_of_str_is_a_topic(broker: FakeBroker, producer: K
 
 
 def test_what_a_user_of_the_producer_needs_comes_from_the_package() -> None:
-    for name in ("KafkaProducer", "ProducerRecord", "RecordMetadata", "Delivery", "RecordFuture", "SerializationError"):
+    own = ("KafkaProducer", "ProducerRecord", "RecordMetadata", "Delivery", "RecordFuture", "SerializationError")
+    for name in (*own, "ConsumerGroupMetadata", "OffsetAndMetadata", "TopicPartition"):
         assert name in spark_kafka_sink.__all__
         assert getattr(spark_kafka_sink, name).__name__ == name
 

@@ -31,7 +31,7 @@ def load_gssapi() -> Any:
     except (ImportError, OSError) as error:  # OSError: the package is there, the system's library is not
         raise ConfigError(
             "sasl.mechanism=GSSAPI needs the package gssapi and a Kerberos library on the driver and all executors"
-            " (Debian: apt install libkrb5-dev; pip install 'pykafka-sink[kerberos]')"
+            " (Debian: apt install libkrb5-dev; pip install gssapi)"
         ) from error
 
 

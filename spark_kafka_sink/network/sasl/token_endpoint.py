@@ -371,7 +371,7 @@ def require_cryptography() -> None:
     except ImportError as error:
         raise ConfigError(
             "sasl.oauthbearer.assertion.private.key.file needs the package cryptography on the driver and all executors:"
-            " pip install 'pykafka-sink[jwt]'; or sign elsewhere and set sasl.oauthbearer.assertion.file"
+            " pip install cryptography; or sign elsewhere and set sasl.oauthbearer.assertion.file"
         ) from error
 
 

@@ -171,7 +171,7 @@ def aws_source(config: ProducerConfig, entry: JaasEntry) -> Source:
     except ImportError as error:
         raise ConfigError(
             "sasl.mechanism=AWS_MSK_IAM needs the package aws-msk-iam-sasl-signer-python on the driver and all executors:"
-            " pip install 'pykafka-sink[aws]'"
+            " pip install aws-msk-iam-sasl-signer-python"
         ) from error
     region = aws_region(config, os.environ)
     if region is None:

@@ -1,0 +1,29 @@
+"""The command lines of Kafka's own tools, which come with the broker's jars.
+
+`local_kafka read` and the quick start show records with them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jobs.java import find_java
+
+LOGGING = Path(__file__).resolve().parent.parent / "conf" / "kafka-tools-log4j2.properties"
+
+
+def tool(jars: Path, main_class: str, bootstrap_servers: str, config: Path | None = None) -> list[str]:
+    """`config`: a .properties file with client options."""
+    command = [str(find_java()), f"-Dlog4j2.configurationFile={LOGGING}", "-cp", f"{jars}/*", main_class]
+    command += ["--bootstrap-server", bootstrap_servers]
+    return [*command, "--command-config", str(config)] if config else command
+
+
+def console_consumer(
+    jars: Path, bootstrap_servers: str, topic: str, records: int, config: Path | None = None, *, timeout_ms: int = 20_000
+) -> list[str]:
+    """Prints partition, key and value of the first records that readers of committed ones see. Ends when no more have come."""
+    command = tool(jars, "org.apache.kafka.tools.consumer.ConsoleConsumer", bootstrap_servers, config)
+    command += ["--topic", topic, "--from-beginning", "--max-messages", str(records), "--timeout-ms", str(timeout_ms)]
+    command += ["--isolation-level", "read_committed"]
+    return [*command, "--formatter-property", "print.key=true", "--formatter-property", "print.partition=true"]
