@@ -5,6 +5,7 @@ The partitioners are in producer/partitioner.py. This module keeps those of each
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
@@ -55,6 +56,8 @@ class PartitionChooser:
         self._random = random
         self._topics: dict[str, TopicPartitioners] = {}
         self._node_waits: dict[int, NodeWait] = {}  # Sender only, and only with partitioner.availability.timeout.ms
+        self._assigned: deque[str] = deque()  # topics for which callers have just chosen partitions; the Sender takes them out
+        self._active: set[str] = set()  # Sender only: of those, the ones that have batches in their queues
 
     # CALLERS
 
@@ -77,6 +80,8 @@ class PartitionChooser:
         partitioners = self.of_topic(topic)
         available = self._available(topic, cluster)
         sizes = row_bytes[chosen] + LEAST_OVERHEAD
+        if self._config.partitioner_adaptive_partitioning_enable:
+            self._assigned.append(topic)
         if self._config.partitioner_class == ROUND_ROBIN:
             partitions[chosen] = partitioners.round_robin.assign(len(sizes), available)
         else:  # its quota is batch.size, which counts compressed bytes
@@ -101,12 +106,20 @@ class PartitionChooser:
         """Give the sticky partitioners the lengths of the queues, if they may have changed."""
         if not self._config.partitioner_adaptive_partitioning_enable:
             return
+        while self._assigned:
+            self._active.add(self._assigned.popleft())
+        if not self._active:
+            return
         slow_nodes = frozenset(node for node in self._node_waits if self._is_slow(node))
         state = (cluster, slow_nodes, newest_flush_id, self._queues.moves)
-        for topic, partitioners in list(self._topics.items()):
+        for topic in list(self._active):  # and not all topics in each round: there may be thousands
+            partitioners = self._topics[topic]
             if partitioners.sticky.in_use and partitioners.load_state != state:
                 partitioners.load_state = state
                 self._update_load_of(topic, partitioners.sticky, cluster, slow_nodes)
+            if not any(queue.batches for queue in self._queues.of_topic(topic).values()):
+                partitioners.sticky.update_load([], [], all_counted=True)
+                self._active.discard(topic)
 
     def _update_load_of(self, topic: str, sticky: StickyPartitioner, cluster: Cluster, slow_nodes: frozenset[int]) -> None:
         queues = self._queues.of_topic(topic)

@@ -5,6 +5,7 @@ Callers append batches at the tail of a queue, the Sender drains them from its h
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -13,6 +14,10 @@ from spark_kafka_sink.clock import LONG_AGO_MS, NEVER_MS
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, ProducerBatch
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+MANY_TOPICS = 1_000  # of one producer: more are probably not meant
 
 
 class PartitionQueue:
@@ -176,7 +181,17 @@ class PartitionQueues:
 
     def of_topic(self, topic: str) -> dict[int, PartitionQueue]:
         """The topic's queues by partition."""
-        return self._by_topic.get(topic) or self._by_topic.setdefault(topic, {})
+        found = self._by_topic.get(topic)
+        if found is None:
+            found = self._by_topic.setdefault(topic, {})
+            if len(self._by_topic) == MANY_TOPICS:
+                logger.warning(
+                    "! rows for %d topics so far, the last is %s: each topic costs time, and some 10 KB of memory that"
+                    " buffer.memory does not limit. Does the topic column hold topics?",
+                    MANY_TOPICS,
+                    topic,
+                )
+        return found
 
     def of_partition(self, topic_partition: TopicPartition) -> PartitionQueue:
         return self.of_partitions(topic_partition.topic, [topic_partition.partition])[0]
