@@ -5,8 +5,8 @@ Times and delays are whole milliseconds. NEVER_MS stands for one that does not c
 
 from __future__ import annotations
 
-import threading
 import time
+from typing import Protocol
 
 NEVER_MS = 2**62  # as a time: later than every deadline; as a delay: nothing to wait for but an event
 LONG_AGO_MS = -(2**64)  # as a time: every age and back-off since then has passed, Long.MAX milliseconds (2**63 - 1) included
@@ -21,6 +21,12 @@ def wait_seconds(timeout_ms: float) -> float:
 def milliseconds(seconds: float) -> int:
     """A caller's time-out in seconds, of any size, `inf` included, as milliseconds of at most NEVER_MS."""
     return int(min(seconds * 1000, NEVER_MS))
+
+
+class Waitable(Protocol):
+    """A Waiter of interrupts.py, or a threading.Condition."""
+
+    def wait(self, timeout: float) -> bool: ...
 
 
 class Clock:
@@ -40,8 +46,8 @@ class Clock:
 
     wall_s = staticmethod(time.time)  # wall_ms in seconds, without a Python call, because `send` needs it for every record
 
-    def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
-        """Wait on a condition whose lock the caller holds. False when the time ran out without a notify.
+    def wait(self, condition: Waitable, timeout_ms: int) -> bool:
+        """Wait with a Waiter, or on a condition whose lock the caller holds. False when the time ran out.
 
         One call waits for at most MAX_WAIT_MS, so callers wait in a loop that checks their own deadline.
         """

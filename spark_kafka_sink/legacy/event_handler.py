@@ -12,7 +12,6 @@ KafkaProducer had to split because the topic's max.message.bytes is smaller.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -30,12 +29,14 @@ from spark_kafka_sink.errors import (
     ProducerClosedError,
     fresh_copy,
 )
+from spark_kafka_sink.interrupts import Signal
 from spark_kafka_sink.legacy.config import LEGACY_BATCH_BYTES, LEGACY_BUFFER_BYTES, LegacyProducerConfig
 from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
 from spark_kafka_sink.legacy.partitioner import StickyPartitions
 from spark_kafka_sink.legacy.plugins import Plugins
 from spark_kafka_sink.network.cluster import PartitionInfo
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
+from spark_kafka_sink.producer.hand_overs import INTERRUPTED
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import whole_number
 from spark_kafka_sink.producer.serializers import serialize
@@ -75,8 +76,7 @@ class EventHandler:
         self._clock = clock
         self._sticky = StickyPartitions(random)  # used by the thread in `handle` only
         self._refreshed_ms: int | None = None  # used by the thread in `handle` only
-        self._abandoned = threading.Event()
-        self._back_off = threading.Condition()  # notified by abandon
+        self._abandoned = Signal()
 
     def serialize(self, messages: Iterable[KeyedMessage]) -> list[SerializedMessage]:
         """Any thread may call this.
@@ -122,22 +122,14 @@ class EventHandler:
                 raise self._failed(failures)
             outstanding = [message for failure in failures for message in failure.messages]
             logger.warning("! %s; retrying, %d retries left", _in_words(failures), retries_left)
-            self._wait_before_retry()
+            self._abandoned.wait(self._clock, self._config.retry_backoff_ms)
 
     def abandon(self) -> None:
         """Retry nothing from now on. Any thread may call this."""
-        self._abandoned.set()
-        with self._back_off:
-            self._back_off.notify_all()
+        self._abandoned.give()
 
     def _is_closed(self, failures: Sequence[_Failure]) -> bool:
-        return self._abandoned.is_set() or any(isinstance(failure.error, ProducerClosedError) for failure in failures)
-
-    def _wait_before_retry(self) -> None:
-        until_ms = self._clock.now_ms() + self._config.retry_backoff_ms
-        with self._back_off:
-            while not self._abandoned.is_set() and (remaining_ms := until_ms - self._clock.now_ms()) > 0:
-                self._clock.wait(self._back_off, remaining_ms)
+        return self._abandoned.is_given or any(_has_ended(failure.error) for failure in failures)
 
     def _refresh_if_due(self) -> None:
         """Choose new partitions for messages without a key when metadata reaches topic.metadata.refresh.interval.ms.
@@ -289,6 +281,11 @@ def _take_portion(messages: deque[SerializedMessage]) -> tuple[list[SerializedMe
         size_bytes += messages[0].size_bytes
         portion.append(messages.popleft())
     return portion, size_bytes
+
+
+def _has_ended(error: KafkaError) -> bool:
+    """Whether KafkaProducer has: it was closed, or an interrupt ended it."""
+    return isinstance(error, ProducerClosedError) or error.condition == INTERRUPTED
 
 
 def _in_words(failures: Sequence[_Failure]) -> str:

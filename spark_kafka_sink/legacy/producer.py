@@ -23,8 +23,9 @@ from random import Random
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
-from spark_kafka_sink.clock import Clock, wait_seconds
+from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import FailedToSendMessageError, KafkaError, KafkaTimeoutError, ProducerClosedError, QueueFullError
+from spark_kafka_sink.interrupts import Inside, Signal, Waiters
 from spark_kafka_sink.legacy.config import conceal_legacy
 from spark_kafka_sink.legacy.event_handler import EventHandler
 from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
@@ -72,13 +73,13 @@ class Producer:
         self._handler = EventHandler(self._config, plugins, self._producer, clock, random or Random())
         self._mode: _Mode
         if self._config.producer_type == "sync":
-            self._mode = SyncDispatch(self._handler, self._producer.close)
+            self._mode = SyncDispatch(self._handler, self._producer.close, clock)
             return
         queue = SendQueue(
             self._config.queue_buffering_max_messages, self._config.batch_num_messages, self._config.queue_buffering_max_ms, clock
         )
         self._mode = ProducerSendThread(
-            queue, self._handler, self._config.queue_enqueue_timeout_ms, on_error, self._producer.close, self.client_id
+            queue, self._handler, self._config.queue_enqueue_timeout_ms, on_error, self._producer.close, self.client_id, clock
         )
         try:
             self._mode.start()
@@ -143,34 +144,49 @@ class _Mode(Protocol):
 class SyncDispatch:
     """producer.type=sync. Each `close` calls `at_end` when the last dispatch is over."""
 
-    def __init__(self, handler: EventHandler, at_end: Callable[[], None]) -> None:
+    def __init__(self, handler: EventHandler, at_end: Callable[[], None], clock: Clock) -> None:
         self._handler = handler
         self._at_end = at_end
-        self._closed = threading.Event()
-        self._dispatching = threading.Lock()  # held for a whole dispatch, so that messages keep the order of the calls
+        self._clock = clock
+        self._closed = False
+        self._lock = threading.Lock()  # guards the next one
+        self._dispatching = Inside()  # one call at a time, so that messages keep the order of the calls
+        self._waiters = Waiters(self._lock)  # woken after each dispatch
 
     def send(self, messages: Sequence[SerializedMessage]) -> None:
         self._check_open()
-        if not self._dispatching.acquire(timeout=LONGEST_WAIT_MS / 1000):
+        if not self._alone(lambda: self._dispatch(messages), LONGEST_WAIT_MS):
             raise KafkaTimeoutError(f"another thread's dispatch takes longer than {LONGEST_WAIT_MS} ms; send from one thread")
-        try:
-            self._check_open()
-            self._handler.handle(messages)
-        finally:
-            self._dispatching.release()
+
+    def _dispatch(self, messages: Sequence[SerializedMessage]) -> None:
+        self._check_open()
+        self._handler.handle(messages)
 
     def close(self, timeout_ms: int) -> bool:
-        self._closed.set()
-        if not self._dispatching.acquire(timeout=wait_seconds(timeout_ms)):
-            return False
+        self._closed = True
+        return self._alone(self._at_end, timeout_ms)
+
+    def _alone(self, work: Callable[[], None], timeout_ms: int) -> bool:
+        """Do the work when no other call is at work. False if it did not get the turn in time."""
+        call = threading.Lock()
         try:
-            self._at_end()
+            with call:
+                if not self._waiters.wait_until(lambda: self._admit(call), self._clock, self._clock.now_ms() + timeout_ms):
+                    return False
+                work()
+                return True
         finally:
-            self._dispatching.release()
+            with self._lock:
+                self._waiters.wake_all_locked()
+
+    def _admit(self, call: threading.Lock) -> bool:
+        if self._dispatching:
+            return False
+        self._dispatching.add(call)
         return True
 
     def _check_open(self) -> None:
-        if self._closed.is_set():
+        if self._closed:
             raise _closed_error()
 
 
@@ -198,34 +214,36 @@ class SendQueue:
         self._batch_messages = batch_messages
         self._max_ms = max_ms
         self._clock = clock
-        self._changed = threading.Condition()  # guards the two below; notified when they change
+        self._lock = threading.Lock()  # guards the two below
+        self._waiters = Waiters(self._lock)  # woken when they change
         self._queued: deque[_Queued] = deque()
         self._closed = False
 
     def put(self, message: SerializedMessage, timeout_ms: int) -> bool:
         """Wait for room for at most `timeout_ms`; False if the queue is still full. Raises ProducerClosedError."""
-        until_ms = self._clock.now_ms() + timeout_ms
-        with self._changed:
-            while not self._closed and len(self._queued) >= self._capacity:
-                remaining_ms = until_ms - self._clock.now_ms()
-                if remaining_ms <= 0:
-                    return False
-                self._clock.wait(self._changed, remaining_ms)
-            if self._closed:
-                raise _closed_error()
-            self._queued.append(_Queued(message, self._clock.now_ms()))
-            self._changed.notify_all()
-            return True
+        return self._waiters.wait_until(lambda: self._put_locked(message), self._clock, self._clock.now_ms() + timeout_ms)
+
+    def _put_locked(self, message: SerializedMessage) -> bool:
+        if self._closed:
+            raise _closed_error()
+        if len(self._queued) >= self._capacity:
+            return False
+        queued = _Queued(message, self._clock.now_ms())
+        self._waiters.wake_all_locked()
+        self._queued.append(queued)
+        return True
 
     def take(self) -> list[SerializedMessage]:
         """Wait for the next messages. Empty only if the queue is closed and empty. Called by the send thread only."""
-        with self._changed:
-            while (delay_ms := self._delay_ms_locked()) > 0:
-                self._clock.wait(self._changed, delay_ms)
-            count = min(len(self._queued), self._batch_messages)
-            taken = [self._queued.popleft().message for _ in range(count)]
-            self._changed.notify_all()
-            return taken
+        while True:
+            with self._lock:
+                delay_ms = self._delay_ms_locked()
+                if delay_ms <= 0:
+                    count = min(len(self._queued), self._batch_messages)
+                    self._waiters.wake_all_locked()
+                    return [self._queued.popleft().message for _ in range(count)]
+                waiter = self._waiters.add_locked()
+            self._clock.wait(waiter, delay_ms)
 
     def _delay_ms_locked(self) -> int:
         if self._closed or len(self._queued) >= self._batch_messages:
@@ -235,9 +253,9 @@ class SendQueue:
         return self._queued[0].since_ms + self._max_ms - self._clock.now_ms()
 
     def close(self) -> None:
-        with self._changed:
+        with self._lock:
+            self._waiters.wake_all_locked()
             self._closed = True
-            self._changed.notify_all()
 
     def __len__(self) -> int:
         return len(self._queued)
@@ -254,7 +272,10 @@ class ProducerSendThread:
         on_error: OnError | None,
         at_end: Callable[[], None],
         client_id: str,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
+        self._ended = Signal()
         self._queue = queue
         self._handler = handler
         self._enqueue_timeout_ms = LONGEST_WAIT_MS if enqueue_timeout_ms < 0 else enqueue_timeout_ms
@@ -287,8 +308,7 @@ class ProducerSendThread:
         self._queue.close()
         if self._is_this_thread():
             return True  # called from on_error; the thread ends after the queue is empty
-        self._thread.join(wait_seconds(timeout_ms))
-        return not self._thread.is_alive()
+        return self._ended.wait(self._clock, timeout_ms)
 
     def _is_this_thread(self) -> bool:
         return threading.current_thread() is self._thread
@@ -298,7 +318,10 @@ class ProducerSendThread:
             while messages := self._queue.take():
                 self._handle(messages)
         finally:
-            self._at_end()
+            try:
+                self._at_end()
+            finally:
+                self._ended.give()
 
     def _handle(self, messages: Sequence[SerializedMessage]) -> None:
         try:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafka_sink.clock import LONG_AGO_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, NetworkError, closed_error, fresh_copy, printable
+from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Cluster, Node, PartitionInfo, Topic
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -66,7 +67,8 @@ class Metadata:
         self._max_age_ms = config.metadata_max_age_ms
         self._max_idle_ms = config.metadata_max_idle_ms
 
-        self._changed = threading.Condition()  # guards all below; notified on every update, fatal error and close
+        self._lock = threading.RLock()  # guards all below
+        self._waiters = Waiters(self._lock)  # woken on every update, fatal error and close
         self._cluster = Cluster()  # replaced as a whole, so that reading it needs no lock
         self._before_bootstrap = Cluster()  # what was known before the last bootstrap()
         self._update_version = 0  # counts answers
@@ -106,7 +108,7 @@ class Metadata:
 
     def leader_and_epoch(self, topic_partition: TopicPartition) -> LeaderAndEpoch:
         """The leader, unless a newer epoch than the leader's has been seen; then only the epoch."""
-        with self._changed:
+        with self._lock:
             epoch = self._epochs.get(topic_partition)
             info = self._cluster.partition(topic_partition)
             if info is None or (epoch is not None and info.leader_epoch != epoch):
@@ -115,7 +117,7 @@ class Metadata:
 
     def last_known_leader(self, topic_partition: TopicPartition) -> Node | None:
         """The leader, for messages. While only the bootstrap servers are known, the leader before the last bootstrap()."""
-        with self._changed:
+        with self._lock:
             cluster = self._last_known_locked()
             leader = cluster.leader_for(topic_partition)
             return None if leader is None else cluster.node(leader)
@@ -127,16 +129,15 @@ class Metadata:
 
     def add_topic(self, topic: str, now_ms: int) -> None:
         """Keep the topic for another metadata.max.idle.ms; request a new topic at once."""
-        with self._changed:
-            is_new = topic not in self._topics
-            self._topics[topic] = now_ms + self._max_idle_ms
-            if is_new:
+        with self._lock:
+            if topic not in self._topics:
                 self._new_topics.add(topic)
                 self._request_update_for_new_topics_locked()
+            self._topics[topic] = now_ms + self._max_idle_ms
 
     def forget_topic(self, topic: str) -> None:
         """Do not request the topic any more, until it is added again."""
-        with self._changed:
+        with self._lock:
             self._topics.pop(topic, None)
             self._new_topics.discard(topic)
 
@@ -150,7 +151,7 @@ class Metadata:
         Returns:
             The current version, for await_update.
         """
-        with self._changed:
+        with self._lock:
             if not self._needs_full_update:
                 log.debug("= metadata: update requested: %s", reason)
             self._needs_full_update = True
@@ -162,7 +163,7 @@ class Metadata:
 
     def request_update_for_topic(self, topic: str) -> int:
         """As request_update, but a topic without an answer so far is requested alone, without back-off."""
-        with self._changed:
+        with self._lock:
             if topic in self._new_topics:
                 self._request_update_for_new_topics_locked()
                 return self._update_version
@@ -183,27 +184,19 @@ class Metadata:
             KafkaError: a fatal error, such as a failed authentication; raised to one waiting caller.
         """
         deadline_ms = self._clock.now_ms() + timeout_ms
-        with self._changed:
-            while True:
-                self._raise_fatal_error_locked()
-                if self._is_closed:
-                    raise closed_error(self._ended_by, "the producer was closed while a caller waited for metadata")
-                if self._update_version > last_version:
-                    return
-                remaining_ms = deadline_ms - self._clock.now_ms()
-                if remaining_ms <= 0:
-                    raise KafkaTimeoutError(
-                        f"no broker answered with metadata within {timeout_ms} ms{self._connection_hint_locked()}"
-                    )
-                self._clock.wait(self._changed, remaining_ms)
+        if not self._waiters.wait_until(lambda: self._is_newer_than_locked(last_version), self._clock, deadline_ms):
+            hint = self.last_connection_error()
+            raise KafkaTimeoutError(f"no broker answered with metadata within {timeout_ms} ms{f'; {hint}' if hint else ''}")
 
-    def _connection_hint_locked(self) -> str:
-        error = self.last_connection_error()
-        return f"; {error}" if error else ""
+    def _is_newer_than_locked(self, version: int) -> bool:
+        self._raise_fatal_error_locked()
+        if self._is_closed:
+            raise closed_error(self._ended_by, "the producer was closed while a caller waited for metadata")
+        return self._update_version > version
 
     def raise_error_for_topic(self, topic: str) -> None:
         """Raise the fatal error, or that this topic is unauthorized or invalid; each once. Drops the errors of other topics."""
-        with self._changed:
+        with self._lock:
             error = self._topic_errors.get(topic)
             self._topic_errors = {}
             self._raise_fatal_error_locked()
@@ -221,23 +214,23 @@ class Metadata:
 
     def last_connection_error(self) -> str | None:
         """Why brokers could not be reached, like "127.0.0.1:9092: [Errno 111] Connection refused"; None if all could."""
-        with self._changed:
+        with self._lock:
             problems = [f"{address}: {reason}" for address, reason in self._connection_errors.items()]
             left = f"; and {len(problems) - _MAX_QUOTED:,} more" if len(problems) > _MAX_QUOTED else ""
             return "; ".join(problems[-_MAX_QUOTED:]) + left or None
 
     def close(self, ended_by: KafkaError | None = None) -> None:
         """Callers that wait now or later get ProducerClosedError, or `ended_by` if an error ended the producer."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             self._ended_by = ended_by
-            self._changed.notify_all()
+            self._waiters.wake_all_locked()
 
     # ---- Sender thread: when to send which request, and its outcome ------------------------------------------------------
 
     def bootstrap(self, servers: Sequence[tuple[str, int]]) -> None:
         """Start from `servers`, which get the node ids -1, -2, …"""
-        with self._changed:
+        with self._lock:
             self._bootstrap_servers = tuple(servers)
             self._needs_full_update = True
             self._update_version += 1
@@ -248,13 +241,13 @@ class Metadata:
 
     def rebootstrap(self) -> None:
         """Forget every broker and start again from bootstrap.servers (KIP-899)."""
-        with self._changed:
+        with self._lock:
             log.info("= metadata: starting again from bootstrap.servers %s", self._bootstrap_servers)
             self.bootstrap(self._bootstrap_servers)
 
     def time_to_next_update_ms(self, now_ms: int) -> int:
         """0 when an update is due: it was requested or the metadata is too old, and back-off has passed."""
-        with self._changed:
+        with self._lock:
             age_ms = max(self._last_successful_refresh_ms + self._max_age_ms - now_ms, 0)
             if self._needs_full_update or self._needs_partial_update:
                 age_ms = 0
@@ -270,7 +263,7 @@ class Metadata:
 
     def new_request(self, now_ms: int) -> MetadataRequestAndVersion:
         """The request that is due: for new topics only, unless everything has to be refreshed."""
-        with self._changed:
+        with self._lock:
             is_fresh = self._last_successful_refresh_ms + self._max_age_ms > now_ms
             is_partial = not self._needs_full_update and is_fresh
             topics = sorted(self._new_topics if is_partial else self._topics)
@@ -279,20 +272,20 @@ class Metadata:
 
     def failed_update(self, now_ms: int) -> None:
         """A request has failed: back off."""
-        with self._changed:
+        with self._lock:
             self._last_refresh_ms = now_ms
             self._failures += 1
             self._equivalent_responses = 0
 
     def fatal_error(self, error: KafkaError) -> None:
         """Raise `error` to one caller that waits now, or to the next one that waits."""
-        with self._changed:
+        with self._lock:
             self._fatal_error = error
-            self._changed.notify_all()
+            self._waiters.wake_all_locked()
 
     def is_other_cluster(self, cluster_id: str | None) -> bool:
         """Whether an answer comes from another cluster than the answers before it. Brokers before 0.10.1 have no cluster id."""
-        with self._changed:
+        with self._lock:
             return None not in (cluster_id, self._cluster_id) and cluster_id != self._cluster_id
 
     def cluster_changed(self, cluster_id: str | None) -> None:
@@ -301,7 +294,7 @@ class Metadata:
         The other cluster does not know this producer's id and sequences: it may take a batch for a duplicate from another
         producer and drop it. And the rows would be spread over two clusters.
         """
-        with self._changed:
+        with self._lock:
             if self._permanent_error is not None:
                 return
             now, before = printable(cluster_id), printable(self._cluster_id)
@@ -312,7 +305,7 @@ class Metadata:
                 condition="KAFKA_CLUSTER_CHANGED",
             )
             log.error("! metadata: %s", self._permanent_error)
-            self._changed.notify_all()
+            self._waiters.wake_all_locked()
 
     def permanent_error(self) -> KafkaError | None:
         """Why this producer cannot be used any more; None if it can."""
@@ -320,12 +313,12 @@ class Metadata:
 
     def connection_failed(self, address: str, reason: str) -> None:
         """For last_connection_error()."""
-        with self._changed:
+        with self._lock:
             self._connection_errors.pop(address, None)
             self._connection_errors[address] = reason
 
     def connection_ready(self, address: str) -> None:
-        with self._changed:
+        with self._lock:
             self._connection_errors.pop(address, None)
 
     def update(
@@ -346,7 +339,7 @@ class Metadata:
             is_partial_update: topics that the answer does not mention stay as they are.
             has_reliable_leader_epochs: false before Metadata v9, where a broker may report an old epoch (KAFKA-7738).
         """
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 return
             self._needs_partial_update = request_version is not None and request_version < self._request_version
@@ -360,7 +353,7 @@ class Metadata:
                 self._last_successful_refresh_ms = now_ms
             self._replace_cluster_locked(response, now_ms, is_partial_update, has_reliable_leader_epochs)
             self._new_topics.difference_update(topic.name for topic in response.topics if topic.name is not None)
-            self._changed.notify_all()
+            self._waiters.wake_all_locked()
 
     # ---- reading an answer ---------------------------------------------------------------------------------------------------
 
@@ -460,7 +453,7 @@ class Metadata:
         Returns:
             The partitions whose leader changed.
         """
-        with self._changed:
+        with self._lock:
             known = {node.id: node for node in self._cluster.nodes} | {node.id: node for node in nodes}
             changed = {tp: hint for tp, hint in leaders.items() if self._is_newer_locked(tp, hint, known)}
             if not changed:

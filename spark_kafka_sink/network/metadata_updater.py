@@ -79,7 +79,11 @@ class MetadataUpdater:
     def _ask_or_connect(self, node: Node, now_ms: int) -> int:
         if self._sender.can_send(node.id, now_ms):
             self._in_progress = self._metadata.new_request(now_ms)
-            self._sender.send_metadata_request(node.id, self._in_progress.request, now_ms)
+            try:
+                self._sender.send_metadata_request(node.id, self._in_progress.request, now_ms)
+            except BaseException:
+                self._in_progress = None  # else no other would ever be sent
+                raise
             return self._request_timeout_ms
         self._sender.renew_session(node.id, now_ms)
         if self._sender.is_any_node_connecting():
@@ -107,7 +111,8 @@ class MetadataUpdater:
 
     def handle_response(self, response: MetadataResponse, version: int, now_ms: int) -> None:
         in_progress, self._in_progress = self._in_progress, None
-        assert in_progress is not None
+        if in_progress is None:
+            return  # an interrupt came while the request was sent: the next one is under way
         self._warn_of_topics(response, now_ms, is_partial=in_progress.is_partial_update)
         _warn_of_lost_listeners(response)
         if response.error_code == Errors.REBOOTSTRAP_REQUIRED.number:

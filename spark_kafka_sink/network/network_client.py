@@ -445,13 +445,13 @@ def _partitions(message: Request[Any]) -> str:
 
 def _call_back(responses: list[ClientResponse]) -> list[ClientResponse]:
     """Run every callback in order. One that raises keeps no other from running; the first error is raised at the end."""
-    first_error: Exception | None = None
+    first_error: BaseException | None = None
     for response in responses:
         if response.request.callback is None:
             continue
         try:
             response.request.callback(response)
-        except Exception as error:
+        except BaseException as error:  # SystemExit and KeyboardInterrupt too
             log.exception("! the callback of a %s failed", type(response.request.message).__name__)
             first_error = first_error or error
     if first_error is not None:

@@ -29,14 +29,14 @@ Lock order: a thread that holds one of these locks takes only locks further down
     1. PartitionQueue.lock        one per topic-partition: its deque, and the counters of the batch at its tail
     2. IncompleteBatches._lock    the batches whose rows have no outcome yet, flushes in progress
     3. BufferPool._lock           free blocks, charges, waiters
-    4. Delivery._condition        acknowledged rows, first error (GatheredRecords._settled for gathered records)
+    4. Delivery._lock             acknowledged rows, first error (GatheredRecords._outcomes for gathered records)
     5. ProducerMetrics._lock      what both threads record: failures, time in flush and waiting for metadata
-Two locks per topic in record_gatherer.py come before these five. `encoding` is held while a chunk is encoded; the Sender takes it
-only if it is free. `chunk` is held while a chunk is begun, charged or taken. No thread waits for memory while it holds `chunk`,
-and encoding a chunk needs no more memory. GatheredRecords._lock, held while a record is appended to a chunk's lists, comes last.
-SyncDispatch._dispatching in legacy/producer.py comes before all of them; it is held for a whole dispatch.
-While a thread holds one of these it takes no other: a partitioner's lock, PartitionQueues._lock, RecordAccumulator._lock,
-TransactionCalls._changed, Operation._settled, Sender._closing; SendQueue._changed and EventHandler._back_off of legacy/.
-No thread takes Metadata's lock while it holds one of the five. No thread waits while it holds a PartitionQueue's lock, or waits
-for memory while it has a reservation: a batch with a reservation is not drained, so its memory would never come back.
+The lock of a topic's chunk in record_gatherer.py comes before these five. It is held while a chunk is begun, charged or taken; no
+thread waits for memory while it holds it. One call at a time encodes chunks of a topic; the Sender does it only if no other does.
+Encoding a chunk needs no more memory. GatheredRecords._lock, held while a record is appended to a chunk's lists, comes last.
+While a thread holds one of these it takes no other: a partitioner's lock, PartitionQueues._lock, HandOvers._lock,
+TransactionCalls._lock, Operation._lock, a Signal's; SendQueue._lock and SyncDispatch._lock of legacy/. No thread waits while it
+holds a lock, except for another lock (interrupts.py).
+No thread takes Metadata's lock while it holds one of the five. No thread waits for memory while it has a reservation: a batch
+with a reservation is not drained, so its memory would never come back.
 """

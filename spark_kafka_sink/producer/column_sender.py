@@ -13,6 +13,7 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
+from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver, HandOvers
 from spark_kafka_sink.producer.intercepted_rows import Watch
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
 from spark_kafka_sink.producer.partition_choice import PartitionChoice
@@ -40,6 +41,7 @@ class ColumnSender:
         metadata_wait: MetadataWait,
         accumulator: RecordAccumulator,
         gatherer: RecordGatherer,
+        hand_overs: HandOvers,
         wake_sender: Callable[[], None],
         partition_choice: PartitionChoice,
         partitioner: UserPartitioner | None,
@@ -52,6 +54,7 @@ class ColumnSender:
         self._metadata_wait = metadata_wait
         self._accumulator = accumulator
         self._gatherer = gatherer
+        self._hand_overs = hand_overs
         self._wake_sender = wake_sender
         self._partition_choice = partition_choice
         self._partitioner = partitioner
@@ -75,14 +78,19 @@ class ColumnSender:
             raise
         if watch is not None:
             watch.begin(columns)
+        self._hand_overs.run(self._queue, chunks, clusters, delivery, watch)
+        return delivery
+
+    def _queue(
+        self, hand_over: HandOver, chunks: list[TopicChunk], clusters: list[Cluster], delivery: Delivery, watch: Watch | None
+    ) -> None:
         try:
             for chunk, cluster in zip(chunks, clusters, strict=True):
                 self._gatherer.encode_topic(chunk.topic)  # records that were sent one by one before go first
-                self._append(chunk, cluster, delivery, watch)
-        except BaseException as error:
+                self._append(hand_over, chunk, cluster, delivery, watch)
+        except ORDINARY_ERRORS as error:
             self._row_failed(error if isinstance(error, KafkaError) else KafkaError(f"rows were not queued: {error!r}"))
             raise
-        return delivery
 
     def _checked(self, chunks: list[TopicChunk]) -> tuple[list[TopicChunk], list[Cluster]]:
         """The chunks with the partitions that a user's partitioner chose, and metadata with the partitions of each."""
@@ -99,8 +107,9 @@ class ColumnSender:
         highest = int(chunk.explicit.max())
         return self._metadata_wait.await_partition(chunk.topic, highest, self._max_block_ms)
 
-    def _append(self, chunk: TopicChunk, cluster: Cluster, delivery: Delivery, watch: Watch | None) -> None:
+    def _append(self, hand_over: HandOver, chunk: TopicChunk, cluster: Cluster, delivery: Delivery, watch: Watch | None) -> None:
         for part in chunk.slices(cluster.partition_count(chunk.topic) or 1):
+            hand_over.begin()
             self._accumulator.append(
                 part.topic,
                 part.columns,
@@ -108,5 +117,6 @@ class ColumnSender:
                 part.rows,
                 delivery if watch is None else watch.owner(part.topic, len(part.rows), delivery),
                 self._wake_sender,
+                hand_over,
                 max_block_ms=self._max_block_ms,
             )

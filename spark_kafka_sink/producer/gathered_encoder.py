@@ -17,6 +17,7 @@ from spark_kafka_sink.errors import InvalidRecordError, KafkaError
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.gathered_records import GatheredPayload, GatheredRecords
+from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver
 from spark_kafka_sink.producer.interceptors import Interceptors
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
 from spark_kafka_sink.producer.partition_choice import PartitionChoice
@@ -59,7 +60,7 @@ class GatheredEncoder:
         self._clock = clock
         self._row_failed = row_failed
 
-    def encode(self, chunk: GatheredRecords) -> None:
+    def encode(self, hand_over: HandOver, chunk: GatheredRecords) -> None:
         rows = np.arange(len(chunk), dtype=np.int32)
         try:
             self._metadata.add_topic(chunk.topic, self._clock.now_ms())  # metadata of a topic in use must not expire
@@ -69,15 +70,13 @@ class GatheredEncoder:
             if self._plugins.chunk_partitioner is not None:
                 explicit = self._plugins.chunk_partitioner.decide(chunk.topic, columns, explicit, rows, chunk.cluster)
             partitions = self._partition_choice.choose(chunk.topic, columns, explicit, chunk.cluster)
-        except BaseException as error:
+        except ORDINARY_ERRORS as error:
             self._metrics.records_failed(chunk.topic, len(rows))
             failure = error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error!r}")
             self._row_failed(failure)
             chunk.abandon(rows, failure)
-            if not isinstance(error, KafkaError | pa.ArrowException | OverflowError | MemoryError):
-                raise
             return
-        self._append(chunk, columns, partitions, rows)
+        self._append(hand_over, chunk, columns, partitions, rows)
 
     def _columns(
         self, chunk: GatheredRecords, rows: npt.NDArray[np.int32]
@@ -122,6 +121,7 @@ class GatheredEncoder:
 
     def _append(
         self,
+        hand_over: HandOver,
         chunk: GatheredRecords,
         columns: RecordColumns,
         partitions: npt.NDArray[np.int32],
@@ -135,11 +135,12 @@ class GatheredEncoder:
                 rows,
                 chunk,
                 self._wake_sender,
+                hand_over,
                 max_block_ms=0,
                 created_ms=chunk.created_ms,
                 prepaid=chunk.memory,
             )
-        except BaseException as error:
+        except ORDINARY_ERRORS as error:
             logger.debug("! records for %s: %s", chunk.topic, error)  # append has failed the records concerned
             reason = f"records for {chunk.topic} cannot be encoded: {error!r}"
             self._row_failed(error if isinstance(error, KafkaError) else KafkaError(reason))

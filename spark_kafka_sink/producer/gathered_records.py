@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import count, repeat
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_kafka_sink.clock import Clock, milliseconds
+from spark_kafka_sink.clock import NEVER_MS, Clock, milliseconds
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, for_keeping, fresh_copy
+from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
@@ -100,7 +101,8 @@ class GatheredRecords:
         self.callbacks: list[Callback | None] = []
         self._clock = clock
         self._generation = forks.generation()
-        self._settled = threading.Condition()  # guards the four below; notified whenever a row is settled
+        self._outcomes = threading.RLock()  # guards the four below
+        self._waiters = Waiters(self._outcomes)  # woken whenever a row is settled
         self._acknowledgements: list[_Acknowledgement] = []
         self._looked_up = 0  # how many of them have been entered in `_fates`; done only when a future asks
         self._fates: npt.NDArray[np.int32] | None = None  # int32[n]: index of an acknowledgement, or as above; None: not sealed
@@ -118,41 +120,38 @@ class GatheredRecords:
         size_bytes: int,
         details: RecordDetails | None = None,
     ) -> RecordFuture | None:
-        """Add a record. None if the chunk is sealed, or if more memory has to be charged first."""
-        self._lock.acquire()  # `with` takes twice as long
-        try:
+        """Add a record. None if the chunk takes no more, or if more memory has to be charged first."""
+        with self._lock:
             size = self.size_bytes + size_bytes
             if size > self._room_bytes:
                 return None
             callbacks = self.callbacks
             index = len(callbacks)
-            self.values.append(value)
-            self.keys.append(key)
-            self.sent_s.append(self._clock.wall_s())
-            if details is not None:
-                self.details[index] = details
-            self.size_bytes = size
-            callbacks.append(callback)
-            return RecordFuture(self, index)
-        except BaseException:  # KeyboardInterrupt: columns of different lengths would fail all records
-            self._drop_half_a_record()
-            raise
-        finally:
-            self._lock.release()
-
-    def _drop_half_a_record(self) -> None:
-        if self._room_bytes != _SEALED:
-            columns: tuple[list[Any], ...] = (self.values, self.keys, self.sent_s, self.callbacks)
-            rows = min(len(column) for column in columns)
-            for column in columns:
-                del column[rows:]
-            self.details.pop(rows, None)
+            future = RecordFuture(self, index)
+            try:
+                self.values.append(value)
+                self.keys.append(key)
+                self.sent_s.append(self._clock.wall_s())
+                if details is not None:
+                    self.details[index] = details
+                self.size_bytes = size
+                callbacks.append(callback)  # last: with it the record is in the chunk
+            except BaseException:
+                self._room_bytes = _SEALED  # an interrupt may have left half a record, which nothing may follow
+                raise
+            return future
 
     def charge(self, memory: PoolMemory, block_size: int) -> None:
         """Add to the memory that records may fill. Takes all of `memory`."""
         with self._lock:
             self.memory.add(memory)
-            self._room_bytes = self.memory.charged * block_size
+            if not self.is_sealed:
+                self._room_bytes = self.memory.charged * block_size
+
+    @property
+    def is_sealed(self) -> bool:
+        """Takes no more records."""
+        return self._room_bytes == _SEALED
 
     def missing_bytes(self, size_bytes: int) -> int:
         """How much more has to be charged before a record of this size fits."""
@@ -163,13 +162,17 @@ class GatheredRecords:
             self._room_bytes = _SEALED
 
     def seal(self) -> None:
-        """Take no more records. From here on the Sender may report outcomes."""
+        """Take no more records. From here on outcomes may be reported."""
         self.refuse_records()
-        rows = len(self)
-        with self._settled:
-            self._fates = np.full(rows, _PENDING, np.int32)
-            if self.callbacks.count(None) == rows:
-                self.callbacks = []
+        with self._outcomes:
+            if self._fates is None:
+                rows = len(self.callbacks)
+                for column in (self.values, self.keys, self.sent_s):
+                    del column[rows:]  # of a record that an interrupt has cut off
+                self.details.pop(rows, None)
+                self._fates = np.full(rows, _PENDING, np.int32)
+                if self.callbacks.count(None) == rows:
+                    self.callbacks = []
 
     def explicit_partitions(self, none: int) -> npt.NDArray[np.int32]:
         """int32[n]: the partitions that records name, `none` for the others."""
@@ -200,9 +203,9 @@ class GatheredRecords:
 
     def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
         acknowledgement = _Acknowledgement(part, base_offset, log_append_time_ms)
-        with self._settled:
+        with self._outcomes:
             self._acknowledgements.append(acknowledgement)
-            self._settled.notify_all()
+            self._waiters.wake_all_locked()
         if self.callbacks:
             self._call_back(part.rows, self._metadata(acknowledgement), repeat(None))
 
@@ -220,14 +223,18 @@ class GatheredRecords:
         self._fail_rows(rows, dict.fromkeys(rows.tolist(), for_keeping(error)))
 
     def abandon_all(self, error: KafkaError) -> None:
+        """Fail the rows that are not settled."""
         self.abandon(np.arange(len(self), dtype=np.int32), error)
 
     def _fail_rows(self, rows: npt.NDArray[np.int32], errors: dict[int, KafkaError]) -> None:
-        with self._settled:
-            assert self._fates is not None
-            self._fates[rows] = _FAILED
-            self._errors.update(errors)
-            self._settled.notify_all()
+        """Rows that are settled already keep their outcome: another thread may have failed them at the producer's end."""
+        with self._outcomes:
+            fates = self._looked_up_fates_locked()
+            assert fates is not None
+            rows = rows[fates[rows] == _PENDING]
+            self._errors.update((row, errors[row]) for row in rows.tolist())
+            fates[rows] = _FAILED
+            self._waiters.wake_all_locked()
         if self.callbacks:
             self._call_back(rows, repeat(None), map(errors.get, rows.tolist()))
 
@@ -266,25 +273,25 @@ class GatheredRecords:
 
     def _fate(self, row: int) -> int:
         if forks.is_forked(self._generation):
-            self._settled = threading.Condition()  # the thread that held the lock does not exist in this process
-        with self._settled:
-            if self._fates is None:
-                return _PENDING
+            self._outcomes = threading.RLock()  # the thread that held the lock does not exist in this process
+            self._waiters = Waiters(self._outcomes)
+        with self._outcomes:
+            fates = self._looked_up_fates_locked()
+            return _PENDING if fates is None else int(fates[row])
+
+    def _looked_up_fates_locked(self) -> npt.NDArray[np.int32] | None:
+        if self._fates is not None:
             for index in range(self._looked_up, len(self._acknowledgements)):
                 self._fates[self._acknowledgements[index].part.rows] = index
             self._looked_up = len(self._acknowledgements)
-            return int(self._fates[row])
+        return self._fates
 
     def await_settled(self, row: int, timeout_s: float | None) -> None:
         if forks.is_forked(self._generation) and not self.is_settled(row):
             forks.check_not_forked(self._generation, "the producer of this record")
-        deadline_ms = None if timeout_s is None else self._clock.now_ms() + milliseconds(timeout_s)
-        with self._settled:
-            while not self.is_settled(row):
-                remaining_ms = 3_600_000 if deadline_ms is None else deadline_ms - self._clock.now_ms()
-                if remaining_ms <= 0:
-                    raise KafkaTimeoutError(f"a record for {self.topic} is not acknowledged after {timeout_s} s")
-                self._clock.wait(self._settled, remaining_ms)
+        deadline_ms = NEVER_MS if timeout_s is None else self._clock.now_ms() + milliseconds(timeout_s)
+        if not self._waiters.wait_until(lambda: self.is_settled(row), self._clock, deadline_ms):
+            raise KafkaTimeoutError(f"a record for {self.topic} is not acknowledged after {timeout_s} s")
 
     def error_of(self, row: int) -> KafkaError | None:
         return self._errors.get(row)

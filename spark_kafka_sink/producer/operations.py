@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 
@@ -64,7 +65,19 @@ class Operation:
         transactional_id: of use_transactional_id.
     """
 
-    __slots__ = ("_clock", "_settled", "error", "group", "is_done", "kind", "offsets", "transactional_id")
+    __slots__ = (
+        "_clock",
+        "_lock",
+        "_waiters",
+        "error",
+        "group",
+        "is_done",
+        "is_taken",
+        "is_told",
+        "kind",
+        "offsets",
+        "transactional_id",
+    )
 
     def __init__(
         self,
@@ -79,7 +92,10 @@ class Operation:
         self.offsets = dict(offsets or {})
         self.group = group
         self._clock = clock
-        self._settled = threading.Condition()  # guards the two below; notified when the operation is settled
+        self.is_taken = False  # by the Sender: posted once more, it is not taken again
+        self.is_told = False  # its caller has received the outcome
+        self._lock = threading.Lock()  # guards the two below
+        self._waiters = Waiters(self._lock)  # woken when the operation is settled
         self.is_done = False
         self.error: KafkaError | None = None
 
@@ -90,18 +106,11 @@ class Operation:
         self._settle(error)
 
     def _settle(self, error: KafkaError | None) -> None:
-        with self._settled:
+        with self._lock:
             if not self.is_done:
                 self.is_done, self.error = True, error
-                self._settled.notify_all()
+                self._waiters.wake_all_locked()
 
     def wait(self, timeout_ms: int) -> bool:
         """Block until the operation is settled, at most `timeout_ms`; false when time ran out."""
-        deadline_ms = self._clock.now_ms() + timeout_ms
-        with self._settled:
-            while not self.is_done:
-                remaining_ms = deadline_ms - self._clock.now_ms()
-                if remaining_ms <= 0:
-                    return False
-                self._clock.wait(self._settled, remaining_ms)
-            return True
+        return self._waiters.wait_until(lambda: self.is_done, self._clock, self._clock.now_ms() + timeout_ms)

@@ -22,7 +22,7 @@ from typing import Any, overload
 
 import pyarrow as pa
 
-from spark_kafka_sink.clock import Clock, wait_seconds
+from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError, fresh_copy
 from spark_kafka_sink.network.cluster import PartitionInfo
@@ -75,6 +75,7 @@ class KafkaProducer(TransactionalMethods):
         self._clock = clock or Clock()
         with ExitStack() as if_this_fails:
             self._use(ProducerParts(self._config, self._clock, if_this_fails, self._may_wait, largest_record))
+            if_this_fails.callback(self._sender.force_close)
             self._thread.start()
             if_this_fails.pop_all()
 
@@ -111,7 +112,10 @@ class KafkaProducer(TransactionalMethods):
         try:
             self._sender.run()
         finally:
-            self._plugins.close()  # last: interceptors get the outcome of every row, however the producer was closed
+            try:
+                self._plugins.close()  # last: interceptors get the outcome of every row, however the producer was closed
+            finally:
+                self._sender.ended.give()
 
     # SENDING
 
@@ -147,17 +151,17 @@ class KafkaProducer(TransactionalMethods):
             KafkaTimeoutError: no metadata, or no memory, in time. Rows that were queued before that are still sent.
             ProducerClosedError: the producer is closed, or was closed during the wait.
             KafkaError (KAFKA_INTERNAL_ERROR): the Sender has ended; the error names the cause.
+            KafkaError (KAFKA_INTERRUPTED): an interrupt of an earlier call, or of one in another thread, has ended the producer.
             KafkaError (KAFKA_ILLEGAL_STATE): this process was forked after the producer had been made.
             AuthenticationError, BrokerError: brokers answered a metadata request with it, or an earlier batch failed fatally.
         """
         self._check_usable()
         given = ProducerColumns(topic, value, key, partition, headers, timestamp)
         given.check_types()
-        with self._writing():
-            if self._interceptors is None:
-                return self._columns.send(given)
-            delivery: Delivery = self._interceptors.send_columns(given, self._columns.send)
-            return delivery
+        if self._interceptors is None:
+            return self._write(self._columns.send, given)
+        delivery: Delivery = self._write(self._interceptors.send_columns, given, self._columns.send)
+        return delivery
 
     @overload
     def send(self, record: ProducerRecord, callback: Callback | None = None) -> RecordFuture: ...
@@ -253,23 +257,33 @@ class KafkaProducer(TransactionalMethods):
     ) -> RecordFuture:
         """`send` for the first record of a chunk, and for one with partition, headers or timestamp: makes all checks."""
         self._check_usable()
-        with self._writing():
-            topic = record.topic
-            highest = NO_PARTITION if details is None or details.partition is None else details.partition
-            try:
-                cluster = self._metadata_wait.await_partition(topic, highest, self._config.max_block_ms)
-                self._size_limits.check(size, f"a record for topic {topic}")
-            except KafkaError as error:
-                return self._failed_record(topic, callback, details, error)
-            if self._record_partitioner is not None and details is not None and details.partition is None:
-                decided = self._record_partitioner.decide_record(topic, record.key, key, record.value, value, cluster)
-                details = details._replace(partition=None if decided == NO_PARTITION else decided)
-            try:
-                return self._gatherer.begin(topic, cluster, key, value, callback, size, details)
-            except ProducerClosedError:
-                raise
-            except KafkaError as error:  # no memory
-                return self._failed_record(topic, callback, details, error)
+        return self._write(self._gather, record, key, value, callback, size, details)
+
+    def _gather(
+        self,
+        record: ProducerRecord,
+        key: bytes | None,
+        value: bytes | None,
+        callback: Callback | None,
+        size: int,
+        details: RecordDetails | None,
+    ) -> RecordFuture:
+        topic = record.topic
+        highest = NO_PARTITION if details is None or details.partition is None else details.partition
+        try:
+            cluster = self._metadata_wait.await_partition(topic, highest, self._config.max_block_ms)
+            self._size_limits.check(size, f"a record for topic {topic}")
+        except KafkaError as error:
+            return self._failed_record(topic, callback, details, error)
+        if self._record_partitioner is not None and details is not None and details.partition is None:
+            decided = self._record_partitioner.decide_record(topic, record.key, key, record.value, value, cluster)
+            details = details._replace(partition=None if decided == NO_PARTITION else decided)
+        try:
+            return self._gatherer.begin(topic, cluster, key, value, callback, size, details)
+        except ProducerClosedError:
+            raise
+        except KafkaError as error:  # no memory
+            return self._failed_record(topic, callback, details, error)
 
     def _failed_record(
         self, topic: str, callback: Callback | None, details: RecordDetails | None, error: KafkaError
@@ -386,17 +400,17 @@ class KafkaProducer(TransactionalMethods):
             self._sender.force_close()
             return
         if limit_ms > 0:
-            self._gatherer.encode_all(deadline_ms)
+            if self._sender.failure is None:  # else the Sender fails them, with the error that names it
+                self._gatherer.encode_all(deadline_ms)
             self._sender.initiate_close()
         else:
             self._sender.force_close()
-        remaining_ms = max(0, deadline_ms - self._clock.now_ms())
-        self._thread.join(wait_seconds(remaining_ms))
-        if self._thread.is_alive():
+        # Not Thread.join: up to Python 3.12 it takes a thread for ended that was running when an interrupt ended the join.
+        if not self._sender.ended.wait(self._clock, max(0, deadline_ms - self._clock.now_ms())):
             if limit_ms > 0:
                 logger.warning("! closing %s forcefully: rows were left after %d ms", self.client_id, limit_ms)
             self._sender.force_close()
-            self._thread.join(CLOSE_MARGIN_MS / 1000)
+            self._sender.ended.wait(self._clock, CLOSE_MARGIN_MS)
 
     # RESTING: when a producer is kept for the next task
 
@@ -413,7 +427,7 @@ class KafkaProducer(TransactionalMethods):
         """Whether another task could use this producer: it is open and has not failed for good, its thread runs in this
         process, every row is settled, and no transaction is its own to end."""
         lives = not forks.is_forked(self._generation) and self._thread.is_alive()
-        works = lives and self._fatal_error() is None and not self._accumulator.is_closed()
+        works = lives and self._sender.failure is None and self._fatal_error() is None and not self._accumulator.is_closed()
         if isinstance(self._transactions, Transactions) and not self._transactions.may_use_another_id:
             return False
         return works and not self._accumulator.has_incomplete() and not self._gatherer.chunks

@@ -18,6 +18,7 @@ from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.column_sender import ColumnSender
 from spark_kafka_sink.producer.gathered_encoder import GatheredEncoder
+from spark_kafka_sink.producer.hand_overs import HandOvers
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
 from spark_kafka_sink.producer.partition_choice import PartitionChoice
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
@@ -71,6 +72,7 @@ class ProducerParts:
         self.metadata = Metadata(config, clock)
         self._client = NetworkClient(config, self.metadata, clock, metrics=self.metrics.network)
         if_this_fails.callback(self._client.close)
+        self._hand_overs = HandOvers(clock, self._interrupted)
         self.metadata_wait = MetadataWait(self.metadata, self._client.wakeup, self.metrics, clock)
         self.metrics.watch(self.pool, self.metadata, self._client.in_flight_request_count)
         self.plugins = ProducerPlugins(config)  # users' code runs last, when nothing else can fail
@@ -79,9 +81,21 @@ class ProducerParts:
         self.gatherer = self._make_gatherer(choice, may_wait)
         self.columns = self._make_column_sender(choice)
         self.sender = Sender(
-            config, self._client, self.metadata, self.accumulator, self.transactions, self.metrics, clock, self.gatherer
+            config,
+            self._client,
+            self.metadata,
+            self.accumulator,
+            self.transactions,
+            self.metrics,
+            clock,
+            self.gatherer,
+            self._hand_overs,
         )
         self.transaction_calls = self._make_transaction_calls()
+
+    def _interrupted(self) -> None:
+        self.gatherer.leave_behind()
+        self._client.wakeup()
 
     def _make_gatherer(self, choice: PartitionChoice, may_wait: Callable[[], bool]) -> RecordGatherer:
         encoder = GatheredEncoder(
@@ -101,6 +115,7 @@ class ProducerParts:
             self._config.linger_ms,
             self._config.max_block_ms,
             encoder.encode,
+            self._hand_overs,
             self._client.wakeup,
             self._clock,
             self.accumulator,
@@ -114,6 +129,7 @@ class ProducerParts:
             self.metadata_wait,
             self.accumulator,
             self.gatherer,
+            self._hand_overs,
             self._client.wakeup,
             choice,
             self.plugins.partitioner,

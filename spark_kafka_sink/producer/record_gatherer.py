@@ -14,11 +14,12 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from spark_kafka_sink.clock import NEVER_MS, Clock, wait_seconds
+from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, closed_error
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool, PoolMemory
 from spark_kafka_sink.producer.gathered_records import Callback, GatheredRecords, NewChunk, RecordFuture
+from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver, HandOvers
 from spark_kafka_sink.producer.record_checks import RecordDetails
 
 MIN_CHUNK_BYTES = 512 * 1024  # a chunk costs some 0.2 ms however small it is; linger.ms bounds how long it is gathered
@@ -31,16 +32,30 @@ class MemorySource(Protocol):
     pool: BufferPool
 
     def wait_for_memory(
-        self, block_count: int, charge: int, into: PoolMemory, max_block_ms: int, wake_sender: Callable[[], None]
+        self,
+        block_count: int,
+        charge: int,
+        into: PoolMemory,
+        max_block_ms: int,
+        wake_sender: Callable[[], None],
+        taking: Callable[[], None],
     ) -> None: ...
 
 
 class _TopicLocks:
     def __init__(self) -> None:
-        # Held while a chunk is encoded; the Sender takes it only if it is free. Reentrant, because encoding may call a callback
-        # with an error, and that callback may send again.
-        self.encoding = threading.RLock()
         self.chunk = threading.Lock()  # guards the topic's entry in RecordGatherer.chunks
+        # The calls that encode a chunk. They are of one thread: encoding may call a callback with an error, and that callback may
+        # send again. HandOvers guards it, and lets one thread look at a time.
+        self._encoders: list[HandOver] = []
+
+    def admit(self, hand_over: HandOver) -> bool:
+        """Whether the call may encode now. If so, it may until it is over."""
+        self._encoders = [each for each in self._encoders if each.call.locked()]
+        if any(each.thread_id != hand_over.thread_id for each in self._encoders):
+            return False
+        self._encoders.append(hand_over)
+        return True
 
 
 class RecordGatherer:
@@ -49,6 +64,7 @@ class RecordGatherer:
     linger_ms: how long a chunk that is not full waits for more records.
     max_block_ms: how long a caller waits for memory, and for another thread to encode a chunk.
     encode: queues a sealed chunk, or fails its records. It uses the chunk's charge and never waits for memory.
+    hand_overs: records and chunks are handed over under its rule.
     wake_sender: called when a chunk is begun.
     source: where memory comes from.
     new_chunk: makes a chunk; interceptors need chunks of another class.
@@ -60,7 +76,8 @@ class RecordGatherer:
         chunk_bytes: int,
         linger_ms: int,
         max_block_ms: int,
-        encode: Callable[[GatheredRecords], None],
+        encode: Callable[[HandOver, GatheredRecords], None],
+        hand_overs: HandOvers,
         wake_sender: Callable[[], None],
         clock: Clock,
         source: MemorySource,
@@ -76,9 +93,11 @@ class RecordGatherer:
         self._linger_ms = linger_ms
         self._max_block_ms = max_block_ms
         self._encode = encode
+        self._hand_overs = hand_overs
         self._wake_sender = wake_sender
         self._clock = clock
         self._topics: dict[str, _TopicLocks] = {}  # grows only
+        self._not_queued: set[GatheredRecords] = set()  # chunks with records that may be in no batch
         self._closed = False
         self._ended_by: KafkaError | None = None
 
@@ -101,6 +120,23 @@ class RecordGatherer:
             RecordTooLargeError: the record is larger than buffer.memory.
             KafkaTimeoutError: there was not enough memory in time.
         """
+        future, is_full = self._hand_overs.run(self._add, topic, cluster, key, value, callback, size_bytes, details)
+        if is_full:
+            self.encode_full(topic)
+        return future
+
+    def _add(
+        self,
+        hand_over: HandOver,
+        topic: str,
+        cluster: Cluster,
+        key: bytes | None,
+        value: bytes | None,
+        callback: Callback | None,
+        size_bytes: int,
+        details: RecordDetails | None,
+    ) -> tuple[RecordFuture, bool]:
+        """The record's future, and whether its chunk is full."""
         locks = self._topics.get(topic) or self._topics.setdefault(topic, _TopicLocks())
         memory = PoolMemory()
         try:
@@ -111,10 +147,13 @@ class RecordGatherer:
                     chunk = self.chunks.get(topic)
                     missing = self._pool.blocks_for(size_bytes if chunk is None else chunk.missing_bytes(size_bytes))
                     had = 0 if chunk is None else chunk.memory.charged
-                    if missing <= memory.charged:
+                    is_sealed = chunk is not None and chunk.is_sealed  # an interrupt has cut off a record
+                    if missing <= memory.charged and not is_sealed:
+                        hand_over.begin()
                         begins = chunk is None
                         if chunk is None:
                             chunk = self._new_chunk(topic, cluster, self._clock)
+                            self._not_queued.add(chunk)
                         chunk.charge(memory, self._pool.block_size)
                         future = chunk.add(key, value, callback, size_bytes, details)
                         if future is not None:
@@ -122,18 +161,21 @@ class RecordGatherer:
                                 self.chunks[topic] = chunk
                             break
                         continue  # another thread has used that memory for its record
-                self._charge(missing - memory.charged, had, memory)
-        finally:
-            if memory:
-                self._pool.deallocate(memory)
-        if chunk.size_bytes >= self.chunk_bytes:
-            self.encode_full(topic)
-        elif begins:
+                if is_sealed:
+                    self.encode_topic(topic)
+                else:
+                    self._charge(hand_over, missing - memory.charged, had, memory)
+        except ORDINARY_ERRORS:
+            self._pool.deallocate(memory)
+            raise
+        is_full = chunk.size_bytes >= self.chunk_bytes
+        if begins and not is_full:
             self._wake_sender()  # linger.ms begins
-        return future
+        return future, is_full
 
-    def _charge(self, missing: int, had: int, memory: PoolMemory) -> None:
+    def _charge(self, hand_over: HandOver, missing: int, had: int, memory: PoolMemory) -> None:
         """Charge memory for a record. Where possible doubles the chunk's charge, up to a full chunk, to take few steps."""
+        hand_over.begin()
         ample = min(had, self._pool.blocks_for(self.chunk_bytes) - had)
         if ample > missing and self._pool.try_allocate(0, charge=ample, into=memory) is not None:
             return
@@ -145,7 +187,9 @@ class RecordGatherer:
                 " its own thread gives memory back; raise buffer.memory, or send from another thread",
                 condition="KAFKA_BUFFER_EXHAUSTED",
             )
-        self._source.wait_for_memory(0, missing, memory, self._max_block_ms, self._wake_sender)
+        if not memory:
+            hand_over.wait_begins()
+        self._source.wait_for_memory(0, missing, memory, self._max_block_ms, self._wake_sender, hand_over.begin)
 
     def encode_full(self, topic: str) -> None:
         """Queue a topic's chunk, which has reached `chunk_bytes`. Blocks while another thread encodes one of the topic.
@@ -180,7 +224,7 @@ class RecordGatherer:
         return delay_ms
 
     def leave_behind(self) -> None:
-        """In a forked child: `send` makes all its checks when no chunk takes records."""
+        """In a forked child, or when an interrupt has ended the producer: without a chunk, `send` makes all its checks."""
         self.chunks.clear()
 
     def close(self, ended_by: KafkaError | None = None) -> None:
@@ -197,24 +241,41 @@ class RecordGatherer:
         """The chunks that are gathered and not queued yet, to be failed. Their memory is given back. Sender thread."""
         taken = [chunk for topic in list(self._topics) if (chunk := self._take(topic)) is not None]
         for chunk in taken:
-            self._pool.deallocate(chunk.memory)
+            self._finish(chunk)
         return taken
+
+    def take_unfinished(self) -> list[GatheredRecords]:
+        """After `close`: the chunks with records that may be in no batch, because a call that encodes them was interrupted or is
+        not over. Sender thread.
+        """
+        unfinished = list(self._not_queued)
+        for chunk in unfinished:
+            chunk.seal()
+        return unfinished
 
     def _encode_topic(self, topic: str, timeout_ms: int) -> bool:
         """Queue a topic's chunk. False if another thread was still encoding the chunk before it when time ran out."""
-        encoding = self._topics[topic].encoding
-        if not encoding.acquire(timeout=wait_seconds(timeout_ms)):
+        return self._hand_overs.run(self._encode_next, topic, self._clock.now_ms() + timeout_ms)
+
+    def _encode_next(self, hand_over: HandOver, topic: str, deadline_ms: int) -> bool:
+        locks = self._topics[topic]
+        if not self._hand_overs.wait_until(lambda: locks.admit(hand_over), deadline_ms):
             return False
-        try:
-            chunk = self._take(topic)
-            if chunk is not None:
-                try:
-                    self._encode(chunk)
-                finally:
-                    self._pool.deallocate(chunk.memory)
-            return True
-        finally:
-            encoding.release()
+        hand_over.begin()
+        chunk = self._take(topic)
+        if chunk is not None:
+            try:
+                self._encode(hand_over, chunk)
+            except ORDINARY_ERRORS:
+                self._finish(chunk)
+                raise
+            self._finish(chunk)
+        return True
+
+    def _finish(self, chunk: GatheredRecords) -> None:
+        """Each of its records is in a batch, or has failed."""
+        self._pool.deallocate(chunk.memory)
+        self._not_queued.discard(chunk)
 
     def _take(self, topic: str) -> GatheredRecords | None:
         with self._topics[topic].chunk:

@@ -3,7 +3,7 @@
 A call is posted to the Sender, and its caller waits at most max.block.ms. After a time-out the call continues, and the same call
 made again waits for its end; until then any other call is rejected. After offsets that timed out, any call may follow (both as
 in Java).
-Rows are accepted only within a transaction (`writing`). The end of a transaction first rejects new callers, then waits until all
+Rows are accepted only within a transaction (`write`). The end of a transaction first rejects new callers, then waits until all
 callers who are handing rows over have finished, so that no row of one transaction is sent in the next. An abort does not wait
 for them; the next transaction does.
 """
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from typing import ParamSpec, TypeVar
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import IllegalStateError, KafkaError, KafkaTimeoutError, TransactionTimeoutError, fresh_copy
+from spark_kafka_sink.interrupts import Inside, Waiters
 from spark_kafka_sink.producer.group_offsets import checked_group, checked_offsets, checked_text
 from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, Kind, OffsetAndMetadata, Operation
 from spark_kafka_sink.producer.sender.transactions import Transactions
@@ -24,6 +25,9 @@ from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class TransactionCalls:
@@ -50,30 +54,29 @@ class TransactionCalls:
         self._clock = clock
         self._max_block_ms = max_block_ms
         self._took = took
-        self._changed = threading.Condition()  # guards those below; notified when the last writer has left
+        self._lock = threading.Lock()  # guards those below
+        self._waiters = Waiters(self._lock)  # woken when a writer has left
         self._is_open = False
-        self._ends = 0  # how many transactions have been ended, as far as callers are concerned
-        self._is_beginning = False  # a thread waits in begin()
-        self._writers = 0
-        self._pending: Operation | None = None  # posted, and its caller has not received its outcome
+        self._beginning = Inside()  # the call that waits in begin()
+        self._writers = Inside()
+        self._pending: Operation | None = None  # the last call; unless `is_told`, nobody has received its outcome
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Rows are handed over in this context. Raises IllegalStateError outside of a transaction, or a failed one's error."""
-        with self._changed:
-            if not self._is_open:
-                self._transactions.check_usable()
-                raise IllegalStateError(
-                    "A transactional producer accepts rows only within a transaction: call begin_transaction() first"
-                )
-            self._writers += 1
+    def write(self, hand_over_rows: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+        """Call `hand_over_rows`. Raises IllegalStateError outside of a transaction, or a failed one's error."""
+        call = threading.Lock()
         try:
-            yield
+            with call:
+                with self._lock:
+                    if not self._is_open:
+                        self._transactions.check_usable()
+                        raise IllegalStateError(
+                            "A transactional producer accepts rows only within a transaction: call begin_transaction() first"
+                        )
+                    self._writers.add(call)
+                return hand_over_rows(*args, **more)
         finally:
-            with self._changed:
-                self._writers -= 1
-                if not self._writers:
-                    self._changed.notify_all()
+            with self._lock:
+                self._waiters.wake_all_locked()
 
     def use_id(self, transactional_id: str) -> None:
         if not checked_text(transactional_id, "transactional.id"):
@@ -81,28 +84,22 @@ class TransactionCalls:
         self._call(Kind.USE_ID, self._deadline_ms(), transactional_id=transactional_id)
 
     def init(self) -> None:
-        self._call(Kind.INIT, self._deadline_ms())
+        self._call(Kind.INIT, self._deadline_ms()).is_told = True
 
     def begin(self) -> None:
         deadline_ms = self._deadline_ms()
-        with self._changed:
-            self._unfinished_locked(Kind.BEGIN)
-            if self._is_beginning:
-                raise IllegalStateError("begin_transaction() is not possible now: another thread waits in it")
-            self._is_beginning = True
-            ends = self._ends
-        try:
-            self._begin(deadline_ms)
-        finally:
-            with self._changed:
-                self._is_beginning = False
-        with self._changed:
-            self._is_open = self._ends == ends  # otherwise another thread has ended it already
-
-    def _begin(self, deadline_ms: int) -> None:
-        # Of a transaction that was aborted while they wrote: what they leave behind fails here, not in this transaction.
-        self._hand_over(Kind.BEGIN, deadline_ms)
-        self._call(Kind.BEGIN, deadline_ms)
+        call = threading.Lock()
+        with call:
+            with self._lock:
+                self._unfinished_locked(Kind.BEGIN)
+                if self._beginning:
+                    raise IllegalStateError("begin_transaction() is not possible now: another thread waits in it")
+                self._beginning.add(call)
+            # Of a transaction that was aborted while they wrote: what they leave behind fails here, not in this transaction.
+            self._hand_over(Kind.BEGIN, deadline_ms)
+            operation = self._call(Kind.BEGIN, deadline_ms)
+            self._is_open = True
+        operation.is_told = True  # until now no other call was possible
 
     def send_offsets(self, offsets: object, group: object) -> None:
         checked = checked_group(group)
@@ -111,36 +108,37 @@ class TransactionCalls:
             self._call(Kind.SEND_OFFSETS, self._deadline_ms(), positions, checked)
 
     def commit(self) -> None:
-        self._end(Kind.COMMIT)
+        self._end(Kind.COMMIT).is_told = True
 
     def prepare(self) -> PreparedTransaction:
-        self._end(Kind.PREPARE)
-        return self._transactions.prepared
+        operation = self._end(Kind.PREPARE)
+        prepared = self._transactions.prepared
+        operation.is_told = True
+        return prepared
 
     def abort(self) -> None:
         deadline_ms = self._deadline_ms()
-        with self._changed:
+        with self._lock:
             if self._unfinished_locked(Kind.ABORT) is None:
-                self._close_locked()
-        self._call(Kind.ABORT, deadline_ms)
+                self._is_open = False
+        self._call(Kind.ABORT, deadline_ms).is_told = True
 
     def finish_abort(self) -> None:
         """Wait for the end of an abort that has timed out, if there is one."""
-        with self._changed:
-            is_due = self._pending is not None and self._pending.kind is Kind.ABORT
-        if is_due:
+        pending = self._pending
+        if pending is not None and pending.kind is Kind.ABORT and not pending.is_told:
             self.abort()
 
-    def _end(self, kind: Kind) -> None:
+    def _end(self, kind: Kind) -> Operation:
         """Queue all rows that were handed over so far, then end the transaction."""
         deadline_ms = self._deadline_ms()
-        with self._changed:
+        with self._lock:
             is_new = self._unfinished_locked(kind) is None
             if is_new:
-                self._close_locked()
+                self._is_open = False
         if is_new:
             self._hand_over(kind, deadline_ms)
-        self._call(kind, deadline_ms)
+        return self._call(kind, deadline_ms)
 
     def _hand_over(self, kind: Kind, deadline_ms: int) -> None:
         """Wait until whoever was let in has queued its rows, and queue those that were gathered."""
@@ -151,18 +149,9 @@ class TransactionCalls:
     def _deadline_ms(self) -> int:
         return self._clock.now_ms() + self._max_block_ms
 
-    def _close_locked(self) -> None:
-        """No more rows are let in."""
-        self._is_open = False
-        self._ends += 1
-
     def _await_writers(self, kind: Kind, deadline_ms: int) -> None:
-        with self._changed:
-            while self._writers:
-                remaining_ms = deadline_ms - self._clock.now_ms()
-                if remaining_ms <= 0:
-                    raise self._timed_out(kind, "another thread is still handing rows over")
-                self._clock.wait(self._changed, remaining_ms)
+        if not self._waiters.wait_until(lambda: not self._writers, self._clock, deadline_ms):
+            raise self._timed_out(kind, "another thread is still handing rows over")
 
     def _call(
         self,
@@ -171,7 +160,10 @@ class TransactionCalls:
         offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
         group: ConsumerGroupMetadata | None = None,
         transactional_id: str = "",
-    ) -> None:
+    ) -> Operation:
+        """The operation, which has succeeded. The caller's last step is to set `is_told`: until then, an interrupt may strike and
+        the same call finds it again.
+        """
         started_ns = self._clock.now_ns()
         operation = self._posted(kind, offsets, group, transactional_id)
         self._wake_sender()
@@ -180,11 +172,11 @@ class TransactionCalls:
                 raise self._timed_out(kind, self._transactions.waiting_for())
         finally:
             self._took(kind, self._clock.now_ns() - started_ns)
-        with self._changed:
-            if self._pending is operation:
-                self._pending = None
         if operation.error is not None:
-            raise fresh_copy(operation.error)
+            error = fresh_copy(operation.error)
+            operation.is_told = True
+            raise error
+        return operation
 
     def _posted(
         self,
@@ -194,25 +186,27 @@ class TransactionCalls:
         transactional_id: str,
     ) -> Operation:
         """The operation to wait for: the one that timed out before, or a new one."""
-        with self._changed:
+        with self._lock:
             operation = self._unfinished_locked(kind)
             if operation is None:
                 operation = Operation(kind, self._clock, offsets, group, transactional_id)
                 if kind not in (Kind.SEND_OFFSETS, Kind.USE_ID):  # these are made anew, with what they say then
                     self._pending = operation
-                self._transactions.post(operation)
+            self._transactions.post(operation)  # also again: an interrupt may have come before it was posted
             return operation
 
     def _unfinished_locked(self, kind: Kind) -> Operation | None:
         """The same call that timed out before, if there was one. Raises why this call is not possible now."""
         pending = self._pending
+        if pending is not None and pending.is_told:
+            pending = None
         if pending is not None and pending.kind is not kind:
             if kind is not Kind.ABORT or not pending.is_done or pending.error is None:
                 raise IllegalStateError(
                     f"{kind.value}() is not possible now: {pending.kind.value}() timed out before and is still in progress;"
                     f" call {pending.kind.value}() again to wait for its end"
                 )
-            self._pending = pending = None  # a commit that failed after its caller had gone
+            pending = None  # a commit that failed after its caller had gone
         if pending is None:
             self._transactions.check_allowed(kind)
         return pending

@@ -14,15 +14,18 @@ while rows := next_rows():
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
 
 from spark_kafka_sink.errors import FatalProducerError, IllegalStateError, KafkaError
 from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transaction_calls import TransactionCalls
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class TransactionalMethods:
@@ -146,9 +149,11 @@ class TransactionalMethods:
         self._check_alive()
         return self._transaction_calls
 
-    def _writing(self) -> AbstractContextManager[None]:
-        """The context in which rows are handed over. A transactional producer accepts them only within a transaction."""
-        return nullcontext() if self._transaction_calls is None else self._transaction_calls.writing()
+    def _write(self, hand_over_rows: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+        """Call `hand_over_rows`. A transactional producer accepts rows only within a transaction."""
+        if self._transaction_calls is None:
+            return hand_over_rows(*args, **more)
+        return self._transaction_calls.write(hand_over_rows, *args, **more)
 
     def _check_process(self) -> None:
         raise NotImplementedError

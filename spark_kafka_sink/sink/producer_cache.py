@@ -3,11 +3,13 @@
 Spark runs one task at a time in a Python worker and reuses the worker, but ends it without warning (no atexit, no finally). So
 the cache keeps a producer only when it is at rest: all rows settled, its memory freed. writer.py borrows producers; the counters
 of a borrowed producer start at zero.
-Laws: one task at a time uses a producer; a producer that has failed is never lent again; a fork inherits no producer.
+Laws: one task at a time uses a producer; a producer that has failed is never lent again; a fork inherits no producer. A task that
+is interrupted (interrupts.py) leaves no producer open for longer than until the cache is used again.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -18,6 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.security_config import FILE_KEYS, file_stamp
+from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.sink.dead_letters import LARGEST_ROW, options_for_large_rows
 from spark_kafka_sink.sink.worker_client import WorkerClient
@@ -43,11 +46,24 @@ class Keepable(Protocol):
 KeepableT = TypeVar("KeepableT", bound=Keepable)
 
 
-@dataclass(frozen=True, slots=True)
-class _Idle(Generic[KeepableT]):
+@dataclass(slots=True, eq=False)
+class _Entry(Generic[KeepableT]):
+    """A producer of the cache, from when it is made until it is closed.
+
+    A task, or whoever closes the producer, holds `user` meanwhile. An entry whose user does not hold it any more was left behind
+    by an interrupt, and is closed.
+    """
+
     key: Hashable = field(repr=False)  # contains wrapped secrets
     producer: KeepableT
-    expires_ms: int
+    user: threading.Lock | None  # None: it is idle
+    expires_ms: int = 0  # while it is idle, as the next one
+    rested: int = 0  # a higher number: later
+
+    @property
+    def is_left_behind(self) -> bool:
+        user = self.user
+        return user is not None and not user.locked()
 
 
 class ProducerCache(Generic[KeepableT]):
@@ -56,8 +72,14 @@ class ProducerCache(Generic[KeepableT]):
     def __init__(self, make: Callable[[Mapping[str, object]], KeepableT], clock: Clock | None = None) -> None:
         self._make = make
         self._clock = clock or Clock()
-        self._changed = threading.Condition()  # guards the two below
-        self._idle: list[_Idle[KeepableT]] = []  # longest idle first
+        self._rests = itertools.count(1)
+        self.forget()
+
+    def forget(self) -> None:
+        """Empty the cache and close nothing. For a forked child: the sockets belong to its parent, and locks may stay locked."""
+        self._lock = threading.Lock()  # guards the two below
+        self._waiters = Waiters(self._lock)  # woken when a producer becomes idle, or all are closed
+        self._entries: list[_Entry[KeepableT]] = []
         self._reaper: threading.Thread | None = None
 
     @contextmanager
@@ -77,85 +99,115 @@ class ProducerCache(Generic[KeepableT]):
             timeout_ms, key = 0, None
         else:
             key = _key(options)
-        producer = self._take(key) or self._make(options)
-        try:
-            yield producer
-        except BaseException:
-            producer.close(timeout_ms=0)
-            raise
-        if timeout_ms == 0 or not producer.is_at_rest():
-            producer.close()
-        else:
-            producer.rest(KEPT_BYTES)
-            self._keep(_Idle(key, producer, self._clock.now_ms() + timeout_ms))
+        task = threading.Lock()
+        with task:
+            entry = self._take(key, task) or self._add(key, task, options)
+            try:
+                yield entry.producer
+            except BaseException:
+                entry.producer.close(timeout_ms=0)
+                self._remove(entry)
+                raise
+            if timeout_ms == 0 or not entry.producer.is_at_rest():
+                entry.producer.close()
+                self._remove(entry)
+            else:
+                entry.producer.rest(KEPT_BYTES)
+                self._keep(entry, self._clock.now_ms() + timeout_ms)
 
     def idle(self) -> int:
         """The number of idle producers."""
-        return len(self._idle)
+        with self._lock:
+            return len(self._idle_locked())
 
     def close_expired(self) -> None:
-        """Close producers that have been idle for their timeout."""
-        with self._changed:
-            now_ms = self._clock.now_ms()
-            expired = [each for each in self._idle if each.expires_ms <= now_ms]
-            self._idle = [each for each in self._idle if each.expires_ms > now_ms]
-        for each in expired:
-            _close(each, "it was idle for producerCacheTimeoutMs")
+        """Close producers that have been idle for their timeout, and those that an interrupted task has left behind."""
+        now_ms = self._clock.now_ms()
+        self._close(lambda idle: [each for each in idle if each.expires_ms <= now_ms], "it was idle for producerCacheTimeoutMs")
+        with self._lock:
+            left_behind = [each for each in self._entries if each.is_left_behind]
+        for each in left_behind:
+            logger.debug("= %s closed: its task was interrupted", each.producer.client_id)
+            each.producer.close(timeout_ms=0)
+            self._remove(each)
 
     def close(self) -> None:
         """Close all idle producers."""
-        with self._changed:
-            closing, self._idle = self._idle, []
-            self._changed.notify()
-        for each in closing:
-            _close(each, "the cache was closed")
+        self._close(lambda idle: idle, "the cache was closed")
+        with self._lock:
+            self._waiters.wake_all_locked()
 
-    def forget(self) -> None:
-        """Empty the cache and close nothing. For a forked child: the sockets belong to its parent, and locks may stay locked."""
-        self._changed = threading.Condition()
-        self._idle = []
-        self._reaper = None
+    def _idle_locked(self) -> list[_Entry[KeepableT]]:
+        """Longest idle first."""
+        return sorted((each for each in self._entries if each.user is None), key=lambda each: each.rested)
 
-    def _take(self, key: Hashable) -> KeepableT | None:
+    def _take(self, key: Hashable, task: threading.Lock) -> _Entry[KeepableT] | None:
         while key is not None:
-            with self._changed:
-                found = next((each for each in reversed(self._idle) if each.key == key), None)
+            with self._lock:
+                found = next((each for each in reversed(self._idle_locked()) if each.key == key), None)
                 if found is None:
                     return None
-                self._idle.remove(found)
+                found.user = task
             if found.producer.is_at_rest():
                 found.producer.resume()
-                return found.producer
+                return found
             _close(found, "it failed while it was idle")
+            self._remove(found)
         return None
 
-    def _keep(self, rested: _Idle[KeepableT]) -> None:
-        with self._changed:
-            self._idle.append(rested)
-            surplus, self._idle = self._idle[:-MAX_IDLE], self._idle[-MAX_IDLE:]
-            if self._reaper is None:
+    def _add(self, key: Hashable, task: threading.Lock, options: Mapping[str, object]) -> _Entry[KeepableT]:
+        entry = _Entry(key, self._make(options), task)
+        with self._lock:
+            self._entries.append(entry)
+        return entry
+
+    def _remove(self, entry: _Entry[KeepableT]) -> None:
+        """After it was closed; a second time does nothing."""
+        with self._lock:
+            if entry in self._entries:
+                self._entries.remove(entry)
+
+    def _keep(self, entry: _Entry[KeepableT], expires_ms: int) -> None:
+        with self._lock:
+            self._waiters.wake_all_locked()  # this one may expire before the others
+            entry.expires_ms, entry.rested = expires_ms, next(self._rests)
+            entry.user = None
+        self._close(lambda idle: idle[:-MAX_IDLE], f"{MAX_IDLE} other producers were used more recently")
+        with self._lock:
+            if self._reaper is None or not self._reaper.is_alive():
                 # A daemon thread, so that no interpreter waits for it. It ends when no producer is idle.
                 self._reaper = threading.Thread(target=self._reap, name="kafka-producer-cache", daemon=True)
                 self._reaper.start()
-            self._changed.notify()  # this one may expire before the others
-        for each in surplus:
-            _close(each, f"{MAX_IDLE} other producers were used more recently")
+
+    def _close(self, choose: Callable[[list[_Entry[KeepableT]]], list[_Entry[KeepableT]]], why: str) -> None:
+        """Close those of the idle producers that `choose` names."""
+        closing = threading.Lock()
+        with closing:
+            with self._lock:
+                chosen = choose(self._idle_locked())
+                for each in chosen:
+                    each.user = closing
+            for each in chosen:
+                _close(each, why)
+                self._remove(each)
 
     def _reap(self) -> None:
         while True:
             self.close_expired()
-            with self._changed:
-                if not self._idle:
+            with self._lock:
+                idle = self._idle_locked()
+                if not idle:
                     self._reaper = None
                     return
-                delay_ms = min(each.expires_ms for each in self._idle) - self._clock.now_ms()
-                if delay_ms > 0:
-                    self._clock.wait(self._changed, delay_ms)
+                delay_ms = min(each.expires_ms for each in idle) - self._clock.now_ms()
+                waiter = self._waiters.add_locked()
+            if delay_ms > 0:
+                self._clock.wait(waiter, delay_ms)
 
 
-def _close(idle: _Idle[Any], why: str) -> None:
-    logger.debug("= %s closed: %s", idle.producer.client_id, why)
-    idle.producer.close(CLOSE_MS)
+def _close(entry: _Entry[Any], why: str) -> None:
+    logger.debug("= %s closed: %s", entry.producer.client_id, why)
+    entry.producer.close(CLOSE_MS)
 
 
 def _may_be_kept(options: Mapping[str, object]) -> bool:

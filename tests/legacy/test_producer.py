@@ -5,6 +5,7 @@ Where Kafka's AsyncProducerTest and ProducerTest made these claims is told in te
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pickle
 import threading
@@ -12,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -31,7 +33,7 @@ from spark_kafka_sink.legacy.event_handler import PORTION_BYTES, EventHandler
 from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
 from spark_kafka_sink.legacy.partitioner import default_partition, find_legacy_partitioner, java_hash_code
 from spark_kafka_sink.legacy.plugins import read_config
-from spark_kafka_sink.legacy.producer import LONGEST_WAIT_MS, Producer, ProducerSendThread, SendQueue
+from spark_kafka_sink.legacy.producer import LONGEST_WAIT_MS, Producer, ProducerSendThread, SendQueue, SyncDispatch
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -40,6 +42,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
 from tests.integration.reading import ReadRecord
 from tests.producer.harness import tp
+from tests.producer.interrupting import Interrupts
 
 WAIT_S = 30.0
 
@@ -616,10 +619,47 @@ def test_a_closed_queue_gives_what_it_has_without_waiting_and_then_nothing() -> 
         queue.put(outgoing(6), 0)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a generator that is being closed
+def test_a_call_that_is_interrupted_anywhere_keeps_no_later_call_waiting() -> None:
+    """A dispatch that Ctrl-C ended at the wrong moment was never over: each later call waited for ten minutes."""
+    at, where = 0, ["somewhere"]
+    while where:
+        sent: list[Sequence[SerializedMessage]] = []
+        handler: Any = Mock(handle=sent.append)
+        clock = ManualClock()
+        began_ms, dispatch = clock.now_ms(), SyncDispatch(handler, lambda: None, clock)
+        interrupts = Interrupts(at)
+        with contextlib.suppress(KeyboardInterrupt), interrupts:
+            dispatch.send([outgoing(0)])
+        where = interrupts.where
+        dispatch.send([outgoing(1)])
+        assert numbers(sent[-1]) == [1]
+        assert dispatch.close(0)
+        assert clock.now_ms() == began_ms, where
+        at += 1
+    assert at > 10
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_message_that_is_put_while_an_interrupt_comes_is_in_the_queue_or_not_and_is_taken() -> None:
+    at, where = 0, ["somewhere"]
+    while where:
+        queue = SendQueue(10, 2, 5000, ManualClock())
+        interrupts = Interrupts(at)
+        with contextlib.suppress(KeyboardInterrupt), interrupts:
+            queue.put(outgoing(0), 0)
+        where = interrupts.where
+        assert queue.put(outgoing(1), 0)
+        queue.close()
+        assert numbers(queue.take()) in ([0, 1], [1]), where
+        at += 1
+    assert at > 5
+
+
 def unstarted(queue: SendQueue, enqueue_timeout_ms: int) -> ProducerSendThread:
     """A send thread that takes nothing."""
     handler: Any = None
-    return ProducerSendThread(queue, handler, enqueue_timeout_ms, None, lambda: None, "me")
+    return ProducerSendThread(queue, handler, enqueue_timeout_ms, None, lambda: None, "me", ManualClock())
 
 
 @pytest.mark.parametrize(("enqueue_timeout_ms", "waits_ms"), [(0, 0), (250, 250), (-1, LONGEST_WAIT_MS)])

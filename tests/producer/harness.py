@@ -28,6 +28,7 @@ from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccum
 from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
 from spark_kafka_sink.producer.gathered_records import GatheredRecords, RecordFuture
+from spark_kafka_sink.producer.hand_overs import HandOver, HandOvers
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.record_checks import RECORD_OVERHEAD, RecordDetails
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
@@ -214,6 +215,7 @@ class Accumulation:
         self.accumulator = RecordAccumulator(
             self.config, self.pool, self.clock, sequencer, Random(seed), is_transactional=is_transactional
         )
+        self.hand_overs = HandOvers(self.clock, self.wake)
         self.wakeups = 0
         self.on_wake: Callable[[], object] = lambda: None
 
@@ -233,10 +235,15 @@ class Accumulation:
         delivery = Delivery(len(values), self.clock)
         partitions = np.broadcast_to(np.asarray(partition, np.int32), len(values)).copy()
         rows = np.arange(len(values), dtype=np.int32)
-        self.accumulator.append(
-            topic, columns(values, **more), partitions, rows, owner or delivery, self.wake, max_block_ms=self.config.max_block_ms
+        self.hand_overs.run(
+            self._append, topic, columns(values, **more), partitions, rows, owner or delivery, self.config.max_block_ms
         )
         return delivery
+
+    def _append(self, hand_over: HandOver, topic: str, rows: RecordColumns, *args: Any) -> None:
+        hand_over.begin()
+        *where, max_block_ms = args
+        self.accumulator.append(topic, rows, *where, self.wake, hand_over, max_block_ms=max_block_ms)
 
     def make_gatherer(self) -> RecordGatherer:
         """For single records, which go into this accumulator."""
@@ -245,12 +252,13 @@ class Accumulation:
             self.config.linger_ms,
             self.config.max_block_ms,
             self._append_gathered,
+            self.hand_overs,
             self.wake,
             self.clock,
             self.accumulator,
         )
 
-    def _append_gathered(self, chunk: GatheredRecords) -> None:
+    def _append_gathered(self, hand_over: HandOver, chunk: GatheredRecords) -> None:
         count = len(chunk)
         columns = record_columns(*chunk.payload_columns())
         chunk.become(columns)
@@ -261,6 +269,7 @@ class Accumulation:
             np.arange(count, dtype=np.int32),
             chunk,
             self.wake,
+            hand_over,
             max_block_ms=0,
             created_ms=chunk.created_ms,
             prepaid=chunk.memory,
@@ -346,6 +355,7 @@ class Stage(Accumulation):
             self.metrics,
             self.clock,
             self.gatherer,
+            self.hand_overs,
         )
         if idempotent and has_producer_id:
             self.receive_producer_id()

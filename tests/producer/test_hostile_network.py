@@ -77,6 +77,7 @@ class Network(Accumulation):
             ProducerMetrics(self.config, self.clock),
             self.clock,
             self.make_gatherer(),
+            self.hand_overs,
         )
 
     @property

@@ -37,6 +37,7 @@ from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer import topic_chunk
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
+from spark_kafka_sink.producer.hand_overs import HandOver
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
 from spark_kafka_sink.producer.partition_choice import PartitionChoice
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -609,14 +610,14 @@ def test_a_flush_says_that_records_are_left_which_another_thread_keeps_it_from_q
     """It returned normally, and a record that this thread had sent was still gathered."""
     is_held, let_go = threading.Event(), threading.Event()
 
-    def hold() -> None:
-        with producer._gatherer._topics["single"].encoding:
-            is_held.set()
-            assert let_go.wait(WAIT_S)
+    def encode(hand_over: HandOver) -> None:
+        assert producer._gatherer._topics["single"].admit(hand_over)
+        is_held.set()
+        assert let_go.wait(WAIT_S)
 
     with producer_of(broker, linger_ms=600_000, delivery_timeout_ms=700_000) as producer:
         future = producer.send(ProducerRecord("single", b"a"))
-        other = threading.Thread(target=hold, daemon=True)
+        other = threading.Thread(target=lambda: producer._gatherer._hand_overs.run(encode), daemon=True)
         other.start()
         assert is_held.wait(WAIT_S)
         with pytest.raises(KafkaTimeoutError, match=r"^\[KAFKA_FLUSH_TIMEOUT\]"):
@@ -1022,7 +1023,11 @@ def test_an_error_while_gathered_records_are_encoded_fails_them_whatever_it_is(b
             patch.setattr(PartitionChoice, "choose", Mock(side_effect=KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 producer.flush(WAIT_MS)
-        assert future.exception(0).condition == "KAFKA_INVALID_RECORD"  # type: ignore[union-attr]
+        with pytest.raises(KafkaError, match=r"^\[KAFKA_INTERRUPTED\] KeyboardInterrupt"):
+            future.result(WAIT_S)
+        with pytest.raises(KafkaError, match=r"^\[KAFKA_INTERRUPTED\] KeyboardInterrupt"):
+            producer.send(ProducerRecord("single", b"b"))
+        producer.close(0)
         assert producer._pool.available_memory == producer._pool.total_memory
 
 

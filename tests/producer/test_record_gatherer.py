@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,10 +13,9 @@ from spark_kafka_sink.errors import KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE
 from spark_kafka_sink.producer.gathered_records import GatheredRecords, RecordFuture
-from spark_kafka_sink.producer.record_checks import RecordDetails
+from spark_kafka_sink.producer.hand_overs import HandOver, HandOvers
 from spark_kafka_sink.producer.record_gatherer import MIN_CHUNK_BYTES, RecordGatherer
-from tests.fakes.clock import ManualClock
-from tests.producer.harness import TOPIC, Accumulation, Interrupted
+from tests.producer.harness import TOPIC, Accumulation
 
 MAX_BLOCK_MS = 30_000
 
@@ -25,7 +23,9 @@ MAX_BLOCK_MS = 30_000
 class Gathering:
     """A gatherer whose chunks end up in a list."""
 
-    def __init__(self, linger_ms: int = 100, encode: Callable[[GatheredRecords], None] | None = None, **options: object) -> None:
+    def __init__(
+        self, linger_ms: int = 100, encode: Callable[[HandOver, GatheredRecords], None] | None = None, **options: object
+    ) -> None:
         self.stage = Accumulation(**options)
         self.clock = self.stage.clock
         self.chunks: list[GatheredRecords] = []
@@ -35,7 +35,8 @@ class Gathering:
             1,
             linger_ms,
             MAX_BLOCK_MS,
-            encode or self.chunks.append,
+            encode or (lambda _, chunk: self.chunks.append(chunk)),
+            HandOvers(self.clock, self.wake),
             self.wake,
             self.clock,
             self.stage.accumulator,
@@ -111,7 +112,7 @@ def test_flush_waits_no_longer_than_asked_for_whoever_is_encoding_and_says_that_
     """It returned normally, with a record of the caller's unsent behind another thread's chunk; and waited so long per topic."""
     is_encoding, go_on = threading.Semaphore(0), threading.Event()
 
-    def encode(_: GatheredRecords) -> None:
+    def encode(_: HandOver, __: GatheredRecords) -> None:
         is_encoding.release()
         assert go_on.wait(30)
 
@@ -123,37 +124,15 @@ def test_flush_waits_no_longer_than_asked_for_whoever_is_encoding_and_says_that_
         others[-1].start()
         assert is_encoding.acquire(timeout=30)
         gathering.add(b"2", topic=topic)
-    asked: list[float] = []
-    for topic in ("a", "b"):
-        locks = gathering.gatherer._topics[topic]
-        locks.encoding = _Lock(locks.encoding, asked, gathering.clock)  # type: ignore[assignment]
-    assert gathering.gatherer.encode_all(gathering.clock.now_ms() + 500) is False
-    assert asked == [0.5, 0.0]
+    before_ms = gathering.clock.now_ms()
+    assert gathering.gatherer.encode_all(before_ms + 500) is False
+    assert gathering.clock.now_ms() - before_ms == 500
     assert list(gathering.gatherer.chunks) == ["a", "b"]  # nothing has failed
     go_on.set()
     for thread in others:
         thread.join(30)
     assert gathering.encode_all() is True
     assert list(gathering.gatherer.chunks) == []
-
-
-class _Lock:
-    """A lock that another thread holds: time passes, by hand, until it is asked for without any."""
-
-    def __init__(self, lock: Any, asked: list[float], clock: ManualClock) -> None:
-        self._lock = lock
-        self._asked = asked
-        self._clock = clock
-
-    def acquire(self, timeout: float) -> bool:
-        self._asked.append(timeout)
-        if self._lock.acquire(blocking=False):
-            return True
-        self._clock.advance(int(timeout * 1000))
-        return False
-
-    def release(self) -> None:
-        self._lock.release()
 
 
 def test_flush_takes_every_topic() -> None:
@@ -189,7 +168,7 @@ def test_a_chunk_that_lingered_while_an_older_one_is_encoded_is_looked_at_again_
     """The older one's caller wakes the Sender before it is done: the Sender then slept on, up to a minute."""
     delays: list[int] = []
 
-    def encode(chunk: GatheredRecords) -> None:
+    def encode(_: HandOver, chunk: GatheredRecords) -> None:
         if chunk.values[0] == b"1":
             gathering.add(b"2")
             gathering.clock.advance(100)
@@ -211,7 +190,7 @@ def test_chunks_of_a_topic_are_encoded_one_at_a_time_and_in_their_order() -> Non
     order: list[bytes | None] = []
     first_is_encoding, go_on = threading.Event(), threading.Event()
 
-    def encode(chunk: GatheredRecords) -> None:
+    def encode(_: HandOver, chunk: GatheredRecords) -> None:
         if chunk.values[0] == b"1":
             first_is_encoding.set()
             assert go_on.wait(30)
@@ -291,11 +270,9 @@ def test_while_a_caller_waits_for_memory_nothing_lingers() -> None:
     gathering.add(b"1", topic="a", size=1000)
 
     def wait(condition: threading.Condition, timeout_ms: int) -> bool:
-        del timeout_ms
+        del condition, timeout_ms
         assert gathering.stage.accumulator.wants_all_at_once()
-        condition.release()
         gathering.gatherer.encode_lingered(gathering.clock.now_ms(), at_once=True)
-        condition.acquire()
         return True
 
     gathering.clock.wait = wait  # type: ignore[method-assign]
@@ -327,11 +304,9 @@ def test_a_gatherer_that_is_closed_while_a_caller_waits_takes_nothing_from_it() 
     gathering.add(b"1", topic="a")
 
     def close(condition: threading.Condition, timeout_ms: int) -> bool:
-        del timeout_ms
-        condition.release()
+        del condition, timeout_ms
         gathering.gatherer.close()
         gathering.encode_all()
-        condition.acquire()
         return True
 
     gathering.clock.wait = close  # type: ignore[method-assign]
@@ -374,39 +349,19 @@ def test_many_callers_and_little_memory_lose_no_record_and_no_charge() -> None:
     assert gathering.stage.is_whole
 
 
-def test_an_interrupt_while_a_record_is_gathered_keeps_columns_together_and_no_charge() -> None:
+def test_half_a_record_that_an_interrupt_has_left_is_dropped_and_the_next_one_begins_a_chunk() -> None:
     """Ctrl-C in between left a value without a key: the whole chunk could not be encoded, and failed."""
-    at, happened = 1, True
-    while happened:
-        gathering = Gathering()
-        gathering.add(b"1")
-        chunk = gathering.gatherer.chunks[TOPIC]
-        chunk._lock = _NoLock()  # type: ignore[assignment] # an interrupt at the end of acquire() is Python's to mend
-        interrupted = Interrupted(at)
-        begin = gathering.gatherer.begin
-        details = RecordDetails(partition=7)
-        interrupted.run(partial(begin, TOPIC, Cluster(), None, b"2", None, 20_000, details))
-        assert set(chunk.details) <= set(range(len(chunk)))
-        for column in (chunk.values, chunk.keys, chunk.sent_s):
-            assert len(column) == len(chunk), interrupted.where
-        gathering.encode_all()
-        assert gathering.stage.is_whole, interrupted.where
-        happened = interrupted.happened
-        at += 1
-
-
-class _NoLock:
-    def acquire(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        pass
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
+    gathering = Gathering()
+    gathering.add(b"1")
+    gathering.gatherer.chunks[TOPIC]._clock = Mock(wall_s=Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        gathering.add(b"half")
+    gathering.add(b"2")
+    gathering.encode_all()
+    assert gathering.values == [[b"1"], [b"2"]]
+    for chunk in gathering.chunks:
+        assert (len(chunk.keys), len(chunk.sent_s), len(chunk.callbacks), len(chunk)) == (1, 1, 0, 1)
+    assert gathering.stage.is_whole
 
 
 # ---- CLOSE

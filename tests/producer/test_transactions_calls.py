@@ -566,7 +566,7 @@ def test_only_one_of_two_threads_that_begin_at_the_same_time_begins(broker: Fake
         calls._hand_over = slow_hand_over  # type: ignore[method-assign]
         first = threading.Thread(target=producer.begin_transaction, daemon=True)
         first.start()
-        broker.wait_until(lambda: calls._is_beginning)
+        broker.wait_until(lambda: bool(calls._beginning))
         with pytest.raises(IllegalStateError, match="another thread"):
             producer.begin_transaction()
         is_let_on.set()
@@ -576,27 +576,25 @@ def test_only_one_of_two_threads_that_begin_at_the_same_time_begins(broker: Fake
     assert committed(broker) == [b"a"]
 
 
-def test_a_transaction_that_another_thread_ends_before_its_begin_has_returned_takes_no_rows(broker: FakeBroker) -> None:
+def test_no_other_thread_ends_a_transaction_before_its_begin_has_returned(broker: FakeBroker) -> None:
     """begin_transaction() opened the door when the transaction was over: the rows went into the next one."""
     with producer_of(broker) as producer:
         producer.init_transactions()
         calls = producer._transaction_calls
         assert calls is not None
-        begin = calls._begin
+        call = calls._call
 
-        def begin_and_be_overtaken(deadline_ms: int) -> None:
-            begin(deadline_ms)
-            other = threading.Thread(target=producer.abort_transaction, daemon=True)
-            other.start()
-            other.join(30)
+        def call_and_be_overtaken(*arguments: Any) -> Operation:
+            operation = call(*arguments)
+            with pytest.raises(IllegalStateError, match=r"call begin_transaction\(\) again"):
+                producer.abort_transaction()
+            return operation
 
-        calls._begin = begin_and_be_overtaken  # type: ignore[method-assign]
+        calls._call = call_and_be_overtaken  # type: ignore[method-assign]
         producer.begin_transaction()
-        with pytest.raises(IllegalStateError, match=r"begin_transaction\(\) first"):
-            write(producer, b"outside")
-        calls._begin = begin  # type: ignore[method-assign]
-        with producer.transaction():
-            write(producer, b"a")
+        calls._call = call  # type: ignore[method-assign]
+        write(producer, b"a")
+        producer.commit_transaction()
     assert committed(broker) == [b"a"]
 
 

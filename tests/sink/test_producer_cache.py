@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.sink.producer_cache import CLOSE_MS, KEPT_BYTES, MAX_IDLE, ProducerCache
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
+from tests.producer.interrupting import Interrupts
 from tests.sink.fake_producer import FakeProducer
 
 KEPT_MS = 60_000
@@ -133,6 +135,26 @@ def test_a_task_that_fails_has_its_producer_closed_at_once(stage: Stage) -> None
     assert stage.made[0].closed == [0]
     assert stage.cache.idle() == 0
     assert stage.task() is stage.made[1]  # type: ignore[comparison-overlap]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a generator that is being closed
+def test_wherever_an_interrupt_comes_no_producer_stays_open_and_no_later_task_waits() -> None:
+    """Taken from the idle ones and not lent yet, or rested and not kept yet, a producer stayed open for the worker's life."""
+    at, where = 0, ["somewhere"]
+    while where:
+        made = Stage()
+        made.task()
+        interrupts = Interrupts(at)
+        with contextlib.suppress(KeyboardInterrupt), interrupts:
+            made.task()
+        where = interrupts.where
+        made.task(a=1)
+        made.cache.close_expired()
+        assert sum(not each.closed for each in made.made) == made.cache.idle(), where
+        made.cache.close()
+        assert all(each.closed for each in made.made), where
+        at += 1
+    assert at > 50
 
 
 def test_without_a_timeout_it_is_closed_with_the_task(stage: Stage) -> None:
@@ -260,7 +282,7 @@ def test_counters_are_the_tasks_own(broker: FakeBroker, cache: ProducerCache) ->
 
 def test_an_idle_producer_keeps_little_memory(broker: FakeBroker, cache: ProducerCache) -> None:
     write(cache, broker, 5_000, value_bytes=1000)
-    (idle,) = cache._idle
+    (idle,) = cache._entries
     free = idle.producer._pool._free
     assert 0 < sum(map(len, free)) <= KEPT_BYTES
     assert idle.producer.metrics()["buffer-available-bytes"] == idle.producer.metrics()["buffer-total-bytes"]
@@ -268,7 +290,7 @@ def test_an_idle_producer_keeps_little_memory(broker: FakeBroker, cache: Produce
 
 def test_a_connection_that_the_broker_closes_while_idle_causes_no_failure(broker: FakeBroker, cache: ProducerCache) -> None:
     write(cache, broker, 10)
-    (idle,) = cache._idle
+    (idle,) = cache._entries
     broker.drop_connections(0)
     until(lambda: idle.producer.metrics()["connection-count"] == 0)
     counters = write(cache, broker, 10)
@@ -279,7 +301,7 @@ def test_a_connection_that_the_broker_closes_while_idle_causes_no_failure(broker
 def test_one_that_finds_another_cluster_while_idle_is_not_lent_again(broker: FakeBroker, cache: ProducerCache) -> None:
     """It can never write again. If the cache lent it, it would fail a task for which a new producer works."""
     write(cache, broker, 10)
-    (idle,) = cache._idle
+    (idle,) = cache._entries
     idle.producer._metadata.cluster_changed("another")
     assert not idle.producer.is_at_rest()
     assert write(cache, broker, 10)["record-error-total"] == 0
@@ -287,7 +309,7 @@ def test_one_that_finds_another_cluster_while_idle_is_not_lent_again(broker: Fak
 
 def test_a_closed_producer_leaves_no_thread_and_no_socket(broker: FakeBroker, cache: ProducerCache) -> None:
     write(cache, broker, 10)
-    (idle,) = cache._idle
+    (idle,) = cache._entries
     cache.close()
     assert not idle.producer.is_at_rest()
     assert not [each for each in threading.enumerate() if each.name.endswith("| cached")]

@@ -3,19 +3,20 @@
 Hands out blocks of one size: a batch grows block by block, so 3,000 partitions with few rows each do not exhaust the pool. Large
 pieces of records stay in memory of their own, for which the pool charges a number of blocks. Callers get memory in the order in
 which they asked, so a large request cannot starve behind small ones. The pool knows nothing of batches or partitions.
-An interrupt (Ctrl-C) is raised in Python where a function is called or returns. Memory is therefore passed on in statements that
-call nothing, between objects that exist already: wherever an interrupt occurs, each block has exactly one holder.
-Invariant, whenever the lock is free: blocks free + not made + handed out + charged == total blocks.
+Invariant, whenever the lock is free: blocks free + not made + handed out + charged == total blocks. An interrupt may break it
+only while a call hands rows over, which ends the producer (producer/hand_overs.py).
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, RecordTooLargeError, closed_error
+from spark_kafka_sink.interrupts import LOOK_AGAIN_MS, Waiter
 from spark_kafka_sink.metrics import Stat
 
 MAX_BLOCK_SIZE = 8 * 1024  # 3,000 partitions with a few rows each take 24 MB
@@ -65,8 +66,19 @@ class PoolMemory:
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    condition: threading.Condition
-    block_count: int  # wake the caller when this many are free
+    """A caller's place in the line."""
+
+    block_count: int
+    charge: int
+    memory: PoolMemory  # where it goes
+    taking: Callable[[], None]
+    worth_waking: int  # wake the caller when this many blocks are free
+    waiter: Waiter = field(default_factory=Waiter)
+    call: threading.Lock = field(default_factory=threading.Lock)  # held until the caller has gone
+
+    @property
+    def wanted(self) -> int:
+        return self.block_count + self.charge
 
 
 class BufferPool:
@@ -87,8 +99,9 @@ class BufferPool:
         # Blocks are made when they are needed, so that a small write takes little memory. Charges are taken from here. An
         # overdraft makes it negative, until as much has been given back.
         self._unmade = self.total_blocks
-        self._waiters: deque[_Turn] = deque()  # oldest first; only the head may take memory
+        self._turns: deque[_Turn] = deque()  # oldest first; only the first whose caller still waits may take memory
         self._closed = False
+        self._is_over = False
         self._ended_by: KafkaError | None = None
         self.waits = Stat()  # ns that callers have waited, for metrics
         self.exhausted = Stat()  # waits that timed out, for metrics
@@ -110,11 +123,19 @@ class BufferPool:
             self._take_locked(block_count, charge, memory)
         return memory
 
-    def allocate(self, block_count: int, max_block_ms: int, *, charge: int = 0, into: PoolMemory | None = None) -> PoolMemory:
+    def allocate(
+        self,
+        block_count: int,
+        max_block_ms: int,
+        *,
+        charge: int = 0,
+        into: PoolMemory | None = None,
+        taking: Callable[[], None] = lambda: None,
+    ) -> PoolMemory:
         """Hand out blocks, and charge for memory of the caller's own as large as `charge` blocks.
 
-        Waits at most `max_block_ms` for memory that is given back. With `into` the memory is added to what the caller has there,
-        so that the caller has it even if it is interrupted before this returns.
+        Waits at most `max_block_ms` for memory that is given back. With `into` the memory is added to what the caller has there.
+        `taking` is called before memory is taken; an interrupt before that changes nothing.
 
         Raises:
             RecordTooLargeError: the request is larger than the whole pool.
@@ -122,46 +143,61 @@ class BufferPool:
             ProducerClosedError: the pool was closed before or while waiting.
         """
         memory = PoolMemory() if into is None else into
-        with self._lock:
-            self._wait_for_locked(block_count + charge, max_block_ms)
-            self._take_locked(block_count, charge, memory)
-        return memory
-
-    def _are_free_locked(self, block_count: int, ahead: bool = False) -> bool:
-        self._check_open_locked()
-        return (ahead or not self._waiters) and self._available_locked() >= block_count
-
-    def _wait_for_locked(self, block_count: int, max_block_ms: int) -> None:
-        if block_count > self.total_blocks:
+        wanted = block_count + charge
+        if wanted > self.total_blocks:
             raise RecordTooLargeError(
-                f"{block_count * self.block_size} bytes are needed at once, but buffer.memory allows"
+                f"{wanted * self.block_size} bytes are needed at once, but buffer.memory allows"
                 f" {self.total_blocks * self.block_size}; raise buffer.memory"
             )
-        if self._are_free_locked(block_count):
-            return
-        worth_waking = max(block_count, self.total_blocks // WORTH_WAKING_SHARE)
-        turn = _Turn(threading.Condition(self._lock), worth_waking)
-        patience_ms = min(PATIENCE_MS, max_block_ms)
-        started_ms, started_ns = self._clock.now_ms(), self._clock.now_ns()
+        turn = _Turn(block_count, charge, memory, taking, max(wanted, self.total_blocks // WORTH_WAKING_SHARE))
+        with self._lock:
+            if self._are_free_locked(wanted):
+                self._take_turn_locked(turn)
+                return memory
+        started_ns = self._clock.now_ns()
         try:
-            self._waiters.append(turn)
-            while True:
-                waited_ms = self._clock.now_ms() - started_ms
-                is_patient = waited_ms < patience_ms
-                turn.block_count = worth_waking if is_patient else block_count
-                if self._waiters[0] is turn and self._available_locked() >= turn.block_count:
+            with turn.call:
+                with self._lock:
+                    self._turns.append(turn)
+                self._wait_in_line(turn, max_block_ms)
+        finally:
+            with self._lock:
+                self._wake_next_locked()  # the next caller may take what is left
+                self.waits.record(self._clock.now_ns() - started_ns)
+        return memory
+
+    def _wait_in_line(self, turn: _Turn, max_block_ms: int) -> None:
+        worth_waking, patience_ms = turn.worth_waking, min(PATIENCE_MS, max_block_ms)
+        started_ms = self._clock.now_ms()
+        while True:
+            waited_ms = self._clock.now_ms() - started_ms
+            is_patient = waited_ms < patience_ms
+            with self._lock:
+                self._check_open_locked()
+                turn.worth_waking = worth_waking if is_patient else turn.wanted
+                if self._first_turn_locked() is turn and self._available_locked() >= turn.worth_waking:
+                    self._take_turn_locked(turn)
                     return
                 if waited_ms >= max_block_ms:
                     self.exhausted.record(1)
-                    raise self._exhausted_locked(block_count, max_block_ms)
-                self._clock.wait(turn.condition, (patience_ms if is_patient else max_block_ms) - waited_ms)
-                self._check_open_locked()
-        finally:
-            try:
-                self._waiters.remove(turn)  # first: a turn left behind would block all later ones
-            finally:
-                self._wake_next_locked()  # the next caller may take what is left
-            self.waits.record(self._clock.now_ns() - started_ns)
+                    raise self._exhausted_locked(turn.wanted, max_block_ms)
+                turn.waiter = Waiter()
+            remaining_ms = (patience_ms if is_patient else max_block_ms) - waited_ms
+            self._clock.wait(turn.waiter, min(remaining_ms, LOOK_AGAIN_MS))
+
+    def _take_turn_locked(self, turn: _Turn) -> None:
+        turn.taking()
+        self._take_locked(turn.block_count, turn.charge, turn.memory)
+
+    def _are_free_locked(self, block_count: int, ahead: bool = False) -> bool:
+        self._check_open_locked()
+        return (ahead or self._first_turn_locked() is None) and self._available_locked() >= block_count
+
+    def _first_turn_locked(self) -> _Turn | None:
+        """Whose turn it is. Callers that have gone lose theirs."""
+        while self._turns and not self._turns[0].call.locked():
+            self._turns.popleft()
+        return self._turns[0] if self._turns else None
 
     def overdraw(self, charge: int, into: PoolMemory) -> None:
         """Charge at once, even beyond the total: for records that were charged for when they were gathered.
@@ -171,7 +207,6 @@ class BufferPool:
         """
         with self._lock:
             dropped = min(len(self._free), max(0, charge - self._unmade))
-            # No calls from here on.
             del self._free[:dropped]
             self._unmade -= charge - dropped
             into.charged += charge
@@ -179,17 +214,15 @@ class BufferPool:
     def deallocate(self, memory: PoolMemory) -> None:
         """Give back blocks and a charge; `memory` is empty afterwards. No request may refer to the memory any more."""
         with self._lock:
-            self._free += memory.blocks
-            self._unmade += memory.charged
+            if not self._is_over:
+                self._free += memory.blocks
+                self._unmade += memory.charged
             memory.blocks, memory.charged = [], 0
             self._wake_next_locked()
 
     def reduce_charge(self, memory: PoolMemory, by: int) -> None:
         """Give back a part of a charge."""
-        with self._lock:
-            self._unmade += by
-            memory.charged -= by
-            self._wake_next_locked()
+        self.deallocate(memory.take(0, by))
 
     def release_free(self, keep_bytes: int) -> None:
         """Drop free blocks beyond `keep_bytes`. New ones are made when they are needed."""
@@ -203,12 +236,18 @@ class BufferPool:
         with self._lock:
             self._closed = True
             self._ended_by = ended_by
-            for turn in self._waiters:
-                turn.condition.notify()
+            for turn in self._turns:
+                turn.waiter.wake()
+
+    def end(self) -> None:
+        """After `close`, when no request refers to memory: all of it is free. What calls may still hold is Python's to free."""
+        with self._lock:
+            self._is_over = True
+            self._free, self._unmade = [], self.total_blocks
 
     def queued(self) -> int:
         """How many callers wait for memory. Read without the lock: the number may change at any time anyway."""
-        return len(self._waiters)
+        return sum(turn.call.locked() for turn in tuple(self._turns))
 
     @property
     def total_memory(self) -> int:
@@ -228,7 +267,6 @@ class BufferPool:
         fresh = [bytearray(self.block_size) for _ in range(block_count - len(recycled))]  # may raise MemoryError
         unmade = self._unmade - len(fresh)
         dropped = max(0, charge - unmade)  # free blocks to drop, because the caller's memory replaces theirs
-        # No calls from here on.
         del self._free[kept:]
         del self._free[:dropped]
         self._unmade = unmade - charge + dropped
@@ -236,8 +274,9 @@ class BufferPool:
         into.charged += charge
 
     def _wake_next_locked(self) -> None:
-        if self._waiters and self._available_locked() >= self._waiters[0].block_count:
-            self._waiters[0].condition.notify()
+        turn = self._first_turn_locked()
+        if turn is not None and self._available_locked() >= turn.worth_waking:
+            turn.waiter.wake()
 
     def _check_open_locked(self) -> None:
         if self._closed:

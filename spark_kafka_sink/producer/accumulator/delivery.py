@@ -14,8 +14,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, for_keeping, fresh_copy
+from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.producer import forks
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -98,8 +99,8 @@ class Delivery:
         self.settled_ns: int | None = None  # Clock.now_ns() when the last row was settled
         self._clock = clock
         self._generation = forks.generation()
-        self._lock = threading.RLock()  # guards the five above
-        self._condition = threading.Condition(self._lock)  # notified when the last row is settled
+        self._lock = threading.Lock()  # guards the six above
+        self._waiters = Waiters(self._lock)  # woken when the last row is settled
 
     def done(self) -> bool:
         return self.acknowledged + self.failed >= self.rows
@@ -119,14 +120,10 @@ class Delivery:
         return self
 
     def _await_settled(self, timeout_ms: int | None) -> None:
-        deadline_ms = None if timeout_ms is None else self._clock.now_ms() + timeout_ms
-        with self._condition:
-            while not self.done():
-                remaining_ms = 3_600_000 if deadline_ms is None else deadline_ms - self._clock.now_ms()
-                if remaining_ms <= 0:
-                    left = self.rows - self.acknowledged - self.failed
-                    raise KafkaTimeoutError(f"{left} of {self.rows} rows are not acknowledged after {timeout_ms} ms")
-                self._clock.wait(self._condition, remaining_ms)
+        deadline_ms = NEVER_MS if timeout_ms is None else self._clock.now_ms() + timeout_ms
+        if not self._waiters.wait_until(self.done, self._clock, deadline_ms):
+            left = self.rows - self.acknowledged - self.failed
+            raise KafkaTimeoutError(f"{left} of {self.rows} rows are not acknowledged after {timeout_ms} ms")
 
     def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
         del log_append_time_ms  # only single records report timestamps
@@ -159,7 +156,7 @@ class Delivery:
         self._fail(RowFailure(rows, for_keeping(error), None, {}, rows_are_named=False))
 
     def _fail(self, failure: RowFailure) -> None:
-        with self._condition:
+        with self._lock:
             self.failed += len(failure.rows)
             self.failures.append(failure)
             if self.error is None:
@@ -169,7 +166,7 @@ class Delivery:
     def _settle_locked(self) -> None:
         if self.done():
             self.settled_ns = self._clock.now_ns()
-            self._condition.notify_all()
+            self._waiters.wake_all_locked()
 
 
 def _at_row(error: KafkaError, topic_partition: TopicPartition, row: int) -> KafkaError:

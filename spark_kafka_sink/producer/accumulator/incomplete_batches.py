@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 
 from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.interrupts import Inside, Waiters
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 
 
@@ -16,9 +17,9 @@ class IncompleteBatches:
         self._clock = clock
         self._lock = threading.Lock()  # guards the changes of all below; the counters may be read without it
         self._batches: set[ProducerBatch] = set()
-        self._removed = threading.Condition(self._lock)  # notified when a batch is removed while a caller flushes
+        self._waiters = Waiters(self._lock)  # woken when a batch is removed
+        self._flushes = Inside()
         self.newest_flush_id = 0
-        self.flushes_in_progress = 0
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -41,8 +42,7 @@ class IncompleteBatches:
     def remove(self, batch: ProducerBatch) -> None:
         with self._lock:
             self._batches.discard(batch)
-            if self.flushes_in_progress:
-                self._removed.notify_all()
+            self._waiters.wake_all_locked()
 
     def flush(self, timeout_ms: int, wake_sender: Callable[[], None], is_enough: Callable[[], bool]) -> bool:
         """Wake the Sender and wait until all batches that exist now are done, or until it is enough.
@@ -50,20 +50,16 @@ class IncompleteBatches:
         `is_enough` is asked first, and then after each batch. Blocks at most `timeout_ms`; returns false when that time ran out.
         """
         deadline_ms = self._clock.now_ms() + timeout_ms
-        counted = False
-        try:
-            with self._lock:
-                flush_id = self.newest_flush_id
-                self.flushes_in_progress += 1
-                counted = True
+        call = threading.Lock()
+        with call:
+            self._flushes.add(call)
+            flush_id = self.newest_flush_id
             wake_sender()
-            with self._lock:
-                while not is_enough() and any(batch.flush_id <= flush_id for batch in self._batches):
-                    remaining_ms = deadline_ms - self._clock.now_ms()
-                    if remaining_ms <= 0:
-                        return False
-                    self._clock.wait(self._removed, remaining_ms)
-            return True
-        finally:
-            with self._lock:
-                self.flushes_in_progress -= counted
+            return self._waiters.wait_until(
+                lambda: is_enough() or all(batch.flush_id > flush_id for batch in self._batches), self._clock, deadline_ms
+            )
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether a caller is in `flush` now."""
+        return len(self._flushes) > 0

@@ -130,6 +130,10 @@ class PartitionQueue:
             self.batches = left
         return taken
 
+    def clear(self) -> None:
+        with self.lock:
+            self.batches.clear()
+
 
 class OldestBatch:
     """What the Sender must know of all queues to see that nothing in them expires now, without looking into each of them.

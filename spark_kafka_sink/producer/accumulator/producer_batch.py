@@ -199,12 +199,11 @@ class ProducerBatch:
     def _add_part(self, part: Part, memory: PoolMemory, max_timestamp: int, segment: Segment, extends_last: bool) -> None:
         rows, size = len(part.rows), part.size_bytes
         self.memory.add(memory)
-        # No calls from here until the caller has recorded the reservation: an interrupt cannot come in between.
         if extends_last:
             self.segments[-1] = segment
         else:
-            self.segments += [segment]
-        self.parts += [part]
+            self.segments.append(segment)
+        self.parts.append(part)
         self.record_count += rows
         self.record_bytes += size
         if max_timestamp > self.max_timestamp:
@@ -249,7 +248,6 @@ class ProducerBatch:
     def _keep_only(self, packed: list[memoryview]) -> None:
         """Drop the uncompressed records. The compressed ones are not in pool blocks, so they are charged for."""
         memory, surplus = self.memory.reduced_to_charge(-(-total_size(packed) // self.block_size))
-        # No calls between these assignments: an interrupt sees either the old memory or the new one.
         self.body, self.segments, self.memory, self.surplus = packed, [], memory, surplus
 
     def split(self, raw_limit: int) -> list[ProducerBatch]:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, closed_error, fresh_copy
+from spark_kafka_sink.interrupts import Inside
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.batch_compressor import BatchCompressor
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool, PoolMemory
@@ -33,6 +34,7 @@ from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.accumulator.slice_layout import SliceLayout
 from spark_kafka_sink.producer.accumulator.slice_writer import SliceWriter
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
+from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.records.columns import RecordColumns
 
@@ -80,8 +82,7 @@ class RecordAccumulator:
         self._closed = False  # these three are written by one thread at a time and read by all without a lock
         self._ended_by: KafkaError | None = None
         self._refusal: KafkaError | None = None
-        self._lock = threading.Lock()  # guards the counter below
-        self._starving_callers = 0  # they wait for memory
+        self._starving = Inside()  # callers that wait for memory
 
     # CALLERS
 
@@ -93,6 +94,7 @@ class RecordAccumulator:
         rows: npt.NDArray[np.int32],
         owner: RecordsOwner,
         wake_sender: Callable[[], None],
+        hand_over: HandOver,
         *,
         max_block_ms: int,
         created_ms: int | None = None,
@@ -107,6 +109,7 @@ class RecordAccumulator:
             partitions: int32[n], where each row goes.
             rows: int32[n], the row's position in the caller's chunk.
             owner: gets the outcome of every row, also of those that get into no batch because this raises.
+            hand_over: the call, which has begun to hand rows over; it pauses while it waits for memory before its first row.
             max_block_ms: how long each wait for memory may be.
             created_ms: since when the rows wait; now, if not given.
             prepaid: a charge for these rows that the caller has; with it they never wait. What is left of it stays the caller's.
@@ -121,16 +124,17 @@ class RecordAccumulator:
             sorted_slice = SortedSlice(columns, partitions, rows)
             layout = SliceLayout(self, topic, sorted_slice, owner, created_ms, prepaid)
             while not layout.done:
-                layout.reservations = []  # if an interrupt hits the call below, the previous ones must not be filled again
                 try:
                     layout.reserve()
                 finally:  # rows that have room are encoded even if reserving room for the others has failed
                     if layout.reservations:
+                        hand_over.has_queued_rows = True
                         self._writer.write(sorted_slice, layout.reservations, wake_sender)
                 if not layout.reservations:
+                    hand_over.wait_begins()
                     blocks, charge, stock = layout.memory_wanted
-                    self.wait_for_memory(blocks, charge, stock, max_block_ms, wake_sender)
-        except BaseException as error:
+                    self.wait_for_memory(blocks, charge, stock, max_block_ms, wake_sender, hand_over.begin)
+        except ORDINARY_ERRORS as error:
             reason = error if isinstance(error, KafkaError) else KafkaError(f"rows for {topic} cannot be encoded: {error!r}")
             left = rows
             if layout is not None:
@@ -142,19 +146,20 @@ class RecordAccumulator:
             raise
 
     def wait_for_memory(
-        self, block_count: int, charge: int, into: PoolMemory, max_block_ms: int, wake_sender: Callable[[], None]
+        self,
+        block_count: int,
+        charge: int,
+        into: PoolMemory,
+        max_block_ms: int,
+        wake_sender: Callable[[], None],
+        taking: Callable[[], None],
     ) -> None:
-        """Have all queued batches sent, and wait for the memory that comes back. Raises what BufferPool.allocate raises."""
-        counted = False
-        try:
-            with self._lock:
-                self._starving_callers += 1  # before the Sender wakes, so that it sees the change
-                counted = True
+        """Have all queued batches sent, and wait for the memory that comes back. As BufferPool.allocate, and raises the same."""
+        call = threading.Lock()
+        with call:
+            self._starving.add(call)  # before the Sender wakes, so that it sees the change
             wake_sender()
-            self.pool.allocate(block_count, max_block_ms, charge=charge, into=into)
-        finally:
-            with self._lock:
-                self._starving_callers -= counted
+            self.pool.allocate(block_count, max_block_ms, charge=charge, into=into, taking=taking)
 
     def assign_partitions(
         self,
@@ -223,7 +228,7 @@ class RecordAccumulator:
 
     def wants_all_at_once(self) -> bool:
         """Whether nothing lingers: a caller waits for memory or flushes, a transaction completes, or the producer is closed."""
-        return self._starving_callers > 0 or self._closed or self._incomplete.flushes_in_progress > 0 or self.completing
+        return len(self._starving) > 0 or self._closed or self._incomplete.is_flushing or self.completing
 
     def ready(self, cluster: Cluster, now_ms: int) -> ReadyCheckResult:
         """Which nodes have a batch to send, when to ask again at the latest, and where `drain` will find batches."""
@@ -395,3 +400,12 @@ class RecordAccumulator:
         self._ended_by = ended_by
         self._closed = True
         self.pool.close(ended_by)
+
+    def end(self) -> None:
+        """After `close`, when every row is settled and no request refers to a batch: give up all memory.
+
+        Also what calls hold that were interrupted, or have not noticed the end.
+        """
+        for queue in self._queues:
+            queue.clear()
+        self.pool.end()

@@ -14,7 +14,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from spark_kafka_sink.clock import LONG_AGO_MS
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool, PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Part, RecordsOwner
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue
@@ -230,7 +229,6 @@ class SliceLayout:
         segment_bytes, charged = (0, 0) if batch is None else (batch.record_bytes - batch.block_bytes, batch.memory.charged)
         charge = max(0, self._pool.blocks_for(segment_bytes + place.rows.size_bytes) - charged)
         from_prepaid = min(charge, self._prepaid.charged)
-        # No calls between these two: an interrupt finds the charge in one of them.
         self._prepaid.charged -= from_prepaid
         self._stock.charged += from_prepaid
         if charge > from_prepaid:
@@ -260,17 +258,10 @@ class SliceLayout:
                 queue, batch, first_delta == 0, place.is_segment, 0, lo, hi, size_bytes, place.memory.charge
             )
             reserve = batch.reserve_segment if place.is_segment else batch.reserve
-            memory = self._stock.take(place.memory.blocks, place.memory.charge)
-            try:
-                reservation.place = reserve(part, memory, max_timestamp)
-                if fill_batch:  # PartitionQueue.close_locked without a call, which an interrupt could hit
-                    batch.closed, queue.lingers_until_ms = True, LONG_AGO_MS
-                self.reservations += [reservation]
-                self._row = hi
-                if is_new:
-                    self._accumulator.enqueue(queue, batch)
-            except BaseException:
-                self._stock.add(memory)  # empty if the batch has it already
-                if is_new and batch.record_count:
-                    self._accumulator.enqueue(queue, batch)
-                raise
+            reservation.place = reserve(part, self._stock.take(place.memory.blocks, place.memory.charge), max_timestamp)
+            if fill_batch:
+                queue.close_locked(batch)
+            self.reservations.append(reservation)
+            self._row = hi
+            if is_new:
+                self._accumulator.enqueue(queue, batch)

@@ -118,7 +118,6 @@ class SliceWriter:
         queue, batch = reservation.queue, reservation.batch
         with queue.lock:
             is_full = batch.is_full()
-            # No calls from here on: an interrupt cannot leave a reservation half ended.
             reservation.is_open = False
             batch.reservations -= 1
             batch.sender_waits |= is_full or reservation.begins_batch  # kept until the last of its writers is done

@@ -22,6 +22,7 @@ class PostedCalls:
     # CALLERS
 
     def post(self, operation: Operation) -> None:
+        """A second time does nothing, if the Sender has taken it."""
         self._posted.append(operation)
         if self._ended_by is not None:  # looked at after it was posted: one of the two threads sees the other
             operation.fail(self._ended_by)

@@ -18,16 +18,17 @@ Uses RecordAccumulator, TransactionManager and a KafkaClient; KafkaProducer star
 from __future__ import annotations
 
 import logging
-import threading
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClosedError
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClosedError, fresh_copy
+from spark_kafka_sink.interrupts import Signal
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.drainer import ReadyCheckResult
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
+from spark_kafka_sink.producer.hand_overs import HandOvers
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.batch_fates import BatchFates
@@ -57,6 +58,7 @@ class Sender:
         metrics: ProducerMetrics,
         clock: Clock,
         gatherer: RecordGatherer,
+        hand_overs: HandOvers,
     ) -> None:
         self._config = config
         self._look_again_ms = max(config.retry_backoff_ms, MIN_ROUND_MS)
@@ -67,14 +69,15 @@ class Sender:
         self._metrics = metrics
         self._clock = clock
         self._gatherer = gatherer
+        self._hand_overs = hand_overs
         self._failures = SenderFailures(config)
         self._fates = BatchFates(config, metadata, accumulator, transactions, metrics, self._failures)
         self._expiry = Expiry(config, metadata, accumulator, transactions, self._fates, self._failures)
         self._produce = ProduceRequests(config, client, metadata, transactions, self._fates, metrics, self._failures, clock)
         self._producer_id = None if transactions is None else ProducerIdRequests(config, client, transactions, self._fates, clock)
         self._running = True  # written by initiate_close, read by run
-        self._force_close = False  # written by force_close, read by run
-        self._closing = threading.Condition()  # notified by initiate_close; guards nothing
+        self._must_end = Signal()  # given by force_close
+        self.ended = Signal()  # the thread has done all that it had to do; given by whoever runs it
 
     # THE THREAD
 
@@ -102,7 +105,7 @@ class Sender:
 
     def _must_go_on(self) -> bool:
         """After close(): whether rows are left to be settled."""
-        if self._force_close or self.failure is not None:
+        if self._must_end.is_given or self.failure is not None:
             return False
         return self._accumulator.has_undrained() or self._client.in_flight_request_count() > 0
 
@@ -117,7 +120,7 @@ class Sender:
 
     def _may_go_on(self) -> bool:
         """After close(): whether there is time left, and requests can still be sent."""
-        return not self._force_close and self.failure is None and self._fatal_error() is None
+        return not self._must_end.is_given and self.failure is None and self._fatal_error() is None
 
     def _run_round(self) -> None:
         try:
@@ -135,9 +138,7 @@ class Sender:
             return
         with self._failures.contained("expiring batches after a failed round"):
             self._expiry.expire(now_ms)
-        with self._closing:
-            if not self._force_close:
-                self._clock.wait(self._closing, backoff_ms)
+        self._must_end.wait(self._clock, backoff_ms)
 
     def _end(self) -> None:
         ended_by = self.failure_error()
@@ -154,6 +155,10 @@ class Sender:
         self._gatherer.close(ended_by)
         self._fates.give_up_all(error)
         self._fail_gathered(error)
+        for chunk in self._gatherer.take_unfinished():
+            with self._failures.contained(f"failing records for {chunk.topic}"):
+                chunk.abandon_all(error)
+        self._accumulator.end()
         if self._transactions is not None:
             self._transactions.sender_ended(error)
 
@@ -162,23 +167,22 @@ class Sender:
     @property
     def failure(self) -> BaseException | None:
         """What ended the thread before close(), or will after this round."""
-        return self._failures.fatal
+        return self._failures.fatal or self._hand_overs.failure()
 
     def failure_error(self) -> KafkaError | None:
         """The same as a new exception for a caller."""
-        return self._failures.error()
+        interrupted = self._hand_overs.failure()
+        return self._failures.error() or (None if interrupted is None else fresh_copy(interrupted))
 
     def initiate_close(self) -> None:
         """Reject new rows, settle the queued ones, then end."""
         self._accumulator.close()
         self._running = False
-        with self._closing:
-            self._closing.notify_all()
         self.wakeup()
 
     def force_close(self) -> None:
         """End at once. Rows that are not acknowledged fail."""
-        self._force_close = True
+        self._must_end.give()
         self.initiate_close()
 
     def wakeup(self) -> None:

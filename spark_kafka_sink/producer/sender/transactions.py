@@ -156,6 +156,9 @@ class Transactions(TransactionManager):
                 if self.state is State.IN_TRANSACTION:
                     self.become_abortable(operation)
                 continue
+            if operation.is_taken:
+                continue  # posted twice: its caller was interrupted in between
+            operation.is_taken = True
             error = self._why_not(operation.kind)
             if error is not None:
                 operation.fail(error)

@@ -482,33 +482,6 @@ def test_waits_are_measured() -> None:
     assert (pool.waits.total, pool.exhausted.total) == (25_000_000, 1)
 
 
-def test_an_interrupt_at_any_point_leaves_each_block_with_one_holder() -> None:
-    """Memory that was taken and not yet returned to the caller was nobody's: the pool shrank with each Ctrl-C."""
-    at, happened = 1, True
-    while happened:
-        pool = pool_of(6)
-        pool.deallocate(pool.allocate(2, 0))
-        held, other = PoolMemory(), pool.allocate(1, 0)
-
-        def use(pool: BufferPool = pool, held: PoolMemory = held, other: PoolMemory = other) -> None:
-            pool.try_allocate(2, charge=1, into=held)
-            pool.reduce_charge(held, 1)
-            pool.deallocate(other)
-            pool.allocate(1, 0, charge=2, into=held)
-            pool.try_allocate(3, into=held)
-
-        interrupted = Interrupted(at)
-        interrupted.run(use)
-        blocks = [id(block) for block in pool._free + held.blocks + other.blocks]
-        assert len(set(blocks)) == len(blocks), interrupted.where
-        pool.deallocate(held)
-        pool.deallocate(other)
-        assert pool.available_memory == 6 * BLOCK, interrupted.where
-        happened = interrupted.happened
-        at += 1
-    assert at > 10
-
-
 def test_a_waiter_that_is_interrupted_at_any_point_is_out_of_the_line() -> None:
     """One that stays in the line keeps all others from memory for ever."""
     at, happened = 1, True

@@ -1,0 +1,116 @@
+"""Calls that hand rows over, and what becomes of the producer when one of them is interrupted.
+
+While a call hands rows over, rows and memory may be in no other hands than its own, and batches half filled. If it is interrupted
+then, nobody can tell what is left to do: the producer ends, as it does when its Sender fails. Every row that is not settled fails
+with an error that names the interrupt, later calls raise that error, and close() returns at once. interrupts.py has the rule.
+Used by RecordGatherer and ColumnSender; the Sender looks at `failure` in each round, callers look before each call.
+
+Law: a hand-over that has begun and is not over, although its call is, was interrupted. A lock tells whether the call is over, and
+Python releases it however the call ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+import pyarrow as pa
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.interrupts import Waiters
+
+INTERRUPTED = "KAFKA_INTERRUPTED"  # the condition of the error
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# What the code raises by itself while rows are handed over. Everything is whole then: rows that are in no batch have failed, and
+# a batch that could not be filled fails. Any other exception comes from outside, or is one that nobody reckoned with.
+ORDINARY_ERRORS = (KafkaError, pa.ArrowException, MemoryError, OverflowError)
+
+
+class HandOver:
+    """One call that hands rows over."""
+
+    __slots__ = ("_begun", "call", "has_queued_rows", "thread_id")
+
+    def __init__(self, begun: set[HandOver]) -> None:
+        self._begun = begun
+        self.call = threading.Lock()  # held until the call is over
+        self.thread_id = threading.get_ident()
+        self.has_queued_rows = False  # some, perhaps not all: the call cannot be repeated
+
+    def begin(self) -> None:
+        """From here on an interrupt ends the producer. A second call does nothing."""
+        self._begun.add(self)
+
+    def end(self) -> None:
+        """All that the call has taken is in other hands: an interrupt changes nothing."""
+        self._begun.discard(self)
+
+    def wait_begins(self) -> None:
+        """The call holds nothing and waits."""
+        if not self.has_queued_rows:
+            self.end()
+
+    @property
+    def was_interrupted(self) -> bool:
+        return self in self._begun and not self.call.locked()
+
+
+class HandOvers:
+    """Args: clock; on_failure, called when an interrupt has ended the producer: it stops `send` and wakes the Sender."""
+
+    def __init__(self, clock: Clock, on_failure: Callable[[], None]) -> None:
+        self._clock = clock
+        self._on_failure = on_failure
+        self._begun: set[HandOver] = set()
+        self._failure: KafkaError | None = None
+        self._is_told = False  # `on_failure` has been called
+        self._lock = threading.Lock()  # guards what `wait_until` looks at
+        self._waiters = Waiters(self._lock)  # woken whenever a call is over
+
+    def failure(self) -> KafkaError | None:
+        """Why the producer has ended, if a call was interrupted. Any thread."""
+        if self._failure is None and any(each.was_interrupted for each in tuple(self._begun)):
+            self._failure = _failure("An interrupt")
+        if self._failure is not None and not self._is_told:
+            self._on_failure()
+            self._is_told = True
+        return self._failure
+
+    def run(self, work: Callable[Concatenate[HandOver, P], T], *args: P.args, **more: P.kwargs) -> T:
+        """Call `work`, which begins a hand-over and may end it; it is over when `work` returns or raises an ordinary error."""
+        hand_over = HandOver(self._begun)
+        try:
+            with hand_over.call:
+                try:
+                    result = work(hand_over, *args, **more)
+                except ORDINARY_ERRORS:
+                    hand_over.end()
+                    raise
+                hand_over.end()
+                return result
+        except BaseException as error:
+            if hand_over.was_interrupted:
+                self._failure = self._failure or _failure(repr(error))
+                self.failure()
+            raise
+        finally:
+            if self._waiters:
+                with self._lock:
+                    self._waiters.wake_all_locked()
+
+    def wait_until(self, is_true: Callable[[], bool], deadline_ms: int) -> bool:
+        """Wait until `is_true`, which is asked whenever a call is over, one at a time. False after the deadline."""
+        return self._waiters.wait_until(is_true, self._clock, deadline_ms)
+
+
+def _failure(interrupt: str) -> KafkaError:
+    return KafkaError(
+        f"{interrupt} ended a call that was handing rows over, and the producer with it: rows that are not acknowledged may be"
+        " written or not. Close this producer and make a new one",
+        condition=INTERRUPTED,
+    )

@@ -1,0 +1,261 @@
+"""Interrupts for tests, and an application that is interrupted once at a given point, and then does what the documents say.
+
+Python looks for signals where a function begins, where a call of a C function has returned, and where a loop goes back.
+Interrupts counts these points in one thread, in frames of the package and of the standard library's helpers that it uses, and
+raises KeyboardInterrupt at those that the test names.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.producer.accumulator.delivery import Delivery
+from spark_kafka_sink.producer.gathered_records import RecordFuture
+from spark_kafka_sink.producer.operations import OffsetAndMetadata
+from spark_kafka_sink.producer.producer import KafkaProducer
+from tests.producer.harness import tp
+from tests.producer.transactional_brokers import GROUP
+
+WHERE = ("spark_kafka_sink", "contextlib.py", "threading.py")
+LIMIT_MS = 20_000  # nothing takes as long, unless it hangs
+
+
+class Interrupts:
+    """Raises KeyboardInterrupt at each of these points, counted from 0, while it is the context."""
+
+    def __init__(self, *at: int) -> None:
+        self._at = sorted(at, reverse=True)
+        self.points = 0
+        self.where: list[str] = []  # they came
+
+    def __enter__(self) -> Interrupts:
+        sys.setprofile(self._profile)
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+        sys.setprofile(None)
+
+    def _profile(self, frame: FrameType, event: str, _: object) -> None:
+        if event in ("call", "c_return"):
+            self._point(frame, event)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        """For loops."""
+        jumps = _jumps_back(frame.f_code) if _is_ours(frame) else frozenset[int]()
+        if not jumps:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode" and frame.f_lasti in jumps:
+            self._point(frame, "loop")
+        return self._trace
+
+    def _point(self, frame: FrameType, event: str) -> None:
+        if not _is_ours(frame):
+            return
+        point, self.points = self.points, self.points + 1
+        if self._at and point >= self._at[-1]:
+            self._at.pop()
+            self.where.append(f"{frame.f_code.co_filename.rpartition('spark_kafka_sink/')[2]}:{frame.f_lineno} {event}")
+            # Python stops tracing when a tracer raises.
+            sys.setprofile(self._profile if self._at else None)
+            sys.settrace(self._trace if self._at else None)
+            raise KeyboardInterrupt
+
+
+@cache
+def _jumps_back(code: CodeType) -> frozenset[int]:
+    """Where in the code Python looks for signals before it goes back."""
+    return frozenset(
+        each.offset for each in dis.get_instructions(code) if "JUMP_BACKWARD" in each.opname and "NO_INTERRUPT" not in each.opname
+    )
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return any(each in frame.f_code.co_filename for each in WHERE)
+
+
+class Row:
+    """A record that was sent alone, and what its callback heard."""
+
+    def __init__(self, value: bytes) -> None:
+        self.value = value
+        self.future: RecordFuture | None = None
+        self.heard: list[KafkaError | None] = []
+
+    def hear(self, _: object, error: KafkaError | None) -> None:
+        self.heard.append(error)
+
+
+class Application:
+    """Calls a producer's methods one by one. After an interrupt it makes the same call again, unless the producer has ended.
+
+    Rows of an interrupted `send` or `send_columns` may be written or not; they are sent again under another value.
+    """
+
+    def __init__(self, producer: KafkaProducer, name: str) -> None:
+        self.producer = producer
+        self.name = name
+        self._sent = 0
+        self._rows: list[Row] = []
+        self._deliveries: list[tuple[Delivery, list[bytes]]] = []
+        self._in_transaction: list[bytes] = []
+        self.committed: list[bytes] = []
+        self.aborted: list[bytes] = []
+        self.has_ended = False
+
+    # ---- calls
+
+    def send(self, **details: Any) -> None:
+        row = Row(self._value())
+        self._rows.append(row)
+        row.future = self.producer.send("single", row.value, callback=row.hear, **details)
+        self._in_transaction.append(row.value)
+
+    def send_full(self) -> None:
+        """As much as makes a chunk full: the caller encodes it."""
+        row = Row(self._value() + bytes(600_000))
+        self._rows.append(row)
+        row.future = self.producer.send("single", row.value, callback=row.hear)
+        self._in_transaction.append(row.value)
+
+    def send_columns(self) -> None:
+        values = [self._value() for _ in range(3)]
+        topics = pa.array(["single", "orders", "single"])
+        delivery = self.producer.send_columns(topics, value=pa.array(values, pa.binary()))
+        self._deliveries.append((delivery, values))
+        self._in_transaction += values
+
+    def send_large_columns(self) -> None:
+        """More than buffer.memory: the call waits for memory."""
+        values = [self._value() + bytes(100_000) for _ in range(40)]
+        delivery = self.producer.send_columns("orders", value=pa.array(values, pa.binary()))
+        self._deliveries.append((delivery, values))
+        self._in_transaction += values
+
+    def flush(self) -> None:
+        self.producer.flush(LIMIT_MS)
+
+    def results(self) -> None:
+        for row in self._rows:
+            if row.future is not None:
+                row.future.result(LIMIT_MS / 1000)
+        for delivery, _ in self._deliveries:
+            delivery.result(LIMIT_MS)
+
+    def init(self) -> None:
+        self.producer.init_transactions()
+
+    def begin(self) -> None:
+        self._in_transaction = []
+        self.producer.begin_transaction()
+
+    def send_offsets(self) -> None:
+        self.producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(5)}, GROUP)
+
+    def commit(self) -> None:
+        self.producer.commit_transaction()
+        self.committed += self._in_transaction
+
+    def prepare(self) -> None:
+        self.producer.prepare_transaction()
+
+    def abort(self) -> None:
+        self.producer.abort_transaction()
+        self.aborted += self._in_transaction
+
+    def close(self) -> None:
+        self.producer.close(LIMIT_MS)
+
+    def _value(self) -> bytes:
+        self._sent += 1
+        return b"%s-%03d" % (self.name.encode(), self._sent)
+
+    # ---- the story
+
+    def play(self, story: Sequence[Callable[[Application], None]], interrupts: AbstractContextManager[Any]) -> None:
+        """Make the calls. Within `interrupts` KeyboardInterrupt is raised now and then."""
+        for call in story:
+            self._make(call, interrupts)
+        self.producer.close(LIMIT_MS)
+
+    def _make(self, call: Callable[[Application], None], interrupts: AbstractContextManager[Any]) -> None:
+        while True:
+            try:
+                with interrupts:
+                    call(self)
+                return
+            except KeyboardInterrupt:
+                self.has_ended = self.producer._sender.failure is not None
+                if self.has_ended and call is not Application.close:
+                    self._expect_the_end()
+                    return
+            except KafkaError as error:
+                if not self.has_ended or error.condition != "KAFKA_INTERRUPTED":
+                    raise
+                return
+
+    def _expect_the_end(self) -> None:
+        for call in (Application.send, Application.send_columns, Application.flush):
+            with pytest.raises(KafkaError, match=r"^\[KAFKA_INTERRUPTED\]"):
+                call(self)
+        if self.producer._transaction_calls is not None:
+            with pytest.raises(KafkaError, match=r"^\[KAFKA_INTERRUPTED\]"):
+                self.producer.commit_transaction()
+            with pytest.raises(KafkaError, match=r"^\[KAFKA_INTERRUPTED\]"):
+                self.producer.abort_transaction()
+
+    # ---- the law
+
+    def check(self, written: Sequence[bytes | None], committed: Sequence[bytes | None]) -> None:
+        """After close(): what holds wherever the interrupt came."""
+        for row in self._rows:
+            if row.future is None:
+                continue
+            assert row.future.done(), row.value
+            error = row.future.exception(0)
+            assert len(row.heard) == 1, (row.value, row.heard)
+            assert (row.heard[0] is None) == (error is None), row.value
+            self._check_row(row.value, error, written)
+        for delivery, values in self._deliveries:
+            assert delivery.done()
+            for value in values if delivery.error is None else []:
+                assert written.count(value) == 1
+        for value in self.committed:
+            assert committed.count(value) == 1, value
+        for value in self.aborted:
+            assert committed.count(value) == 0, value
+        self._check_parts()
+
+    def _check_row(self, value: bytes, error: KafkaError | None, written: Sequence[bytes | None]) -> None:
+        assert written.count(value) <= 1
+        if error is None:
+            assert written.count(value) == 1
+        elif error.condition == "KAFKA_TRANSACTION_ABORTED":
+            assert value in self.aborted
+        else:
+            assert self.has_ended
+            assert error.condition == "KAFKA_INTERRUPTED", error
+
+    def _check_parts(self) -> None:
+        producer = self.producer
+        assert producer._pool.available_memory == producer._pool.total_memory
+        assert producer._pool.queued() == 0
+        assert not producer._accumulator.has_incomplete()
+        assert producer._sender.ended.is_given
+        for lock in (producer._pool._lock, producer._metadata._lock, producer._metrics._lock):
+            assert lock.acquire(timeout=LIMIT_MS / 1000)
+            lock.release()
+        assert producer._thread not in threading.enumerate() or not producer._thread.join(LIMIT_MS / 1000)

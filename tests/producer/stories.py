@@ -1,0 +1,49 @@
+"""What an application calls, one call after the other, while it is interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from spark_kafka_sink.producer.producer import KafkaProducer
+from tests.fakes.fake_broker import FakeBroker
+from tests.producer.interrupting import LIMIT_MS, Application
+from tests.producer.transactional_brokers import producer_of
+
+Story = Sequence[Callable[[Application], None]]
+
+A = Application
+OPTIONS: dict[str, object] = {
+    "max_block_ms": LIMIT_MS,
+    "buffer_memory": 2 * 1024 * 1024,
+    "linger_ms": 600_000,
+    "delivery_timeout_ms": 700_000,
+}
+
+
+def send_later(application: Application) -> None:
+    application.send(headers=[("h", b"1")], timestamp=5)
+
+
+STORIES: dict[str, Story] = {
+    "single records": (A.send, A.send, send_later, A.flush, A.send_full, A.send, A.flush, A.results, A.send, A.close),
+    "columns": (A.send, A.send_columns, A.flush, A.send_columns, A.flush, A.results, A.send_columns, A.close),
+    "memory": (A.send, A.send_large_columns, A.flush, A.results, A.close),
+    "commits": (A.init, A.begin, A.send, A.send_columns, A.send_offsets, A.commit, A.begin, A.send, A.commit, A.close),
+    "aborts": (A.init, A.begin, A.send, A.send_columns, A.abort, A.begin, A.send, A.flush, A.abort, A.begin, A.send, A.close),
+    "prepares": (A.init, A.begin, A.send, A.prepare, A.commit, A.begin, A.send_columns, A.prepare, A.abort, A.close),
+}
+
+
+def producer_for(broker: FakeBroker, story: str, name: str) -> KafkaProducer:
+    return producer_of(broker, transactional_id=name if A.init in STORIES[story] else None, **OPTIONS)
+
+
+def look_at(broker: FakeBroker, application: Application) -> None:
+    """Compare what the application knows with what its brokers have, when it has closed its producer."""
+    broker.transactions.write_markers()
+    prefix = application.name.encode() + b"-"
+    written, committed = (
+        [value for topic in ("single", "orders") for value in read(topic) if value is not None and value.startswith(prefix)]
+        for read in (broker.values, broker.committed_values)
+    )
+    application.check(written, committed)

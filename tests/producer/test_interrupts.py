@@ -1,0 +1,86 @@
+"""An interrupt (Ctrl-C) in a caller's thread, at each point where Python looks for signals. interrupts.py has the rule.
+
+After it each row is settled once, no call takes longer than its limit, and the memory is whole. A call that only waited can be
+made again, and nothing is lost; after one that handed rows over the producer has ended, and each call says why.
+"""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fakes.fake_broker import FakeBroker
+from tests.producer.interrupting import Application, Interrupts
+from tests.producer.stories import STORIES, look_at, producer_for
+from tests.producer.transactional_brokers import cluster_of
+
+# An interrupt may strike a generator that is being closed. Python prints it then and goes on.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[FakeBroker]:
+    with cluster_of(2) as cluster:
+        yield cluster
+
+
+_numbers = itertools.count()
+
+
+def play(broker: FakeBroker, story: str, *at: int) -> Interrupts:
+    """The story, interrupted at these points; the producer and the broker are looked at afterwards."""
+    name = f"{story}-{next(_numbers)}"
+    application, interrupts = Application(producer_for(broker, story, name), name), Interrupts(*at)
+    try:
+        application.play(STORIES[story], interrupts)
+    finally:
+        application.producer.close(0)
+    look_at(broker, application)
+    return interrupts
+
+
+def points_of(broker: FakeBroker, story: str) -> int:
+    points = play(broker, story).points
+    assert points > 1000
+    return points
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_wherever_an_interrupt_comes_nothing_is_lost_and_nothing_hangs(broker: FakeBroker, story: str) -> None:
+    """About one of 100 left damage: a lock that stayed locked, memory that never came back, a commit without a row."""
+    points = points_of(broker, story)
+    places = {where for at in range(0, points, points // 25) for where in play(broker, story, at).where}
+    assert len(places) >= 20
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_second_interrupt_while_the_first_one_is_handled_changes_nothing(broker: FakeBroker, story: str) -> None:
+    points = points_of(broker, story)
+    for at in range(3, points, points // 12):
+        play(broker, story, at, at + 1 + at % 9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("story", STORIES)
+def test_every_point_of_every_call(broker: FakeBroker, story: str) -> None:
+    for at in range(points_of(broker, story)):
+        play(broker, story, at)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("story", STORIES)
+def test_two_interrupts_anywhere(broker: FakeBroker, story: str) -> None:
+    for at in range(points_of(broker, story)):
+        play(broker, story, at, at + 1 + at % 40)
+
+
+@pytest.mark.soak
+def test_five_thousand_real_signals() -> None:
+    program = [sys.executable, "-m", "tests.producer.signalled", "5000"]
+    found = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "the producer has ended" in found.stdout

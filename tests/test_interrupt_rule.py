@@ -1,0 +1,40 @@
+"""The rule of interrupts.py, where a reader of the sources can see it: how code that callers run takes locks and waits."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "spark_kafka_sink"
+ELSEWHERE = {
+    "interrupts.py": "has the tools",
+    "exactly_once/pulse.py": "its thread is not interrupted; a caller only notifies it",
+    "network/sasl/tokens.py": "the Sender waits there, and threads of background.py",
+    "network/sasl/token_endpoint.py": "a thread of background.py waits there",
+    "sink/throttle.py": "waits on a condition of its own, which nobody else knows",
+    "sink/prometheus.py": "a thread of its own waits there",
+}
+UNSAFE = {"Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "acquire", "join"}
+
+
+def unsafe_uses(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in UNSAFE:
+            continue
+        is_text = isinstance(node.func.value, ast.Constant | ast.JoinedStr)
+        if not is_text and not (node.func.attr == "join" and node.args):  # str.join and os.path.join
+            yield f"line {node.lineno}: {ast.unparse(node.func)}"
+
+
+@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_locks_are_taken_by_with_and_nobody_waits_with_one(file: Path) -> None:
+    """Each of these left a lock locked, or a caller waiting for ever, when Ctrl-C came at the wrong moment."""
+    if str(file.relative_to(PACKAGE)) not in ELSEWHERE:
+        assert list(unsafe_uses(file.read_text())) == []
+
+
+def test_what_is_said_of_other_files_is_still_needed() -> None:
+    assert [name for name in ELSEWHERE if not list(unsafe_uses((PACKAGE / name).read_text()))] == []
