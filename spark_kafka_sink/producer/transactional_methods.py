@@ -117,7 +117,8 @@ class TransactionalMethods:
         """Begin a transaction, and commit it at the end of the block; abort it when the block or the commit raises.
 
         A commit that raises TransactionTimeoutError goes on: it may commit the transaction later. commit_transaction() waits for
-        its end. An abort that does not end in time is logged, and the next block waits for its end.
+        its end. An abort that does not end in time is logged, and the next block waits for its end. If the abort meets a
+        FatalProducerError, the block raises that instead of another KafkaError.
         """
         calls = self._calls()
         calls.finish_abort()
@@ -127,18 +128,20 @@ class TransactionalMethods:
             self._calls().commit()  # the block may run in a forked child by now, or may have closed the producer
         except FatalProducerError:
             raise
-        except BaseException:
-            self._abort_after_error(calls)
+        except BaseException as error:
+            self._abort_after_error(calls, error)
             raise
 
-    def _abort_after_error(self, calls: TransactionCalls) -> None:
-        """Abort after an error, which the caller raises. An error of the abort itself is only logged."""
+    def _abort_after_error(self, calls: TransactionCalls, error: BaseException) -> None:
+        """Abort after an error, which the caller raises. Other errors of the abort itself are only logged."""
         try:
             self._calls().abort()
         except IllegalStateError:
             return  # the block has ended the transaction itself, or its commit continues
-        except KafkaError as error:
-            calls.log_failed_abort(error)
+        except KafkaError as failure:
+            if isinstance(failure, FatalProducerError) and isinstance(error, KafkaError):
+                raise failure from error
+            calls.log_failed_abort(failure)
 
     def _calls(self) -> TransactionCalls:
         self._check_process()

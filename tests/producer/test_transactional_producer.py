@@ -417,6 +417,22 @@ def test_rows_of_a_fenced_producer_fail_and_nobody_hangs(broker: FakeBroker, pro
     assert broker.committed_values("single") == []
 
 
+def test_a_block_that_learns_from_its_abort_that_it_is_fenced_says_so(broker: FakeBroker, producer: KafkaProducer) -> None:
+    """It raised AbortableTransactionError, "then go on with the next one", and only the next one raised ProducerFencedError."""
+    with producer_of(broker) as second:
+        second.init_transactions()
+        with pytest.raises(ProducerFencedError), producer.transaction():
+            write(producer, b"a")
+
+
+def test_a_block_raises_the_programs_own_error_whatever_its_abort_meets(broker: FakeBroker, producer: KafkaProducer) -> None:
+    with producer_of(broker) as second:
+        second.init_transactions()
+        with pytest.raises(ZeroDivisionError), producer.transaction():  # noqa: PT012 - the block is tested
+            write(producer, b"a")
+            raise ZeroDivisionError
+
+
 # ---- ERRORS IN A TRANSACTION
 
 

@@ -113,6 +113,7 @@ class Sender:
         """After close(), when every row is settled. A prepared transaction stays open, for another process to end it."""
         transactions = self._transactions
         while transactions is not None and transactions.has_open_transaction and self._may_go_on():
+            transactions.begin_round()  # of a commit that was posted before, the Sender may not have heard yet
             if not transactions.is_ending:
                 logger.info("! closing within a transaction, which is aborted")
                 transactions.abort_for_close()

@@ -389,7 +389,8 @@ class Transactions(TransactionManager):
 
     @property
     def is_ending(self) -> bool:
-        return self.state in (State.COMMITTING, State.ABORTING)
+        """Whether it is committed, aborted or prepared now."""
+        return self.state in (State.COMMITTING, State.ABORTING) or self._calls.preparing is not None
 
     @property
     def wants_rows_at_once(self) -> bool:

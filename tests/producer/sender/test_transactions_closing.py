@@ -127,6 +127,20 @@ def test_close_waits_for_a_commit_that_is_under_way(stage: TransactionStage, mon
     assert stage.ended == ["committed"]
 
 
+@pytest.mark.parametrize("kind", [Kind.COMMIT, Kind.PREPARE])
+def test_close_ends_no_transaction_whose_end_was_asked_for_before(
+    stage: TransactionStage, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """commit_transaction() in one thread, close() in another: before the Sender had heard of the commit, it aborted."""
+    operation = Operation(kind, stage.clock)
+    stage.manager.post(operation)  # the Sender has not taken it
+    stage.sender.initiate_close()
+    play_brokers(stage, monkeypatch)
+    Closing(stage).ends()
+    assert (operation.is_done, operation.error) == (True, None)
+    assert stage.ended == (["committed"] if kind is Kind.COMMIT else [])
+
+
 def test_a_forced_close_aborts_nothing_and_tells_who_waits(stage: TransactionStage) -> None:
     stage.holds = {ApiKey.END_TXN}
     stage.send(b"b")
