@@ -344,8 +344,9 @@ def _columns(query: Query, times: Sequence[tuple[float, float]]) -> list[list[tu
         within = [each for each in pauses if first <= each.after < last]
         begins = [first, *(each.until for each in within)]
         ends = [*(each.after for each in within), last]
-        is_last = not query.is_stream or following == inf or any(each.after == last for each in pauses)
-        ends[-1] = max(last, begins[-1] + least) if is_last else following
+        pause = next((each.after for each in pauses if last <= each.after < following), None)  # commits may lack the topic
+        is_last = not query.is_stream or following == inf or pause is not None
+        ends[-1] = max(last if pause is None else pause, begins[-1] + least) if is_last else following
         columns.append(list(zip(begins, ends, strict=True)))
     return columns
 

@@ -181,6 +181,15 @@ def test_a_heat_map_has_a_gap_where_a_stream_has_paused() -> None:
     ]
 
 
+def test_a_heat_map_of_a_topic_that_some_commits_lack_ends_at_the_pause_too() -> None:
+    statistics = Statistics()
+    at = {10: "a", 20: "b", 30: "b", 40: "b", 50: "b", 9000: "a", 9010: "a"}
+    statistics.add(parse(line(each, batch=batch, topic=topic).encode()) for batch, (each, topic) in enumerate(at.items()))
+    (query,) = statistics.by_rows()
+    ((begin, end),), *_ = pictures._columns(query, query.heat["a"].times)
+    assert (round(begin - BEGAN), round(end - BEGAN)) == (10, 82)  # at least as wide as a bar, and not up to 9000
+
+
 def test_bars_have_no_legend_of_shades_and_no_footer_about_lines(tmp_path: Path) -> None:
     alone = page_of(tmp_path, iter([line(5, query=None, outside=1)]))
     assert "most rows" not in alone
