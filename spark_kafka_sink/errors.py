@@ -182,6 +182,12 @@ class ProtocolError(KafkaError):
     condition = "KAFKA_PROTOCOL"
 
 
+class ResponseTooLargeError(ProtocolError):
+    """A broker's response is larger than this client takes from that API. The same request gets it again."""
+
+    condition = "KAFKA_RESPONSE_TOO_LARGE"
+
+
 class UnsupportedVersionError(ProtocolError):
     condition = "KAFKA_UNSUPPORTED_VERSION"
 

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from spark_kafka_sink.errors import AuthenticationError, ProtocolError
+from spark_kafka_sink.errors import AuthenticationError, ProtocolError, ResponseTooLargeError
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader, read_response_header, write_request_header
 from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer
@@ -56,6 +56,7 @@ class Connection:
         self.last_correlation_id = -1  # of the request that was sent last; for logs
         self._pending: deque[_Pending] = deque()  # oldest first
         self._received = bytearray()  # the start of a frame that is not complete
+        self._has_answered = False  # as Kafka does: what listens there is a broker
         self._logged_surplus: set[ApiKey] = set()  # APIs with a response that had bytes after its last field
         self.error: ProtocolError | AuthenticationError | None = None  # why this connection cannot be used any more
 
@@ -108,6 +109,10 @@ class Connection:
             raise ProtocolError(f"the broker announces a response of {size:,} bytes, but no request waits for one")
         api_key = self._pending[0].api_key
         limit = API_TABLE[api_key].max_response_bytes
+        if size > limit and self._has_answered:
+            raise ResponseTooLargeError(
+                f"the broker announces a response of {size:,} bytes to {api_key.name}, and this client takes at most {limit:,}"
+            )
         if not 0 <= size <= limit:
             raise ProtocolError(
                 f"the broker announces a response of {size:,} bytes to {api_key.name}, which is never larger than {limit:,};"
@@ -131,6 +136,7 @@ class Connection:
             )
         message = pending.response_type.read(pending.version, reader)
         self._log_surplus(pending, reader.remaining())
+        self._has_answered = True
         return Response(correlation_id, pending.version, message)
 
     def _log_surplus(self, pending: _Pending, surplus_bytes: int) -> None:

@@ -49,7 +49,7 @@ class ClientResponse:
     disconnected: bool = False
     timed_out: bool = False  # with disconnected: the client closed the connection because a request on it timed out
     correlation_id: int = -1  # for logs; -1: the request was not sent
-    error: KafkaError | None = None  # the request was not sent: no version in common
+    error: KafkaError | None = None  # the request was not sent: no version in common; with disconnected: the answer is too large
 
 
 @dataclass(slots=True)
@@ -68,7 +68,13 @@ class InFlightRequest:
         return f"node {self.request.node_id}: {name} v{self.version}, correlation id {self.correlation_id}"
 
     def response(
-        self, now_ms: int, message: Any = None, *, disconnected: bool = False, timed_out: bool = False
+        self,
+        now_ms: int,
+        message: Any = None,
+        *,
+        disconnected: bool = False,
+        timed_out: bool = False,
+        error: KafkaError | None = None,
     ) -> ClientResponse:
         return ClientResponse(
             self.request,
@@ -78,6 +84,7 @@ class InFlightRequest:
             disconnected=disconnected,
             timed_out=timed_out,
             correlation_id=self.correlation_id,
+            error=error,
         )
 
     def has_timed_out(self, now_ms: int) -> bool:

@@ -17,7 +17,13 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import AuthenticationError, ProducerClosedError, UnsupportedVersionError, printable
+from spark_kafka_sink.errors import (
+    AuthenticationError,
+    ProducerClosedError,
+    ResponseTooLargeError,
+    UnsupportedVersionError,
+    printable,
+)
 from spark_kafka_sink.network.background import BackgroundWorker, Outcome, Worker
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.connection import Response
@@ -330,10 +336,7 @@ class NetworkClient:
         if not answered.is_internal:
             self._responses.append(answered.response(now_ms, response.message))
         node_id = answered.request.node_id
-        connection = self._connections[node_id]
-        if connection.sasl.is_unproven:
-            connection.sasl.answered()
-            self._states.accepted(node_id)
+        self._prove(self._connections[node_id])
         log.debug("< %s is answered after %d ms", answered, now_ms - answered.sent_ms)
         self._maybe_throttle(node_id, answered, response, now_ms)
         if not answered.is_internal:
@@ -342,6 +345,11 @@ class NetworkClient:
             self._updater.handle_response(response.message, response.version, now_ms)
         else:
             self._setup.advance_handshake(node_id, Outcome(response.message, None), now_ms)
+
+    def _prove(self, connection: NodeConnection) -> None:
+        if connection.sasl.is_unproven:
+            connection.sasl.answered()
+            self._states.accepted(connection.node_id)
 
     def _maybe_throttle(self, node_id: int, answered: InFlightRequest, response: Response, now_ms: int) -> None:
         """The broker has answered, and does not read from the connection for a while (KIP-219)."""
@@ -358,7 +366,10 @@ class NetworkClient:
             disconnect = self._selector.disconnected.pop(node_id)
             if self._states.is_disconnected(node_id):
                 continue  # an answer in the same poll ended the connection
-            error = self._connections[node_id].sasl.demanded_login() if disconnect.state is ChannelState.READY else None
+            connection = self._connections[node_id]
+            if self._too_large(connection) is not None:
+                self._prove(connection)
+            error = connection.sasl.demanded_login() if disconnect.state is ChannelState.READY else None
             if error is None:
                 self._process_disconnection(node_id, now_ms, disconnect)
             else:
@@ -403,22 +414,34 @@ class NetworkClient:
     ) -> None:
         """After the Selector has closed a connection: back off, and fail the requests that were in flight on it."""
         connection = self._connections[node_id]
+        too_large = self._too_large(connection)
         self._failures.report(connection, disconnect, now_ms)
         if disconnect.state is ChannelState.READY:
             connection.sasl.connection_lost()
         connection.reset()
         self._setup.forget(node_id)
         self._states.disconnected(node_id, now_ms)
-        self._cancel_in_flight(node_id, now_ms, timed_out=timed_out)
+        self._cancel_in_flight(node_id, now_ms, timed_out=timed_out, too_large=too_large)
         self._updater.handle_disconnect(f"{node_id} ({self._states.address_text(node_id)})", now_ms)
         if disconnect.error is not None:
             self._failures.authentication_failed(node_id, now_ms, disconnect.error, attempts=attempts)
 
-    def _cancel_in_flight(self, node_id: int, now_ms: int, *, timed_out: bool) -> None:
-        for lost in self._in_flight.clear(node_id):
+    def _too_large(self, connection: NodeConnection) -> ResponseTooLargeError | None:
+        """The error of the oldest request in flight, if its response has ended the connection."""
+        error = None if connection.protocol is None else connection.protocol.error
+        if not isinstance(error, ResponseTooLargeError):
+            return None
+        address = self._states.address_text(connection.node_id)
+        return ResponseTooLargeError(f"node {connection.node_id} ({address}): {error.message}")
+
+    def _cancel_in_flight(
+        self, node_id: int, now_ms: int, *, timed_out: bool, too_large: ResponseTooLargeError | None = None
+    ) -> None:
+        for number, lost in enumerate(self._in_flight.clear(node_id)):
             log.debug("! %s is cancelled after %d ms", lost, now_ms - lost.sent_ms)
+            error = None if number else too_large  # of the oldest
             if not lost.is_internal:
-                self._responses.append(lost.response(now_ms, disconnected=True, timed_out=timed_out))
+                self._responses.append(lost.response(now_ms, disconnected=True, timed_out=timed_out, error=error))
             elif isinstance(lost.request.message, MetadataRequest):
                 self._updater.handle_failed_request(now_ms)
 

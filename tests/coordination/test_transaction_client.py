@@ -21,9 +21,10 @@ from spark_kafka_sink.errors import (
     KafkaError,
     KafkaTimeoutError,
     ProtocolError,
+    ResponseTooLargeError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, KeyType
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest
@@ -295,6 +296,7 @@ def test_nothing_to_end_asks_nobody(cluster: Cluster) -> None:
     with client_of(broker) as client:
         assert client.end_transactions([], True) == {}
         assert client.fence([]) == {}
+        assert client.abort_fenced({}, "g") == {}
         assert client.describe_transactions([]) == {}
         assert client.fetch_offsets({}, True) == {}
         client.commit_offsets("g", {})
@@ -356,13 +358,39 @@ def test_fencing_gives_up_in_time(cluster: Cluster) -> None:
     assert state_of(broker, "P") is State.PREPARE_ABORT
 
 
-def test_a_time_out_above_the_limit_of_the_broker_is_told(cluster: Cluster) -> None:
+def timeout_of(broker: FakeBroker, transactional_id: str) -> int:
+    return broker.transactions.transactions[transactional_id].timeout_ms
+
+
+def test_a_fenced_id_gets_the_longest_time_out_that_brokers_allow_up_to_30_s(cluster: Cluster) -> None:
     broker = cluster()
+    with client_of(broker) as client:
+        client.fence(["P-1"])
     broker.transactions.max_timeout_ms = 1000
     with client_of(broker) as client:
-        with pytest.raises(BrokerError, match="KAFKA_INVALID_TRANSACTION_TIMEOUT"):
-            client.fence(["P"])
-        assert client.fence(["P"], transaction_timeout_ms=1000)["P"].producer_epoch == 0
+        client.fence(["P-2"])
+        client.fence(["P-3"])
+    assert [timeout_of(broker, f"P-{number}") for number in (1, 2, 3)] == [30_000, 1000, 1000]
+    assert count(broker, ApiKey.DESCRIBE_CONFIGS) == 2  # once by each client
+
+
+def test_whoever_names_a_time_out_needs_no_limit_of_brokers(cluster: Cluster) -> None:
+    broker = cluster()
+    broker.transactions.max_timeout_ms = 1000
+    with client_of(broker, transaction_timeout_ms=700) as client:
+        client.fence(["P-1"])
+    with client_of(broker) as client:
+        client.fence(["P-2"], transaction_timeout_ms=900)
+    assert [timeout_of(broker, f"P-{number}") for number in (1, 2)] == [700, 900]
+    assert count(broker, ApiKey.DESCRIBE_CONFIGS) == 0
+
+
+def test_a_time_out_above_a_limit_that_brokers_do_not_tell_is_told(cluster: Cluster) -> None:
+    broker = cluster()
+    broker.transactions.max_timeout_ms = 1000
+    broker.fail_next(ApiKey.DESCRIBE_CONFIGS, Errors.CLUSTER_AUTHORIZATION_FAILED)
+    with client_of(broker) as client, pytest.raises(BrokerError, match="KAFKA_INVALID_TRANSACTION_TIMEOUT"):
+        client.fence(["P"])
 
 
 def test_a_missing_permission_is_told_when_all_others_are_fenced(cluster: Cluster) -> None:
@@ -373,7 +401,68 @@ def test_a_missing_permission_is_told_when_all_others_are_fenced(cluster: Cluste
     assert len(broker.transactions.transactions) == 2
 
 
+OLDER = {"versions": {ApiKey.END_TXN: (0, 4)}, "transaction_version": 1}  # Kafka before 4.0
+by_broker = pytest.mark.parametrize("options", [{}, {"transaction_version": 1}, OLDER], ids=["v2", "v1", "3.9"])
+
+
+@by_broker
+def test_fenced_ids_are_brought_to_an_end_so_that_only_those_at_work_are_empty(cluster: Cluster, options: Any) -> None:
+    broker = cluster(**options)
+    orphan = Writer(broker, "P-1")
+    orphan.write(b"x")
+    at_work = Writer(broker, "P-3")
+    for _ in range(2):  # they can be fenced again
+        with client_of(broker) as client:
+            outcomes = client.abort_fenced(client.fence(["P-1", "P-2"]), "g")
+        assert {name: outcome.end for name, outcome in outcomes.items()} == {"P-1": End.ENDED, "P-2": End.ENDED}
+        assert state_of(broker, "P-1") is state_of(broker, "P-2") is State.COMPLETE_ABORT
+    assert state_of(broker, "P-3") is State.EMPTY
+    assert not at_work.write(b"y")
+    assert orphan.write(b"late") is Errors.INVALID_PRODUCER_EPOCH
+    assert count(broker, ApiKey.ADD_OFFSETS_TO_TXN) == (4 if options is OLDER else 0)
+    assert "g" not in broker.offsets.groups
+    assert broker.committed_values(TOPIC) == []
+
+
+@by_broker
+def test_a_fenced_id_that_a_task_has_taken_meanwhile_is_left_to_it(cluster: Cluster, options: Any) -> None:
+    broker = cluster(**options)
+    with client_of(broker) as client:
+        fenced = client.fence(["P"])
+        task = Writer(broker, "P")
+        outcome = client.abort_fenced(fenced, "g")["P"]
+    assert outcome.end is not End.ENDED
+    assert state_of(broker, "P") is State.EMPTY
+    assert not task.write(b"x")
+
+
+def test_an_end_of_a_fenced_id_that_is_not_permitted_is_an_outcome_of_its_own(cluster: Cluster) -> None:
+    broker = cluster(**OLDER)
+    broker.fail_next(ApiKey.ADD_OFFSETS_TO_TXN, Errors.GROUP_AUTHORIZATION_FAILED)
+    with client_of(broker) as client:
+        outcomes = client.abort_fenced(client.fence(["P-1", "P-2"]), "g")
+    (failed,) = (outcome for outcome in outcomes.values() if outcome.end is End.FAILED)
+    assert isinstance(failed.error, AuthorizationError)
+    assert "Grant the user READ on the group 'g'" in failed.error.message
+    assert sorted(state_of(broker, name) for name in outcomes) == [State.COMPLETE_ABORT, State.EMPTY]
+
+
 # ---- listing and describing --------------------------------------------------------------------------------------------------
+
+
+def test_a_list_that_is_too_large_is_told_at_once_as_what_it_is(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client connected and asked again until max.block.ms, and then doubted security.protocol."""
+    broker = cluster()
+    for number in range(9):
+        Writer(broker, f"P-{number}")
+    limited = API_TABLE[ApiKey.LIST_TRANSACTIONS]._replace(max_response_bytes=50)
+    monkeypatch.setitem(API_TABLE, ApiKey.LIST_TRANSACTIONS, limited)
+    with client_of(broker, max_block_ms=5_000) as client, pytest.raises(ResponseTooLargeError) as raised:
+        client.list_transactions("P-")
+    assert raised.value.message.startswith("node ")
+    assert f":{broker.bootstrap_servers.split(':')[1][:2]}" in raised.value.message
+    assert "bytes to LIST_TRANSACTIONS, and this client takes at most 50" in raised.value.message
+    assert 1 <= count(broker, ApiKey.LIST_TRANSACTIONS) <= NODES
 
 
 PREFIXED = "a.b+(c)|[d]{e}^$*?\\"  # each of RE2's operators

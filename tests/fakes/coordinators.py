@@ -165,7 +165,10 @@ class Coordinators:
         return self.transactions.handle_add_offsets(message, version)
 
     def _end(self, message: EndTxnRequest, version: int, _node_id: int) -> EndTxnResponse:
-        self._expect_feature(version > end_txn.LAST_VERSION_BEFORE_TRANSACTION_V2, f"EndTxn v{version}")
+        known = self.transactions.transactions.get(message.transactional_id)
+        has_written = known is not None and bool(known.partitions)  # otherwise nothing of version 1 ends with it
+        is_v2 = version > end_txn.LAST_VERSION_BEFORE_TRANSACTION_V2
+        self._expect_feature(is_v2 and (has_written or message.committed), f"EndTxn v{version}")
         return self.transactions.handle_end_txn(message, version)
 
     def _txn_offset_commit(self, message: TxnOffsetCommitRequest, version: int, _node_id: int) -> TxnOffsetCommitResponse:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.errors import AuthenticationError, UnsupportedVersionError
+from spark_kafka_sink.errors import AuthenticationError, ResponseTooLargeError, UnsupportedVersionError
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader
@@ -140,6 +140,20 @@ def test_a_response_that_is_too_large_for_its_api_is_refused_by_its_size_alone(
     assert connection.receive_data(struct.pack(">i", limit + 1)) == []
     assert connection.error is not None
     assert f" {limit + 1:,} bytes to {request_.API_KEY.name}, which is never larger than {limit:,}" in connection.error.message
+
+
+def test_a_kafka_broker_whose_response_is_too_large_is_not_suspected_of_being_none() -> None:
+    """A list of 300,000 transactional ids was told as a wrong security.protocol, on a connection that had just answered."""
+    connection = Connection("me")
+    connection.send(INIT, 5)
+    assert connection.receive_data(init_response(0))
+    connection.send(ListTransactionsRequest(), 2)
+    connection.receive_data(struct.pack(">i", (32 << 20) + 1))
+    assert isinstance(connection.error, ResponseTooLargeError)
+    assert str(connection.error) == (
+        "[KAFKA_RESPONSE_TOO_LARGE] the broker announces a response of 33,554,433 bytes to LIST_TRANSACTIONS, and this client"
+        " takes at most 33,554,432"
+    )
 
 
 def test_every_api_has_a_limit() -> None:

@@ -18,6 +18,7 @@ from spark_kafka_sink.errors import (
     KafkaError,
     NetworkError,
     ProducerClosedError,
+    ResponseTooLargeError,
     UnsupportedVersionError,
 )
 from spark_kafka_sink.network import connection_setup, names, node_choice
@@ -488,8 +489,25 @@ def test_a_response_larger_than_its_api_allows_ends_the_connection_and_is_told(n
     net.send(0)
     net.selector.deliver(0, (100_000).to_bytes(4, "big"))
     net.poll()
-    assert [response.disconnected for response in net.responses] == [True]
-    assert "to INIT_PRODUCER_ID, which is never larger than 65,536" in str(net.metadata.last_connection_error())
+    (response,) = net.responses
+    assert response.disconnected
+    assert isinstance(response.error, ResponseTooLargeError)
+    told = "of 100,000 bytes to INIT_PRODUCER_ID, and this client takes at most 65,536"
+    assert response.error.message.startswith("node 0 (")
+    assert response.error.message.endswith(told)
+    assert told in str(net.metadata.last_connection_error())
+
+
+def test_of_the_requests_on_a_connection_only_the_one_whose_response_is_too_large_has_its_error(net: Net) -> None:
+    net.connect(0)
+    for _ in range(3):
+        net.send(0)
+        net.poll()
+    net.selector.respond(net.selector.sent_of(ApiKey.INIT_PRODUCER_ID)[0], INIT_RESPONSE)
+    net.selector.deliver(0, (100_000).to_bytes(4, "big"))
+    net.poll()
+    assert [response.disconnected for response in net.responses] == [False, True, True]
+    assert [response.error is None for response in net.responses] == [True, False, True]
 
 
 def test_a_lost_connection_asks_for_metadata(net: Net) -> None:
