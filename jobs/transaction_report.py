@@ -9,10 +9,8 @@ import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from urllib.parse import unquote
 
 from jobs.reporting.words import count
-from jobs.transaction_signs import Run
 from jobs.transaction_survey import Survey, Transaction
 from jobs.transaction_verdicts import Fate, Obstacle, Verdict
 from spark_kafka_sink.errors import KafkaError, printable
@@ -56,17 +54,23 @@ OF_A_COMMIT = {Fate.UNWATCHED: "If the query is alive, a later version that it d
 
 
 def table(transactions: Iterable[Transaction]) -> list[str]:
-    """A line for each, below a heading; those of one run below the form of its transactional ids."""
-    runs: dict[str, list[tuple[str, ...]]] = {}
+    """A line for each, below a heading; those of one owner below the form of its transactional ids."""
+    forms: dict[str, list[tuple[str, ...]]] = {}
     for each in transactions:
-        prefix, owner, _, run, _ = each.transactional_id.rsplit("-", 4)
-        runs.setdefault(f"{prefix}-{owner}-TASK-{run}-ATTEMPT", []).append(tuple(map(printable, _cells(each))))
-    widths = [max(map(len, column)) for column in zip(COLUMNS, *(row for rows in runs.values() for row in rows), strict=True)]
+        forms.setdefault(_form(each), []).append(tuple(map(printable, _cells(each))))
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *(row for rows in forms.values() for row in rows), strict=True)]
 
     def line(row: Iterable[str]) -> str:
         return "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
 
-    return [line(COLUMNS), *(text for run, rows in runs.items() for text in (printable(run), *map(line, rows)))]
+    return [line(COLUMNS), *(text for form, rows in forms.items() for text in (printable(form), *map(line, rows)))]
+
+
+def _form(each: Transaction) -> str:
+    """Ids of earlier releases contain a run."""
+    run = f"{each.task.run}-" if each.task.run else ""
+    begin = each.transactional_id.removesuffix(f"-{each.task.partition}-{run}{each.task.attempt}")
+    return f"{begin}-TASK-{run}ATTEMPT"
 
 
 COLUMNS = ("TASK", "ATTEMPT", "STATE", "AGE", "TIME-OUT IN", "VERSION", "LAST DECISION", "PARTITIONS")
@@ -141,10 +145,9 @@ def json_line(each: Transaction) -> str:
             "version": each.decided_version if each.is_decided else None,
             "task": each.task.partition,
             "attempt": each.task.attempt,
-            "run": each.run,
             "producer_id": each.known.producer_id,
             "producer_epoch": each.known.producer_epoch,
-            "last_decision": {"version": decision.version, "state": decision.state.value, "run": unquote(decision.run)}
+            "last_decision": {"version": decision.version, "state": decision.state.value}
             if isinstance(decision, Decision)
             else None,
             "last_decision_error": str(decision) if isinstance(decision, KafkaError) else None,
@@ -156,38 +159,30 @@ def json_line(each: Transaction) -> str:
 
 
 def summary(found: Survey, prefix: str, recent: str) -> str:
-    """How many there are in which state; or which prefixes there are."""
-    if not found.states:
-        return no_such_prefix(found, prefix)
+    """How many there are in which state."""
     ended = sum(each.is_complete for each in found.transactions)
-    begun = sum(each.is_empty and not each.is_complete for each in found.transactions)
-    still_open = len(found.transactions) - ended - begun
+    empty = sum(each.is_empty for each in found.transactions)
+    still_open = len(found.transactions) - ended - empty
     parts = [f"{still_open:,} open"]
-    parts += [f"{begun:,} begun without a row"] if begun else []
+    parts += [f"{empty:,} of {_tasks(empty)} without a row"] if empty else []
     parts += [f"{ended:,} ended that began within {recent}"] if ended else []
-    more = f"{found.others:,} more {'is' if found.others == 1 else 'are'} complete"
-    fenced = f", {found.fenced:,} fenced: what they had open was aborted" if found.fenced else ""
-    return f"Transactional ids of prefix {printable(prefix)}: {', '.join(parts)}; {more}{fenced}."
+    return f"Transactional ids of prefix {printable(prefix)}: {', '.join(parts)}; all others are complete."
 
 
-def no_such_prefix(found: Survey, prefix: str) -> str:
-    known = ", ".join(map(printable, found.known_prefixes[:PREFIXES_SHOWN]))
-    more = len(found.known_prefixes) - PREFIXES_SHOWN
+def _tasks(number: int) -> str:
+    return "a task" if number == 1 else "tasks"
+
+
+def no_such_prefix(prefix: str, known_prefixes: Sequence[str]) -> str:
+    known = ", ".join(map(printable, known_prefixes[:PREFIXES_SHOWN]))
+    more = len(known_prefixes) - PREFIXES_SHOWN
     others = f"known are {known}{f' and {more:,} more' if more > 0 else ''}" if known else "the brokers know no other either"
     return f"There is no transactional id of prefix {printable(prefix)}; {others}."
 
 
-def summary_json(found: Survey, prefix: str) -> str:
-    """The last line of `list --json`."""
-    return json.dumps(
-        {
-            "prefix": prefix,
-            "transactions": len(found.transactions),
-            "more_complete": found.others,
-            "fenced": found.fenced,
-            "known_prefixes": found.known_prefixes,
-        }
-    )
+def summary_json(found: Survey, prefix: str, known_prefixes: Sequence[str] | None) -> str:
+    """The last line of `list --json`. `known_prefixes` is null unless there is no id of this prefix."""
+    return json.dumps({"prefix": prefix, "transactions": len(found.transactions), "known_prefixes": known_prefixes})
 
 
 def warnings(found: Survey) -> list[str]:
@@ -204,16 +199,16 @@ def shown(transactions: Sequence[Transaction]) -> list[str]:
 
 
 def findings(verdicts: Sequence[Verdict]) -> list[str]:
-    """What is left alone and why, and what is gone over: two lines for each run and reason, of all its transactions."""
-    groups: dict[tuple[Run, Fate, Obstacle], list[Transaction]] = {}
+    """What is left alone and why, and what is gone over: two lines for each owner and reason, of all its transactions."""
+    groups: dict[tuple[str, Fate, Obstacle], list[Transaction]] = {}
     for each in verdicts:
         for obstacle in each.obstacles:
-            groups.setdefault((each.run, each.fate, obstacle), []).append(each.transaction)
+            groups.setdefault((each.transaction.owner, each.fate, obstacle), []).append(each.transaction)
     lines = []
-    for (_, fate, obstacle), group in groups.items():
+    for (owner, fate, obstacle), group in groups.items():
         is_done = fate in (Fate.ABORT, Fate.COMMIT)
         what = f"{fate.value.capitalize()} all the same" if is_done else "Left alone"
-        who = f"owner {printable(group[0].owner)}, run {printable(group[0].run)}: {count(len(group), 'transactional id')}"
+        who = f"owner {printable(owner)}: {count(len(group), 'transactional id')}"
         why = f"{obstacle.fate.value}: {obstacle.reason}" if obstacle.reason else obstacle.fate.value
         told = REMEDIES if not is_done else CONSEQUENCES if fate is Fate.ABORT else OF_A_COMMIT
         lines += [f"{what}: {who}. {_sentence(why)}", f"    {told[obstacle.fate]}"]
@@ -223,7 +218,7 @@ def findings(verdicts: Sequence[Verdict]) -> list[str]:
 def plan(chosen: Sequence[Verdict]) -> str:
     """What will be done, as a noun phrase."""
     ongoing = sum(each.transaction.is_ongoing for each in chosen)
-    begun = len(chosen) - ongoing
+    empty = len(chosen) - ongoing
     parts = [count(ongoing, "open transaction")] if ongoing else []
-    parts += [f"{count(begun, 'transactional id')} of {'tasks' if begun > 1 else 'a task'} without a row yet"] if begun else []
+    parts += [f"{count(empty, 'transactional id')} of {_tasks(empty)} without a row"] if empty else []
     return " and ".join(parts)

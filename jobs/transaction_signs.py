@@ -1,15 +1,15 @@
 """Whether a query is alive: two looks at its transactions, some seconds apart, and what has changed between them.
 
-Part of `transactions`. Signs of life are told by run, since all transactions of a run end together: new ids, changed states, new
-rows, decisions, and the pulse of tasks that are at work (exactly_once/pulse.py). A query can be alive without a sign: when it has
-open transactions and no task at work, when its process is stopped, or when the looks are closer together than pulses.
+Part of `transactions`. Signs of life are told by owner, since all transactions of a version end together: ids that begin, changed
+states, new rows, decisions, and the pulse of tasks that are at work (exactly_once/pulse.py). A query can be alive without a sign:
+when it has open transactions and no task at work, when its process is stopped, or when the looks are closer together than pulses.
+That a transaction was aborted is none: no query aborts its own, but whoever fences them, or brokers at their time-out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from jobs.transaction_survey import Survey, Transaction, survey
 from spark_kafka_sink.coordination.offsets import CommittedOffset
@@ -18,24 +18,16 @@ from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.coordination.transactions import TransactionState
 from spark_kafka_sink.errors import BrokerError, KafkaError, printable
 from spark_kafka_sink.exactly_once.ledger import Decision
-from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.exactly_once.names import Names
+from spark_kafka_sink.exactly_once.unfinished import COMPLETE, ENDING
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
-ENDING = frozenset((TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT))
 ABORTED = frozenset((TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT))
 NOTHING_SHOWN = "brokers show none of its partitions: grant the user READ on the topics that the query writes to"
 
 
-class Run(NamedTuple):
-    """One life of a driver, by the names in transactional ids."""
-
-    owner: str
-    run: str
-
-    @staticmethod
-    def of(task: TaskId) -> Run:
-        return Run(task.owner, task.run)
+Pulse = Mapping[TopicPartition, CommittedOffset] | KafkaError
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,45 +36,44 @@ class Look:
     Args:
         survey: of the prefix.
         producers: what the partitions of ongoing transactions know of their producers, or why that cannot be known.
-        pulses: the last pulse of each run that has unfinished transactions, or why that cannot be known.
+        pulses: the last pulse of each owner that has unfinished transactions, or why that cannot be known.
     """
 
     survey: Survey
     producers: Mapping[TopicPartition, Mapping[int, ActiveProducer] | KafkaError]
-    pulses: Mapping[Run, Mapping[TopicPartition, CommittedOffset] | KafkaError]
+    pulses: Mapping[str, Pulse]
 
 
-def look(client: TransactionClient, names: Names, wall_ms: Callable[[], int]) -> Look:
-    """Blocks and raises as `survey` does."""
-    found = survey(client, names, wall_ms)
+def look(client: TransactionClient, names: Names, wall_ms: Callable[[], int], before: Look | None = None) -> Look:
+    """Blocks and raises as `survey` does. Looks again at what was unfinished before."""
+    found = survey(client, names, wall_ms, also=() if before is None else before.survey.states)
     ongoing = [each for each in found.transactions if each.is_ongoing]
     written = {partition for each in ongoing for partition in each.written}
     producers = client.describe_producers(sorted(written), {each.known.producer_id for each in ongoing})
-    return Look(found, producers, _pulses(client, names, {Run.of(each.task) for each in found.unfinished}))
+    return Look(found, producers, _pulses(client, names, {each.task.owner for each in found.unfinished}))
 
 
-def _pulses(
-    client: TransactionClient, names: Names, runs: Iterable[Run]
-) -> Mapping[Run, Mapping[TopicPartition, CommittedOffset] | KafkaError]:
-    groups = {run: names.pulse_group(run.owner, run.run) for run in runs}
+def _pulses(client: TransactionClient, names: Names, owners: Iterable[str]) -> Mapping[str, Pulse]:
+    groups = {owner: names.pulse_group(owner) for owner in owners}
     try:
         found = client.fetch_offsets(dict.fromkeys(groups.values()), require_stable=False)
     except KafkaError as error:
         return dict.fromkeys(groups, error)
-    return {run: found[group] for run, group in groups.items()}
+    return {owner: found[group] for owner, group in groups.items()}
 
 
-def unwatched(before: Look, after: Look) -> dict[Run, str]:
-    """The runs of which it cannot be seen whether rows still arrive, or whether tasks show a pulse, and why."""
-    reasons = {run: str(pulse) for seen in (before, after) for run, pulse in seen.pulses.items() if isinstance(pulse, KafkaError)}
+def unwatched(before: Look, after: Look) -> dict[str, str]:
+    """The owners of which it cannot be seen whether rows still arrive, or whether tasks show a pulse, and why."""
+    pulses = ((owner, pulse) for seen in (before, after) for owner, pulse in seen.pulses.items())
+    reasons = {owner: str(pulse) for owner, pulse in pulses if isinstance(pulse, KafkaError)}
     for each in after.survey.transactions:
         if each.is_ongoing and not each.known.partitions:
-            reasons[Run.of(each.task)] = NOTHING_SHOWN
+            reasons[each.task.owner] = NOTHING_SHOWN
         for seen in (before, after):
             troubles = (seen.producers.get(partition) for partition in each.written)
             for trouble in troubles:
                 if isinstance(trouble, KafkaError) and not _is_gone(trouble):
-                    reasons[Run.of(each.task)] = str(trouble)
+                    reasons[each.task.owner] = str(trouble)
     return reasons
 
 
@@ -91,42 +82,35 @@ def _is_gone(trouble: KafkaError) -> bool:
     return isinstance(trouble, BrokerError) and trouble.error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION.number
 
 
-def signs_of_life(before: Look, after: Look) -> dict[Run, list[str]]:
-    """What has changed, by run, in sentences; a run without a change is not in it."""
+def signs_of_life(before: Look, after: Look) -> dict[str, list[str]]:
+    """What has changed, by owner, in sentences; an owner without a change is not in it."""
     earlier = {each.task: each for each in before.survey.transactions}
     later = {each.task: each for each in after.survey.transactions}
-    signs: dict[Run, list[str]] = {}
+    signs: dict[str, list[str]] = {}
     for task, state in after.survey.states.items():
         was = before.survey.states.get(task)
         if was is None:
-            found = ["is new"]
+            found = ["has begun"]
         elif was != state:
-            is_its_own = _is_its_own_doing(was, state, earlier.get(task), after.survey.seen_ms, is_unfinished=task in later)
-            found = [f"went from {printable(was)} to {printable(state)}"] if is_its_own else []
+            found = [f"went from {printable(was)} to {printable(state)}"] if _is_its_own_doing(was, state) else []
         elif task in earlier and task in later:
             found = [*_changes(earlier[task], later[task]), *_arrivals(later[task], before, after)]
-        else:  # described now and not before: it was at rest
-            found = ["has begun anew"] if task in later else []
+        else:  # it is complete, as before
+            found = []
         name = f"the transaction of task {task.partition}, attempt {task.attempt},"
-        signs.setdefault(Run.of(task), []).extend(f"{name} {each}" for each in found)
-    for run, sign in _decisions(earlier.values(), later.values()):
-        signs.setdefault(run, []).append(sign)
-    for run, pulse in after.pulses.items():
-        was_pulse = before.pulses.get(run)
+        signs.setdefault(task.owner, []).extend(f"{name} {each}" for each in found)
+    for owner, sign in _decisions(earlier.values(), later.values()):
+        signs.setdefault(owner, []).append(sign)
+    for owner, pulse in after.pulses.items():
+        was_pulse = before.pulses.get(owner)
         if not (was_pulse is None or isinstance(was_pulse, KafkaError) or isinstance(pulse, KafkaError) or was_pulse == pulse):
-            signs.setdefault(run, []).append("a task has shown that it is at work")
-    return {run: found for run, found in signs.items() if found}
+            signs.setdefault(owner, []).append("a task has shown that it is at work")
+    return {owner: found for owner, found in signs.items() if found}
 
 
-def _is_its_own_doing(was: str, state: str, earlier: Transaction | None, now_ms: int, *, is_unfinished: bool) -> bool:
+def _is_its_own_doing(was: str, state: str) -> bool:
     """Whether it is the query that has changed the state, and not the coordinator, or somebody who fenced it."""
-    if was in ENDING:
-        return is_unfinished and state not in ENDING
-    if state == TransactionState.EMPTY:
-        return is_unfinished
-    if state not in ABORTED or earlier is None or earlier.known.start_time_ms is None:
-        return True
-    return now_ms < earlier.known.start_time_ms + earlier.known.timeout_ms
+    return state not in ABORTED and not (was in ENDING and state in COMPLETE)
 
 
 def _changes(was: Transaction, now: Transaction) -> list[str]:
@@ -149,10 +133,10 @@ def _arrivals(now: Transaction, before: Look, after: Look) -> list[str]:
     return []
 
 
-def _decisions(earlier: Iterable[Transaction], later: Iterable[Transaction]) -> list[tuple[Run, str]]:
+def _decisions(earlier: Iterable[Transaction], later: Iterable[Transaction]) -> list[tuple[str, str]]:
     old, new = ({each.task.owner: each.decision for each in seen} for seen in (earlier, later))
     return [
-        (Run(owner, decision.run), f"version {decision.version} is now {decision.state.value}")
+        (owner, f"version {decision.version} is now {decision.state.value}")
         for owner, decision in new.items()
         if isinstance(decision, Decision) and owner in old and old[owner] != decision and not isinstance(old[owner], KafkaError)
     ]

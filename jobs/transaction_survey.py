@@ -1,6 +1,7 @@
 """What brokers and the ledger know of a prefix's transactional ids, at one moment.
 
-Part of `transactions`. Reads only. Ids that begin alike but are of another prefix are left out, see exactly_once/names.py.
+Part of `transactions`. Reads only. Ids that begin alike but are of another prefix are left out, see exactly_once/names.py. So are
+those that are at rest: complete ones, unless they are asked for, and Empty ones of an earlier release, which it has fenced.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from urllib.parse import unquote
 
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.coordination.transactions import TransactionDescription, TransactionState
-from spark_kafka_sink.errors import AuthorizationError, KafkaError, printable
+from spark_kafka_sink.errors import AuthorizationError, KafkaError, ResponseTooLargeError, printable
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, LedgerError, State
 from spark_kafka_sink.exactly_once.names import Names, TaskId
-from spark_kafka_sink.exactly_once.unfinished import COMPLETE, FENCED_TIMEOUT_MS
+from spark_kafka_sink.exactly_once.unfinished import COMPLETE, UNFINISHED
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 OFFSETS_TOPIC = "__consumer_offsets"  # where markers go; a transaction's partitions of it say nothing about its rows
@@ -46,26 +47,17 @@ class Transaction:
         return unquote(self.task.owner)
 
     @property
-    def run(self) -> str:
-        return unquote(self.task.run)
-
-    @property
     def is_decided(self) -> bool:
         return self.is_ongoing and self.decided_version is not None
 
     @property
-    def was_fenced(self) -> bool:
-        """By `abort` or a later run, which aborted what was open. When that was, brokers do not tell."""
-        return self.is_empty and self.known.timeout_ms == FENCED_TIMEOUT_MS
-
-    @property
     def is_complete(self) -> bool:
-        """Or aborted or fenced: nothing is open, and whoever had the id can write nothing more under it."""
-        return self.state in COMPLETE or self.was_fenced
+        """Committed, or aborted: by its time-out, or by whoever has fenced it. Nothing is open."""
+        return self.state in COMPLETE
 
     @property
     def is_empty(self) -> bool:
-        """Its task has begun and written nothing yet, or has been fenced."""
+        """Its task is at work or dead and has written nothing yet, or had no rows to write."""
         return self.state == TransactionState.EMPTY
 
     @property
@@ -92,70 +84,73 @@ class Transaction:
 class Survey:
     """
     Args:
-        states: of every id of the prefix.
+        states: of every id that was looked at.
         transactions: all that are not complete, and the complete ones that began lately; oldest first, open ones before.
         seen_ms: since 1970-01-01 UTC.
         warning: what may be missing here, and why.
-        fenced: how many ids were fenced; none of them is among `transactions`.
-        known_prefixes: of other writes; looked for if there is no id of this prefix.
     """
 
     states: Mapping[TaskId, str]
     transactions: tuple[Transaction, ...]
     seen_ms: int
     warning: str = ""
-    fenced: int = 0
-    known_prefixes: tuple[str, ...] = ()
 
     @property
     def unfinished(self) -> list[Transaction]:
         return [each for each in self.transactions if not each.is_complete]
 
-    @property
-    def others(self) -> int:
-        """How many ids are complete, and not among `transactions`."""
-        return len(self.states) - len(self.transactions) - self.fenced
 
-
-def survey(client: TransactionClient, names: Names, wall_ms: Callable[[], int], recent_ms: int = 0) -> Survey:
-    """Look at all ids of the prefix. Blocks for some requests, max.block.ms for each kind of them.
+def survey(
+    client: TransactionClient,
+    names: Names,
+    wall_ms: Callable[[], int],
+    recent_ms: int = 0,
+    also: Iterable[TaskId] = (),
+) -> Survey:
+    """Look at the ids of the prefix. Blocks for some requests, max.block.ms for each kind of them.
 
     Args:
         wall_ms: the time since 1970-01-01 UTC.
         recent_ms: complete transactions are described if they began no longer ago than this; 0: none is.
+        also: ids to look at, whatever their state is by now.
 
     Raises:
         KafkaError: the brokers cannot be asked; AuthorizationError: nothing is listed, and listing takes a permission.
     """
-    listed = {names.parse(each.transactional_id): each for each in client.list_transactions(names.listed)}
-    states = {task: each.state for task, each in listed.items() if task is not None}
-    warning = _what_is_hidden(client, names, has_found=bool(states))
-    ids = {names.transactional_id(task): task for task, state in states.items() if recent_ms or state not in COMPLETE}
+    tasks = set(also) | _tasks(client, names, () if recent_ms else UNFINISHED)
+    warning = _what_is_hidden(client, names, has_found=bool(tasks))
+    ids = {names.transactional_id(task): task for task in tasks}
     described = client.describe_transactions(ids)
     seen_ms = wall_ms()
-    found = []
-    fenced = 0
-    for transactional_id, known in described.items():
-        if known is None:  # forgotten since it was listed
-            del states[ids[transactional_id]]
-            continue
-        states[ids[transactional_id]] = known.state
-        each = Transaction(ids[transactional_id], known, seen_ms)
-        fenced += each.was_fenced
-        if not each.is_complete or (each.age_ms is not None and each.age_ms <= recent_ms):
-            found.append(each)
-    have_committed = {task.owner for task, state in states.items() if state == TransactionState.COMPLETE_COMMIT}
-    decisions = _decisions(client, names, {each.task.owner for each in found}, have_committed)
-    found = _with_decisions(found, names, decisions)
-    known_prefixes = () if states else _known_prefixes(client, names)
-    return Survey(states, tuple(sorted(found, key=_order)), seen_ms, warning, fenced, known_prefixes)
+    # An id that brokers do not know any more has expired since it was listed.
+    looked_at = [Transaction(ids[each], known, seen_ms) for each, known in described.items() if known is not None]
+    looked_at = [each for each in looked_at if not _was_fenced_earlier(each.task, each.state)]
+    found = [each for each in looked_at if not each.is_complete or (each.age_ms is not None and each.age_ms <= recent_ms)]
+    found = _with_decisions(found, names, _decisions(client, names, {each.task.owner for each in found}))
+    return Survey({each.task: each.state for each in looked_at}, tuple(sorted(found, key=_order)), seen_ms, warning)
 
 
-def _known_prefixes(client: TransactionClient, names: Names) -> tuple[str, ...]:
-    """Of all ids that look like those of a task, as far as the user may see them. Sorted."""
-    ids = [each.transactional_id for each in client.list_transactions("", probed=names.listed)]
-    begins = {each: each.rsplit("-", 4)[0] for each in ids}
-    return tuple(sorted({begin for each, begin in begins.items() if Names(begin).parse(each) is not None}))
+def _tasks(client: TransactionClient, names: Names, states: Collection[str] = ()) -> set[TaskId]:
+    """The ids of this prefix in these states, or in any."""
+    listed = ((names.parse(each.transactional_id), each.state) for each in client.list_transactions(names.listed, states))
+    return {task for task, state in listed if task is not None and not _was_fenced_earlier(task, state)}
+
+
+def _was_fenced_earlier(task: TaskId, state: str) -> bool:
+    """By an earlier release, which left fenced ids Empty. No task of it is at work."""
+    return bool(task.run) and state == TransactionState.EMPTY
+
+
+def other_prefixes(client: TransactionClient, names: Names) -> tuple[str, ...] | None:
+    """Of other writes, sorted, if there is no id of this prefix in any state. None: there is one, or there are too many ids."""
+    try:
+        if any(names.parse(each.transactional_id) for each in client.list_transactions(names.listed)):
+            return None
+        ids = [each.transactional_id for each in client.list_transactions("", probed=names.listed)]
+    except ResponseTooLargeError:
+        return None
+    begins = ((begin, each) for each in ids for begin in {each.rsplit("-", parts)[0] for parts in (3, 4)})
+    return tuple(sorted({begin for begin, each in begins if Names(begin).parse(each) is not None}))
 
 
 def _order(each: Transaction) -> tuple[bool, bool, int, TaskId]:
@@ -173,26 +168,34 @@ def _what_is_hidden(client: TransactionClient, names: Names, *, has_found: bool)
     return ""
 
 
-def _decisions(
-    client: TransactionClient, names: Names, owners: Iterable[str], have_committed: Collection[str]
-) -> dict[str, KnownDecision]:
-    """By owner. Brokers hide offsets of topics that the user may not describe. An owner that has committed must have had a
-    decision."""
+def _decisions(client: TransactionClient, names: Names, owners: Iterable[str]) -> dict[str, KnownDecision]:
+    """By owner."""
     owners = list(owners)
     try:
         ledgers = ledgers_of(client, names, owners)
     except KafkaError as error:
         return dict.fromkeys(owners, error)
-    found: dict[str, KnownDecision] = {}
-    for owner, ledger in ledgers.items():
-        found[owner] = None if ledger is None else _decision(ledger)
-        if ledger is None and owner in have_committed:
-            found[owner] = LedgerError(
-                f"transactions of this owner were committed, and group {printable(names.decision_group(owner))} shows no"
-                " decision: it has expired, or the user may not describe the topic of the markers. Grant the user READ on it"
-                " (option markerTopic, or topic)"
-            )
-    return found
+    found = {owner: None if ledger is None else _decision(ledger) for owner, ledger in ledgers.items()}
+    return found | _hidden_decisions(client, names, [owner for owner, ledger in ledgers.items() if ledger is None])
+
+
+def _hidden_decisions(client: TransactionClient, names: Names, owners: Collection[str]) -> dict[str, KafkaError]:
+    """Brokers hide offsets of topics that the user may not describe. An owner that has committed must have had a decision."""
+    if not owners:
+        return {}
+    try:
+        have_committed = {task.owner for task in _tasks(client, names, [TransactionState.COMPLETE_COMMIT])}
+    except KafkaError as error:
+        return dict.fromkeys(owners, error)
+    return {
+        owner: LedgerError(
+            f"transactions of this owner were committed, and group {printable(names.decision_group(owner))} shows no"
+            " decision: it has expired, or the user may not describe the topic of the markers. Grant the user READ on it"
+            " (option markerTopic, or topic)"
+        )
+        for owner in owners
+        if owner in have_committed
+    }
 
 
 def ledgers_of(client: TransactionClient, names: Names, owners: Iterable[str]) -> dict[str, Ledger | None]:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from jobs.transaction_signs import NOTHING_SHOWN, Look, Run, signs_of_life, unwatched
+from jobs.transaction_signs import NOTHING_SHOWN, Look, signs_of_life, unwatched
 from jobs.transaction_survey import Transaction
 from spark_kafka_sink.errors import KafkaError, printable_list
 
-SHOWN_SIGNS = 3  # of a run's signs of life
+SHOWN_SIGNS = 3  # of an owner's signs of life
 
 
 class Fate(Enum):
@@ -50,13 +50,9 @@ class Verdict:
     fate: Fate
     obstacles: tuple[Obstacle, ...] = ()
 
-    @property
-    def run(self) -> Run:
-        return Run.of(self.transaction.task)
-
 
 def judge(before: Look, after: Look, allowed: Collection[Fate] = ()) -> list[Verdict]:
-    """A verdict for each transaction that is open, or whose task has begun, at the second look. Older ones first.
+    """A verdict for each transaction that is open, or whose id is Empty, at the second look. Older ones first.
 
     Args:
         allowed: what is not to keep a transaction from being aborted.
@@ -88,12 +84,12 @@ def judge_decided(before: Look, after: Look, allowed: Collection[Fate] = ()) -> 
     return found
 
 
-def _obstacles(each: Transaction, signs: Mapping[Run, Sequence[str]], unseen: Mapping[Run, str]) -> Iterator[Obstacle]:
-    run = Run.of(each.task)
-    if run in signs:
-        yield Obstacle(Fate.ALIVE, printable_list(signs[run], SHOWN_SIGNS))
-    elif run in unseen:
-        yield Obstacle(Fate.UNWATCHED, unseen[run])
+def _obstacles(each: Transaction, signs: Mapping[str, Sequence[str]], unseen: Mapping[str, str]) -> Iterator[Obstacle]:
+    owner = each.task.owner
+    if owner in signs:
+        yield Obstacle(Fate.ALIVE, printable_list(signs[owner], SHOWN_SIGNS))
+    elif owner in unseen:
+        yield Obstacle(Fate.UNWATCHED, unseen[owner])
     if each.is_decided:
         yield Obstacle(Fate.DECIDED)
     elif each.is_ongoing and isinstance(each.decision, KafkaError):

@@ -5,8 +5,8 @@
     python -m jobs.transactions commit --prefix orders --bootstrap-servers localhost:9092
 
 Open transactions hold back readers with isolation.level=read_committed. Brokers abort them after their time-out; `abort` does so
-at once: it takes their transactional ids over (InitProducerId), so that whoever wrote under them can write no more. A version
-that is decided must not be aborted: `commit` commits it, as the next run of its query would.
+at once: it takes their transactional ids over (InitProducerId), so that whoever wrote under them can write no more, and ends
+them. A version that is decided must not be aborted: `commit` commits it, as the next run of its query would.
 Laws: a query that shows a sign of life, and for `abort` a version that is decided, are left alone unless a flag of its own says
 otherwise; nothing is aborted or committed without a "y" or --yes; values of options are never printed.
 """
@@ -27,14 +27,14 @@ from jobs import transaction_report as report
 from jobs.command_line import UsageError, option_name, pair, read_properties
 from jobs.reporting.words import count
 from jobs.transaction_signs import Look, look
-from jobs.transaction_survey import Survey, Transaction, ledgers_of, survey
+from jobs.transaction_survey import Survey, Transaction, ledgers_of, other_prefixes, survey
 from jobs.transaction_verdicts import EVEN_DECIDED, FORCE, Fate, Verdict, judge, judge_decided
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.errors import ConfigError, KafkaError, KafkaTimeoutError, printable
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.exactly_once.unfinished import FENCED_TIMEOUT_MS
+from spark_kafka_sink.exactly_once.unfinished import fence_all
 from spark_kafka_sink.exactly_once.version_commit import roll_forward
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
 
@@ -60,13 +60,13 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="list|abort|commit")
-    what = "show open transactions, and those that ended lately; needs DESCRIBE on the prefix's transactional ids and groups"
+    what = "show open transactions; needs DESCRIBE on the prefix's transactional ids and groups"
     command = commands.add_parser("list", help=what, description=f"Transactions of a prefix: {what}.")
     _add_common(command)
     json_help = "one JSON object per line instead of a table, and a last one with their number; times are milliseconds"
     command.add_argument("--json", action="store_true", help=json_help)
-    recent = "also show ended transactions that began within this time; 0: none (default: %(default)s)"
-    command.add_argument("--recent-minutes", type=_not_negative, default=15, metavar="N", help=recent)
+    recent = "also show ended transactions that began within this time; it takes a look at every id (default: %(default)s, none)"
+    command.add_argument("--recent-minutes", type=_not_negative, default=0, metavar="N", help=recent)
     what = "abort the open transactions of queries that have died; asks before"
     needs = "Needs, beyond `list`: WRITE on the transactional ids, READ on the topics, to see whether rows still arrive."
     command = commands.add_parser("abort", help=what, description=f"Transactions of a prefix: {what}. {needs}")
@@ -188,9 +188,12 @@ def list_transactions(client: TransactionClient, names: Names, arguments: argpar
     found = survey(client, names, console.wall_ms, arguments.recent_minutes * MS_PER_MINUTE)
     for warning in report.warnings(found):
         console.note(f"warning: {warning}")
+    prefixes = None if found.transactions else other_prefixes(client, names)
     summary = report.summary(found, names.prefix, count(arguments.recent_minutes, "minute"))
+    if prefixes is not None:
+        summary = report.no_such_prefix(names.prefix, prefixes)
     if arguments.json:
-        console.say(*map(report.json_line, found.transactions), report.summary_json(found, names.prefix))
+        console.say(*map(report.json_line, found.transactions), report.summary_json(found, names.prefix, prefixes))
         console.note(summary)
         return 0
     if found.transactions:
@@ -220,11 +223,11 @@ class _Change(ABC):
         for warning in report.warnings(before.survey):
             console.note(f"warning: {warning}")
         concerned = self._concerned(before.survey)
-        if not before.survey.states:
-            console.say(f"Nothing to {self.VERB}. {report.no_such_prefix(before.survey, self._names.prefix)}")
-            return 0
         if not concerned:
-            console.say(f"Nothing to {self.VERB}: prefix {printable(self._names.prefix)} has no open transaction{self.OF_WHAT}.")
+            prefixes = None if before.survey.states else other_prefixes(self._client, self._names)
+            none = f": prefix {printable(self._names.prefix)} has no open transaction{self.OF_WHAT}."
+            why = none if prefixes is None else f". {report.no_such_prefix(self._names.prefix, prefixes)}"
+            console.say(f"Nothing to {self.VERB}{why}")
             return 0
         console.say(*report.shown(concerned), "")
         if self._arguments.watch_seconds:
@@ -233,7 +236,7 @@ class _Change(ABC):
                 f"looking again in {seconds} s, for signs of life: new ids, states or rows, and the pulse of tasks at work"
             )
             console.let_pass(seconds * MS_PER_S)
-            after = look(self._client, self._names, console.wall_ms)
+            after = look(self._client, self._names, console.wall_ms, before)
         verdicts = self._judge(before, after)
         console.say(*report.findings(verdicts))
         chosen = self._chosen(verdicts)
@@ -265,7 +268,7 @@ class _Change(ABC):
 
     def _judge_again(self, verdicts: Sequence[Verdict], seen: Look) -> list[Verdict]:
         """The question may have waited for hours. What has shown a sign of life since, or was decided, is left alone."""
-        now = look(self._client, self._names, self._console.wall_ms)
+        now = look(self._client, self._names, self._console.wall_ms, seen)
         asked = {each.transaction.task for each in self._chosen(verdicts)}
         again = [each for each in self._judge(seen, now) if each.transaction.task in asked]
         self._console.say(*report.findings(again))
@@ -286,26 +289,32 @@ class Abort(_Change):
 
     def _carry_out(self, chosen: Sequence[Verdict]) -> bool:
         console = self._console
-        ids = {each.transaction.transactional_id: each for each in chosen}
+        verdicts = {each.transaction.task: each for each in chosen}
         trouble: KafkaError | None = None
         try:
-            self._client.fence(ids, transaction_timeout_ms=FENCED_TIMEOUT_MS)
+            fence_all(self._client, self._names, verdicts)
         except KafkaError as error:
-            trouble = error  # of one of them; the others may be at rest
+            trouble = error  # of one of them; the others are fenced, and may be Empty
         try:
             now = survey(self._client, self._names, console.wall_ms)
         except KafkaError as error:
             raise trouble or error from error
-        failed = [each for each in now.unfinished if each.transactional_id in ids]
+        failed = [each for each in now.unfinished if each.task in verdicts and _is_left(each, verdicts[each.task].transaction)]
         for each in failed:
-            del ids[each.transactional_id]
-        if ids:
-            console.say(f"Aborted: {report.plan(list(ids.values()))}.")
+            del verdicts[each.task]
+        if verdicts:
+            console.say(f"Aborted: {report.plan(list(verdicts.values()))}.")
         if failed:
             why = "they have begun anew: is the query alive?" if trouble is None else str(trouble)
             console.say(*report.shown(failed))
             console.note(f"error: {count(len(failed), 'transactional id')} not at rest: {why}")
         return not failed
+
+
+def _is_left(now: Transaction, before: Transaction) -> bool:
+    """Whether a transaction is open that was to be aborted, or its task can still begin. An id that was fenced can stay Empty."""
+    same = (before.known.producer_id, before.known.producer_epoch) == (now.known.producer_id, now.known.producer_epoch)
+    return now.is_ongoing or (now.is_empty and same)
 
 
 class Commit(_Change):

@@ -158,7 +158,7 @@ def _versions(query: Query) -> Iterator[Table]:
         rows = [(text, f"{query.versions[how]:,}") for how, text in names.items()]
         rows += [(how, f"{number:,}") for how, number in query.versions.items() if how not in names]
         rows.append(("Spark partitions that were in Kafka already", f"{query.skipped_partitions:,}"))
-        rows.append(("transactional ids of earlier runs put to rest", f"{query.fenced:,}"))
+        rows.append(("transactional ids of earlier runs fenced", f"{query.fenced:,}"))
         yield Table("Exactly once: versions", ("version", "how many"), rows)
 
 

@@ -28,8 +28,6 @@ from spark_kafka_sink.config.producer_config import PRODUCER_KEYS, ProducerConfi
 from spark_kafka_sink.config.producer_rules import ACKS_ALL
 from spark_kafka_sink.config.topic_names import TOPIC_NAME_RULE, is_topic_name
 
-# What transactional ids are fenced with: tells those at rest from those of tasks, see exactly_once/unfinished.py.
-RESERVED_TIMEOUT_MS = 29_929
 MAX_IDENTIFIER_BYTES = 1_000
 AT_LEAST_ONCE = "at-least-once"
 EXACTLY_ONCE = "exactly-once"
@@ -77,6 +75,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9._~:@/+= -]+")
 
 # What may happen to a row that cannot be written.
 FAIL, SKIP, DEAD_LETTER = FATES = ("fail", "skip", "deadLetter")
+KEEP_FIRST = "keepFirst"
 
 
 def _fate(name: str) -> str:
@@ -105,10 +104,16 @@ class SinkOptions:
             "both options, or allowUnnamedWrite. In foreachBatch, but not over Spark Connect or in threads of one's own, the "
             "query's id and the batch's number stand in for them; a stream takes these always.")
     txn_version: int | None = option("txnVersion", LONG, default=None, at_least=0,
-        doc="exactly-once: number of this write within txnAppId. It writes nothing if this number or a higher one was committed.")
+        doc="exactly-once: number of this write within txnAppId, higher for each new one. A number that was committed is not "
+            "written again.")
     allow_unnamed_write: bool = option("allowUnnamedWrite", BOOLEAN, default=False,
         doc="exactly-once: true lets a df.write go on that has no name, neither txnAppId and txnVersion nor those of a query. It "
             "is all or nothing, and a repetition is another write: all its rows are written again.")
+    on_non_deterministic_replay: str = option(
+        "onNonDeterministicReplay", STRING, default=FAIL, choices=(FAIL, KEEP_FIRST), ignore_case=True,
+        convert=lambda text: KEEP_FIRST if text.lower() == KEEP_FIRST.lower() else FAIL,
+        doc="exactly-once: when a write that was committed is repeated with other rows than the first time: fail; or keepFirst: "
+            "succeed, write none of them, warn, and count them in the report.")
     marker_topic: str | None = option("markerTopic", STRING, default=None, convert=_topic,
         doc="exactly-once: existing topic that the committed offsets name by which a repeated write finds what is done; nothing "
             "is written to it. Not set: the option topic. Required when the topics come from a column.")
@@ -168,7 +173,7 @@ class SinkOptions:
             problems.extend(_rejected_without_transactions(producer_options))
         producer = ProducerConfig.check(producer_options, problems, defaults=BULK_DEFAULTS, prefix=PRODUCER_PREFIX)
         problems.extend(_guarantee_conflicts(values, own, producer))
-        problems.extend(_exactly_once_conflicts(values, own, producer))
+        problems.extend(_exactly_once_conflicts(values, own))
         problems.extend(_dead_letter_conflicts(values, own))
         return cls(**values, producer=producer)
 
@@ -260,10 +265,17 @@ def _guarantee_conflicts(values: dict[str, Any], own: Mapping[str, object], prod
         values["delivery_guarantee"] = NO_GUARANTEE
 
 
-_ONLY_EXACTLY_ONCE = ("transactionalIdPrefix", "txnAppId", "txnVersion", "allowUnnamedWrite", "markerTopic")
+_ONLY_EXACTLY_ONCE = (
+    "transactionalIdPrefix",
+    "txnAppId",
+    "txnVersion",
+    "allowUnnamedWrite",
+    "onNonDeterministicReplay",
+    "markerTopic",
+)
 
 
-def _exactly_once_conflicts(values: dict[str, Any], own: Mapping[str, object], producer: ProducerConfig) -> Iterator[str]:
+def _exactly_once_conflicts(values: dict[str, Any], own: Mapping[str, object]) -> Iterator[str]:
     is_refused = "deliveryGuarantee" in own and "delivery_guarantee" not in values
     if values.get("delivery_guarantee") != EXACTLY_ONCE and not is_refused:
         named = [key for key in _ONLY_EXACTLY_ONCE if key in own]
@@ -272,8 +284,6 @@ def _exactly_once_conflicts(values: dict[str, Any], own: Mapping[str, object], p
         return
     if ("txnAppId" in own) != ("txnVersion" in own):
         yield "txnAppId and txnVersion belong together: set both or neither"
-    if producer.transaction_timeout_ms == RESERVED_TIMEOUT_MS:
-        yield f"kafka.transaction.timeout.ms={RESERVED_TIMEOUT_MS} is reserved; choose another"
     if is_refused:
         return
     if "transactionalIdPrefix" not in own:

@@ -32,6 +32,7 @@ from spark_kafka_sink.coordination.operation import ANY_BROKER, Ask, Broker, Bro
 from spark_kafka_sink.coordination.producers import ActiveProducer, DescribeProducers, FindLeaders, leader_of
 from spark_kafka_sink.coordination.request_client import RequestClient
 from spark_kafka_sink.coordination.transactions import (
+    BeginFenced,
     DescribeTransactions,
     End,
     EndOutcome,
@@ -47,7 +48,8 @@ from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
-FENCING_TRANSACTION_TIMEOUT_MS = 30_000  # below any sensible transaction.max.timeout.ms, see FenceProducer
+FENCING_TRANSACTION_TIMEOUT_MS = 30_000  # or less, where brokers take no more; see FenceProducer
+DEFAULT_LONGEST_TRANSACTION_MS = 15 * 60 * 1000  # transaction.max.timeout.ms of brokers
 TRANSACTION_VERSION_2 = 2
 # Suffixes of ids, which need not exist, so that the ids are in as many partitions of __transaction_state as possible. The
 # partition is Java's hashCode of the id modulo transaction.state.log.num.partitions, by default 50: two digits at the end reach
@@ -73,6 +75,8 @@ class TransactionClient:
         checked = ProducerConfig.from_mapping(config)
         self._default_timeout_ms = checked.max_block_ms
         self._requests = requests or RequestClient(checked, clock=clock)
+        self._given_transaction_ms = checked.transaction_timeout_ms if "transaction.timeout.ms" in checked.given else None
+        self._longest_transaction_ms: int | None = None
         self._found_topics: set[str] = set()
         self._found_keepers: tuple[str | None, list[int] | None] = (None, None)  # by _keepers: for which ids, and what
 
@@ -130,7 +134,7 @@ class TransactionClient:
         transactional_ids: Iterable[str],
         timeout_ms: int | None = None,
         *,
-        transaction_timeout_ms: int = FENCING_TRANSACTION_TIMEOUT_MS,
+        transaction_timeout_ms: int | None = None,
     ) -> dict[str, ProducerIdentity]:
         """Abort the open transactions of these transactional ids, and fence their producers (InitProducerId).
 
@@ -141,18 +145,50 @@ class TransactionClient:
             transactional_ids: any number; each is fenced once.
             timeout_ms: for all of them together.
             transaction_timeout_ms: the transaction time-out that the coordinator stores with the id until its next producer
-                starts; above zero, and at most the broker's transaction.max.timeout.ms.
+                starts; above zero, and at most the brokers' transaction.max.timeout.ms. None: 30 s, or less where brokers or
+                the option transaction.timeout.ms allow no more; the first call asks brokers for their limit.
 
         Returns:
             The new producer id and epoch of each transactional id.
 
         Raises:
-            KafkaError: see the head of this file; other ids may have been fenced.
+            KafkaError: see the head of this file; other ids may have been fenced. KAFKA_INVALID_TRANSACTION_TIMEOUT if the
+                transaction time-out is above a limit that brokers do not tell: set transaction.timeout.ms.
         """
         ids = list(dict.fromkeys(transactional_ids))
-        operation = FenceProducer(transaction_timeout_ms)
+        if ids and transaction_timeout_ms is None:
+            longest_ms = self._given_transaction_ms or self.longest_transaction_timeout_ms(timeout_ms=timeout_ms)
+            transaction_timeout_ms = min(FENCING_TRANSACTION_TIMEOUT_MS, longest_ms)
+        operation = FenceProducer(transaction_timeout_ms or FENCING_TRANSACTION_TIMEOUT_MS)
         asks = [Ask(_transaction(each), operation, each) for each in ids]
         return dict(zip(ids, self._requests.ask_all(asks, self._within(timeout_ms)), strict=True))
+
+    def abort_fenced(
+        self, fenced: Mapping[str, ProducerIdentity], group_id: str, *, timeout_ms: int | None = None
+    ) -> dict[str, EndOutcome]:
+        """Bring transactional ids that `fence` has left Empty to the state CompleteAbort: only those that are at work are Empty.
+
+        An id that a producer has taken meanwhile is left alone. Brokers since Kafka 4.0 abort an Empty one (EndTxn, KIP-890). For
+        others its transaction is begun before (AddOffsetsToTxn).
+
+        Args:
+            fenced: what `fence` has returned.
+            group_id: of any group that the user may READ; no offset of it changes.
+            timeout_ms: for each of the requests.
+
+        Returns:
+            As `end_transactions`.
+        """
+        prepared = [PreparedTransaction(each, *identity, TRANSACTION_VERSION_2) for each, identity in fenced.items()]
+        outcomes = self.end_transactions(prepared, commit=False, timeout_ms=timeout_ms)
+        older = [each for each in prepared if isinstance(outcomes[each.transactional_id].error, UnsupportedVersionError)]
+        begin = BeginFenced()
+        asks = [Ask(_transaction(each[0]), begin, (each, group_id)) for each in older]
+        answers: list[bool | KafkaError] = self._requests.ask(asks, self._within(timeout_ms))
+        begun = dict(zip(older, answers, strict=True))
+        outcomes |= {each[0]: EndOutcome(End.FAILED, error) for each, error in begun.items() if isinstance(error, KafkaError)}
+        again = [each._replace(transaction_version=0) for each, outcome in begun.items() if outcome is True]
+        return outcomes | self.end_transactions(again, commit=False, timeout_ms=timeout_ms)
 
     def list_transactions(
         self, prefix: str, states: Collection[str] = (), *, probed: str | None = None, timeout_ms: int | None = None
@@ -369,6 +405,14 @@ class TransactionClient:
             return self._requests.ask_all([ask], self._within(timeout_ms))[0]
         except (AuthorizationError, UnsupportedVersionError):
             return None
+
+    def longest_transaction_timeout_ms(self, *, timeout_ms: int | None = None) -> int:
+        """The brokers' transaction.max.timeout.ms, or Kafka's default if they do not tell it. Only the first call asks."""
+        if self._longest_transaction_ms is None:
+            found = self.broker_config("transaction.max.timeout.ms", timeout_ms=timeout_ms)
+            is_number = found is not None and found.isascii() and found.isdecimal()
+            self._longest_transaction_ms = int(found) if found and is_number else DEFAULT_LONGEST_TRANSACTION_MS
+        return self._longest_transaction_ms
 
 
 def _transaction(transactional_id: str) -> CoordinatorOf:

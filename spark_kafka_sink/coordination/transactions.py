@@ -15,6 +15,7 @@ from spark_kafka_sink.coordination.operation import Done, Operation, Retry, fail
 from spark_kafka_sink.errors import KafkaError, UnsupportedVersionError, printable, printable_list
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from spark_kafka_sink.protocol.messages.end_txn import LAST_VERSION_BEFORE_TRANSACTION_V2, EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -125,6 +126,42 @@ class FenceProducer(Operation[str, ProducerIdentity]):
         return f"InitProducerId of transactional id {printable(item)}"
 
 
+class BeginFenced(Operation[tuple[PreparedTransaction, str], bool]):
+    """AddOffsetsToTxn of a group: an id that was fenced has an open transaction from here on, which any EndTxn can abort."""
+
+    api_key = ApiKey.ADD_OFFSETS_TO_TXN
+
+    def message(
+        self,
+        items: Sequence[tuple[PreparedTransaction, str]],
+        node_id: int,  # noqa: ARG002
+        version: int,  # noqa: ARG002
+    ) -> AddOffsetsToTxnRequest:
+        ((fenced, group_id),) = items
+        return AddOffsetsToTxnRequest(
+            transactional_id=fenced.transactional_id,
+            producer_id=fenced.producer_id,
+            producer_epoch=fenced.producer_epoch,
+            group_id=group_id,
+        )
+
+    def judge(
+        self,
+        item: tuple[PreparedTransaction, str],
+        answer: AddOffsetsToTxnResponse,
+        version: int,  # noqa: ARG002
+    ) -> Done[bool] | Retry:
+        fenced, group_id = item
+        error = Errors.for_code(answer.error_code)
+        if not error:
+            return Done(True)
+        resource = group_id if error == Errors.GROUP_AUTHORIZATION_FAILED else fenced.transactional_id
+        return retry_or_raise(error, self.describe(item), resource)
+
+    def describe(self, item: tuple[PreparedTransaction, str]) -> str:
+        return f"AddOffsetsToTxn of transactional id {printable(item[0].transactional_id)}"
+
+
 class TransactionState(StrEnum):
     """Kafka's names of the states. Newer brokers may have more."""
 
@@ -190,6 +227,13 @@ class TransactionDescription:
     timeout_ms: int  # transaction.timeout.ms of its producer
     start_time_ms: int | None  # since 1970-01-01 UTC, by the coordinator's clock; None: no transaction since InitProducerId
     partitions: frozenset[TopicPartition]  # of the open transaction, without topics that the user has no permission to describe
+
+    def is_open(self, producer: tuple[int, int]) -> bool:
+        """Whether the producer with this id and epoch has an open transaction, and not a later one of the transactional id."""
+        return self.state == TransactionState.ONGOING and self.is_of(producer)
+
+    def is_of(self, producer: tuple[int, int]) -> bool:
+        return (self.producer_id, self.producer_epoch) == producer
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 Words
     prefix          option transactionalIdPrefix; one query or job at a time uses it
-    owner           whose writes follow each other: a streaming query's id, txnAppId, or an id of one batch write
-    version         the number of a write within its owner: a stream's batch id, txnVersion, or 0
-    run             one life of the driver: a streaming query's run id, or an id of one batch write
+    owner           whose writes follow each other: a streaming query's id, txnAppId, or all df.write without a name
+    version         the number of a write within its owner: a stream's batch id, txnVersion, or when the write was planned
+    run             one life of the driver. Nothing tells a task which one it belongs to, and no name contains it
     attempt         one try of a task; two tries that run at the same time never share a transactional id
     marker          a task's record, inside its transaction, that the rows of its partition are in Kafka
     decision        the driver's record that a version is to be committed
@@ -15,9 +15,10 @@ markers, and does what is left to do. Markers and decisions are offsets of consu
 their own, and a marker is committed together with the rows or not at all.
 
 Files
-    names.py            transactional ids and groups, by prefix, owner, partition, run and attempt
+    names.py            transactional ids and groups, by prefix, owner, partition and attempt
     fingerprint.py      the content of a partition in 64 bits, whatever the order of its rows
     ledger.py           markers, decisions and records of aborted writes: their encoding, and how they are read and written
+    unfinished.py       which transactional ids are not complete, and how they are fenced
     task_attempt.py     what a task does before and after its rows
     version_commit.py   what the driver does: check, decide, commit, fence, abort
 

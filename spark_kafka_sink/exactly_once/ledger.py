@@ -4,13 +4,15 @@ Each is one offset of a consumer group without members (names.py), for partition
 the metadata holds the rest:
 
     marker      `rows=3 fingerprint=00c0ffee00c0ffee`
-    decision    `decided run=… tasks=2 partitions=2 rows=5 fingerprint=… entries=…`
-                state: decided, carried-out, taken-out; `replay=…` if the run repeated the version with other rows
-    aborted     `aborted`
+    decision    `decided tasks=2 partitions=2 rows=5 fingerprint=… earlier=… entries=…`
+                state: decided, carried-out, taken-out; `earlier`: the contents of the versions before, packed
+    width       the offset is the number of partitions: a power of two, in a group of its own, so that no other driver's
+                decision hides it; whoever finds it missing writes it
+    aborted     the host of the driver; the offset is the time: what it planned before is aborted
 
-`entries` are the tasks' transactions, packed and compressed. What is longer than an offset's metadata may be stands in the chunk
-groups of this run, written before the decision; `digest` ties the two together. The decision itself is one OffsetCommit, hence
-written whole or not at all.
+`entries` are the tasks' transactions, packed and compressed. What is longer than an offset's metadata may be stands in chunk
+groups, written before the decision; `digest` ties the two together. The decision itself is one OffsetCommit, hence written whole
+or not at all. Decisions of earlier releases have `run=…` besides.
 Laws: what cannot be read is an error and never taken for nothing. Whoever may commit offsets can write such records: each number
 and each size that is read has a limit, which is checked before anything is built from it.
 """
@@ -24,7 +26,7 @@ import re
 import struct
 import zlib
 from base64 import b85decode, b85encode
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -33,7 +35,7 @@ from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, Entry
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, Entry, Planned
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,8 @@ logger = logging.getLogger(__name__)
 METADATA_BYTES = 4_000  # below offset.metadata.max.bytes, whose default is 4,096
 MAX_CHUNKS = 10_000  # of a decision: 40 MB, enough for MAX_TASKS
 MAX_TASKS = 1_000_000  # of a write; each costs the driver some requests
+WIDTHS = range(MAX_TASKS.bit_length() + 1)  # powers of two
+EARLIER_VERSIONS = 10  # of which a decision remembers the content
 MAX_NUMBER = 2**63 - 1
 CHUNKS_BY_VERSION = 2  # the chunks of two versions that follow each other lie in different groups
 
@@ -56,10 +60,23 @@ class Marker(NamedTuple):
     content: Content
 
 
+def is_in_kafka(marker: Marker | None, version: int, entry: Entry) -> bool:
+    """Whether the marker says that the rows of this entry of a version are in Kafka, by its transaction or another's, or later
+    rows."""
+    return marker is not None and (marker.version > version or marker == (version, entry.content))
+
+
 class State(enum.Enum):
     DECIDED = "decided"
     CARRIED_OUT = "carried-out"
     TAKEN_OUT = "taken-out"  # at least one transaction was gone: the next run writes what is missing
+
+
+class Earlier(NamedTuple):
+    """What was committed as an earlier version."""
+
+    version: int
+    content: Content
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +84,23 @@ class Decision:
     """
     Args:
         version: of the write.
-        run: the last one that has written this version, or has found it written.
         state: what has become of it.
         tasks: Spark partitions of the write.
         partitions: the most that any version of this owner has had, as far as it is known.
         content: what is in Kafka, or will be: the whole write, all partitions together.
         entries: the transactions to be committed. Only while `state` is DECIDED.
-        replay: what `run` had to write, if that differs from `content`. It was not written.
+        earlier: the last versions before this one that are in Kafka as a whole.
+        run: of the driver, which the transactional ids contain, only of a decision that an earlier release has made.
     """
 
     version: int
-    run: str
     state: State
     tasks: int
     partitions: int
     content: Content
     entries: tuple[Entry, ...] = ()
-    replay: Content | None = None
+    earlier: tuple[Earlier, ...] = ()
+    run: str = ""
 
     def reaches(self, version: int) -> bool:
         """Whether that version is decided or carried out: its rows are not written again."""
@@ -91,6 +108,24 @@ class Decision:
 
     def now(self, state: State) -> Decision:
         return replace(self, state=state, entries=())
+
+    def content_of(self, version: int) -> Content | None:
+        """None if it is not known: the version was never committed, or not as a whole, or too many have followed."""
+        return self.content if version == self.version else dict(self.earlier).get(version)
+
+    def before(self, version: int) -> tuple[Earlier, ...]:
+        """`earlier` of the decision on that version, if it follows this one."""
+        if self.version == version or self.state is State.TAKEN_OUT:
+            return self.earlier
+        return (*self.earlier, Earlier(self.version, self.content))[-EARLIER_VERSIONS:]
+
+
+class Seen(NamedTuple):
+    """What a task has found. `is_aborted`: whether its write was."""
+
+    decision: Decision | None
+    is_aborted: bool
+    marker: Marker | None
 
 
 class Ledger:
@@ -108,17 +143,28 @@ class Ledger:
 
     # WHAT A TASK READS AND WRITES
 
-    def reached_or_aborted(self, writes: Collection[str]) -> tuple[Decision | None, bool]:
-        """The decision, and whether any of these writes was aborted. Raises as `decision` does."""
-        decision = self._names.decision_group(self._owner)
-        aborted = [self._names.aborted_group(write) for write in writes]
-        found = self._read([decision, *aborted])
-        record = found.get(decision)
-        return self._decision_of(record, decision), any(group in found for group in aborted)
+    def look(self, planned: Planned, partition: int) -> Seen:
+        """What a task has to know before it writes this Spark partition, read at once. Raises as `decision` does."""
+        decision, aborted, marker = (
+            self._names.decision_group(self._owner),
+            self._names.aborted_group,
+            self.marker_group(partition),
+        )
+        found = self._read([decision, aborted, marker])
+        record = found.get(aborted)
+        return Seen(
+            decision=self._decision_of(found.get(decision), decision),
+            is_aborted=record is not None and record.metadata == planned.host and planned.time_ms < record.offset,
+            marker=_marker(found[marker], marker) if marker in found else None,
+        )
+
+    def marker(self, partition: int) -> Marker | None:
+        """Of a Spark partition. A marker of an open transaction is not seen."""
+        return self.markers([partition]).get(partition)
 
     def markers(self, partitions: Iterable[int]) -> dict[int, Marker]:
-        """By Spark partition; one without a marker is left out. Markers of open transactions are not seen."""
-        groups = {self._names.marker_group(self._owner, partition): partition for partition in partitions}
+        """By Spark partition; one without a marker is left out."""
+        groups = {self.marker_group(partition): partition for partition in partitions}
         return {groups[group]: _marker(each, group) for group, each in self._read(groups).items()}
 
     def marker_group(self, partition: int) -> str:
@@ -130,7 +176,7 @@ class Ledger:
         """Raises LedgerError if it cannot be read.
 
         A decision whose chunks are gone counts as TAKEN_OUT: nobody can carry it out any more, and markers say what is in Kafka.
-        A later version of the same run has overwritten the chunks, or they have expired.
+        A later version has overwritten the chunks, or they have expired.
         """
         group = self._names.decision_group(self._owner)
         return self._decision_of(self._read([group]).get(group), group)
@@ -165,13 +211,29 @@ class Ledger:
         where = f"chunks={len(chunks)} digest={_digest(packed)}"
         self._write(self._names.decision_group(self._owner), decision.version, f"{text} {where}")
 
-    def record_abort(self, write: str) -> None:
-        self._write(self._names.aborted_group(write), 0, "aborted")
+    def all_markers(self, partitions: int) -> tuple[dict[int, Marker], int]:
+        """The markers of so many partitions, and of all others that a version of this owner has had; how many are on record."""
+        groups = {self._names.width_group(self._owner, number): 2**number for number in WIDTHS}
+        markers = {self.marker_group(partition): partition for partition in range(partitions)}
+        found = self._read([*groups, *markers])
+        recorded = max((width for group, width in groups.items() if group in found), default=0)
+        first = {markers[group]: _marker(each, group) for group, each in found.items() if group in markers}
+        return first | self.markers(range(partitions, recorded)), recorded
+
+    def record_width(self, partitions: int) -> None:
+        """No fewer are on record from here on: a smaller number, which another driver records later, has another group."""
+        number = (partitions - 1).bit_length()
+        self._write(self._names.width_group(self._owner, number), 2**number, "")
+
+    def record_abort(self, planned: Planned) -> None:
+        """What was planned before, on this machine, is aborted."""
+        self._write(self._names.aborted_group, planned.time_ms, planned.host)
 
     # GROUPS
 
     def _read(self, groups: Iterable[str]) -> dict[str, CommittedOffset]:
-        found = self._client.fetch_offsets({group: [self.place] for group in groups}, require_stable=False)
+        asked = {group: [self.place] for group in groups}
+        found = self._client.fetch_offsets(asked, require_stable=False) if asked else {}
         return {group: offsets[self.place] for group, offsets in found.items() if self.place in offsets}
 
     def _write(self, group: str, version: int, metadata: str) -> None:
@@ -180,7 +242,7 @@ class Ledger:
     def _chunk_groups(self, decision: Decision, chunks: int) -> list[str]:
         turn = decision.version % CHUNKS_BY_VERSION
         numbers = range(turn, turn + CHUNKS_BY_VERSION * chunks, CHUNKS_BY_VERSION)
-        return [self._names.chunk_group(self._owner, decision.run, number) for number in numbers]
+        return [self._names.chunk_group(self._owner, number, decision.run) for number in numbers]
 
     def _packed_entries(self, decision: Decision, values: Mapping[str, str], group: str) -> str | None:
         """None if the chunks do not hold them any more."""
@@ -209,9 +271,10 @@ def marker_text(content: Content) -> str:
 
 
 def _decision_text(decision: Decision) -> str:
-    content = marker_text(decision.content)
-    text = f"{decision.state.value} run={decision.run} tasks={decision.tasks} partitions={decision.partitions} {content}"
-    return text if decision.replay is None else f"{text} replay={decision.replay.rows}:{decision.replay.fingerprint:016x}"
+    run = f" run={decision.run}" if decision.run else ""
+    numbers = f"tasks={decision.tasks} partitions={decision.partitions} {marker_text(decision.content)}"
+    earlier = f" earlier={_packed_earlier(decision.earlier)}" if decision.earlier else ""
+    return f"{decision.state.value}{run} {numbers}{earlier}"
 
 
 def _values(metadata: str) -> dict[str, str]:
@@ -249,18 +312,17 @@ def _decision(record: CommittedOffset, group: str) -> tuple[Decision, dict[str, 
     """Without its entries; with the words that lead to them."""
     state, _, rest = record.metadata.partition(" ")
     values = _values(rest)
-    rows, _, fingerprint = values.get("replay", "").partition(":")
     try:
         decision = Decision(
             version=_version(record),
-            run=_run(values["run"]),
             state=State(state),
             tasks=_number(values["tasks"], MAX_TASKS),
-            partitions=_number(values["partitions"], MAX_TASKS),
+            partitions=_number(values["partitions"], 2 ** WIDTHS[-1]),
             content=_content(values["rows"], values["fingerprint"]),
-            replay=_content(rows, fingerprint) if "replay" in values else None,
+            earlier=_unpacked_earlier(values.get("earlier", "")),
+            run=_run(values["run"]) if "run" in values else "",
         )
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, struct.error):
         raise _unreadable(record.metadata, group) from None
     return decision, values
 
@@ -278,6 +340,20 @@ def _unreadable(metadata: str, group: str) -> LedgerError:
         " uses the"
         " group, or a later version of pykafka-sink has written it: choose another transactionalIdPrefix, or use that version"
     )
+
+
+_EARLIER = struct.Struct("<qQQ")  # version, rows, fingerprint
+
+
+def _packed_earlier(earlier: Sequence[Earlier]) -> str:
+    return b85encode(b"".join(_EARLIER.pack(version, *content) for version, content in earlier)).decode()
+
+
+def _unpacked_earlier(text: str) -> tuple[Earlier, ...]:
+    data = b85decode(text)
+    if len(data) > EARLIER_VERSIONS * _EARLIER.size:
+        raise ValueError
+    return tuple(Earlier(version, Content(*content)) for version, *content in _EARLIER.iter_unpack(data))
 
 
 _COLUMNS = "IIqhBQQ"  # one array for each field of an entry: columns compress better than rows

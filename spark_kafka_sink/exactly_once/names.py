@@ -1,33 +1,42 @@
 """The names of transactional ids and groups.
 
-    P-owner-partition-run-attempt     transactional id of a task attempt
-    P-owner-partition-marker          group of the markers of one Spark partition
-    P-owner-decision                  group of the owner's decision
-    P-owner-run-number-chunk          groups of what a decision is too long for
-    P-write-aborted                   group of the record that a write was aborted
-    P-owner-run-pulse                 group of the pulse of a run's tasks, see pulse.py
+    P-owner-partition-attempt       transactional id of a task attempt
+    P-owner-partition-marker        group of the markers of one Spark partition
+    P-owner-decision                group of the owner's decision
+    P-owner-number-chunk            groups of what a decision is too long for
+    P-owner-number-width            groups of how many partitions a version has had
+    P-owner-pulse                   group of the pulse of the owner's tasks, see pulse.py
+    P-aborted                       group of the record that writes were aborted
 
-No part but the prefix P contains a dash, so each name is read from its end without doubt: the ids of the prefix `job` are never
-taken for those of `job-2`, and no two kinds of groups share a name.
+No name contains a version or a run of the driver, so an owner has as many as its largest write has partitions and attempts,
+however often it writes. No part but the prefix P contains a dash, so each name is read from its end without doubt: the ids of the
+prefix `job` are never taken for those of `job-2`, and no two kinds of groups share a name.
+
+Earlier releases had ids with the driver's run: P-owner-partition-run-attempt. They are read, and no new ones are made.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
 
-_PARTS_AFTER_PREFIX = 4
+_PARTS_AFTER_PREFIX = 3
+_RUN = re.compile("[0-9a-f]{32}")  # a UUID
 _MOST_DIGITS = 19  # of a partition or an attempt, whatever of Spark's numbers stands there
 
 
 class TaskId(NamedTuple):
-    """What a transactional id says. All parts but the numbers are escaped, see `escaped`."""
+    """What a transactional id says. All parts but the numbers are escaped, see `escaped`.
+
+    `run`: only in ids of earlier releases.
+    """
 
     owner: str
     partition: int
-    run: str
     attempt: int
+    run: str = ""
 
 
 def escaped(name: str) -> str:
@@ -47,21 +56,22 @@ class Names:
         return f"{self.prefix}-"
 
     def transactional_id(self, task: TaskId) -> str:
-        return f"{self.prefix}-{task.owner}-{task.partition}-{task.run}-{task.attempt}"
-
-    def of_partition(self, owner: str, partition: int) -> str:
-        """What the transactional ids of one Spark partition begin with."""
-        return f"{self.prefix}-{owner}-{partition}-"
+        run = f"{task.run}-" if task.run else ""
+        return f"{self.prefix}-{task.owner}-{task.partition}-{run}{task.attempt}"
 
     def parse(self, transactional_id: str) -> TaskId | None:
         """None for an id that is not of this prefix."""
-        parts = transactional_id.rsplit("-", _PARTS_AFTER_PREFIX)
-        if len(parts) <= _PARTS_AFTER_PREFIX or parts[0] != self.prefix:
+        begin, *parts = transactional_id.rsplit("-", _PARTS_AFTER_PREFIX)
+        run = ""
+        if len(parts) == _PARTS_AFTER_PREFIX and begin != self.prefix and _RUN.fullmatch(parts[1]):
+            begin, _, owner = begin.rpartition("-")
+            parts, run = [owner, parts[0], parts[2]], parts[1]
+        if len(parts) < _PARTS_AFTER_PREFIX or begin != self.prefix:
             return None
-        _, owner, partition, run, attempt = parts
+        owner, partition, attempt = parts
         if not (_is_number(partition) and _is_number(attempt)):
             return None
-        return TaskId(owner, int(partition), run, int(attempt))
+        return TaskId(owner, int(partition), int(attempt), run)
 
     def marker_group(self, owner: str, partition: int) -> str:
         return f"{self.prefix}-{owner}-{partition}-marker"
@@ -69,14 +79,19 @@ class Names:
     def decision_group(self, owner: str) -> str:
         return f"{self.prefix}-{owner}-decision"
 
-    def chunk_group(self, owner: str, run: str, number: int) -> str:
-        return f"{self.prefix}-{owner}-{run}-{number}-chunk"
+    def chunk_group(self, owner: str, number: int, run: str = "") -> str:
+        """`run`: of a decision that an earlier release has made."""
+        return f"{self.prefix}-{owner}-{f'{run}-' if run else ''}{number}-chunk"
 
-    def aborted_group(self, write: str) -> str:
-        return f"{self.prefix}-{write}-aborted"
+    def width_group(self, owner: str, number: int) -> str:
+        return f"{self.prefix}-{owner}-{number}-width"
 
-    def pulse_group(self, owner: str, run: str) -> str:
-        return f"{self.prefix}-{owner}-{run}-pulse"
+    def pulse_group(self, owner: str) -> str:
+        return f"{self.prefix}-{owner}-pulse"
+
+    @property
+    def aborted_group(self) -> str:
+        return f"{self.prefix}-aborted"
 
 
 def _is_number(text: str) -> bool:

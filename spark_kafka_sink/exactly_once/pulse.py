@@ -3,7 +3,7 @@
 A task can be at work for long while no row of it arrives: it waits for its first row, for a slow function of the user, for its
 rates, for a batch to fill, for another run's transactions to end. Brokers see nothing of it then, and
 `python -m jobs.transactions abort` would take its query for dead. So a thread of the task commits an offset, the time in
-milliseconds, to a group of the task's run (names.py). Who sees the offset change knows that a task of the run is at work.
+milliseconds, to a group of the task's owner (names.py). Who sees the offset change knows that a task of the owner is at work.
 The protocol does not depend on it: no step reads these groups; the offset is part of no transaction, and no producer sends it. So
 a pulse that comes late, twice, after the task's end or never changes nothing that is written, decided or read.
 Laws: the thread has a client of its own, which it takes when the first pulse is due: shorter tasks connect no more than without
@@ -35,7 +35,7 @@ class Pulse:
     Args:
         lend: a client that no other thread uses. It is called on the pulse's own thread, at most once.
         group: see Names.pulse_group.
-        place: of a topic that exists; the same for all tasks of a run.
+        place: of a topic that exists; the same for all tasks of an owner.
         clock: only tests pass it.
     """
 

@@ -1,15 +1,16 @@
 """What a task attempt does in exactly-once mode, before and after its rows.
 
-    begin()   0 in foreachBatch, where a write may be repeated in the same run: as 2, before the own id is taken, under which the
-                write before may have left a decided transaction
+    begin()   0 as 2 and 3, before the own id is taken: an earlier attempt may have left a decided transaction under it
               1 take the own transactional id; it exists from here on, and whoever lists sees it
-              2 read the decision, and whether this write was aborted; commit what was decided in an earlier version
-              3 end what earlier runs have left open for this partition; not needed when this run has carried out the version
-                before, as its driver has done so then, nor for a write that has no other run
-              4 read the marker
+              2 read the decision, and whether this write was aborted; commit what was decided in an earlier version. The marker
+                of step 4 is read together with it, in any order
+              3 if this version is decided: is the transaction of this partition still open, or are its rows in Kafka? Then there
+                is nothing to write. If it has timed out, its rows are written again
+              4 look at the marker
     finish()  5 write the marker into the transaction, wait until all is acknowledged, and leave it open
 
-The order matters: protocol_model.py, beside the tests, finds a lost or doubled row for each step that is left out or moved.
+What others have left open, the driver ends. The order matters: protocol_model.py, beside the tests, finds a lost or doubled row
+for each step that is left out or moved.
 """
 
 from __future__ import annotations
@@ -18,12 +19,21 @@ import logging
 from typing import Protocol
 
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
-from spark_kafka_sink.coordination.transactions import End
+from spark_kafka_sink.coordination.transactions import End, TransactionState
+from spark_kafka_sink.errors import UnsupportedVersionError
 from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, Marker, State, marker_text
+from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, Marker, is_in_kafka, marker_text
 from spark_kafka_sink.exactly_once.names import Names, TaskId
-from spark_kafka_sink.exactly_once.unfinished import guessed, listed, put_to_rest
-from spark_kafka_sink.exactly_once.writes import Entry, ReplayError, Result, TaskReport, WriteAbortedError, WriteId
+from spark_kafka_sink.exactly_once.writes import (
+    WHY_OTHER_ROWS,
+    Entry,
+    Planned,
+    ReplayError,
+    Result,
+    TaskReport,
+    WriteAbortedError,
+    WriteId,
+)
 from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -48,9 +58,9 @@ class TaskAttempt:
         client: for what is not the producer's.
         producer: with the transactional id of this attempt; the caller closes it after finish().
         write: which write it is.
+        planned: when and where.
         partition, attempt: Spark's numbers.
         marker_topic: see Ledger.
-        can_be_repeated: whether another run may have the same owner.
     """
 
     def __init__(
@@ -59,23 +69,20 @@ class TaskAttempt:
         producer: Producer,
         names: Names,
         write: WriteId,
+        planned: Planned,
         partition: int,
         attempt: int,
         marker_topic: str,
-        *,
-        can_be_repeated: bool = True,
     ) -> None:
         self._client = client
         self._producer = producer
         self._names = names
         self._write = write
-        self._task = TaskId(write.owner, partition, write.run, attempt)
+        self._planned = planned
+        self._task = TaskId(write.owner, partition, attempt)
         self._ledger = Ledger(client, names, write.owner, marker_topic)
         self._marker: Marker | None = None
-        self.can_be_repeated = can_be_repeated
-        self._decided_by: str | None = None  # the run that has decided an earlier version
         self._is_decided = False
-        self._has_fenced_earlier_runs = False  # by the driver of this run, in an earlier version
         self._is_open = False
 
     @property
@@ -84,52 +91,51 @@ class TaskAttempt:
         return not self._is_decided and (self._marker is None or self._marker.version < self._write.version)
 
     def begin(self) -> None:
-        """Before any row. Blocks for some requests, and until what earlier runs have left open is ended.
+        """Before any row. Blocks for some requests, and until what an earlier attempt has left under the own id is ended.
 
         Raises:
             WriteAbortedError: the driver has given this write up.
             KafkaError: from the producer or the client.
         """
-        if self._write.write != self._write.run and self._finds_decided():  # step 0
-            return
-        self._producer.init_transactions()
-        if self._finds_decided():
-            return
-        if self.can_be_repeated and not self._has_fenced_earlier_runs:
-            self._end_earlier_runs()
-        self._marker = self._ledger.markers([self._task.partition]).get(self._task.partition)
+        if not self._finds_decided():  # step 0
+            self._producer.init_transactions()
+            self._finds_decided()
 
     def _finds_decided(self) -> bool:
-        """Whether the version is decided. What an earlier version decided for this partition is committed."""
-        decision, is_aborted = self._ledger.reached_or_aborted({self._write.write})
+        """Whether the rows of this partition are decided. What an earlier version decided for it is committed."""
+        decision, is_aborted, self._marker = self._ledger.look(self._planned, self._task.partition)
         if is_aborted:
             raise WriteAbortedError("the driver has aborted this write: no more rows of it are written")
         self._is_decided = decision is not None and decision.reaches(self._write.version)
-        self._has_fenced_earlier_runs = (
-            decision is not None and decision.state is State.CARRIED_OUT and decision.run == self._write.run
-        )
-        if decision is not None and not self._is_decided:
-            self._decided_by = decision.run
-            self._commit_earlier_version(decision)
+        if decision is not None:
+            for entry in decision.entries:
+                if entry.partition == self._task.partition:
+                    self._look_at(decision, entry)
         return self._is_decided
 
-    def _commit_earlier_version(self, decision: Decision) -> None:
-        """Its driver died among its commits, and nobody repeated it: what it left open here is not to be fenced."""
-        entries = [entry for entry in decision.entries if entry.partition == self._task.partition]
-        prepared = [entry.prepared(self._names, self._task.owner, decision.run) for entry in entries]
-        for outcome in self._client.end_transactions(prepared, commit=True).values():
-            if outcome.end is End.FAILED and outcome.error is not None:
-                raise outcome.error
+    def _look_at(self, decision: Decision, entry: Entry) -> None:
+        """At what is decided for this partition."""
+        if decision.version == self._write.version:
+            self._is_decided = not self._is_lost(decision, entry)
+        elif decision.version < self._write.version:  # its driver died among its commits, and nobody repeated it
+            self._commit(entry.prepared(self._names, self._task.owner, decision.run))
 
-    def _end_earlier_runs(self) -> None:
-        """Not attempts of this run: a speculative copy must not fence its twin."""
-        task = self._task
-        found = listed(self._client, self._names, self._names.of_partition(task.owner, task.partition))
-        if found is None:
-            found = [] if self._decided_by is None else guessed(task.owner, self._decided_by, [task.partition])
-        put_to_rest(
-            self._client, self._names, found, lambda each: each.run != task.run and each[:2] == (task.owner, task.partition)
-        )
+    def _commit(self, prepared: PreparedTransaction) -> None:
+        (outcome,) = self._client.end_transactions([prepared], commit=True).values()
+        if outcome.end is End.FAILED and outcome.error is not None:
+            raise outcome.error
+
+    def _is_lost(self, decision: Decision, entry: Entry) -> bool:
+        """Whether the transaction is neither open nor committed. The marker is read when it is known not to be open."""
+        transactional_id = entry.prepared(self._names, self._task.owner, decision.run).transactional_id
+        try:
+            found = self._client.describe_transactions([transactional_id])[transactional_id]
+        except UnsupportedVersionError:
+            return False  # the driver finds out, and the next run writes what is missing
+        if found is not None and (found.state == TransactionState.PREPARE_COMMIT or found.is_open(entry.identity)):
+            return False
+        self._marker = self._ledger.marker(entry.partition)
+        return not is_in_kafka(self._marker, decision.version, entry)
 
     def open(self) -> None:
         """Begin the transaction, before the first row that is written."""
@@ -151,9 +157,9 @@ class TaskAttempt:
             return self._report(Result.DECIDED, content)
         if not self.writes:
             return self._skipped(content)
-        if not content.rows:
-            return self._report(Result.EMPTY, content)
         self.open()  # rows that were skipped are rows of the version as well
+        if not content.rows:
+            return self._report(Result.EMPTY, content, self._producer.prepare_transaction())
         marker = OffsetAndMetadata(self._write.version, marker_text(content))
         group = ConsumerGroupMetadata(self._ledger.marker_group(self._task.partition))
         self._producer.send_offsets_to_transaction({self._ledger.place: marker}, group)
@@ -164,10 +170,9 @@ class TaskAttempt:
         if self._marker.version == self._write.version and self._marker.content != content:
             raise ReplayError(
                 f"Spark partition {self._task.partition} of version {self._write.version} is in Kafka with"
-                f" {self._marker.content}, and the"
-                f" repetition has {content}. A source, a random or time function, or a changed query gives other rows each time;"
-                " nothing was written now. Make the query repeatable, or begin anew with another transactionalIdPrefix and accept"
-                " that rows of this version are there twice"
+                f" {self._marker.content}, and the repetition has {content}. {WHY_OTHER_ROWS}; nothing was written now. Only"
+                " a part of the version is in Kafka, and other rows cannot complete it. Make the query repeatable, or begin"
+                " anew with another transactionalIdPrefix and accept that rows of this version are there twice"
             )
         logger.info("= partition %d of version %d is in Kafka already", self._task.partition, self._write.version)
         return self._report(Result.SKIPPED, content)

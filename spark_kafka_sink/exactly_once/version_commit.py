@@ -1,19 +1,21 @@
 """What the driver does once all tasks have reported: check, decide, commit the tasks' transactions; or give the write up.
 
     commit()   a  read the decision again; one of this version is carried out instead of making another, one of an earlier
-                  version before
-               b  a task that found a decision which is gone: fail
-               c  fence every id under the prefix that is not in the reports
-               d  read the markers of all partitions: one with this version that its task has not seen means other rows
-               e  are all transactions of the reports still open? Otherwise fail, before anything is visible
-               f  write the decision
+                  version before. If a part of what is decided was lost and the own tasks have written it again, go on with theirs
+               c  fence every unfinished id under the prefix that is not in the reports
+               d  read the markers of all partitions that there ever were: one with this version that its task has not seen means
+                  other rows, or another run; a task that has not written because its rows are decided needs one
+               e  are all transactions of the reports still open, and do empty tasks still have their ids? Otherwise fail, before
+                  anything is visible
+               f  record how many partitions there are, then the decision
                g  commit each transaction
                h  note in the decision what has become of it; fence those who came too late. All is visible then: if one of
                   these fails, a warning is logged, and the write succeeds
-    abort()       record that the write is aborted, then fence what is not decided, or what nobody will carry out
+    abort()       record that the write is aborted, then fence what is not decided
 
 A driver decides only after it has ended every transaction of others and found that none of them was committed. Whoever registers
 a transactional id later meets the decision, or is fenced. So at most one decision of a version is carried out, by whomever.
+An id names no run of a driver: it is a run's own transaction only with the producer id and epoch that its task has reported.
 """
 
 from __future__ import annotations
@@ -21,16 +23,33 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NoReturn
 
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
-from spark_kafka_sink.coordination.transactions import End, TransactionState
+from spark_kafka_sink.coordination.transactions import End, TransactionDescription, TransactionState
 from spark_kafka_sink.errors import KafkaError, UnsupportedVersionError, printable, printable_list
-from spark_kafka_sink.exactly_once.content import total
-from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, LedgerError, State
+from spark_kafka_sink.exactly_once.content import Content, total
+from spark_kafka_sink.exactly_once.ledger import (
+    EARLIER_VERSIONS,
+    Decision,
+    Ledger,
+    LedgerError,
+    Marker,
+    State,
+    is_in_kafka,
+)
 from spark_kafka_sink.exactly_once.names import Names, TaskId
-from spark_kafka_sink.exactly_once.unfinished import COMPLETE, Found, guessed, listed, put_to_rest
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, Entry, ReplayError, Result, TaskReport
+from spark_kafka_sink.exactly_once.unfinished import ENDING, Found, fence_all, guessed, listed
+from spark_kafka_sink.exactly_once.writes import (
+    WHY_OTHER_ROWS,
+    CommitFailedError,
+    Entry,
+    Planned,
+    ReplayError,
+    Result,
+    TaskReport,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +58,9 @@ _WHY_GONE = (
     f"they outlasted their time-out ({_TIMEOUT}, at most the brokers' transaction.max.timeout.ms), or another run with the same"
     " transactionalIdPrefix has fenced them: a prefix is for one query or job at a time"
 )
-_NOT_REPEATED = (
-    "This batch write has no name: its repetition is another write, and writes these rows again. With txnAppId and txnVersion it"
-    " would write only what is missing"
+_NOT_NAMED = (
+    " This write has no name: its repetition is another write, and writes these rows again. With txnAppId and txnVersion it would"
+    " write only what is missing"
 )
 
 
@@ -60,21 +79,24 @@ class Committed:
     Args:
         how: see there.
         skipped: Spark partitions whose rows an earlier run had written; for COMMITTED only.
-        fenced: transactional ids that others had left, and that were put to rest.
+        fenced: transactional ids that others had left, and that were fenced.
+        other_rows: rows of this write that were not written, as the version is in Kafka with other ones; not for COMMITTED.
     """
 
     how: How
     skipped: int = 0
     fenced: int = 0
+    other_rows: int = 0
 
 
 class VersionCommit:
     """One commit(), on the driver. Blocks for max.block.ms at most in each of its steps.
 
     Args:
-        reports: of all tasks; at least one, and all of one run.
+        reports: of all tasks; at least one, and all of one write.
         marker_topic: see Ledger.
-        is_repeated: whether another run may have the same owner, see `abort`. Errors say what is to be done then.
+        has_name: whether a repetition of the write has the same owner and version. Errors say what is to be done then.
+        keeps_first: whether a version that is in Kafka already may be repeated with other rows, which are not written.
     """
 
     def __init__(
@@ -84,52 +106,61 @@ class VersionCommit:
         reports: Sequence[TaskReport],
         marker_topic: str,
         *,
-        is_repeated: bool = True,
+        has_name: bool = True,
+        keeps_first: bool = False,
     ) -> None:
         self._client = client
         self._names = names
         self._reports = reports
         self._write = reports[0].write
         self._ledger = Ledger(client, names, self._write.owner, marker_topic)
-        self._is_repeated = is_repeated
-        self._reported = {each.task_id for each in reports if each.result in (Result.OPEN, Result.EMPTY)}
+        self._has_name = has_name
+        self._keeps_first = keeps_first
+        self._open = {each.task_id: each.entry for each in reports if each.result is Result.OPEN}
+        self._empty = {each.task_id: each.entry for each in reports if each.result is Result.EMPTY}
+        self._content = total(each.content for each in reports)
         self._fenced = 0
 
     def run(self) -> Committed:
         """
         Raises:
-            ReplayError: a part of the version is in Kafka with other rows. Nothing was committed by this call.
+            ReplayError: the version, or a part of it, is in Kafka with other rows. Nothing of this write was committed.
             CommitFailedError: see its message; what is decided is carried out by the next run.
             KafkaError: a request failed for good. The next run finds out what was decided.
         """
-        self._check_runs()
-        version = self._write.version
+        self._check_writes()
         decision = self._ledger.decision()
-        if decision is not None and decision.reaches(version):
-            how = How.FOUND if decision.version == version else How.SUPERSEDED
-            if decision.version == version and decision.state is State.DECIDED:
-                self._carry_out(decision)
-                how = How.ROLLED_FORWARD
-            elif decision.version == version and decision.run != self._write.run:
-                self._mark(decision)
-            # What this run wrote is not needed; what a later version has decided is.
-            keep = {TaskId(self._write.owner, each.partition, decision.run, each.attempt) for each in decision.entries}
-            self._fence_others(self._listed(decision), keep)
-            self._compare(decision)
-            return Committed(how, fenced=self._fenced)
-        if any(each.result is Result.DECIDED for each in self._reports):
-            raise CommitFailedError(
-                f"a task found that version {version} was decided, and the decision is gone: group"
-                f" {self._names.decision_group(self._write.owner)} was reset or has expired. Nothing was committed; run the"
-                " write again"
-            )
-        if decision is not None and decision.version < version:
-            self._settle_earlier(decision)
-        decision = self._decide(decision)
+        if decision is None or not decision.reaches(self._write.version):
+            return self._commit_own(decision)
+        how = How.FOUND if decision.version == self._write.version else How.SUPERSEDED
+        if decision.version == self._write.version and decision.state is State.DECIDED:
+            if lost := self._end_decided(decision):
+                return self._commit_rest(decision, lost)
+            self._mark(decision.now(State.CARRIED_OUT))
+            how = How.ROLLED_FORWARD
+        # What this run wrote is not needed; what a later version has decided is.
+        kept = {TaskId(self._write.owner, each.partition, each.attempt, decision.run) for each in decision.entries}
+        self._fence_losers(decision, kept)
+        return Committed(how, fenced=self._fenced, other_rows=self._compare(decision))
+
+    def _commit_own(self, before: Decision | None) -> Committed:
+        """`before`: the decision that this one follows."""
+        if before is not None and before.version < self._write.version:
+            self._settle_earlier(before)
+        decision = self._decide(before)
         self._carry_out(decision)
         self._fence_late(decision)
-        skipped = sum(each.result is Result.SKIPPED for each in self._reports)
+        skipped = sum(each.result in (Result.SKIPPED, Result.DECIDED) for each in self._reports)
         return Committed(How.COMMITTED, skipped, self._fenced)
+
+    def _commit_rest(self, decision: Decision, lost: Sequence[Entry]) -> Committed:
+        """Of what was decided a part has timed out. Tasks that have seen it have written their rows again."""
+        results = {each.entry.partition: each.result for each in self._reports}
+        if any(results.get(entry.partition, Result.DECIDED) is Result.DECIDED for entry in lost):
+            self._take_out(decision, lost)
+        taken_out = decision.now(State.TAKEN_OUT)
+        self._ledger.write_decision(taken_out)
+        return self._commit_own(taken_out)
 
     def _settle_earlier(self, decision: Decision) -> None:
         """A version that its driver did not finish, and that was not repeated before this one."""
@@ -143,7 +174,7 @@ class VersionCommit:
                 self._write.version,
             )
 
-    def _check_runs(self) -> None:
+    def _check_writes(self) -> None:
         others = {each.write for each in self._reports} - {self._write}
         if others:
             raise CommitFailedError(
@@ -153,83 +184,110 @@ class VersionCommit:
 
     # c-f: DECIDE
 
-    def _decide(self, earlier: Decision | None) -> Decision:
-        found = self._listed(earlier)
-        self._fence_others(found, keep=self._reported)
-        partitions = max(len(self._reports), 0 if earlier is None else earlier.partitions)
-        # Ids that others have made may have any number: it stands for itself, and not for all below it.
-        used = {each.task.partition for each in found if each.task.owner == self._write.owner}
-        self._check_markers(used.union(range(partitions)))
-        entries = tuple(each.entry for each in self._reports if each.result is Result.OPEN)
-        self._check_open(entries)
+    def _decide(self, before: Decision | None) -> Decision:
+        self._fence_others(before)
+        recorded = self._check_markers(before)
+        self._check_untouched()
         decision = Decision(
             version=self._write.version,
-            run=self._write.run,
             state=State.DECIDED,
             tasks=len(self._reports),
-            partitions=partitions,
-            content=total(each.content for each in self._reports),
-            entries=entries,
+            partitions=max(recorded, self._partitions(before)),
+            content=self._content,
+            entries=tuple(self._open.values()),
+            earlier=() if before is None else before.before(self._write.version),
         )
-        if entries:
+        if self._open:
+            if recorded < len(self._reports):
+                self._ledger.record_width(len(self._reports))
             self._ledger.write_decision(decision)
         return decision
 
-    def _listed(self, decision: Decision | None) -> list[Found]:
-        found = listed(self._client, self._names, self._names.listed)
-        if found is not None:
-            return found
-        runs = [self._write.run, *(() if decision is None else (decision.run,))]
-        partitions = range(max(len(self._reports), 0 if decision is None else decision.partitions))
-        return [each for run in dict.fromkeys(runs) for each in guessed(self._write.owner, run, partitions)]
-
-    def _fence_others(self, found: Iterable[Found], keep: Collection[TaskId]) -> None:
+    def _fence(self, tasks: Iterable[TaskId]) -> None:
         """Other owners under the prefix are dead: it belongs to one query or job at a time."""
-        self._fenced += len(put_to_rest(self._client, self._names, found, lambda task: task not in keep))
+        self._fenced += fence_all(self._client, self._names, list(tasks))
 
-    def _check_markers(self, partitions: Iterable[int]) -> None:
-        contents = {each.entry.partition: each.content for each in self._reports}
-        skipped = {each.entry.partition for each in self._reports if each.result is Result.SKIPPED}
-        markers = self._ledger.markers(sorted(partitions))
+    def _fence_others(self, before: Decision | None) -> None:
+        """All but what the tasks have reported. Whether these ids are still theirs is checked afterwards, where that can be."""
+        found = listed(self._client, self._names)
+        reported = set(self._open | self._empty)
+        if found is None:
+            found, reported = self._guessed(before), set(self._open)
+        self._fence(each.task for each in found if each.task not in reported)
+
+    def _guessed(self, before: Decision | None) -> list[Found]:
+        return guessed(self._write.owner, range(self._partitions(before)))
+
+    def _partitions(self, before: Decision | None) -> int:
+        return max(len(self._reports), 0 if before is None else before.partitions)
+
+    def _fence_losers(self, decision: Decision, kept: Collection[TaskId]) -> None:
+        """Whatever is open now, but for what ends by itself."""
+        found = listed(self._client, self._names)
+        if found is None:
+            found = [each for each in self._guessed(decision) if each.task not in self._open | self._empty]
+        self._fence(each.task for each in found if each.state not in ENDING and each.task not in kept)
+
+    def _check_markers(self, before: Decision | None) -> int:
+        """Returns how many partitions are on record."""
+        markers, recorded = self._ledger.all_markers(self._partitions(before))
+        reports = {each.entry.partition: each for each in self._reports}
+        missing = [each.entry.partition for each in self._reports if self._is_missing(each, markers.get(each.entry.partition))]
         unseen = {
             partition: marker
             for partition, marker in markers.items()
-            if marker.version >= self._write.version and partition not in skipped
+            if marker.version >= self._write.version and not _has_seen(reports.get(partition), marker)
         }
         what = f"version {self._write.version} is in Kafka already for the Spark partitions {printable_list(unseen)}"
-        if any(marker != (self._write.version, contents.get(partition)) for partition, marker in unseen.items()):
+        if any(marker != (self._write.version, _content_of(reports.get(partition))) for partition, marker in unseen.items()):
             raise ReplayError(
                 f"{what}, written by an earlier run; this one has {len(self._reports)} partitions, and its tasks had not seen"
                 " that. Nothing of this run is committed. Run the write again with as many partitions and the same rows in each"
                 " (spark.sql.shuffle.partitions, repartition, the same input splits), or begin anew with another"
                 " transactionalIdPrefix"
             )
+        if missing:
+            raise CommitFailedError(
+                f"tasks found that version {self._write.version} was decided, and the decision is gone: group"
+                f" {self._names.decision_group(self._write.owner)} was reset or has expired, or another run works with this"
+                f" transactionalIdPrefix. The rows of the Spark partitions {printable_list(missing)} are not in Kafka. Nothing"
+                " was committed; run the write again"
+            )
         if unseen:
             raise CommitFailedError(
                 f"{what}, with the same rows: another run has committed them while this one wrote. End that one: a prefix is for"
                 " one query or job at a time. Nothing of this run is committed; the write can be run again, and finds them"
             )
+        return recorded
 
-    def _check_open(self, entries: Sequence[Entry]) -> None:
+    def _is_missing(self, report: TaskReport, marker: Marker | None) -> bool:
+        """Whether the task has written nothing, as its rows were decided, and they are not in Kafka."""
+        if report.result is not Result.DECIDED:
+            return False
+        if marker is None or marker.version < self._write.version:
+            return bool(report.content.rows)
+        return marker.version > self._write.version
+
+    def _check_untouched(self) -> None:
         """So that a time-out is found out before anything is visible. The coordinator is asked, as it ends transactions.
 
         Raises AuthorizationError where DESCRIBE is missing: without it nobody finds the coordinator that ends them.
         """
-        prepared = {entry.partition: entry.prepared(self._names, self._write.owner, self._write.run) for entry in entries}
+        entries = {self._names.transactional_id(task): entry for task, entry in (self._open | self._empty).items()}
         try:
-            found = self._client.describe_transactions(each.transactional_id for each in prepared.values())
+            found = self._client.describe_transactions(entries)
         except UnsupportedVersionError as error:
             logger.warning("! it cannot be checked whether the tasks' transactions are still open: %s", error)
             return
-        gone = []
-        for partition, each in prepared.items():
-            state = found[each.transactional_id]
-            identity = (each.producer_id, each.producer_epoch)
-            if state is None or state.state != TransactionState.ONGOING or (state.producer_id, state.producer_epoch) != identity:
-                gone.append(partition)
+        empty = {self._names.transactional_id(task) for task in self._empty}
+        gone = [
+            entry.partition
+            for transactional_id, entry in entries.items()
+            if not _is_untouched(found[transactional_id], entry, is_empty=transactional_id in empty)
+        ]
         if gone:
             raise CommitFailedError(
-                f"the transactions of {len(gone)} of {len(entries)} tasks are not open any more (Spark partitions"
+                f"the transactions of {len(gone)} of {len(entries)} tasks are not theirs any more (Spark partitions"
                 f" {printable_list(gone)}):"
                 f" {_WHY_GONE}. Nothing is visible; the write can be run again"
             )
@@ -237,23 +295,41 @@ class VersionCommit:
     # g-h: CARRY OUT
 
     def _carry_out(self, decision: Decision) -> None:
-        owner, is_repeated = self._write.owner, self._is_repeated
-        commit_decided(self._client, self._names, self._ledger, owner, decision, is_repeated=is_repeated)
-        self._mark(decision)
+        if lost := self._end_decided(decision):
+            self._take_out(decision, lost)
+        self._mark(decision.now(State.CARRIED_OUT))
+
+    def _end_decided(self, decision: Decision) -> list[Entry]:
+        return commit_decided(
+            self._client,
+            self._names,
+            self._ledger,
+            self._write.owner,
+            decision,
+            rest=self._rest(decision, _LEFT_TO_THE_NEXT_RUN, _LEFT_TO_THE_NEXT_WRITE),
+        )
+
+    def _take_out(self, decision: Decision, lost: Sequence[Entry]) -> NoReturn:
+        take_out(self._ledger, decision, lost, rest=self._rest(decision, _WRITTEN_BY_THE_NEXT_RUN))
+
+    def _rest(self, decision: Decision, of_named: str, of_unnamed: str = "") -> str:
+        if decision.version != self._write.version:
+            return (
+                f"An earlier write has left them so. Nothing of this one, version {self._write.version}, was committed: run it"
+                " again"
+            )
+        return of_named if self._has_name else of_unnamed + _NOT_NAMED
 
     def _mark(self, decision: Decision) -> None:
-        """Carried out; and what this run had to write of the version, so that another write of this run is told from it."""
-        if decision.version == self._write.version and decision.run != self._write.run:
-            content = total(each.content for each in self._reports)
-            decision = replace(decision, run=self._write.run, replay=None if content == decision.content else content)
         try:
-            self._ledger.write_decision(decision.now(State.CARRIED_OUT))
+            self._ledger.write_decision(decision)
         except KafkaError as error:
             logger.warning("! version %d is committed, but that could not be recorded: %s", decision.version, error)
 
     def _fence_late(self, decision: Decision) -> None:
+        """Own ids that are open again are another's by now, but for those of empty tasks at their epoch."""
         try:
-            self._fence_others(self._listed(decision), keep=self._reported)
+            self._fence_losers(decision, self._still_empty())
         except KafkaError as error:
             logger.warning(
                 "! version %d is committed, but attempts of its tasks that came too late could not be ended: %s. The next write"
@@ -264,70 +340,109 @@ class VersionCommit:
                 _TIMEOUT,
             )
 
-    def _compare(self, decision: Decision) -> None:
-        content = total(each.content for each in self._reports)
-        if decision.version > self._write.version:
-            logger.warning(
-                "! version %d was not written: version %d of the same owner has been committed",
-                self._write.version,
-                decision.version,
+    def _still_empty(self) -> set[TaskId]:
+        ids = {self._names.transactional_id(task): task for task in self._empty}
+        try:
+            known = self._client.describe_transactions(ids)
+        except UnsupportedVersionError:
+            return set()
+        return {task for each, task in ids.items() if _is_untouched(known[each], self._empty[task], is_empty=True)}
+
+    # WHAT WAS WRITTEN BEFORE
+
+    def _compare(self, decision: Decision) -> int:
+        """How many rows of this write are others than those that were committed as its version. Raises ReplayError."""
+        version, first = self._write.version, decision.content_of(self._write.version)
+        if not self._has_name:
+            raise CommitFailedError(
+                f"this unnamed write was planned at {version} ms by its driver's clock, and one with the same"
+                f" transactionalIdPrefix that was planned later, at {decision.version} ms, was committed before: write one after"
+                " the other, by clocks that agree. Nothing was written"
             )
-            return
-        text = f"version {decision.version} is in Kafka with {decision.content}; this write of it has {content}"
-        if decision.run == self._write.run and content != (decision.replay or decision.content):
-            raise ReplayError(
-                f"{text}. Both are of the same run: two writes of one micro-batch, as in foreachBatch, need a"
-                " transactionalIdPrefix each; with txnVersion, each micro-batch needs a number of its own. None of the rows of"
-                " this write is in Kafka"
+        if first == self._content:
+            return 0
+        what = f"this write of version {version} has {self._content}"
+        if first is None:
+            text = (
+                f"{what}, and version {decision.version} of the same owner has been committed. What was committed as version"
+                f" {version} is not known: it never was as a whole, or more than {EARLIER_VERSIONS} versions have followed"
             )
-        if content != decision.content:
-            logger.warning("! %s. Its rows were not written", text)
+        else:
+            text = f"version {version} is in Kafka with {first}, and {what}. {WHY_OTHER_ROWS}"
+        if self._keeps_first:
+            logger.warning("! %s. Its rows were not written (onNonDeterministicReplay=keepFirst)", text)
+            return self._content.rows
+        raise ReplayError(f"{text}. {_WHAT_TO_DO}")
+
+
+_WHAT_TO_DO = (
+    "None of the rows of this write is in Kafka. If they are other rows, as after a checkpoint that was restored or shared, or in"
+    " a second write of one micro-batch: give them a txnVersion or transactionalIdPrefix of their own. If they are the same rows"
+    " and their values change with each run: make the query repeatable, or set onNonDeterministicReplay=keepFirst, which keeps"
+    " what is in Kafka"
+)
+_LEFT_TO_THE_NEXT_RUN = f"The version is decided: the next run commits what is left. Run it before {_TIMEOUT} has passed"
+_LEFT_TO_THE_NEXT_WRITE = (
+    f"They are decided: the next write with this transactionalIdPrefix commits them, if it comes before {_TIMEOUT} has passed."
+)
+_WRITTEN_BY_THE_NEXT_RUN = "The next run of this version writes those that are missing, and nothing twice"
+
+
+def _has_seen(report: TaskReport | None, marker: Marker) -> bool:
+    """Whether the task knows that its rows are in Kafka."""
+    if report is None:
+        return False
+    is_its_own = marker.version > report.write.version or marker.content == report.content
+    return report.result is Result.SKIPPED or (report.result is Result.DECIDED and is_its_own)
+
+
+def _content_of(report: TaskReport | None) -> Content | None:
+    """None for a task that was not to write this content: then any content is another."""
+    return None if report is None or report.result is Result.DECIDED else report.content
+
+
+def _is_untouched(found: TransactionDescription | None, entry: Entry, *, is_empty: bool) -> bool:
+    state = TransactionState.EMPTY if is_empty else TransactionState.ONGOING
+    return found is not None and found.state == state and found.is_of(entry.identity)
 
 
 def commit_decided(
-    client: TransactionClient, names: Names, ledger: Ledger, owner: str, decision: Decision, *, is_repeated: bool = True
-) -> None:
-    """Commit the transactions that a decision lists. Records nothing if all are committed, and TAKEN_OUT if one is gone.
+    client: TransactionClient, names: Names, ledger: Ledger, owner: str, decision: Decision, *, rest: str = _LEFT_TO_THE_NEXT_RUN
+) -> list[Entry]:
+    """Commit the transactions that a decision lists. Records nothing.
 
-    Raises CommitFailedError if one could not be committed, or is gone without a marker that says that its rows are in Kafka.
+    Returns:
+        Those that are gone, without a marker that says that their rows are in Kafka.
+
+    Raises CommitFailedError if one could not be committed. `rest`: what becomes of it.
     """
     prepared = {entry: entry.prepared(names, owner, decision.run) for entry in decision.entries}
     outcomes = client.end_transactions(list(prepared.values()), commit=True)
-    failed: list[tuple[Entry, KafkaError | None]] = []
+    failed: list[KafkaError | None] = []
     gone: list[Entry] = []
     for entry, each in prepared.items():
         outcome = outcomes[each.transactional_id]
         if outcome.end is End.NOT_OPEN:
             gone.append(entry)
         elif outcome.end is End.FAILED:
-            failed.append((entry, outcome.error))
+            failed.append(outcome.error)
     if failed:
-        rest = f"The version is decided: the next run commits what is left. Run it before {_TIMEOUT} has passed"
         raise CommitFailedError(
             f"{len(failed)} of {len(prepared)} transactions of version {decision.version} could not be committed. Readers see the"
-            f" others. {rest if is_repeated else _NOT_REPEATED}. The first failed with: {failed[0][1]}"
+            f" others. {rest.strip()}. The first failed with: {failed[0]}"
         )
-    lost = _not_in_kafka(ledger, decision, gone)
-    if lost:
-        ledger.write_decision(decision.now(State.TAKEN_OUT))
-        partitions = printable_list(each.partition for each in lost)
-        rest = "The next run of this version writes those that are missing, and nothing twice"
-        raise CommitFailedError(
-            f"{len(lost)} of {len(prepared)} transactions were gone when version {decision.version} was committed (Spark"
-            f" partitions {partitions}): {_WHY_GONE}. Readers see the rows of the other partitions."
-            f" {rest if is_repeated else _NOT_REPEATED}"
-        )
-
-
-def _not_in_kafka(ledger: Ledger, decision: Decision, gone: Collection[Entry]) -> list[Entry]:
-    """Those whose marker does not say that the same rows are in Kafka, by this transaction or another's, or later rows."""
     markers = ledger.markers(each.partition for each in gone) if gone else {}
+    return [each for each in gone if not is_in_kafka(markers.get(each.partition), decision.version, each)]
 
-    def is_lost(entry: Entry) -> bool:
-        marker = markers.get(entry.partition)
-        return marker is None or (marker != (decision.version, entry.content) and marker.version <= decision.version)
 
-    return [each for each in gone if is_lost(each)]
+def take_out(ledger: Ledger, decision: Decision, lost: Sequence[Entry], *, rest: str = _WRITTEN_BY_THE_NEXT_RUN) -> NoReturn:
+    """Record that these rows of a decision are lost, and raise CommitFailedError."""
+    ledger.write_decision(decision.now(State.TAKEN_OUT))
+    raise CommitFailedError(
+        f"{len(lost)} of {len(decision.entries)} transactions were gone when version {decision.version} was committed (Spark"
+        f" partitions {printable_list(each.partition for each in lost)}): {_WHY_GONE}. Readers see the rows of the other"
+        f" partitions. {rest.strip()}"
+    )
 
 
 def roll_forward(client: TransactionClient, names: Names, ledger: Ledger, owner: str) -> Decision | None:
@@ -344,51 +459,38 @@ def roll_forward(client: TransactionClient, names: Names, ledger: Ledger, owner:
     decision = ledger.decision()
     if decision is None or decision.state is not State.DECIDED:
         return None
-    commit_decided(client, names, ledger, owner, decision)
+    if lost := commit_decided(client, names, ledger, owner, decision):
+        take_out(ledger, decision, lost)
     ledger.write_decision(decision.now(State.CARRIED_OUT))
     return decision
 
 
-def abort(
-    client: TransactionClient,
-    names: Names,
-    marker_topic: str,
-    owner: str | None,
-    write: str | None,
-    *,
-    is_repeated: bool = True,
-) -> int:
-    """Give a write up: none of its transactions can be committed from here on, unless its version is decided.
+def abort(client: TransactionClient, names: Names, marker_topic: str, now: Planned) -> int:
+    """Give up all writes of this prefix that this machine has planned until now: none of their transactions can be committed from
+    here on, unless its version is decided.
 
     An owner whose decision cannot be read is left alone, with a warning: what it has left open may be decided.
 
     Args:
-        owner: of the write; None when no task has reported it.
-        write: what its tasks look for before they write; None when no task has reported it.
-        is_repeated: whether another run may have the same owner. If not, nobody would carry out a decision of it: what it has
-            left open is fenced as well, so that it does not hold readers back.
+        now: when and where; tasks compare it with what they have from the plan.
 
     Returns:
         How many transactional ids were fenced.
     """
-    if write is not None:
-        Ledger(client, names, owner or "", marker_topic).record_abort(write)
-    found = listed(client, names, names.listed)
-    if found is None:
-        return 0
-    decided: set[TaskId] = set()
+    Ledger(client, names, "", marker_topic).record_abort(now)
+    found = [each.task for each in listed(client, names) or ()]
+    decided: dict[TaskId, Entry] = {}
     unreadable: set[str] = set()
-    # A job's df.write leaves an owner each time: those whose transactions are complete are not looked at.
-    owners = dict.fromkeys(task.task.owner for task in found if task.state not in COMPLETE)
-    for each in owners:
-        if each == owner and not is_repeated:
-            continue
+    for owner in dict.fromkeys(task.owner for task in found):
         try:
-            decision = Ledger(client, names, each, marker_topic).decision()
+            decision = Ledger(client, names, owner, marker_topic).decision()
         except LedgerError as error:
-            logger.warning("! transactions of owner %s are left as they are: %s", printable(each), error)
-            unreadable.add(each)
+            logger.warning("! transactions of owner %s are left as they are: %s", printable(owner), error)
+            unreadable.add(owner)
             continue
         if decision is not None:
-            decided.update(TaskId(each, entry.partition, decision.run, entry.attempt) for entry in decision.entries)
-    return len(put_to_rest(client, names, found, lambda task: task not in decided and task.owner not in unreadable))
+            decided |= {TaskId(owner, each.partition, each.attempt, decision.run): each for each in decision.entries}
+    ids = {names.transactional_id(task): task for task in found if task in decided}
+    known = client.describe_transactions(ids)
+    kept = {task for each, task in ids.items() if (seen := known[each]) is not None and seen.is_open(decided[task].identity)}
+    return fence_all(client, names, [task for task in found if task not in kept and task.owner not in unreadable])

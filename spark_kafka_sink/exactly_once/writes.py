@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 import enum
+import socket
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
+
+_HOST_CHARACTERS = 200
 
 
 class WriteId(NamedTuple):
     """
     Args:
-        owner, run: escaped, see names.py.
+        owner: escaped, see names.py.
         version: of the write, at least 0.
-        write: what abort() records. A stream's run, as no batch of it follows an aborted one; for every other write an id
-            of its own, as foreachBatch may catch an error and write again in the same run.
     """
 
     owner: str
     version: int
-    run: str
-    write: str
+
+
+class Planned(NamedTuple):
+    """When and where a write was planned: abort() stops all writes of its driver that were planned before.
+
+    The processes of a driver that plan, commit and abort share nothing but the machine and its clock.
+
+    Args:
+        host: of the driver.
+        time_ms: since 1970-01-01 UTC.
+    """
+
+    host: str
+    time_ms: int
+
+    @classmethod
+    def now(cls, clock: Clock | None = None) -> Planned:
+        return cls(printable(socket.gethostname())[:_HOST_CHARACTERS] or "?", (clock or Clock()).wall_ms())
 
 
 class Entry(NamedTuple):
@@ -37,9 +55,15 @@ class Entry(NamedTuple):
     transaction_version: int
     content: Content
 
-    def prepared(self, names: Names, owner: str, run: str) -> PreparedTransaction:
-        transactional_id = names.transactional_id(TaskId(owner, self.partition, run, self.attempt))
+    def prepared(self, names: Names, owner: str, run: str = "") -> PreparedTransaction:
+        """`run`: of a decision that an earlier release has made."""
+        transactional_id = names.transactional_id(TaskId(owner, self.partition, self.attempt, run))
         return PreparedTransaction(transactional_id, self.producer_id, self.producer_epoch, self.transaction_version)
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The producer id and epoch."""
+        return self.producer_id, self.producer_epoch
 
 
 class Result(enum.Enum):
@@ -55,7 +79,7 @@ class Result(enum.Enum):
 class TaskReport:
     """What a task attempt returns to the driver, beside the counts of the sink.
 
-    `entry` holds what it takes to commit its transaction; the epoch of an empty task is that of its id at rest.
+    `entry` holds what it takes to commit its transaction; in an empty one nothing was written.
     """
 
     write: WriteId
@@ -68,7 +92,10 @@ class TaskReport:
 
     @property
     def task_id(self) -> TaskId:
-        return TaskId(self.write.owner, self.entry.partition, self.write.run, self.entry.attempt)
+        return TaskId(self.write.owner, self.entry.partition, self.entry.attempt)
+
+
+WHY_OTHER_ROWS = "A source, a random or time function, or a changed query gives other rows each time"
 
 
 class ReplayError(KafkaError):

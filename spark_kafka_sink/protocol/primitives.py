@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from spark_kafka_sink.errors import ProtocolError
+from spark_kafka_sink.errors import ProtocolError, ResponseTooLargeError
 
 Buffer = bytes | bytearray | memoryview  # one byte per element, so that len() is the size
 T = TypeVar("T")
@@ -286,7 +286,7 @@ class Reader:
     def _spend(self, elements: int) -> None:
         self._elements_left -= elements
         if self._elements_left < 0:
-            raise ProtocolError(f"more than {MOST_ELEMENTS:,} elements before offset {self._position}")
+            raise ResponseTooLargeError(f"more than {MOST_ELEMENTS:,} elements before offset {self._position}")
 
     def read_tag(self, data: memoryview, decode: Callable[[Reader], T]) -> T:
         """The value of a tagged field, which is all of `data`."""

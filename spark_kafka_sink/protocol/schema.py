@@ -153,7 +153,7 @@ def _cannot_be_read(cls: type[Message], version: int) -> Iterator[None]:
     except UnsupportedVersionError:
         raise
     except ProtocolError as error:
-        raise ProtocolError(f"{cls.__name__} v{version} cannot be read: {error.message}") from error
+        raise type(error)(f"{cls.__name__} v{version} cannot be read: {error.message}") from error
 
 
 M = TypeVar("M", bound=Message)

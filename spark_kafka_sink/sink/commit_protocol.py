@@ -38,6 +38,7 @@ again with the same names (checkpoint, or transactionalIdPrefix with txnAppId an
     some time out between decision and commit       the others                 the others    writes the missing partitions
     … and the repetition brings other rows          the others                 the others    fails, writes nothing
     other rows than before, no decision yet         open transactions          nothing       writes the new rows
+    other rows than before, all committed           carried out                the first     fails, writes nothing
     an earlier driver goes on beside its successor  transactions of both       nothing twice one of the two fails
     … which is at the next version already          one of the decisions       maybe a part  does not know: see the limit
 """
@@ -188,10 +189,12 @@ class VersionSummary(NamedTuple):
     """What became of a version, for the commit's report.
 
     Args:
-        owner: the streaming query's id without dashes, txnAppId, or an id of this write.
+        owner: the streaming query's id without dashes, txnAppId, or %unnamed.
+        version: the micro-batch, txnVersion, or when an unnamed write was planned, in milliseconds.
         how: committed, rolled-forward, found or superseded, see How.
         skipped_partitions: Spark partitions whose rows an earlier run had committed.
-        fenced: transactional ids that others had left, and that were put to rest.
+        fenced: transactional ids that others had left, and that were fenced.
+        other_rows: rows that were not written, as the version was committed with other ones before.
     """
 
     owner: str
@@ -199,6 +202,7 @@ class VersionSummary(NamedTuple):
     how: str
     skipped_partitions: int
     fenced: int
+    other_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

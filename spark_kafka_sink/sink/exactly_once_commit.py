@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.errors import DeliveryError, KafkaError
-from spark_kafka_sink.exactly_once.names import escaped
 from spark_kafka_sink.exactly_once.version_commit import Committed, How, VersionCommit, abort
-from spark_kafka_sink.exactly_once.writes import TaskReport
+from spark_kafka_sink.exactly_once.writes import Planned, TaskReport, WriteId
 from spark_kafka_sink.sink.commit_protocol import VersionSummary
-from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan
+from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan, has_name
 from spark_kafka_sink.sink.producer_cache import CLIENTS
 
 logger = logging.getLogger(__name__)
@@ -33,29 +32,26 @@ def commit_version(
         raise DeliveryError("a task has written without exactly-once: the executors run another version of pykafka-sink")
     if not known:
         return None
+    write = known[0].write
     with CLIENTS.lend(options, cache_timeout_ms) as client:
-        is_repeated = plan.can_be_repeated(known[0].write.owner)
-        committed = VersionCommit(client, plan.names, known, plan.marker_topic, is_repeated=is_repeated).run()
-    return _summary(known[0], committed)
+        commit = VersionCommit(
+            client, plan.names, known, plan.marker_topic, has_name=has_name(write), keeps_first=plan.keeps_first
+        )
+        return _summary(write, commit.run())
 
 
-def _summary(report: TaskReport, committed: Committed) -> VersionSummary:
-    write = report.write
+def _summary(write: WriteId, committed: Committed) -> VersionSummary:
     if committed.how is not How.COMMITTED:
         logger.warning("version %d of %s: %s", write.version, write.owner, committed.how.value)
     how = committed.how.name.lower().replace("_", "-")
-    return VersionSummary(write.owner, write.version, how, committed.skipped, committed.fenced)
+    return VersionSummary(write.owner, write.version, how, committed.skipped, committed.fenced, committed.other_rows)
 
 
-def abort_version(plan: ExactlyOncePlan, options: Mapping[str, object], reports: Sequence[TaskReport | None]) -> None:
+def abort_version(plan: ExactlyOncePlan, options: Mapping[str, object]) -> None:
     """Give the write up: rows that it has written are not seen, unless it is decided. Never raises KafkaError."""
-    write = next((report.write for report in reports if report is not None), None)
-    # A batch write knows its own names; a stream's are known from a task's report only.
-    record = (None if write is None else write.write) if plan.is_stream else plan.nonce
-    owner = write.owner if write is not None else escaped(plan.app_id) if plan.app_id is not None else plan.nonce
     try:
         with TransactionClient(options) as client:
-            fenced = abort(client, plan.names, plan.marker_topic, owner, record, is_repeated=plan.can_be_repeated(owner))
+            fenced = abort(client, plan.names, plan.marker_topic, Planned.now())
     except KafkaError as error:
         logger.warning(
             "! transactions of transactionalIdPrefix=%s that may be open could not be aborted: %s. The next run does that, or"

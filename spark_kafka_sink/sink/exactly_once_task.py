@@ -22,7 +22,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.sink.broker_contact import BrokerContact
-from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan
+from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan, has_name
 from spark_kafka_sink.sink.producer_cache import CLIENTS, TRANSACTIONAL, TRANSACTIONAL_FOR_LARGE_ROWS
 from spark_kafka_sink.sink.row_mapping import RowMapping
 from spark_kafka_sink.sink.task import Task
@@ -48,10 +48,11 @@ ABORT_MS = 5_000  # for a failed task to abort its transaction; if it cannot, th
 class ExactlyOnceTask:
     """Args: see `open_task`, which makes it."""
 
-    def __init__(self, producer: KafkaProducer, attempt: TaskAttempt, mapping: RowMapping) -> None:
+    def __init__(self, producer: KafkaProducer, attempt: TaskAttempt, mapping: RowMapping, *, has_name: bool) -> None:
         self.producer = producer
         self._attempt = attempt
         self._mapping = mapping
+        self._has_name = has_name
         self._content = Content()
 
     def rows(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -66,7 +67,7 @@ class ExactlyOnceTask:
 
     def _content_of(self, table: pa.Table) -> Content:
         """The fingerprint is what costs most in this mode: it is taken only where another run can compare it."""
-        if not self._attempt.can_be_repeated:
+        if not self._has_name:
             return Content(table.num_rows)
         fingerprint = Fingerprint()
         fingerprint.add(self._mapping.unchecked_columns(table))
@@ -97,9 +98,9 @@ def open_task(
     """
     write = plan.write_id(task)
     names = plan.names
-    transactional_id = names.transactional_id(TaskId(write.owner, task.partition, write.run, task.attempt))
+    transactional_id = names.transactional_id(TaskId(write.owner, task.partition, task.attempt))
     place = TopicPartition(plan.marker_topic, 0)
-    pulse = Pulse(lambda: CLIENTS.lend(options, cache_timeout_ms), names.pulse_group(write.owner, write.run), place)
+    pulse = Pulse(lambda: CLIENTS.lend(options, cache_timeout_ms), names.pulse_group(write.owner), place)
     with CLIENTS.lend(options, cache_timeout_ms) as client:
         if plan.is_marker_topic_given:
             _require_marker_topic(client, plan.marker_topic)
@@ -111,18 +112,10 @@ def open_task(
             try:
                 producer.use_transactional_id(transactional_id)
                 contact.check(producer)
-                attempt = TaskAttempt(
-                    client,
-                    producer,
-                    names,
-                    write,
-                    task.partition,
-                    task.attempt,
-                    plan.marker_topic,
-                    can_be_repeated=plan.can_be_repeated(write.owner),
-                )
+                which = (task.partition, task.attempt, plan.marker_topic)
+                attempt = TaskAttempt(client, producer, names, write, plan.planned, *which)
                 attempt.begin()
-                yield ExactlyOnceTask(producer, attempt, mapping)
+                yield ExactlyOnceTask(producer, attempt, mapping, has_name=has_name(write))
             except BaseException as error:
                 if isinstance(error, KafkaError):
                     _tell_in_spark(error)

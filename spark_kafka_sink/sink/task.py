@@ -17,7 +17,6 @@ class Task:
     attempt: int = 0
     query_id: str | None = None
     batch_id: int | None = None
-    job_group: str | None = None  # a streaming query's run id, unless the user has set another
     idle_timeout_s: float | None = None  # Spark kills a worker that is idle for this long; None: it does not
 
     @classmethod
@@ -31,7 +30,6 @@ class Task:
             context.attemptNumber(),
             context.getLocalProperty("sql.streaming.queryId"),
             None if batch_id is None else int(batch_id),
-            context.getLocalProperty("spark.jobGroup.id"),
             idle_timeout_s(context.getLocalProperty),
         )
 

@@ -157,14 +157,12 @@ class _KafkaWriter:
 
     def _abort(self, messages: list[WriterCommitMessage | None]) -> None:
         plan = self.plan
-        reports: list[KafkaCommitMessage | None] = messages  # type: ignore[assignment]
         if plan.exactly_once is None:
-            commit_protocol.abort(reports)
+            commit_protocol.abort(messages)  # type: ignore[arg-type]
             return
         from spark_kafka_sink.sink.exactly_once_commit import abort_version
 
-        options = with_shipped_files(plan.producer_options)
-        abort_version(plan.exactly_once, options, [None if each is None else each.exactly_once for each in reports])
+        abort_version(plan.exactly_once, with_shipped_files(plan.producer_options))
 
 
 def _given_up(task: Task, clock: TaskClock) -> KafkaCommitMessage:

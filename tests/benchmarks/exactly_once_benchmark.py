@@ -42,7 +42,7 @@ PARTITIONS = 3
 GUARANTEES = ("at-least-once", "exactly-once")
 NAMED = "… with txnAppId"  # exactly-once for a write that can be repeated, so that its rows are fingerprinted
 WRITES = (*GUARANTEES, NAMED)
-STEPS = ("_listed", "_fence_others", "_check_markers", "_check_open", "_decide", "_carry_out")
+STEPS = ("_fence_others", "_check_markers", "_check_untouched", "_decide", "_carry_out", "_fence_late")
 
 
 class Bench:
@@ -205,8 +205,8 @@ def commit_of(tasks: int, broker: LocalKafka) -> dict[str, float]:
 
 def _write_row(run: Run, producer: KafkaProducer, partition: int) -> TaskReport:
     write = run.write(0)
-    producer.use_transactional_id(run.names.transactional_id(TaskId(write.owner, partition, write.run, 0)))
-    attempt = TaskAttempt(run.client, producer, run.names, write, partition, 0, run.topic)
+    producer.use_transactional_id(run.names.transactional_id(TaskId(write.owner, partition, 0)))
+    attempt = TaskAttempt(run.client, producer, run.names, write, run.planned(0), partition, 0, run.topic)
     attempt.begin()
     attempt.open()
     producer.send_columns(run.topic, value=pa.array(["row"]))

@@ -214,7 +214,7 @@ def test_exactly_once_takes_a_prefix_and_a_topic() -> None:
         ({"kafka__enable__idempotence": "false"}, "needs kafka.enable.idempotence=true"),
         ({"kafka__retries": "0"}, "needs kafka.retries of at least 1, but kafka.retries=0; remove one of the two"),
         ({"kafka__max__in__flight__requests__per__connection": "9"}, "of at most 5, but kafka.max.in.flight"),
-        ({"kafka__transaction__timeout__ms": "29929"}, "is reserved"),
+        ({"onNonDeterministicReplay": "skip"}, "fail, keepFirst"),
     ],
 )
 def test_what_exactly_once_cannot_do_with_is_one_problem(changed: dict[str, str | None], problem: str) -> None:

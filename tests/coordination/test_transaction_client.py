@@ -436,14 +436,24 @@ def test_a_fenced_id_that_a_task_has_taken_meanwhile_is_left_to_it(cluster: Clus
     assert not task.write(b"x")
 
 
-def test_an_end_of_a_fenced_id_that_is_not_permitted_is_an_outcome_of_its_own(cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (Errors.GROUP_AUTHORIZATION_FAILED, "Grant the user READ on the group 'g'"),
+        (Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Grant the user WRITE on the transactional id 'P-"),
+    ],
+    ids=str,
+)
+def test_an_end_of_a_fenced_id_that_is_not_permitted_is_an_outcome_of_its_own(
+    cluster: Cluster, error: ErrorCode, remedy: str
+) -> None:
     broker = cluster(**OLDER)
-    broker.fail_next(ApiKey.ADD_OFFSETS_TO_TXN, Errors.GROUP_AUTHORIZATION_FAILED)
+    broker.fail_next(ApiKey.ADD_OFFSETS_TO_TXN, error)
     with client_of(broker) as client:
         outcomes = client.abort_fenced(client.fence(["P-1", "P-2"]), "g")
     (failed,) = (outcome for outcome in outcomes.values() if outcome.end is End.FAILED)
     assert isinstance(failed.error, AuthorizationError)
-    assert "Grant the user READ on the group 'g'" in failed.error.message
+    assert remedy in failed.error.message
     assert sorted(state_of(broker, name) for name in outcomes) == [State.COMPLETE_ABORT, State.EMPTY]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Iterable, Sequence
 from types import TracebackType
+from typing import Any
 
 import pyarrow as pa
 
@@ -13,7 +15,7 @@ from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import Committed, VersionCommit, abort
-from spark_kafka_sink.exactly_once.writes import TaskReport, WriteId
+from spark_kafka_sink.exactly_once.writes import Planned, TaskReport, WriteId
 from spark_kafka_sink.producer.producer import KafkaProducer
 
 QUICK = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20, "linger.ms": 0, "max.block.ms": 20_000}
@@ -29,15 +31,23 @@ class Task:
     """One attempt to write a Spark partition. After `die` it does nothing more, and its transaction stays as it is."""
 
     def __init__(
-        self, run: Run, version: int, partition: int, rows: Sequence[str], attempt: int = 0, timeout_ms: int = 60_000
+        self,
+        run: Run,
+        version: int,
+        partition: int,
+        rows: Sequence[str],
+        attempt: int = 0,
+        timeout_ms: int = 60_000,
+        planned: Planned | None = None,
     ) -> None:
         self._topic = run.topic
         self.rows = rows
         self.write = run.write(version)
-        task = TaskId(self.write.owner, partition, self.write.run, attempt)
-        options = {**run.options, "transactional.id": run.names.transactional_id(task), "transaction.timeout.ms": timeout_ms}
+        transactional_id = run.names.transactional_id(TaskId(self.write.owner, partition, attempt))
+        options = {**run.options, "transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
         self.producer = KafkaProducer(options)
-        self.attempt = TaskAttempt(run.client, self.producer, run.names, self.write, partition, attempt, run.topic)
+        place = (planned or run.planned(version), partition, attempt, run.topic)
+        self.attempt = TaskAttempt(run.client, self.producer, run.names, self.write, *place)
 
     def begin(self) -> Task:
         self.attempt.begin()
@@ -69,31 +79,30 @@ class Run:
     Args:
         address: bootstrap.servers.
         topic: that rows go to, and that markers name.
-        run: its id; `owner` stays the same over the runs of a query.
-        write: what abort() records; None: the run, as in a stream.
-        is_repeated: whether another run may have the same owner: not that of a batch write without txnAppId.
+        name: of the host that it runs on. abort() stops only what this one has planned.
+        owner: stays the same over the runs of a query.
+        keeps_first: see VersionCommit.
     """
 
     def __init__(
         self,
         address: str,
         topic: str,
-        run: str,
+        name: str,
         *,
         owner: str = "q",
         prefix: str = "P",
-        write: str | None = None,
-        is_repeated: bool = True,
+        keeps_first: bool = False,
         **options: object,
     ) -> None:
         self.topic = topic
         self.names = Names(prefix)
         self.options = {"bootstrap.servers": address, **QUICK, **options}
         self.client = TransactionClient(self.options)
+        self.name = name
         self._owner = owner
-        self._run = run
-        self._write = write or run
-        self._is_repeated = is_repeated
+        self._keeps_first = keeps_first
+        self._planned: dict[int, Planned] = {}  # by version
         self._tasks: list[Task] = []
 
     def __enter__(self) -> Run:
@@ -105,10 +114,19 @@ class Run:
         self.client.close()
 
     def write(self, version: int) -> WriteId:
-        return WriteId(self._owner, version, self._run, self._write)
+        return WriteId(self._owner, version)
 
-    def task(self, version: int, partition: int, *rows: str, attempt: int = 0, timeout_ms: int = 60_000) -> Task:
-        task = Task(self, version, partition, rows, attempt, timeout_ms)
+    def planned(self, version: int) -> Planned:
+        """The first call plans it."""
+        return self._planned.setdefault(version, self._now())
+
+    def _now(self) -> Planned:
+        """Finer than milliseconds: in a test there may be several writes within one."""
+        return Planned(self.name, time.time_ns())
+
+    def task(self, version: int, partition: int, *rows: str, **how: Any) -> Task:
+        """`how`: attempt, timeout_ms and planned, see Task."""
+        task = Task(self, version, partition, rows, **how)
         self._tasks.append(task)
         return task
 
@@ -117,7 +135,7 @@ class Run:
         return [self.task(version, partition, *rows).run() for partition, rows in enumerate(partitions)]
 
     def committing(self, reports: Sequence[TaskReport]) -> VersionCommit:
-        return VersionCommit(self.client, self.names, reports, self.topic)
+        return VersionCommit(self.client, self.names, reports, self.topic, keeps_first=self._keeps_first)
 
     def commit(self, reports: Sequence[TaskReport]) -> Committed:
         return self.committing(reports).run()
@@ -125,6 +143,7 @@ class Run:
     def write_version(self, version: int, *partitions: Sequence[str]) -> Committed:
         return self.commit(self.reports(version, *partitions))
 
-    def abort(self, version: int = 0) -> int:
-        write = self.write(version)
-        return abort(self.client, self.names, self.topic, write.owner, write.write, is_repeated=self._is_repeated)
+    def abort(self) -> int:
+        """What it has planned so far."""
+        self._planned.clear()
+        return abort(self.client, self.names, self.topic, self._now())

@@ -7,29 +7,34 @@
     python -m tests.exactly_once.protocol_model --write     writes protocol_traces.json
 
 A task attempt
-    0   in a foreachBatch: read the decision and whether this write was aborted; then stop, without touching the own id
+    0   as 2 and 3: then stop, without touching the own id, under which an earlier attempt may have left what is decided
     1   InitProducerId on the own id: whoever lists sees it from here on
-    2   read the decision, and whether this write was aborted
-    3   list the ids that earlier runs left for this partition, and fence them; not if this run has carried out a version before
+    2   read the decision, and whether this write was aborted; commit what an earlier version decided for this partition
+    3   is the version decided? Then describe the transaction that is decided for this partition, and after that read the marker:
+        open, or in Kafka → nothing to write; otherwise it is lost, and written again
     4   read the marker: are the rows in Kafka already?
     5   write the rows, then the marker, all in one transaction; leave it open and report it to the driver
 
 The driver
-    6a  read the decision again; carry it out if there is one, whose run it ever was
-    6b  fail if tasks saw a decision that is gone
-    6c  list what is not in the tasks' messages, and fence it
-    6d  read the markers of all partitions: another run must not have reached the version
-    6e  are all transactions open?
-    6f  record the decision; its chunks first, if it is too long for one offset
+    6a  read the decision again; carry it out if there is one, whose run it ever was. If a part of it is lost which the own tasks
+        have written again, record it as taken out, and go on with them
+    6c  list what is not complete and not in the tasks' messages, fence it, and bring it to CompleteAbort
+    6d  read the markers of all partitions that there ever were: another run must not have reached the version, and a task that
+        has not written as its rows are decided needs a marker with the same rows
+    6e  are all transactions open, and have the tasks without rows still their ids, all at the epoch of the message?
+    6f  record how many partitions there are; record the decision; its chunks first, if it is too long for one offset
     6g  EndTxn(commit) for each transaction; a marker tells whether one that is gone was committed
     6h  record the version as carried out, or as taken out if a transaction was gone; fence the losers
-    7   abort(): record it, then fence what is not decided
+    7   abort(): record when, which stops every write that was planned before; then fence what is not decided
+
+A transactional id names a partition and an attempt, and no run: the next run has the same ids. What protects a decided
+transaction is that every task looks before it takes its id; what keeps two runs apart is the epoch in the message.
 
 What must hold
     I1  no row is visible twice
     I2  what Spark's log has as committed is visible exactly once
     I3  a failed write shows nothing, unless its decision was recorded; and a batch write does not fail when all is visible
-    I4  when nothing moves any more, no transaction is open
+    I4  when nothing moves any more, no transaction is open that nobody has decided to commit
     I5  no process waits for ever; a repetition with the same rows ends well; without a fault nothing fails
 
 A case is explored to the end, or it is too large; then what is not found proves nothing, and the table says so. What the plan

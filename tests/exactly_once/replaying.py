@@ -28,7 +28,7 @@ from spark_kafka_sink.exactly_once import ledger
 from spark_kafka_sink.exactly_once.ledger import State
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.version_commit import Committed
-from spark_kafka_sink.exactly_once.writes import ReplayError, TaskReport
+from spark_kafka_sink.exactly_once.writes import Planned, ReplayError, TaskReport
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from tests.exactly_once.driving import Run
 from tests.exactly_once.model.cases import BY_NAME
@@ -41,6 +41,7 @@ from tests.integration.processes import until
 LIMIT_S = 60.0
 MOST_RUNS = 3  # that a repetition takes: one finds a transaction gone and says so, the next one writes what is missing
 OWNER = "q"
+HOST = "host"  # of all drivers
 ASKED_AGAIN_BY_ITSELF = ("1 take own id", "5 write rows", "5 write marker")  # the producer does so, within one call
 BECAUSE = "abort(), because: "
 PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
@@ -49,9 +50,7 @@ PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 OF_A_TASK = {
     "1": "1 take own id",
     "2": "2 read decision",
-    "3 list": "3 list",
-    "3 fence": "3 fence",
-    "4": "4 read marker",
+    "3": "3 describe",
     "5 begin": "5 write rows",
     "5 marker": "5 write marker",
 }
@@ -61,6 +60,7 @@ OF_A_DRIVER = {
     "6c fence": "6c fence",
     "6d": "6d read markers",
     "6e": "6e describe",
+    "6f width": "6f widen",
     "6f": "6f decide",
     "6g": "6g end",
     "6h mark": "6h mark carried out",
@@ -70,7 +70,7 @@ OF_A_DRIVER = {
     "7 list": "7 list",
     "7 fence": "7 fence",
 }
-ONE_BY_ONE = ("3 fence", "6g")  # each of their transactions is a step of its own in the model
+ONE_BY_ONE = ("6c fence", "6g")  # each of their transactions is a step of its own in the model
 
 Trace = Mapping[str, Any]
 Step = Mapping[str, Any]
@@ -195,20 +195,28 @@ PLAINLY: Step = {"words": "", "arguments": {}, "answer_is_lost": False}
 
 
 class TaskProcess(Process):
-    """`phase`: "has its id" once it has taken it."""
+    """`phase`: "looks", or "has its id" once it takes it."""
+
+    def __init__(self, name: str, work: Callable[[], object], *, has_rows: bool) -> None:
+        self._has_rows = has_rows
+        super().__init__(name, TASK_ORDER, work)
 
     def model_step(self, call: str, first: Any) -> str | None:  # noqa: ARG002
-        if call == "6g":
-            return "2 commit earlier" if self.phase else "0 commit earlier"
-        if call == "2" and not self.phase and self.looks_first:
-            return "0 look"
+        has_its_id = self.phase.startswith("has")
         if call == "1":
             self.phase = "has its id"
+        elif call == "2":
+            self.phase = "has its id" if has_its_id else "looks"
+            return "2 read decision" if has_its_id else "0 look"
+        elif call == "3":
+            return "3 describe" if has_its_id else "0 describe"
+        elif call == "3 marker":
+            return "3 read marker" if has_its_id else "0 read marker"
+        elif call == "6g":
+            return "2 commit earlier" if has_its_id else "0 commit earlier"
+        elif call == "5 begin" and not self._has_rows:
+            return None  # brokers are not asked
         return OF_A_TASK.get(call)
-
-    def __init__(self, name: str, work: Callable[[], object], *, looks_first: bool) -> None:
-        self.looks_first = looks_first  # in a foreachBatch
-        super().__init__(name, TASK_ORDER, work)
 
 
 class DriverProcess(Process):
@@ -219,23 +227,24 @@ class DriverProcess(Process):
         super().__init__(name, DRIVER_ORDER, lambda: work(self))
 
     def model_step(self, call: str, first: Any) -> str | None:
-        if self.phase == "aborting":
-            call = {"3 list": "7 list", "3 fence": "7 fence"}.get(call, call)
-        else:
-            line = "6h" if self.phase == "closing" else "6c"
-            call = {"3 list": f"{line} list", "3 fence": f"{line} fence", "2": "", "4": "6d"}.get(call, call)
+        line = {"aborting": "7", "closing": "6h"}.get(self.phase, "6c")
+        call = {"6c list": f"{line} list", "6c fence": f"{line} fence"}.get(call, call)
         if call == "6f" and first.state is not State.DECIDED:
-            if first.version == self._version:
+            if first.version == self._version and first.state is State.CARRIED_OUT:
                 self.phase = "closing"
             return "6h mark taken out" if first.state is State.TAKEN_OUT else OF_A_DRIVER["6h mark"]
-        if self.phase and call in ("6a", "6d"):
-            return None  # read by abort(), or to see whether what is gone was committed
+        if self.phase and call == "6a":
+            return None  # read by abort()
         return OF_A_DRIVER.get(call)
 
 
 # --- THE CALLS THAT ARE STEPS -----------------------------------------------------------------------------------------
 
-CALLS = ("1", "2", "3 list", "3 fence", "4", "5 begin", "5 marker", "6a", "6e", "6f", "6g", "7 record")  # one for each method
+# One for each method.
+CALLS = (
+    *("1", "2", "3", "3 marker", "5 begin", "5 marker"),
+    *("6a", "6c list", "6c fence", "6d", "6e", "6f width", "6f", "6g", "7 record"),
+)
 
 
 def patched() -> ExitStack:
@@ -253,6 +262,8 @@ def _hooked(original: Callable[..., Any], call: str) -> Callable[..., Any]:
         process = _here.process
         if process is None:
             return original(self, *args, **named)
+        if call == "7 record":
+            return process.step(call + " abort", lambda told: original(self, _aborted(told, args[0])))
         if call not in ONE_BY_ONE:
             step = process.model_step(call, args[0] if args else None)
             plain = functools.partial(original, self, *args, **named)
@@ -274,6 +285,11 @@ def _hooked(original: Callable[..., Any], call: str) -> Callable[..., Any]:
     return hooked
 
 
+def _aborted(told: Step, now: Planned) -> Planned:
+    """What the model's abort() stops. A moment of the model is how many writes were planned before."""
+    return Planned(HOST, told["arguments"].get("planned", now.time_ms))
+
+
 def _is_meant(each: str | PreparedTransaction, told: Step) -> bool:
     """Whether the step names this transactional id."""
     transactional_id = each if isinstance(each, str) else each.transactional_id
@@ -281,8 +297,8 @@ def _is_meant(each: str | PreparedTransaction, told: Step) -> bool:
 
 
 def _end_of_id(model_id: str) -> str:
-    partition, run, *_, attempt = model_id.split("-")
-    return f"-{partition}-r{run}-{attempt}"
+    partition, *_, attempt = model_id.split("-")
+    return f"-{partition}-{attempt}"
 
 
 # --- THE SCHEDULE -----------------------------------------------------------------------------------------------------
@@ -330,10 +346,13 @@ class Replay:
         return isinstance(self.processes[latest].outcome, Committed)
 
     def told_otherwise(self) -> dict[str, object]:
-        """The drivers whose error has not the kind that the model's has: whether running the write again can help."""
-        reasons = {
-            step["process"]: step["words"].partition(BECAUSE)[2] for step in self.trace["full_plan"] if BECAUSE in step["words"]
-        }
+        """The drivers whose error has not the kind that the model's has: whether running the write again can help.
+
+        Where the model finds a transaction gone whose commit is not complete yet, 6d may read its marker here.
+        """
+        aborts = [step for step in self.trace["full_plan"] if BECAUSE in step["words"]]
+        told = {step["process"]: step["words"].partition(BECAUSE)[2] for step in aborts}
+        reasons = {name: reason for name, reason in told.items() if reason != "transaction gone"}
         return {
             name: self.processes[name].outcome
             for name, reason in reasons.items()
@@ -351,21 +370,18 @@ class Replay:
         for version in case.versions:
             rows = rows_of(version, case.first, 0)
             expected.update(row for part in rows for row in part)
-            if case.kind != "batch":
-                self._repeat(version, rows, OWNER)
-            elif not self.has_ended_well():
-                self._repeat(version, rows, "another")  # as each df.write without txnAppId
+            self._repeat(version, rows)
         return expected
 
-    def _repeat(self, version: int, rows: Sequence[Sequence[str]], owner: str) -> None:
+    def _repeat(self, version: int, rows: Sequence[Sequence[str]]) -> None:
         failures = []
         for number in range(MOST_RUNS):
-            run = self._make_run(f"fresh{version}x{number}", owner=owner)
+            run = self._make_run(f"fresh{version}x{number}", owner=OWNER)
             try:
                 run.write_version(version, *rows)
             except KafkaError as error:
                 failures.append(error)
-                run.abort(version)
+                run.abort()
             else:
                 return
         raise AssertionError(f"version {version} is not committed by {MOST_RUNS} fresh runs: {failures}")
@@ -387,9 +403,8 @@ class Replay:
                 process.finish()
 
     def _do_as_brokers(self, what: str, model_id: str) -> None:
-        partition, run, *_, attempt = model_id.split("-")
-        task = TaskId(OWNER, int(partition), f"r{run}", int(attempt))
-        transactional_id = self._run(int(run), 0).names.transactional_id(task)
+        partition, *_, attempt = model_id.split("-")
+        transactional_id = self._run(0, 0).names.transactional_id(TaskId(OWNER, int(partition), int(attempt)))
         if what == "time-out":
             assert self.trace["transaction_version"] == 2, "an abort by somebody else does not raise the epoch"
             found = self._client.describe_transactions([transactional_id])[transactional_id]
@@ -410,22 +425,21 @@ class Replay:
         return self.processes[name]
 
     def _run(self, run: int, write: int) -> Run:
-        """The writes of a foreachBatch have an id each."""
+        """The writes of a foreachBatch have one each. All have one host, as in the model."""
         if (run, write) not in self._runs:
-            kind = self.trace["kind"]
-            how: dict[str, Any] = {"write": f"w{run}x{write}"} if kind == "foreachBatch" else {}
-            self._runs[run, write] = self._make_run(f"r{run}", owner=OWNER, is_repeated=kind != "batch", **how)
+            self._runs[run, write] = self._make_run(HOST, owner=OWNER)
         return self._runs[run, write]
 
     def _task(self, name: str, known: Mapping[str, Any], first_step: str) -> Process:  # noqa: ARG002
         place = (known["run"], known["write"], known["version"], known["partition"])
-        task = self._run(*place[:2]).task(*place[2:], *known["rows"], attempt=known["attempt"])
+        planned = Planned(HOST, known["planned"])
+        task = self._run(*place[:2]).task(*place[2:], *known["rows"], attempt=known["attempt"], planned=planned)
 
         def work() -> TaskReport:
             report = task.run()
             return self._reports.setdefault(place, report)  # the first attempt that returns wins
 
-        return TaskProcess(name, work, looks_first=self.trace["kind"] == "foreachBatch")
+        return TaskProcess(name, work, has_rows=bool(known["rows"]))
 
     def _failure_of_tasks(self, write: tuple[int, int, int]) -> object:
         """What Spark fails the write with."""
@@ -452,7 +466,7 @@ class Replay:
             except KafkaError as error:
                 outcome = error
             process.phase = "aborting"
-            run.abort(write[2])
+            run.abort()
             return outcome
 
         return DriverProcess(name, write[2], work)

@@ -3,7 +3,7 @@
     with Processes(address, topic, prefix) as processes:
         killed = processes.commit("r1", reports, Stop("6f", BEFORE))     # SIGKILL to itself when it gets there
         assert killed.outcome() is KILLED
-        zombie = processes.task("r1", 0, 0, ["a"], Stop("3 fence", AFTER, how=PAUSE))
+        zombie = processes.task("r1", 0, 0, ["a"], Stop("2", AFTER, how=PAUSE))
         zombie.await_pause()                                             # SIGSTOP to itself
         ... what others do meanwhile ...
         zombie.resume()
@@ -33,6 +33,7 @@ from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once import ledger
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, State
+from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import Committed, VersionCommit
 from spark_kafka_sink.exactly_once.writes import TaskReport
 from spark_kafka_sink.network.network_client import NetworkClient
@@ -49,36 +50,44 @@ CHUNKED_BYTES = 60  # of a decision's metadata: with so few, any decision needs 
 class Call(NamedTuple):
     """A call that is a step of the protocol: the first one of this method in the process for which `applies` holds.
 
-    `applies` is told the first argument, and whether the process has begun to end transactions.
+    `applies` is told the first argument, and what the task or the driver has begun: "1" and "6g".
     """
 
     owner: type
     method: str
-    applies: Callable[[Any, bool], bool] = lambda first, ends: True  # noqa: ARG005
+    applies: Callable[[Any, set[str]], bool] = lambda first, begun: True  # noqa: ARG005
 
 
-def _until_the_decision(first: object, ends: bool) -> bool:  # noqa: ARG001
-    return not ends
+def _before_its_id(first: object, begun: set[str]) -> bool:  # noqa: ARG001
+    return "1" not in begun
 
 
-def _after_the_commits(first: object, ends: bool) -> bool:  # noqa: ARG001
-    return ends
+def _with_its_id(first: object, begun: set[str]) -> bool:  # noqa: ARG001
+    return "1" in begun
 
 
-def _says_decided(decision: Decision, ends: bool) -> bool:  # noqa: ARG001
+def _until_the_decision(first: object, begun: set[str]) -> bool:  # noqa: ARG001
+    return "6g" not in begun
+
+
+def _after_the_commits(first: object, begun: set[str]) -> bool:  # noqa: ARG001
+    return "6g" in begun
+
+
+def _says_decided(decision: Decision, begun: set[str]) -> bool:  # noqa: ARG001
     return decision.state is State.DECIDED
 
 
-def _says_what_became_of_it(decision: Decision, ends: bool) -> bool:  # noqa: ARG001
+def _says_what_became_of_it(decision: Decision, begun: set[str]) -> bool:  # noqa: ARG001
     return decision.state is not State.DECIDED
 
 
 TASK_STEPS: Mapping[str, Call] = {
+    "0": Call(Ledger, "look", _before_its_id),
     "1": Call(KafkaProducer, "init_transactions"),
-    "2": Call(Ledger, "reached_or_aborted"),
-    "3 list": Call(TransactionClient, "list_transactions"),
-    "3 fence": Call(TransactionClient, "fence"),
-    "4": Call(Ledger, "markers"),
+    "2": Call(Ledger, "look", _with_its_id),
+    "3": Call(TransactionClient, "describe_transactions"),
+    "3 marker": Call(Ledger, "marker"),
     "5 begin": Call(KafkaProducer, "begin_transaction"),
     "5 rows": Call(KafkaProducer, "flush"),
     "5 marker": Call(KafkaProducer, "send_offsets_to_transaction"),
@@ -88,22 +97,26 @@ COMMIT_STEPS: Mapping[str, Call] = {
     "6a": Call(Ledger, "decision"),
     "6c list": Call(TransactionClient, "list_transactions", _until_the_decision),
     "6c fence": Call(TransactionClient, "fence", _until_the_decision),
-    "6d": Call(Ledger, "markers"),
-    "6e": Call(VersionCommit, "_check_open"),
+    "6c complete": Call(TransactionClient, "abort_fenced", _until_the_decision),
+    "6d": Call(Ledger, "all_markers"),
+    "6e": Call(VersionCommit, "_check_untouched"),
+    "6f width": Call(Ledger, "record_width"),
     "6f": Call(Ledger, "write_decision", _says_decided),
     "6g": Call(TransactionClient, "end_transactions"),
     "6h mark": Call(Ledger, "write_decision", _says_what_became_of_it),
     "6h list": Call(TransactionClient, "list_transactions", _after_the_commits),
     "6h fence": Call(TransactionClient, "fence", _after_the_commits),
+    "6h complete": Call(TransactionClient, "abort_fenced", _after_the_commits),
 }
 ABORT_STEPS: Mapping[str, Call] = {
     "7 record": Call(Ledger, "record_abort"),
     "7 list": Call(TransactionClient, "list_transactions"),
     "7 decision": Call(Ledger, "decision"),
     "7 fence": Call(TransactionClient, "fence"),
+    "7 complete": Call(TransactionClient, "abort_fenced"),
 }
 STEPS = {**TASK_STEPS, **COMMIT_STEPS, **ABORT_STEPS}
-HAS_AMID = ("3 fence", "6c fence", "6g", "6h fence", "7 fence")  # of several transactions, the first one is done
+HAS_AMID = ("6c fence", "6g", "6h fence", "7 fence")  # of several transactions, the first one is done
 
 
 class Stop(NamedTuple):
@@ -117,6 +130,9 @@ class Stop(NamedTuple):
         return f"{self.when} {self.step}"
 
 
+Where = Stop | list[Stop] | int | None  # a number: of requests
+
+
 def stops(steps: Mapping[str, Call]) -> list[Stop]:
     whens = {step: (BEFORE, AMID, AFTER) if step in HAS_AMID else (BEFORE, AFTER) for step in steps}
     return [Stop(step, when) for step in steps for when in whens[step]]
@@ -125,16 +141,18 @@ def stops(steps: Mapping[str, Call]) -> list[Stop]:
 def arm(step: str, when: str, is_due: Callable[[], bool], strike: Callable[[], None]) -> None:
     """From now on `strike` in this process when a call that is this step is made, if it is due then."""
     owner, method, applies = STEPS[step]
-    ends: list[bool] = []
-    _around(VersionCommit, "run", ends.clear)
-    _around(TransactionClient, "end_transactions", lambda: ends.append(True))
+    begun: set[str] = set()
+    _around(TaskAttempt, "begin", begun.clear)
+    _around(KafkaProducer, "init_transactions", lambda: begun.add("1"))
+    _around(VersionCommit, "run", begun.clear)
+    _around(TransactionClient, "end_transactions", lambda: begun.add("6g"))
     original = getattr(owner, method)
 
     @functools.wraps(original)
     def hooked(self: object, first: Any = None, *args: Any, **named: Any) -> Any:
         call = functools.partial(original, self)
         given = () if first is None else (first,)
-        if not applies(first, bool(ends)) or not is_due():
+        if not applies(first, begun) or not is_due():
             return call(*given, *args, **named)
         if when == AMID:
             several = list(first)
@@ -210,7 +228,7 @@ class _Life:
     topic: str
     run: str
     how: Mapping[str, Any]
-    stop: Stop | int | None = None
+    stop: Where = None
     chunked: bool = False
 
     def start(self) -> Run:
@@ -218,8 +236,11 @@ class _Life:
             ledger.METADATA_BYTES = CHUNKED_BYTES
         if isinstance(self.stop, int):
             _arm_requests(self.stop)
-        elif self.stop is not None:
+        elif isinstance(self.stop, Stop):
             _stop_once(self.stop)
+        else:
+            for each in self.stop or ():
+                _stop_once(each)
         return Run(self.address, self.topic, self.run, **self.how)
 
 
@@ -239,8 +260,8 @@ def _commit(run: Run, reports: Sequence[TaskReport]) -> Committed:
     return run.commit(reports)
 
 
-def _abort(run: Run, version: int) -> int:
-    return run.abort(version)
+def _abort(run: Run) -> int:
+    return run.abort()
 
 
 def _write_all(run: Run, version: int, partitions: Sequence[Sequence[str]]) -> Committed:
@@ -332,7 +353,7 @@ class Processes:
         version: int,
         partition: int,
         rows: Sequence[str],
-        stop: Stop | int | None = None,
+        stop: Where = None,
         *,
         attempt: int = 0,
         timeout_ms: int = 60_000,
@@ -340,21 +361,19 @@ class Processes:
         """Its outcome: TaskReport."""
         return self._start(self._life(run, stop), _write, version, partition, rows, attempt, timeout_ms)
 
-    def commit(
-        self, run: str, reports: Sequence[TaskReport], stop: Stop | int | None = None, *, chunked: bool = False
-    ) -> Process:
+    def commit(self, run: str, reports: Sequence[TaskReport], stop: Where = None, *, chunked: bool = False) -> Process:
         """A driver's commit(). Its outcome: Committed."""
         return self._start(self._life(run, stop, chunked), _commit, list(reports))
 
-    def abort(self, run: str, version: int, stop: Stop | int | None = None) -> Process:
+    def abort(self, run: str, stop: Where = None) -> Process:
         """A driver's abort(). Its outcome: how many transactional ids were fenced."""
-        return self._start(self._life(run, stop), _abort, version)
+        return self._start(self._life(run, stop), _abort)
 
-    def write_all(self, run: str, version: int, partitions: Sequence[Sequence[str]], stop: Stop | int | None = None) -> Process:
+    def write_all(self, run: str, version: int, partitions: Sequence[Sequence[str]], stop: Where = None) -> Process:
         """A version from its first task to the end of commit(), in one process. Its outcome: Committed."""
         return self._start(self._life(run, stop), _write_all, version, partitions)
 
-    def _life(self, run: str, stop: Stop | int | None, chunked: bool = False) -> _Life:
+    def _life(self, run: str, stop: Where, chunked: bool = False) -> _Life:
         return _Life(self.address, self.topic, run, self.how, stop, chunked)
 
     def _start(self, life: _Life, work: Callable[..., object], *arguments: Any) -> Process:

@@ -9,7 +9,6 @@ import pytest
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.ledger import Decision
 from spark_kafka_sink.exactly_once.version_commit import How
-from spark_kafka_sink.exactly_once.writes import CommitFailedError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.exactly_once.driving import Run
 from tests.exactly_once.test_exactly_once import Runs, broker, open_transactions, partly_committed, run, time_out, visible
@@ -21,7 +20,7 @@ __all__ = ["broker", "run"]  # fixtures
 def die_amid_commits(first: Run, version: int = 0) -> Decision:
     """Partition 0 of 2 is committed."""
     decision = first.committing(first.reports(version, ["a"], ["b"]))._decide(None)
-    first.client.end_transactions([decision.entries[0].prepared(first.names, "q", decision.run)], commit=True)
+    first.client.end_transactions([decision.entries[0].prepared(first.names, "q")], commit=True)
     return decision
 
 
@@ -34,20 +33,6 @@ def test_what_was_decided_is_committed_before_a_later_version(broker: FakeBroker
     assert later.write_version(1, *[["c"], ["d"], ["e"]][:partitions]).how is How.COMMITTED
     assert visible(broker) == ["a", "b", "c", "d", "e"][: 2 + partitions]
     assert open_transactions(broker) == []
-
-
-def test_a_later_version_of_the_same_run_tells_what_it_has_taken_out(broker: FakeBroker, run: Runs) -> None:
-    """As foreachBatch does that swallows errors: its tasks begin with the ids of the version before."""
-    first = run("r1")
-    die_amid_commits(first)
-    with pytest.raises(CommitFailedError, match=r"1 of 2 transactions were gone when version 0 was committed"):
-        first.write_version(1, ["c"], ["d"])
-    first.abort(1)
-    assert visible(broker) == ["a"]
-    again = run("r2")
-    again.write_version(0, ["a"], ["b"])
-    again.write_version(1, ["c"], ["d"])
-    assert visible(broker) == ["a", "b", "c", "d"]
 
 
 def test_a_version_of_which_a_part_was_taken_out_is_told_of_when_another_follows(
@@ -75,7 +60,7 @@ def test_a_decision_of_long_ago_that_arrives_late_harms_no_later_version(broker:
     zombie, alive = run("r1"), run("r2")
     stale = zombie.committing(zombie.reports(0, ["a"], ["b"]))
     decision = stale._decide(None)
-    alive.client.fence([entry.prepared(zombie.names, "q", "r1").transactional_id for entry in decision.entries])
+    alive.client.fence([entry.prepared(zombie.names, "q").transactional_id for entry in decision.entries])
     stale._ledger.write_decision(decision.now(decision.state.TAKEN_OUT))
     alive.write_version(0, ["a"], ["b"])
     alive.write_version(1, ["c"], ["d"])
@@ -91,7 +76,7 @@ def test_a_driver_of_an_earlier_version_leaves_alone_what_a_later_one_has_decide
     reports = zombie.reports(0, ["x"], ["y"])
     alive.write_version(0, ["x"], ["y"])
     commit = alive.committing(alive.reports(1, ["a"], ["b"]))
-    decision = commit._decide(None)
+    decision = commit._decide(commit._ledger.decision())
     assert zombie.commit(reports).how is How.SUPERSEDED
     commit._carry_out(decision)
     assert visible(broker) == ["a", "b", "x", "y"]
@@ -104,7 +89,7 @@ def test_abort_asks_nothing_about_writes_that_were_done_long_ago(broker: FakeBro
     failed = run("r", owner="failed")
     failed.reports(0, ["b"])
     before = len(broker.requests_of(ApiKey.OFFSET_FETCH))
-    failed.abort(0)
+    failed.abort()
     assert len(broker.requests_of(ApiKey.OFFSET_FETCH)) == before + 1
     assert open_transactions(broker) == []
 

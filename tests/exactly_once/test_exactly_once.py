@@ -16,10 +16,10 @@ import pytest
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, LedgerError, State
+from spark_kafka_sink.exactly_once.ledger import EARLIER_VERSIONS, Decision, Earlier, Ledger, LedgerError, State
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.version_commit import How
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, Entry, ReplayError, Result, WriteAbortedError
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, Entry, Planned, ReplayError, Result, WriteAbortedError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.exactly_once.driving import Run
@@ -79,28 +79,33 @@ def test_versions_of_a_run_follow_each_other_under_the_same_ids(broker: FakeBrok
     assert len(broker.transactions.transactions) == 2
 
 
-def test_tasks_look_for_what_earlier_runs_left_in_the_first_version_of_their_run_only(broker: FakeBroker, run: Runs) -> None:
-    """From then on the driver of this run has fenced all of it."""
+def test_what_an_owner_leaves_does_not_grow_with_its_runs_and_versions(broker: FakeBroker, run: Runs) -> None:
+    """Each restart, and each df.write, left ids and groups of its own, which brokers keep for seven days. A job that wrote 200
+    partitions each minute had 330,000 ids within a day, and no driver could list them any more."""
 
-    def listings_of_tasks(writer: Run, version: int) -> int:
-        before = len(broker.requests_of(ApiKey.LIST_TRANSACTIONS))
-        reports = writer.reports(version, ["a"], ["b"])
-        found = len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) - before
-        writer.commit(reports)
-        return found
+    def left() -> tuple[int, int]:
+        return len(broker.transactions.transactions), len(broker.offsets.groups)
 
-    first, second = run("r1"), run("r2")
-    assert [listings_of_tasks(first, version) > 0 for version in range(3)] == [True, False, False]
-    assert [listings_of_tasks(second, version) > 0 for version in range(3, 6)] == [True, False, False]
+    for version in range(12):
+        writer = run(f"r{version}")
+        writer.task(version, 0, f"{version} dies").begin().send()
+        writer.task(version, 1, f"{version} dies", attempt=1).begin().send()
+        writer.abort()
+        again = run(f"r{version} again")
+        again.write_version(version, [f"{version}a"], [f"{version}b"], [])
+        if version == 0:
+            first = left()
+    assert left() == first
 
 
-def test_a_version_that_is_half_committed_is_looked_for_by_the_tasks_of_the_same_run(broker: FakeBroker, run: Runs) -> None:
-    """As a foreachBatch that writes again: the decision is this run's, but what it says is not carried out."""
+def test_what_is_complete_is_neither_listed_nor_described(broker: FakeBroker, run: Runs) -> None:
     first = run("r1")
-    first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
-    before = len(broker.requests_of(ApiKey.LIST_TRANSACTIONS))
-    first.task(1, 0, "c").begin()
-    assert len(broker.requests_of(ApiKey.LIST_TRANSACTIONS)) > before
+    first.write_version(0, ["a"], [], ["c"], ["d"])
+    first.client.abort_fenced(first.client.fence(f"P-other-{number}-0" for number in range(300)), "P-group")
+    before = len(broker.requests_of(ApiKey.DESCRIBE_TRANSACTIONS))
+    assert first.write_version(1, ["e"], ["f"]).fenced == 0
+    described = broker.requests_of(ApiKey.DESCRIBE_TRANSACTIONS)[before:]
+    assert {each for request in described for each in request.message.transactional_ids} == {"P-q-0-0", "P-q-1-0"}  # type: ignore[attr-defined]
 
 
 def test_what_a_dead_run_left_open_is_ended_and_its_rows_are_never_seen(broker: FakeBroker, run: Runs) -> None:
@@ -138,7 +143,7 @@ def test_a_driver_that_died_among_its_commits_is_followed_by_one_that_commits_th
     first = run("r1")
     reports = first.reports(0, ["a"], ["b"])
     decision = first.committing(reports)._decide(None)
-    first.client.end_transactions([decision.entries[0].prepared(first.names, "q", "r1")], commit=True)
+    first.client.end_transactions([decision.entries[0].prepared(first.names, "q")], commit=True)
     assert visible(broker) == ["a"]
     second = run("r2")
     assert second.write_version(0, ["a"], ["b"]).how is How.ROLLED_FORWARD
@@ -151,7 +156,7 @@ def test_a_transaction_that_timed_out_before_the_decision_fails_the_version_and_
     first = run("r1")
     reports = first.reports(0, ["a"], ["b"])
     time_out(broker, partition=0)
-    with pytest.raises(CommitFailedError, match=r"not open any more .*transaction\.timeout\.ms.*Nothing is visible"):
+    with pytest.raises(CommitFailedError, match=r"not theirs any more .*transaction\.timeout\.ms.*Nothing is visible"):
         first.commit(reports)
     first.abort()
     assert visible(broker) == []
@@ -181,7 +186,7 @@ def partly_committed(first: Run) -> None:
     reports = [first.task(0, 0, "a").run(), first.task(0, 1, "b").run()]
     commit = first.committing(reports)
     decision = commit._decide(None)
-    first.client.fence([decision.entries[0].prepared(first.names, "q", "r1").transactional_id])
+    first.client.fence([decision.entries[0].prepared(first.names, "q").transactional_id])
     with pytest.raises(CommitFailedError):
         commit._carry_out(decision)
 
@@ -234,11 +239,39 @@ def test_a_copy_that_comes_after_the_decision_writes_nothing(broker: FakeBroker,
 def test_a_task_that_begins_after_abort_writes_nothing(broker: FakeBroker, run: Runs) -> None:
     first = run("r1")
     first.reports(0, ["a"])
+    late = first.task(0, 0, "a", attempt=1)
     first.abort()
     with pytest.raises(WriteAbortedError):
-        first.task(0, 0, "a", attempt=1).begin()
+        late.begin()
     assert visible(broker) == []
     assert open_transactions(broker) == []
+
+
+def test_a_task_that_takes_its_id_while_the_driver_aborts_writes_nothing(broker: FakeBroker, run: Runs) -> None:
+    """A stream was stopped before any task had reported: abort() did not know its run, so that a task which was still starting
+    found no record, and left its transaction open until it timed out."""
+    first = run("r1")
+    late = first.task(0, 0, "a")
+    take_id = late.producer.init_transactions
+
+    def aborted_meanwhile() -> None:
+        first.abort()
+        take_id()
+
+    late.producer.init_transactions = aborted_meanwhile  # type: ignore[method-assign]
+    with pytest.raises(WriteAbortedError):
+        late.begin()
+    assert open_transactions(broker) == []
+
+
+def test_what_is_planned_after_an_abort_or_on_another_machine_is_written(broker: FakeBroker, run: Runs) -> None:
+    first = run("r1")
+    elsewhere = run("another host").task(1, 0, "b")
+    first.task(0, 0, "a")
+    first.abort()
+    first.write_version(0, ["a"])
+    elsewhere.run()
+    assert visible(broker) == ["a"]
 
 
 def test_abort_leaves_a_decided_version_to_the_next_run(broker: FakeBroker, run: Runs) -> None:
@@ -261,7 +294,7 @@ def test_a_zombie_driver_whose_successor_is_done_finds_the_version_committed(bro
 def test_a_zombie_driver_that_commits_while_its_successor_begins_is_found_by_it(broker: FakeBroker, run: Runs) -> None:
     zombie, second = run("r1"), run("r2")
     reports = zombie.reports(0, ["a"])
-    task = second.task(0, 0, "a")
+    task = second.task(0, 0, "a", attempt=1)
     task.producer.init_transactions()
     assert zombie.commit(reports).fenced == 1
     task.producer.close(timeout_ms=0)
@@ -276,7 +309,7 @@ def test_rows_that_another_run_commits_meanwhile_are_no_other_rows(run: Runs) ->
     reports = zombie.reports(0, ["a"])
     second.write_version(0, ["a"])
     with pytest.raises(CommitFailedError, match=r"Spark partitions 0, with the same rows: another run .*can be run again"):
-        zombie.committing(reports)._check_markers([0])
+        zombie.committing(reports)._check_markers(None)
     assert run("r3").write_version(0, ["a"]).how is How.FOUND
 
 
@@ -284,7 +317,7 @@ def test_a_zombie_driver_whose_tasks_its_successor_has_fenced_commits_nothing(br
     zombie, second = run("r1"), run("r2")
     reports = zombie.reports(0, ["a"])
     task = second.task(0, 0, "a").begin().send()
-    with pytest.raises(CommitFailedError, match="not open any more"):
+    with pytest.raises(CommitFailedError, match="not theirs any more"):
         zombie.commit(reports)
     zombie.abort()
     assert visible(broker) == []
@@ -310,72 +343,104 @@ def test_a_prefix_that_another_begins_with_is_left_alone(broker: FakeBroker, run
     assert visible(broker) == ["a", "x"]
 
 
-def test_two_writes_of_one_version_in_one_run_are_told_apart(broker: FakeBroker, run: Runs) -> None:
-    first = run("r1")
-    first.write_version(0, ["a"])
-    with pytest.raises(ReplayError, match="need a transactionalIdPrefix"):
-        first.write_version(0, ["another table"])
-    assert visible(broker) == ["a"]
-
-
 @pytest.mark.parametrize("is_decided", [True, False], ids=["decided", "carried out"])
-def test_two_writes_of_one_version_are_told_apart_by_the_next_run_as_well(
-    broker: FakeBroker, run: Runs, is_decided: bool
-) -> None:
-    """A foreachBatch with two DataFrames under one prefix failed, and its restart found the version of another run: it took both
-    DataFrames for repetitions, and the rows of the second one were in Kafka nowhere."""
-    first = run("r1", write="w1")
+def test_two_writes_of_one_version_are_told_apart_by_their_rows(broker: FakeBroker, run: Runs, is_decided: bool) -> None:
+    """As a foreachBatch with two DataFrames under one prefix. They were told apart by the run, which was the job group: with
+    a job group of the user's, or after a restart, the rows of the second one were dropped with a warning."""
+    first = run("r1")
     if is_decided:
         first.committing(first.reports(0, ["a"]))._decide(None)
     else:
         first.write_version(0, ["a"])
-    assert run("r2", write="w2").write_version(0, ["a"]).how is (How.ROLLED_FORWARD if is_decided else How.FOUND)
-    with pytest.raises(ReplayError, match="need a transactionalIdPrefix"):
-        run("r2", write="w3").write_version(0, ["another table"])
-    assert run("r3", write="w4").write_version(0, ["a"]).how is How.FOUND
+    assert run("r2").write_version(0, ["a"]).how is (How.ROLLED_FORWARD if is_decided else How.FOUND)
+    with pytest.raises(ReplayError, match=r"in Kafka with 1 rows .* has 1 rows .*transactionalIdPrefix of their own"):
+        run("r2").write_version(0, ["another table"])
+    assert run("r3").write_version(0, ["a"]).how is How.FOUND
     assert visible(broker) == ["a"]
 
 
-def test_a_repetition_with_other_rows_does_not_change_what_is_known_of_the_rows_in_kafka(
+def test_other_rows_under_a_version_that_was_decided_are_refused_after_it_is_committed(broker: FakeBroker, run: Runs) -> None:
+    first = run("r1")
+    first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
+    with pytest.raises(ReplayError):
+        run("r2").write_version(0, ["x"], ["y"])
+    assert visible(broker) == ["a", "b"]
+    assert open_transactions(broker) == []
+
+
+def test_other_rows_are_left_out_where_the_user_has_chosen_so(
     broker: FakeBroker, run: Runs, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first repetition with other rows was noted as what is in Kafka: the next one with the right rows was warned of."""
+    """The first repetition with other rows does not change what is known of the rows in Kafka."""
     run("r1").write_version(0, ["a"])
-    warned = []
-    for number, value in enumerate(["other", "a", "other", "other"], start=2):
+    found = []
+    for number, rows in enumerate([["other"], ["a"], ["other", "rows"]], start=2):
         caplog.clear()
-        assert run(f"r{number}").write_version(0, [value]).how is How.FOUND
-        warned.append("Its rows were not written" in caplog.text)
-    assert warned == [True, False, True, True]
+        committed = run(f"r{number}", keeps_first=True).write_version(0, rows)
+        assert committed.how is How.FOUND
+        found.append((committed.other_rows, "Its rows were not written" in caplog.text))
+    assert found == [(1, True), (0, False), (2, True)]
     assert visible(broker) == ["a"]
 
 
-def test_a_version_below_the_last_one_is_not_said_to_be_committed(broker: FakeBroker, run: Runs) -> None:
-    run("r1").write_version(5, ["a"])
-    assert run("r2").write_version(3, ["b"]).how is How.SUPERSEDED
-    assert visible(broker) == ["a"]
+def test_a_checkpoint_that_was_restored_brings_other_rows_under_known_versions(broker: FakeBroker, run: Runs) -> None:
+    """30 rows were in Kafka instead of 50, and the query stayed healthy: contents of superseded versions were not compared."""
+    first = run("r1")
+    for version in range(5):
+        first.write_version(version, [f"{version}"])
+    restored = run("r2")
+    assert restored.write_version(2, ["2"]).how is How.SUPERSEDED
+    with pytest.raises(ReplayError, match=r"version 3 is in Kafka with 1 rows .*, and this write of version 3 has 1 rows"):
+        restored.write_version(3, ["new"])
+    assert visible(broker) == ["0", "1", "2", "3", "4"]
 
 
-def test_a_second_write_of_a_repetition_with_other_rows_is_told_from_the_first_one(broker: FakeBroker, run: Runs) -> None:
-    run("r1", write="w1").write_version(0, ["a"])
-    second = run("r2", write="w2")
-    second.write_version(0, ["other"])
-    second.write_version(0, ["other"])
-    with pytest.raises(ReplayError, match="need a transactionalIdPrefix"):
-        run("r2", write="w3").write_version(0, ["another table"])
-    assert visible(broker) == ["a"]
+def test_a_version_whose_content_is_not_known_any_more_is_refused(run: Runs) -> None:
+    """It never was committed, or too many versions have followed."""
+    first = run("r1")
+    for version in range(3, 20):
+        first.write_version(version, ["a"])
+    for version in (2, 3):
+        with pytest.raises(ReplayError, match=f"What was committed as version {version} is not known"):
+            run("r2").write_version(version, ["a"])
+    assert run("r3").write_version(19 - EARLIER_VERSIONS, ["a"]).how is How.SUPERSEDED
+    assert run("r4", keeps_first=True).write_version(2, ["a"]).other_rows == 1
 
 
-def test_abort_leaves_nothing_open_of_a_write_that_nobody_repeats(broker: FakeBroker, run: Runs) -> None:
-    """A batch write without txnAppId. Its commit() got no answer after its decision, and its transactions held readers back
-    until they timed out: no later write carries out the decision of this one."""
-    first = run("r1", owner="nonce", is_repeated=False)
-    first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
-    assert first.abort() == 2
-    assert visible(broker) == []
+def test_a_version_of_which_only_a_part_is_in_kafka_is_not_taken_for_committed_later(broker: FakeBroker, run: Runs) -> None:
+    partly_committed(run("r1"))
+    run("r2").write_version(1, ["c"])
+    with pytest.raises(ReplayError, match="What was committed as version 0 is not known"):
+        run("r3").write_version(0, ["a"], ["b"])
+    assert visible(broker) == ["b", "c"]
+
+
+def test_a_version_that_nobody_repeats_is_carried_out_by_the_next_one(broker: FakeBroker, run: Runs) -> None:
+    """As of a df.write without a name: each has another version of one owner."""
+    first = run("r1")
+    first.committing(first.reports(1_700_000_000_000, ["a"], ["b"]))._decide(None)
+    first.abort()
+    assert run("r2").write_version(1_700_000_000_777, ["c"]).how is How.COMMITTED
+    assert visible(broker) == ["a", "b", "c"]
     assert open_transactions(broker) == []
-    assert run("r2", owner="nonce2", is_repeated=False).write_version(0, ["a"], ["b"]).how is How.COMMITTED
-    assert visible(broker) == ["a", "b"]
+
+
+def test_a_version_that_finds_an_earlier_one_lost_says_that_nothing_of_its_own_was_committed(
+    broker: FakeBroker, run: Runs
+) -> None:
+    """It said only of the earlier one what readers see, and what its repetition writes. That reads as if it were said of the
+    write that failed, of which nothing is seen, and which is to be run again."""
+    first = run("r1")
+    first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
+    time_out(broker, 0)
+    second = run("r2")
+    with pytest.raises(CommitFailedError, match="1 of 2 transactions were gone when version 0 was committed") as raised:
+        second.write_version(1, ["c"])
+    assert "An earlier write has left them so. Nothing of this one, version 1, was committed: run it again" in str(raised.value)
+    assert "next run of this version" not in str(raised.value)
+    second.abort()
+    assert run("r3").write_version(1, ["c"]).how is How.COMMITTED
+    assert visible(broker) == ["b", "c"]
 
 
 def test_abort_leaves_alone_only_the_owner_whose_decision_cannot_be_read(
@@ -388,16 +453,17 @@ def test_abort_leaves_alone_only_the_owner_whose_decision_cannot_be_read(
     place = Ledger(first.client, first.names, "other", TOPIC).place
     first.client.commit_offsets(first.names.decision_group("other"), {place: (0, "of a later release")})
     assert first.abort() == 2
-    assert open_transactions(broker) == ["P-other-0-r0-0"]
+    assert open_transactions(broker) == ["P-other-0-0"]
     assert "KAFKA_EXACTLY_ONCE_RECORD_UNREADABLE" in caplog.text
 
 
 def test_a_decision_too_long_for_one_record_is_read_back_whole(run: Runs) -> None:
     first = run("r1")
     entries = tuple(Entry(each, 0, each * 7, 3, 2, Content(each, 2**64 - 1 - each)) for each in range(1000))
+    earlier = tuple(Earlier(each, Content(each, 2**64 - 1)) for each in range(EARLIER_VERSIONS))
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     for version in range(3):
-        decision = Decision(version, "r1", State.DECIDED, 1000, 1000, Content(5, 6), entries[version:])
+        decision = Decision(version, State.DECIDED, 1000, 1024, Content(5, 6), entries[version:], earlier)
         ledger.write_decision(decision)
         assert ledger.decision() == decision
 
@@ -407,12 +473,12 @@ def test_a_decision_too_long_for_one_record_is_read_back_whole(run: Runs) -> Non
     [
         "",
         "decided",
-        "decided run=r tasks=1 partitions=1 rows=1 fingerprint=00",
-        "decided run=r tasks=1 partitions=1 rows=1 fingerprint=00 chunks=x digest=0",
-        "decided run=r tasks=1 partitions=1 rows=1 fingerprint=00 chunks=99999999999 digest=0",
-        "decided run=r tasks=1 partitions=1 rows=1 fingerprint=00 entries=abc",
-        "postponed run=r tasks=1 partitions=1 rows=1 fingerprint=00 entries=0",
-        "decided run=r tasks=1 partitions=1 rows=many fingerprint=00 entries=0",
+        "decided tasks=1 partitions=1 rows=1 fingerprint=00",
+        "decided tasks=1 partitions=1 rows=1 fingerprint=00 chunks=x digest=0",
+        "decided tasks=1 partitions=1 rows=1 fingerprint=00 chunks=99999999999 digest=0",
+        "decided tasks=1 partitions=1 rows=1 fingerprint=00 entries=abc",
+        "postponed tasks=1 partitions=1 rows=1 fingerprint=00 entries=0",
+        "decided tasks=1 partitions=1 rows=many fingerprint=00 entries=0",
     ],
 )
 def test_a_decision_that_cannot_be_read_is_an_error_and_never_none(run: Runs, metadata: str) -> None:
@@ -428,7 +494,7 @@ CARRIED_OUT = DECIDED.replace("decided", "carried-out")
 
 
 @pytest.mark.parametrize("number", ["-7", "9" * 19, "9" * 4000, "1_0", "+1", "\u0661"])
-@pytest.mark.parametrize("word", ["tasks={}", "partitions={}", "rows={}", "replay={}:00"])
+@pytest.mark.parametrize("word", ["tasks={}", "partitions={}", "rows={}"])
 def test_a_number_of_a_decision_beyond_its_limit_is_an_error(run: Runs, word: str, number: str) -> None:
     """`partitions=1000000000000` was accepted, and commit() made a set of as many numbers; so were -7 and 4,000 digits."""
     first = run("r1")
@@ -472,7 +538,7 @@ def test_entries_inflate_to_their_size_and_to_no_more_than_the_tasks_of_the_writ
     digest = hashlib.sha256(packed.encode()).hexdigest()[:16]
     chunks = [packed[start : start + 4000] for start in range(0, len(packed), 4000)]
     for number, chunk in enumerate(chunks):
-        first.client.commit_offsets(first.names.chunk_group("q", "r", 2 * number), {ledger.place: (0, chunk)})
+        first.client.commit_offsets(first.names.chunk_group("q", 2 * number, "r"), {ledger.place: (0, chunk)})
     metadata = f"{DECIDED} chunks={len(chunks)} digest={digest}"
     first.client.commit_offsets(first.names.decision_group("q"), {ledger.place: (0, metadata)})
     tracemalloc.start()
@@ -488,7 +554,7 @@ def test_entries_inflate_to_their_size_and_to_no_more_than_the_tasks_of_the_writ
 def test_a_negative_number_of_an_entry_is_an_error(run: Runs, entry: Entry) -> None:
     first = run("r1")
     ledger = Ledger(first.client, first.names, "q", TOPIC)
-    ledger.write_decision(Decision(0, "r", State.DECIDED, 1, 1, Content(1, 0), (entry,)))
+    ledger.write_decision(Decision(0, State.DECIDED, 1, 1, Content(1, 0), (entry,)))
     with pytest.raises(LedgerError):
         ledger.decision()
 
@@ -507,53 +573,94 @@ def test_a_decision_that_nobody_could_read_is_not_written(broker: FakeBroker, ru
     first = run("r1")
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     with pytest.raises(CommitFailedError, match=r"at most 1,000,000 Spark partitions, and this one has 1,000,001"):
-        ledger.write_decision(Decision(0, "r", State.DECIDED, 1_000_001, 1_000_001, Content(1, 0)))
+        ledger.write_decision(Decision(0, State.DECIDED, 1_000_001, 1, Content(1, 0)))
     assert not broker.requests_of(ApiKey.OFFSET_COMMIT)
 
 
 def test_a_decision_whose_chunks_were_overwritten_is_taken_for_one_that_was_not_carried_out(run: Runs) -> None:
-    """By a later version of the same run: its driver died before its own decision. To fail here was to fail for ever."""
+    """By a later version: its driver died before its own decision. To fail here was to fail for ever."""
     first = run("r1")
     entries = tuple(Entry(each, 0, each * 7, 3, 2, Content(each, 2**64 - 1 - each)) for each in range(1000))
     ledger = Ledger(first.client, first.names, "q", TOPIC)
-    ledger.write_decision(Decision(2, "r1", State.DECIDED, 1000, 1000, Content(5, 6), entries))
-    first.client.commit_offsets(first.names.chunk_group("q", "r1", 0), {ledger.place: (4, "of version 4")})
+    ledger.write_decision(Decision(2, State.DECIDED, 1000, 1000, Content(5, 6), entries))
+    first.client.commit_offsets(first.names.chunk_group("q", 0), {ledger.place: (4, "of version 4")})
     found = ledger.decision()
     assert found is not None
     assert (found.version, found.state, found.entries) == (2, State.TAKEN_OUT, ())
-    assert ledger.reached_or_aborted(()) == (found, False)
+    assert ledger.look(Planned("host", 0), 0) == (found, False, None)
 
 
-def test_a_write_repeated_in_a_foreach_batch_does_not_touch_what_the_one_before_has_decided(
-    broker: FakeBroker, run: Runs
-) -> None:
+def test_a_repetition_does_not_touch_what_the_write_before_has_decided(broker: FakeBroker, run: Runs) -> None:
     """Its tasks have the ids of the write before. They took them, and what was decided had to be written again."""
-    first = run("r1", write="w1")
-    first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
-    again = run("r1", write="w2")
-    assert again.write_version(0, ["a"], ["b"]).how is How.ROLLED_FORWARD
+    first = run("r1")
+    decision = first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
+    first.abort()
+    again = run("r2")
+    reports = again.reports(0, ["a"], ["b"])
+    found = again.client.describe_transactions(["P-q-0-0", "P-q-1-0"])
+    for entry in decision.entries:
+        each = found[f"P-q-{entry.partition}-0"]
+        assert each is not None
+        assert each.is_open(entry.identity)
+    assert again.commit(reports).how is How.ROLLED_FORWARD
+    assert visible(broker) == ["a", "b"]
+
+
+@pytest.mark.parametrize("lost", [[0], [0, 1]], ids=["a part", "all"])
+def test_the_first_restart_after_an_outage_writes_what_has_timed_out(broker: FakeBroker, run: Runs, lost: list[int]) -> None:
+    """It failed, and only the second one wrote what was missing: its tasks went by the decision, of which a part was gone."""
+    first = run("r1")
+    first.committing(first.reports(0, ["a"], ["b"], []))._decide(None)
+    for partition in lost:
+        time_out(broker, partition)
+    second = run("r2")
+    reports = second.reports(0, ["a"], ["b"], [])
+    expected = [Result.OPEN if partition in lost else Result.DECIDED for partition in (0, 1)]
+    assert [each.result for each in reports[:2]] == expected
+    assert second.commit(reports).how is How.COMMITTED
     assert visible(broker) == ["a", "b"]
     assert open_transactions(broker) == []
 
 
-def test_an_id_that_somebody_else_made_with_a_large_number_costs_one_marker_and_not_all_below_it(
-    broker: FakeBroker, run: Runs
-) -> None:
-    """P-orders-20261122-x-0 looks like an id of partition 20,261,122: commit() asked for as many markers, in this version and in
+def test_a_restart_after_an_outage_that_brings_other_rows_is_refused(broker: FakeBroker, run: Runs) -> None:
+    """Partition 1 is committed with the first rows: the other rows of partition 0 do not complete them."""
+    first = run("r1")
+    first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
+    time_out(broker, partition=0)
+    second = run("r2")
+    with pytest.raises(ReplayError):
+        second.commit(second.reports(0, ["b"], ["a"]))
+    second.abort()
+    assert visible(broker) == ["b"]
+    assert open_transactions(broker) == []
+
+
+def test_what_times_out_after_the_restarted_tasks_have_looked_fails_the_write(broker: FakeBroker, run: Runs) -> None:
+    first = run("r1")
+    first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
+    second = run("r2")
+    reports = second.reports(0, ["a"], ["b"])
+    time_out(broker, partition=0)
+    with pytest.raises(CommitFailedError, match="1 of 2 transactions were gone"):
+        second.commit(reports)
+    second.abort()
+    assert run("r3").write_version(0, ["a"], ["b"]).how is How.COMMITTED
+    assert visible(broker) == ["a", "b"]
+
+
+def test_an_id_that_somebody_else_made_with_a_large_number_costs_no_marker(broker: FakeBroker, run: Runs) -> None:
+    """P-orders-20261122-0 looks like an id of partition 20,261,122: commit() asked for as many markers, in this version and in
     all later ones, as it noted the number in its decision."""
     first = run("r1")
-    first.client.fence([first.names.transactional_id(TaskId("q", 20_000, "x", 0))])
+    first.client.fence([first.names.transactional_id(TaskId("q", 20_000, 0))])
     for version in range(2):
         before = len(broker.requests_of(ApiKey.OFFSET_FETCH))
         assert first.write_version(version, ["a"]).how is How.COMMITTED
         assert len(broker.requests_of(ApiKey.OFFSET_FETCH)) - before < 20
-    decision = Ledger(first.client, first.names, "q", TOPIC).decision()
-    assert decision is not None
-    assert decision.partitions == 1
 
 
-def test_a_marker_of_a_partition_that_only_an_id_tells_of_is_read(broker: FakeBroker, run: Runs) -> None:
-    """The decision has expired, or was reset."""
+def test_markers_of_all_partitions_that_there_ever_were_are_read(broker: FakeBroker, run: Runs) -> None:
+    """The decision has expired, or was reset; what is complete is not listed."""
     first = run("r1")
     first.write_version(0, ["a"], ["b"], ["c"])
     del broker.offsets.groups[first.names.decision_group("q")]
@@ -565,20 +672,51 @@ def test_a_marker_of_a_partition_that_only_an_id_tells_of_is_read(broker: FakeBr
     assert visible(broker) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("partitions", [1, 2, 3, 4, 5, 64, 65])
+def test_as_many_partitions_are_on_record_as_there_were_and_never_fewer(run: Runs, partitions: int) -> None:
+    ledger = Ledger(run("r1").client, run("r1").names, "q", TOPIC)
+    ledger.record_width(partitions)
+    ledger.record_width(1)
+    _, recorded = ledger.all_markers(1)
+    assert partitions <= recorded < 2 * partitions or partitions == recorded == 1
+
+
 def test_an_id_that_somebody_else_made_is_logged_escaped(run: Runs, caplog: pytest.LogCaptureFixture) -> None:
     """A line end in it began a log line of its own, and an escape sequence reached the terminal."""
     first = run("r1")
-    first.client.fence(["P-o\x1b[2J\nforged-0-r-0"], transaction_timeout_ms=7_000)
+    first.client.fence(["P-o\x1b[2J\nforged-0-0"])
     with caplog.at_level(logging.INFO):
         assert first.write_version(0, ["a"]).fenced == 1
-    assert r"P-o\x1b[2J\nforged-0-r-0" in caplog.text
+    assert r"P-o\x1b[2J\nforged-0-0" in caplog.text
 
 
-def test_ids_at_rest_are_not_fenced_again(run: Runs) -> None:
+def test_ids_that_were_fenced_are_not_fenced_again(run: Runs) -> None:
     run("r1").reports(0, ["a"], [], [])
     second = run("r2")
-    assert second.write_version(0, ["a"], [], []).how is How.COMMITTED
-    assert second.write_version(1, ["b"], [], []).fenced == 0
+    assert second.write_version(0, ["a"]).fenced == 2
+    assert second.write_version(1, ["b"]).fenced == 0
+
+
+def test_an_empty_task_whose_id_another_has_taken_fails_the_write(broker: FakeBroker, run: Runs) -> None:
+    """Its rows could be decided by the other's driver later, and be there twice."""
+    first, other = run("r1"), run("r2")
+    reports = first.reports(0, ["a", "b"], [])
+    zombie = other.task(0, 1, "a", "b").begin().send()
+    with pytest.raises(CommitFailedError, match=r"not theirs any more \(Spark partitions 1\)"):
+        first.commit(reports)
+    first.abort()
+    assert visible(broker) == []
+    zombie.die()
+
+
+def test_brokers_with_a_short_limit_for_transactions_can_be_fenced(broker: FakeBroker, run: Runs) -> None:
+    """With transaction.max.timeout.ms below 29,929 every fencing was refused, for as long as anything was left under the
+    prefix."""
+    broker.transactions.max_timeout_ms = 6_000
+    first = run("r1")
+    first.task(0, 0, "a", timeout_ms=6_000).begin().send()
+    assert run("r2").committing([first.task(0, 1, "b", timeout_ms=6_000).run()]).run().fenced == 1
+    assert visible(broker) == ["b"]
 
 
 def test_an_answer_to_the_commit_that_got_lost_is_asked_for_again(broker: FakeBroker, run: Runs) -> None:
@@ -593,8 +731,8 @@ def test_an_answer_to_the_commit_that_got_lost_is_asked_for_again(broker: FakeBr
 def test_a_write_that_is_committed_does_not_fail_because_of_what_came_too_late(
     broker: FakeBroker, run: Runs, caplog: pytest.LogCaptureFixture, is_listed: bool
 ) -> None:
-    """Its rows are in Kafka. A batch write without txnAppId failed all the same, and its repetition wrote them twice."""
-    first = run("r1", is_repeated=False)
+    """Its rows are in Kafka. A batch write without a name failed all the same, and its repetition wrote them twice."""
+    first = run("r1")
     reports = first.reports(0, ["a"], ["b"])
     end_transactions = first.client.end_transactions
 

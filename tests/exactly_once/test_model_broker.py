@@ -14,7 +14,7 @@ from tests.exactly_once.model.broker import ONGOING, PREPARED, Broker, Transacti
 from tests.fakes.clock import ManualClock
 from tests.fakes.transaction_coordinator import TransactionCoordinator, Verification
 
-ID = TransactionalId(0, 0, 0, 0)
+ID = TransactionalId(0, 0, 0)
 NAME = "P-owner-0-run-0"
 ROWS = TopicPartition("orders", 0)
 TIMEOUT_MS = 60_000

@@ -17,7 +17,7 @@ from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
 
-GROUP, PLACE = "P-q-r1-pulse", TopicPartition("t", 0)
+GROUP, PLACE = "P-q-pulse", TopicPartition("t", 0)
 LIMIT_S = 30
 
 
@@ -174,10 +174,10 @@ def test_a_task_that_fails_shows_no_pulse_any_more() -> None:
     client.wait_for_the_end()
 
 
-def test_runs_have_a_group_each_that_the_permission_on_the_prefix_covers() -> None:
+def test_the_group_of_the_pulse_is_the_owners_and_of_no_other_kind() -> None:
     names = Names("P")
-    assert names.pulse_group("q", "r1") == GROUP
+    assert names.pulse_group("q") == GROUP
     assert GROUP.startswith(names.listed)
-    others = {names.marker_group("q", 0), names.decision_group("q"), names.chunk_group("q", "r1", 0), names.aborted_group("r1")}
-    assert GROUP not in others
+    others = {names.marker_group("q", 0), names.decision_group("q"), names.chunk_group("q", 0), names.width_group("q", 0)}
+    assert GROUP not in {*others, names.aborted_group}
     assert names.parse(GROUP) is None

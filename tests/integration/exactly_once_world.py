@@ -83,7 +83,7 @@ class World:
                 results.append(fresh.write_version(version, *rows))
             except KafkaError as error:
                 results.append(error)
-                fresh.abort(version)
+                fresh.abort()
             else:
                 return results
         raise AssertionError(f"not committed by {runs} fresh runs: {results}")

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from jobs.local_kafka import LocalKafka
+from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.version_commit import Committed, How
-from spark_kafka_sink.exactly_once.writes import TaskReport
+from spark_kafka_sink.exactly_once.writes import Result, TaskReport
 from tests.exactly_once.driving import Run
 from tests.exactly_once.stopping import (
     ABORT_STEPS,
@@ -21,6 +22,7 @@ from tests.exactly_once.stopping import (
     AMID,
     COMMIT_STEPS,
     KILLED,
+    PAUSE,
     TASK_STEPS,
     Stop,
     stops,
@@ -58,18 +60,30 @@ def world(cluster: LocalKafka) -> Iterator[World]:
         yield world
 
 
+BEGUN = [stop for stop in stops(TASK_STEPS) if not stop.step.startswith("3")]  # where the version is not decided
+
+
 def leave_open(world: World) -> None:
-    """A dead run's transactions: steps 3 and 6c have something to end, of partition 0 two."""
+    """A dead run's transactions: step 1 has something to end, and 6c too."""
     dead = world.run("dead")
     dead.reports(0, *FIRST)
-    dead.task(0, 0, *FIRST[0], attempt=1).run()
+    for attempt in (1, 2, 3):
+        dead.task(0, 0, *FIRST[0], attempt=attempt).run()
+
+
+def leave_decided(world: World, *, is_lost: bool) -> None:
+    """A dead run has decided the version. `is_lost`: somebody has ended one of its transactions meanwhile."""
+    dead = world.run("dead")
+    assert world.processes.commit("dead", dead.reports(0, *FIRST), Stop("6f", AFTER)).outcome() is KILLED
+    if is_lost:
+        world.client.fence([dead.names.transactional_id(TaskId("q", 0, 0))])
 
 
 # --- TASKS ------------------------------------------------------------------------------------------------------------
 
 
 @TIMES
-@pytest.mark.parametrize("stop", stops(TASK_STEPS), ids=str)
+@pytest.mark.parametrize("stop", BEGUN, ids=str)
 def test_a_killed_task_is_retried_by_its_driver(world: World, stop: Stop, times: int) -> None:
     leave_open(world)
     run = world.run("r1")
@@ -84,6 +98,32 @@ def test_a_killed_task_is_retried_by_its_driver(world: World, stop: Stop, times:
 
 @TIMES
 @pytest.mark.parametrize("stop", stops(TASK_STEPS), ids=str)
+def test_a_task_killed_while_it_writes_again_what_was_lost_is_retried(world: World, stop: Stop, times: int) -> None:
+    """The version is decided, and one of its transactions is gone. Its task looks, takes its id, and writes the rows again."""
+    leave_decided(world, is_lost=True)
+    run = world.run("r1")
+    others = [run.task(0, 1, *FIRST[1]).run(), run.task(0, 2, *FIRST[2]).run()]
+    assert [each.result for each in others] == [Result.DECIDED] * 2
+    for attempt in range(times):
+        assert world.processes.task("r1", 0, 0, FIRST[0], stop, attempt=attempt).outcome() is KILLED
+    report = run.task(0, 0, *FIRST[0], attempt=times).run()
+    assert report.result is Result.OPEN
+    assert run.commit([report, *others]).how is How.COMMITTED
+    run.write_version(1, *SECOND)
+    world.audit(rows_of(FIRST, SECOND))
+
+
+@pytest.mark.parametrize("stop", [stop for stop in stops(TASK_STEPS) if stop.step in ("0", "3")], ids=str)
+def test_a_task_killed_while_it_looks_at_what_is_decided_leaves_that_to_be_carried_out(world: World, stop: Stop) -> None:
+    leave_decided(world, is_lost=False)
+    assert world.processes.task("r1", 0, 0, FIRST[0], stop).outcome() is KILLED
+    (committed,) = world.check()
+    assert isinstance(committed, Committed)
+    assert committed.how is How.ROLLED_FORWARD
+
+
+@TIMES
+@pytest.mark.parametrize("stop", BEGUN, ids=str)
 def test_a_task_killed_together_with_its_driver_leaves_nothing_behind(world: World, stop: Stop, times: int) -> None:
     leave_open(world)
     for number in range(times):
@@ -103,15 +143,36 @@ def reports_of(run: Run) -> list[TaskReport]:
     return reports
 
 
+def outcome_of_commit(world: World, name: str, stop: Stop) -> object:
+    """Of a driver that is to be killed at this step. A copy of a task takes its id and writes after step 6c: 6h has to end it."""
+    run = world.run(name)
+    process = world.processes.commit(name, reports_of(run), [Stop("6c complete", AFTER, PAUSE), stop])
+    if process.pauses():
+        run.task(0, 0, *FIRST[0], attempt=2).run()
+        process.resume()
+    return process.outcome()
+
+
 @TIMES
 @pytest.mark.parametrize("stop", stops(COMMIT_STEPS), ids=str)
 def test_a_driver_killed_in_commit_is_followed_by_one_that_finishes(world: World, stop: Stop, times: int) -> None:
     """The second time the driver finds what the first one has decided, and need not come to the same step."""
     leave_open(world)
-    assert world.processes.commit("r0", reports_of(world.run("r0")), stop).outcome() is KILLED
+    assert outcome_of_commit(world, "r0", stop) is KILLED
     if times == 2:
-        outcome = world.processes.commit("r1", reports_of(world.run("r1")), stop).outcome()
+        outcome = outcome_of_commit(world, "r1", stop)
         assert outcome is KILLED or isinstance(outcome, Committed)
+    world.check()
+
+
+@pytest.mark.parametrize("stop", stops(COMMIT_STEPS), ids=str)
+def test_a_driver_killed_while_it_commits_the_rest_of_what_was_decided_is_followed_by_one_that_finishes(
+    world: World, stop: Stop
+) -> None:
+    """One of the decided transactions is gone, and its task has written its rows again."""
+    leave_decided(world, is_lost=True)
+    outcome = outcome_of_commit(world, "r1", stop)
+    assert outcome is KILLED or isinstance(outcome, Committed)
     world.check()
 
 
@@ -149,7 +210,7 @@ def test_a_run_that_is_killed_after_any_of_its_requests_loses_and_doubles_nothin
 def test_a_driver_killed_in_abort_leaves_nothing_behind(world: World, stop: Stop, times: int) -> None:
     for number in range(times):
         world.run(f"r{number}").reports(0, *FIRST)
-        assert world.processes.abort(f"r{number}", 0, stop).outcome() is KILLED
+        assert world.processes.abort(f"r{number}", stop).outcome() is KILLED
     world.check()
 
 
@@ -158,7 +219,7 @@ def test_an_abort_that_is_killed_leaves_what_was_decided_to_the_next_run(world: 
     """Between the commits of a version a request fails, say, and Spark calls abort(). What was decided is committed."""
     run = world.run("r0")
     assert world.processes.commit("r0", run.reports(0, *FIRST), Stop("6g", AMID)).outcome() is KILLED
-    assert world.processes.abort("r0", 0, stop).outcome() is KILLED
+    assert world.processes.abort("r0", stop).outcome() is KILLED
     (committed,) = world.check()
     assert isinstance(committed, Committed)
     assert committed.how is How.ROLLED_FORWARD

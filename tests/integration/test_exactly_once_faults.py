@@ -15,7 +15,7 @@ from spark_kafka_sink.coordination.brokers import FindCoordinator
 from spark_kafka_sink.coordination.operation import ANY_BROKER, Ask
 from spark_kafka_sink.coordination.transactions import TransactionState
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.exactly_once.ledger import Decision
+from spark_kafka_sink.exactly_once.ledger import Decision, Ledger
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.version_commit import Committed, How, VersionCommit
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, Result, TaskReport
@@ -76,12 +76,12 @@ def before_time_outs(world: World, what: Callable[[Run, int], T]) -> tuple[Run, 
             return run, what(run, timeout_ms)
         except KafkaError as error:
             errors.append(error)
-            run.abort(0)
+            run.abort()
     raise AssertionError(f"too late in each run: {errors}")
 
 
 def await_time_out(world: World, run: Run, *partitions: int) -> None:
-    ids = [run.names.transactional_id(TaskId("q", partition, run.write(0).run, 0)) for partition in partitions]
+    ids = [run.names.transactional_id(TaskId("q", partition, 0)) for partition in partitions]
 
     def are_aborted() -> bool:
         found = world.client.describe_transactions(ids).values()
@@ -94,7 +94,7 @@ def stopped_after_decision(world: World, late: Sequence[int], stop: Stop) -> tup
     """A driver that stands still or is dead at this step after its decision; these transactions time out soon."""
 
     def commit(run: Run, timeout_ms: int) -> Process:
-        process = world.processes.commit(run.write(0).run, short_of(run, timeout_ms, *late), stop)
+        process = world.processes.commit(run.name, short_of(run, timeout_ms, *late), stop)
         if stop.how is PAUSE and process.pauses():
             return process
         outcome = process.outcome()
@@ -111,10 +111,10 @@ def test_a_time_out_before_the_decision_is_found_before_anything_is_seen(world: 
     with pytest.raises(CommitFailedError) as raised:
         run.commit(reports)
     told = str(raised.value)
-    assert "the transactions of 1 of 2 tasks are not open any more (Spark partitions 0)" in told
+    assert "the transactions of 1 of 3 tasks are not theirs any more (Spark partitions 0)" in told
     assert "they outlasted their time-out (kafka.transaction.timeout.ms" in told
     assert "Nothing is visible; the write can be run again" in told
-    run.abort(0)
+    run.abort()
     world.audit([])
     world.check()
 
@@ -129,7 +129,7 @@ def test_a_time_out_between_decision_and_commit_is_told_and_healed_by_the_next_r
     assert failed.kind == CommitFailedError.__name__
     assert f"{len(late)} of 2 transactions were gone when version 0 was committed" in failed.message
     assert "The next run of this version writes those that are missing, and nothing twice" in failed.message
-    run.abort(0)
+    run.abort()
     world.audit(seen)
     (committed,) = world.check()
     assert isinstance(committed, Committed)
@@ -137,15 +137,34 @@ def test_a_time_out_between_decision_and_commit_is_told_and_healed_by_the_next_r
     assert committed.skipped == 2 - len(late)
 
 
-def test_a_driver_killed_amid_its_commits_whose_other_transactions_time_out_is_healed_by_the_second_run(world: World) -> None:
-    """The first one finds the decision, and that it cannot be carried out any more; that is told, as it knows no rows."""
-    run, _ = stopped_after_decision(world, [1], Stop("6g", AMID))
-    await_time_out(world, run, 1)
-    failed, committed = world.check(runs=2)
-    assert isinstance(failed, CommitFailedError)
-    assert "1 of 2 transactions were gone when version 0 was committed (Spark partitions 1)" in str(failed)
+@pytest.mark.parametrize(
+    ("late", "stop"), [([0, 1], Stop("6f", AFTER)), ([1], Stop("6g", AMID))], ids=["before its commits", "amid its commits"]
+)
+def test_the_first_restart_after_an_outage_writes_what_has_timed_out(world: World, late: list[int], stop: Stop) -> None:
+    """The driver was killed, and nobody ran the query again for longer than transactions may be open."""
+    run, _ = stopped_after_decision(world, late, stop)
+    await_time_out(world, run, *late)
+    (committed,) = world.check()
     assert isinstance(committed, Committed)
-    assert committed.skipped == 1
+    assert committed.how is How.COMMITTED
+    assert committed.skipped == len(FIRST) - len(late)
+
+
+def test_a_time_out_after_the_restarted_tasks_have_looked_is_told_and_healed_by_the_next_run(world: World) -> None:
+    """They found the transactions open, and wrote nothing. Their driver finds one gone, and has no rows for it."""
+    run, _ = stopped_after_decision(world, [1], Stop("6f", AFTER))
+    second = world.run("second")
+    reports = second.reports(0, *FIRST)
+    await_time_out(world, run, 1)
+    if reports[1].result is Result.DECIDED:  # the machine was quick enough
+        with pytest.raises(CommitFailedError, match="1 of 2 transactions were gone when version 0 was committed") as raised:
+            second.commit(reports)
+        assert "The next run of this version writes those that are missing, and nothing twice" in str(raised.value)
+        second.abort()
+        world.audit(FIRST[0])
+    (committed,) = world.check()
+    assert isinstance(committed, Committed)
+    assert committed.how is How.COMMITTED
 
 
 def test_a_task_that_outlasts_its_transaction_is_told_why(world: World) -> None:
@@ -154,7 +173,7 @@ def test_a_task_that_outlasts_its_transaction_is_told_why(world: World) -> None:
     await_time_out(world, run, 0)
     with pytest.raises(KafkaError, match=r"transaction\.timeout\.ms"):
         task.finish()
-    run.abort(0)
+    run.abort()
     world.check()
 
 
@@ -172,7 +191,7 @@ def half_committed(world: World, in_kafka: int = 0) -> None:
     await_time_out(world, run, 1 - in_kafka)
     with pytest.raises(CommitFailedError):
         committing._carry_out(decision)
-    run.abort(0)
+    run.abort()
     world.audit(FIRST[in_kafka])
 
 
@@ -183,7 +202,7 @@ def test_a_repetition_with_other_rows_is_refused_and_the_right_one_is_taken(worl
     with pytest.raises(ReplayError, match=r"Spark partition 0 of version 0 is in Kafka with 2 rows .*transactionalIdPrefix"):
         task.finish()
     other.task(0, 1, "other").run()
-    other.abort(0)
+    other.abort()
     world.audit(FIRST[0])
     world.check()
 
@@ -202,7 +221,7 @@ def test_a_task_with_other_rows_than_its_partition_has_in_kafka_refuses_them(wor
     other = world.run("r2")
     with pytest.raises(ReplayError, match="Spark partition 0 of version 0 is in Kafka with 2 rows"):
         other.reports(0, *rows)
-    other.abort(0)
+    other.abort()
     world.audit(FIRST[0])
     world.check()
 
@@ -213,7 +232,7 @@ def test_a_driver_refuses_a_repetition_that_has_no_task_for_rows_in_kafka(world:
     reports = other.reports(0, rows_of(FIRST))
     with pytest.raises(ReplayError, match="in Kafka already for the Spark partitions 1, written"):
         other.commit(reports)
-    other.abort(0)
+    other.abort()
     world.audit(FIRST[1])
     world.check()
 
@@ -230,41 +249,41 @@ def test_a_repetition_that_moves_the_missing_rows_to_other_partitions_writes_eac
     world.audit(rows_of(FIRST, SECOND))
 
 
-def test_a_decided_version_comes_before_a_later_one(world: World) -> None:
-    """A driver died amid its commits, and a later version followed without a repetition of that one. Its tasks took the open
-    transactions of the earlier run for garbage, and readers never saw the rest of a version that had been decided."""
+@pytest.mark.parametrize("stop", [Stop("6f", AFTER), Stop("6g", AMID)], ids=str)
+@pytest.mark.parametrize("follower", ["r1", "r2"], ids=["of the same run", "of another run"])
+def test_a_later_version_commits_first_what_an_earlier_one_has_decided(world: World, follower: str, stop: Stop) -> None:
+    """A driver died before or amid its commits, and a later version followed without a repetition of that one: so does a
+    foreachBatch that swallows errors, and a df.write without a name. Its tasks have the same transactional ids. They took the
+    open transactions for garbage, and readers never saw the rest of a version that had been decided."""
     run = world.run("r1")
-    assert world.processes.commit("r1", run.reports(0, *FIRST), Stop("6g", AMID)).outcome() is KILLED
-    world.run("r2").write_version(1, *SECOND)
+    assert world.processes.commit("r1", run.reports(0, *FIRST), stop).outcome() is KILLED
+    assert world.run(follower).write_version(1, *SECOND).how is How.COMMITTED
     world.audit(rows_of(FIRST, SECOND))
 
 
-def test_a_later_version_of_the_same_run_says_that_an_earlier_one_was_left_half_committed(world: World) -> None:
-    """As foreachBatch does that swallows errors. Its tasks take the ids of the earlier version, whose transactions end then."""
+def test_a_later_version_with_fewer_tasks_commits_all_that_an_earlier_one_has_decided(world: World) -> None:
+    """Not only those of the partitions that it has itself."""
     run = world.run("r1")
-    assert world.processes.commit("r1", run.reports(0, *FIRST), Stop("6g", AMID)).outcome() is KILLED
-    with pytest.raises(CommitFailedError, match="version 0"):
-        run.write_version(1, *SECOND)
-    run.abort(1)
-    world.recover(FIRST, version=0)
-    world.recover(SECOND, version=1)
-    world.audit(rows_of(FIRST, SECOND))
+    assert world.processes.commit("r1", run.reports(0, *SECOND), Stop("6f", AFTER)).outcome() is KILLED
+    world.run("r2").write_version(1, ["x"])
+    world.audit([*rows_of(SECOND), "x"])
 
 
 # --- LOST REQUESTS AND ANSWERS ----------------------------------------------------------------------------------------
 
 APIS = {
-    ApiKey.INIT_PRODUCER_ID: "steps 1, 3, 6c",
-    ApiKey.OFFSET_FETCH: "steps 2, 4, 6a, 6d",
-    ApiKey.LIST_TRANSACTIONS: "steps 3, 6c",
+    ApiKey.INIT_PRODUCER_ID: "steps 1, 6c",
+    ApiKey.OFFSET_FETCH: "steps 0, 2, 4, 6a, 6d",
+    ApiKey.LIST_TRANSACTIONS: "steps 6c, 6h",
     ApiKey.PRODUCE: "step 5",
     ApiKey.TXN_OFFSET_COMMIT: "step 5",
-    ApiKey.DESCRIBE_TRANSACTIONS: "step 6e",
+    ApiKey.DESCRIBE_TRANSACTIONS: "steps 6e, 6h",
     ApiKey.OFFSET_COMMIT: "steps 6f, 6h",
-    ApiKey.END_TXN: "step 6g",
+    ApiKey.END_TXN: "steps 6c, 6g",
 }
 
 
+@pytest.mark.parametrize("leaves_ids", [False, True], ids=["", "6c fences"])
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("fault", [Fault.DROP_BEFORE, Fault.DROP_AFTER, Fault.SWALLOW, Fault.DELAY], ids=lambda fault: fault.name)
 @pytest.mark.parametrize(
@@ -272,10 +291,13 @@ APIS = {
     [pytest.param(api, id=api.name, marks=[] if api is ApiKey.END_TXN else [pytest.mark.matrix]) for api in APIS],
 )
 def test_requests_and_answers_that_get_lost_are_asked_again(
-    world: World, cluster: ProxiedKafka, api: ApiKey, fault: Fault, times: int
+    world: World, cluster: ProxiedKafka, api: ApiKey, fault: Fault, times: int, leaves_ids: bool
 ) -> None:
     """SWALLOW: the answer never comes, though the connection lives; the request is asked again after request.timeout.ms."""
-    world.run("dead").reports(0, *FIRST)
+    dead = world.run("dead")
+    dead.reports(0, *FIRST)
+    if leaves_ids:
+        dead.task(0, 0, *FIRST[0], attempt=1).run()
     run = world.run("r1", cluster.proxied_servers, **QUICK_REQUESTS)
     cluster.proxy.arm(fault, api, times=times)
     assert run.write_version(0, *FIRST).how is How.COMMITTED
@@ -288,12 +310,13 @@ def test_requests_and_answers_that_get_lost_are_asked_again(
 def test_a_commit_whose_answers_never_come_is_finished_by_the_next_run(world: World, cluster: ProxiedKafka, api: ApiKey) -> None:
     """What was asked is carried out. The driver cannot know, fails, and calls abort(), which leaves alone what is decided."""
     run = world.run("r1", cluster.proxied_servers, **{**QUICK_REQUESTS, "max.block.ms": 3_000})
+    Ledger(world.client, run.names, "q", world.topic).record_width(len(FIRST))  # else this is the first that is not answered
     reports = run.reports(0, *FIRST)
     cluster.proxy.arm(Fault.SWALLOW, api, times=1_000)
     with pytest.raises(KafkaError) as raised:
         run.commit(reports)
     cluster.proxy.disarm()
-    run.abort(0)
+    run.abort()
     if api is ApiKey.END_TXN:
         assert isinstance(raised.value, CommitFailedError)
         assert "2 of 2 transactions of version 0 could not be committed" in str(raised.value)
@@ -322,7 +345,7 @@ def test_versions_written_through_a_bad_network_are_all_there_once(world: World,
                 run.write_version(version, *rows)
                 break
             except KafkaError:
-                run.abort(version)
+                run.abort()
                 run = world.run(f"r{version}b", cluster.proxied_servers, **QUICK_REQUESTS)
         else:
             raise AssertionError(f"version {version} cannot be written")
@@ -355,7 +378,7 @@ def test_coordinators_that_die_amid_a_commit_delay_it_and_nothing_else(tmp_path:
                 rows = [[f"{version}-{partition}"] for partition in range(8)]
                 commit = world.processes.commit(name, run.reports(version, *rows), stop)
                 commit.await_pause()
-                key = f"{world.prefix}-q-5-{name}-0" if key_type is KeyType.TRANSACTION else f"{world.prefix}-q-decision"
+                key = f"{world.prefix}-q-5-0" if key_type is KeyType.TRANSACTION else f"{world.prefix}-q-decision"
                 killed = coordinator(run, key_type, key)
                 cluster.kill(killed)
                 committed = commit.resume().outcome(120)

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from jobs.local_kafka import LocalKafka
+from spark_kafka_sink.coordination.transaction_client import DEFAULT_LONGEST_TRANSACTION_MS, TransactionClient
 from spark_kafka_sink.errors import AuthorizationError, KafkaError
 from spark_kafka_sink.exactly_once.ledger import Ledger, State
 from spark_kafka_sink.exactly_once.version_commit import Committed, How, roll_forward
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
-from spark_kafka_sink.sink.worker_client import DEFAULT_MAX_TIMEOUT_MS, WorkerClient
 from tests.exactly_once.driving import Run
 from tests.integration.exactly_once_world import FIRST, FORMATS, SECOND, World, rows_of, world_of
 from tests.integration.sasl_cluster import allow, client_options, deny, sasl_cluster
@@ -70,8 +70,8 @@ class Missing(NamedTuple):
         deny(world.cluster, "alice", self.operation, world.topic if self.resource == TOPIC else f"{world.prefix}-", self.resource)
 
 
-NO_DESCRIBE_ON_IDS = Missing(IDS, "DESCRIBE", "WRITE on the transactional id '{prefix}-q-0-r1-0'")
-NO_WRITE_ON_IDS = Missing(IDS, "WRITE", "WRITE on the transactional id '{prefix}-q-0-r1-0'")
+NO_DESCRIBE_ON_IDS = Missing(IDS, "DESCRIBE", "WRITE on the transactional id '{prefix}-q-0-0'")
+NO_WRITE_ON_IDS = Missing(IDS, "WRITE", "WRITE on the transactional id '{prefix}-q-0-0'")
 NO_DESCRIBE_ON_GROUPS = Missing(GROUPS, "DESCRIBE", "READ on the group '{prefix}-q-decision'")
 NO_READ_ON_GROUPS = Missing(GROUPS, "READ", "READ on the group '{prefix}-q-decision'")
 NO_DESCRIBE_ON_TOPIC = Missing(TOPIC, "DESCRIBE", "READ on the topic '{topic}'")
@@ -98,21 +98,18 @@ def test_the_permissions_of_the_table_suffice_for_a_write_its_repetition_and_its
     third = alices(world, "r3")
     assert third.write_version(1, *SECOND).how is How.ROLLED_FORWARD
     third.reports(2, ["given up"])
-    third.abort(2)
+    third.abort()
     world.audit(rows_of(FIRST, SECOND))
 
 
-@pytest.mark.parametrize(("user", "expected_ms"), [("alice", DEFAULT_MAX_TIMEOUT_MS), ("bob", LONGEST_MS)])
+@pytest.mark.parametrize(("user", "expected_ms"), [("alice", DEFAULT_LONGEST_TRANSACTION_MS), ("bob", LONGEST_MS)])
 def test_without_describe_configs_a_transaction_gets_kafkas_default_time(
     cluster: LocalKafka, user: str, expected_ms: int
 ) -> None:
     """Nothing fails: the fallback of a write that does not set kafka.transaction.timeout.ms."""
     address = cluster.bootstrap_servers_for("SASL_PLAINTEXT")
-    client = WorkerClient({"bootstrap.servers": address, **client_options("PLAIN", user)})
-    try:
+    with TransactionClient({"bootstrap.servers": address, **client_options("PLAIN", user)}) as client:
         assert client.longest_transaction_timeout_ms() == expected_ms
-    finally:
-        client.close()
 
 
 # --- A TASK -----------------------------------------------------------------------------------------------------------
@@ -123,8 +120,8 @@ def test_without_describe_configs_a_transaction_gets_kafkas_default_time(
     [
         (NO_DESCRIBE_ON_IDS, ""),  # step 1, before its first request
         (NO_WRITE_ON_IDS, ""),  # step 1
-        (NO_DESCRIBE_ON_GROUPS, ""),  # step 2
-        (NO_DESCRIBE_ON_TOPIC, ""),  # step 2
+        (NO_DESCRIBE_ON_GROUPS, ""),  # step 0
+        (NO_DESCRIBE_ON_TOPIC, ""),  # step 0
         (NO_WRITE_ON_TOPIC, ""),  # step 5, its rows
         (NO_READ_ON_GROUPS, "READ on the group '{prefix}-q-0-marker'"),  # step 5, its marker
         (NO_READ_ON_TOPIC, ""),  # step 5, its marker
@@ -145,23 +142,23 @@ def test_a_task_without_a_permission_fails_and_names_it(world: World, missing: M
 
 
 @pytest.mark.parametrize(
-    "missing",
+    ("missing", "told"),
     [
-        NO_DESCRIBE_ON_GROUPS,  # 6a
-        NO_DESCRIBE_ON_TOPIC,  # 6a
-        NO_DESCRIBE_ON_IDS,  # 6e: 6c sees no id of others
-        NO_READ_ON_GROUPS,  # 6f
-        NO_READ_ON_TOPIC,  # 6f
+        (NO_DESCRIBE_ON_GROUPS, ""),  # 6a
+        (NO_DESCRIBE_ON_TOPIC, ""),  # 6a
+        (NO_DESCRIBE_ON_IDS, ""),  # 6e: 6c sees no id of others
+        (NO_READ_ON_GROUPS, "READ on the group '{prefix}-q-2-width'"),  # 6f
+        (NO_READ_ON_TOPIC, ""),  # 6f
     ],
     ids=str,
 )
-def test_a_driver_without_a_permission_fails_before_it_decides(world: World, missing: Missing) -> None:
+def test_a_driver_without_a_permission_fails_before_it_decides(world: World, missing: Missing, told: str) -> None:
     run = alices(world, "r1")
     reports = run.reports(0, *FIRST)
     missing.deny(world)
     with pytest.raises(AuthorizationError) as raised:
         run.commit(reports)
-    check_told(world, raised.value, missing)
+    check_told(world, raised.value, missing, told)
     assert Ledger(world.client, run.names, "q", world.topic).decision() is None
     world.check()
 
@@ -191,7 +188,7 @@ def test_a_driver_that_may_not_write_to_ids_fails_before_it_decides_where_others
     NO_WRITE_ON_IDS.deny(world)
     with pytest.raises(AuthorizationError) as raised:
         run.commit(reports)
-    check_told(world, raised.value, NO_WRITE_ON_IDS, "WRITE on the transactional id '{prefix}-q-3-dead-0'")
+    check_told(world, raised.value, NO_WRITE_ON_IDS, "WRITE on the transactional id '{prefix}-q-3-0'")
     world.check()
 
 
@@ -206,7 +203,7 @@ def test_a_driver_needs_no_permission_to_write_to_the_topic(world: World) -> Non
 @pytest.mark.parametrize(
     ("missing", "told"),
     [
-        (NO_READ_ON_GROUPS, "READ on the group '{prefix}-r1-aborted'"),
+        (NO_READ_ON_GROUPS, "READ on the group '{prefix}-aborted'"),
         (NO_READ_ON_TOPIC, ""),
         (NO_WRITE_ON_IDS, ""),
     ],
@@ -217,7 +214,7 @@ def test_an_abort_without_a_permission_names_it_and_the_next_run_aborts(world: W
     run.reports(0, *FIRST)
     missing.deny(world)
     with pytest.raises(AuthorizationError) as raised:
-        run.abort(0)
+        run.abort()
     check_told(world, raised.value, missing, told)
     world.check()
 

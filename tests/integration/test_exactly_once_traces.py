@@ -68,6 +68,5 @@ def test_the_built_code_survives_the_schedule_that_breaks_a_plan_without_this_st
             assert replay.told_otherwise() == {}
         world.audit(trace["full_plan_visible"])
         expected = replay.recover()
-        owner = OWNER if trace["kind"] != "batch" else "later"  # a df.write without txnAppId has one of its own
-        world.run("later", owner=owner).write_version(LATER, *SECOND)
+        world.run("later", owner=OWNER).write_version(LATER, *SECOND)
         world.audit([*expected.elements(), *rows_of(SECOND)])

@@ -14,14 +14,17 @@ import pytest
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.version_commit import Committed, How
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, Result, TaskReport
+from tests.exactly_once.driving import Run
 from tests.exactly_once.stopping import (
     ABORT_STEPS,
     AFTER,
     AMID,
     BEFORE,
     COMMIT_STEPS,
+    KILLED,
     PAUSE,
     TASK_STEPS,
     Failed,
@@ -57,8 +60,11 @@ def pausing(stop: Stop) -> Stop:
     return stop._replace(how=PAUSE)
 
 
+FENCING_LATE = ("6h fence", "6h complete")  # nothing comes late here
 AT_COMMITS = [Stop("6f", BEFORE), Stop("6f", AFTER), Stop("6g", AMID), Stop("6g", AFTER)]
-ANYWHERE = [stop for stop in [*stops(COMMIT_STEPS), *stops(ABORT_STEPS)] if stop not in AT_COMMITS]
+ANYWHERE = [
+    stop for stop in [*stops(COMMIT_STEPS), *stops(ABORT_STEPS)] if stop not in AT_COMMITS and stop.step not in FENCING_LATE
+]
 
 TASKS_BEGUN, TASKS_DONE, DONE, LATER_DONE = "its tasks begun", "its tasks done", "done", "done with a later version"
 Stage = str | Stop
@@ -66,7 +72,7 @@ SOME_STAGES: list[Stage] = [TASKS_BEGUN, Stop("6f", BEFORE), Stop("6g", AMID), D
 OTHER_STAGES: list[Stage] = [
     TASKS_DONE,
     LATER_DONE,
-    *(Stop(step, BEFORE) for step in ("6c list", "6c fence", "6d", "6e", "6g", "6h mark", "6h list", "6h fence")),
+    *(Stop(step, BEFORE) for step in ("6c list", "6c fence", "6d", "6e", "6f width", "6g", "6h mark", "6h list")),
     *(Stop(step, AFTER) for step in ("6f", "6g", "6h mark")),
 ]
 
@@ -111,7 +117,7 @@ class Successor:
         except KafkaError as error:
             outcome = error
         if isinstance(outcome, Failed | KafkaError):
-            self._run.abort(0)
+            self._run.abort()
         return outcome
 
 
@@ -119,9 +125,11 @@ class Successor:
 
 
 def zombie_driver(world: World, stop: Stop) -> Process:
-    reports = world.run("zombie").reports(0, *FIRST)
+    run = world.run("zombie")
+    reports = run.reports(0, *FIRST)
+    run.task(0, 0, *FIRST[0], attempt=1).run()  # so that 6c has something to fence
     if stop.step in ABORT_STEPS:
-        process = world.processes.abort("zombie", 0, pausing(stop))
+        process = world.processes.abort("zombie", pausing(stop))
     else:
         process = world.processes.commit("zombie", reports, pausing(stop))
     process.await_pause()
@@ -131,7 +139,7 @@ def zombie_driver(world: World, stop: Stop) -> Process:
 def end_of(world: World, process: Process) -> object:
     outcome = process.outcome()
     if isinstance(outcome, Failed):
-        world.run("zombie").abort(0)
+        world.run("zombie").abort()
     return outcome
 
 
@@ -177,7 +185,10 @@ def test_a_driver_that_wakes_up_after_its_successor_finds_the_version_committed(
 
 # --- TASKS ------------------------------------------------------------------------------------------------------------
 
-TASK_STOPS = [stop for stop in stops(TASK_STEPS) if stop.when == AFTER or stop.step in ("1", "5 rows")]
+LOOKING = [stop for stop in stops(TASK_STEPS) if stop.step in ("0", "3")]  # at what is decided, if anything is
+TASK_STOPS = [
+    stop for stop in stops(TASK_STEPS) if not stop.step.startswith("3") and (stop.when == AFTER or stop.step in ("1", "5 rows"))
+]
 TASK_STAGES: list[Stage] = [TASKS_BEGUN, Stop("6f", BEFORE), DONE]
 OTHER_TASK_STAGES: list[Stage] = [TASKS_DONE, LATER_DONE, Stop("6c list", BEFORE), Stop("6d", BEFORE), Stop("6g", AMID)]
 
@@ -198,12 +209,63 @@ def test_a_task_that_wakes_up_in_the_next_run_loses_and_doubles_nothing(world: W
         end_of(world, world.processes.commit("zombie", [report, *others]))
     else:
         assert isinstance(report, Failed)
-        run.abort(0)
+        run.abort()
     successor.finish()
     if stage == LATER_DONE:
         world.audit(rows_of(FIRST, SECOND))
     else:
         world.check(runs=MOST_RUNS)
+
+
+def decided_by_a_dead_run(world: World) -> Run:
+    dead = world.run("dead")
+    assert world.processes.commit("dead", dead.reports(0, *FIRST), Stop("6f", AFTER)).outcome() is KILLED
+    return dead
+
+
+@pytest.mark.parametrize(
+    ("stop", "stage"),
+    [
+        *pairs(LOOKING, [TASKS_DONE, DONE]),
+        *pairs(LOOKING, [LATER_DONE, Stop("6g", AMID), Stop("6g", AFTER)], marks=pytest.mark.matrix),
+    ],
+)
+def test_a_task_that_stands_still_while_it_looks_at_what_is_decided_loses_and_doubles_nothing(
+    world: World, stop: Stop, stage: Stage
+) -> None:
+    """What it looks at is carried out meanwhile."""
+    decided_by_a_dead_run(world)
+    run = world.run("zombie")
+    others = [run.task(0, 1, *FIRST[1]).run(), run.task(0, 2, *FIRST[2]).run()]
+    task = world.processes.task("zombie", 0, 0, FIRST[0], pausing(stop))
+    task.await_pause()
+    successor = Successor(world, stage)
+    report = task.resume().outcome()
+    assert isinstance(report, TaskReport)
+    assert report.result is Result.DECIDED
+    end_of(world, world.processes.commit("zombie", [report, *others]))
+    successor.finish()
+    if stage == LATER_DONE:
+        world.audit(rows_of(FIRST, SECOND))
+    else:
+        world.check()
+
+
+@pytest.mark.parametrize("stop", LOOKING, ids=str)
+def test_a_task_that_stands_still_while_what_is_decided_is_lost_loses_and_doubles_nothing(world: World, stop: Stop) -> None:
+    """Two drivers repeat the write at the same time: one has seen the transaction open, the other writes its rows again."""
+    dead = decided_by_a_dead_run(world)
+    run = world.run("zombie")
+    others = [run.task(0, 1, *FIRST[1]).run(), run.task(0, 2, *FIRST[2]).run()]
+    task = world.processes.task("zombie", 0, 0, FIRST[0], pausing(stop))
+    task.await_pause()
+    world.client.fence([dead.names.transactional_id(TaskId("q", 0, 0))])
+    successor = Successor(world, TASKS_DONE)
+    report = task.resume().outcome()
+    if isinstance(report, TaskReport):
+        end_of(world, world.processes.commit("zombie", [report, *others]))
+    successor.finish()
+    world.check(runs=MOST_RUNS)
 
 
 SAME_RUN_STAGES = [Stop("6c list", AFTER), Stop("6f", BEFORE), Stop("6f", AFTER), Stop("6g", AFTER), Stop("6h list", AFTER)]
@@ -253,7 +315,7 @@ def test_a_task_that_wakes_up_after_the_commit_writes_nothing(world: World, stop
 
 
 def test_a_task_that_wakes_up_in_a_later_version_takes_its_id_back_and_that_version_is_written_again(world: World) -> None:
-    """Ids come back with each version of a run. The version fails, which costs a restart; nothing is lost or doubled."""
+    """Ids come back with each version of an owner. The version fails, which costs a restart; nothing is lost or doubled."""
     run = world.run("r1")
     lost = world.processes.task("r1", 0, 0, FIRST[0], pausing(Stop("1", BEFORE)))
     lost.await_pause()
@@ -263,9 +325,9 @@ def test_a_task_that_wakes_up_in_a_later_version_takes_its_id_back_and_that_vers
     woken = lost.resume().outcome()
     assert isinstance(woken, TaskReport)
     assert woken.result is Result.DECIDED
-    with pytest.raises(CommitFailedError, match="1 of 3 tasks are not open any more"):
+    with pytest.raises(CommitFailedError, match="1 of 3 tasks are not theirs any more"):
         run.commit(reports)
-    run.abort(1)
+    run.abort()
     world.audit(rows_of(FIRST))
     world.recover(SECOND, version=1)
     world.audit(rows_of(FIRST, SECOND))

@@ -17,10 +17,14 @@ from jobs.transaction_report import duration, partitions_text
 from jobs.transactions import Console, build_parser, client_options
 from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.errors import AuthorizationError
+from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.ledger import Decision, Ledger
+from spark_kafka_sink.exactly_once.ledger import State as LedgerState
 from spark_kafka_sink.exactly_once.names import Names, TaskId
-from spark_kafka_sink.exactly_once.unfinished import FENCED_TIMEOUT_MS
+from spark_kafka_sink.exactly_once.unfinished import fence_all
 from spark_kafka_sink.exactly_once.version_commit import How, VersionCommit
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.exactly_once.writes import Entry
+from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.coordination.open_transactions import TOPIC, Writer, partition
@@ -93,8 +97,8 @@ def call(console: ScriptedConsole, command: str, *more: str, prefix: str = "P") 
     return transactions.main([command, "--prefix", prefix, *address, *properties, *more], console)
 
 
-def name(owner: str = "q", task: int = 0, run: str = "r1", attempt: int = 0, prefix: str = "P") -> str:
-    return Names(prefix).transactional_id(TaskId(owner, task, run, attempt))
+def name(owner: str = "q", task: int = 0, attempt: int = 0, prefix: str = "P", run: str = "") -> str:
+    return Names(prefix).transactional_id(TaskId(owner, task, attempt, run))
 
 
 def orphan(broker: FakeBroker, transactional_id: str, *, rows: int = 1, timeout_ms: int = 15 * MINUTE) -> Writer:
@@ -113,13 +117,13 @@ def is_open(broker: FakeBroker, transactional_id: str) -> bool:
     return state_of(broker, transactional_id) is State.ONGOING
 
 
-def decided(broker: FakeBroker, *partitions: list[str], owner: str = "q", run: str = "r1", version: int = 7) -> list[str]:
+def decided(broker: FakeBroker, *partitions: list[str], owner: str = "q", version: int = 7) -> list[str]:
     """The driver wrote its decision, and died before it ended a transaction. The transactional ids."""
-    with Run(broker.bootstrap_servers, TOPIC, run, owner=owner) as life:
+    with Run(broker.bootstrap_servers, TOPIC, "host", owner=owner) as life:
         reports = life.reports(version, *partitions)
         committing = life.committing(reports)
         committing._decide(None)
-    return [name(owner, number, run) for number in range(len(partitions))]
+    return [name(owner, number) for number in range(len(partitions))]
 
 
 # ---- list ----------------------------------------------------------------------------------------------------------------------
@@ -128,50 +132,47 @@ def decided(broker: FakeBroker, *partitions: list[str], owner: str = "q", run: s
 def test_open_transactions_are_listed_oldest_first_and_those_that_ended_lately_last(
     broker: FakeBroker, console: ScriptedConsole
 ) -> None:
-    ended_long_ago = orphan(broker, name("another", task=8))
-    ended_long_ago.end(commit=True)
+    orphan(broker, name("another", task=8)).end(commit=True)
     broker.clock.advance(20 * MINUTE)
-    ended = orphan(broker, name("another", task=9))
-    ended.end(commit=True)
+    orphan(broker, name("another", task=9)).end(commit=True)
     orphan(broker, name(task=1), rows=3)
     broker.clock.advance(3 * MINUTE + 5_000)
     orphan(broker, name(task=2))
     Writer(broker, name(task=3))  # has begun, and written nothing
     broker.clock.advance(12_000)
-    assert call(console, "list") == 0
-    heading, run, *rows, another, last, empty, summary = console.said
+    assert call(console, "list", "--recent-minutes", "15") == 0
+    heading, form, *rows, another, last, empty, summary = console.said
     assert heading.split() == ["TASK", "ATTEMPT", "STATE", "AGE", "TIME-OUT", "IN", "VERSION", "LAST", "DECISION", "PARTITIONS"]
-    assert (run, another) == ("P-q-TASK-r1-ATTEMPT", "P-another-TASK-r1-ATTEMPT")
+    assert (form, another) == ("P-q-TASK-ATTEMPT", "P-another-TASK-ATTEMPT")
     first, second, begun, ended_lately = ([cell.strip() for cell in row.split("  ") if cell.strip()] for row in (*rows, last))
     assert first == ["1", "0", "Ongoing", "3m 17s", "11m 43s", "?", "-", "t: 0-2"]
     assert second[:5] == ["2", "0", "Ongoing", "12s", "14m 48s"]
     assert begun[:5] == ["3", "0", "Empty", "-", "-"]
     assert ended_lately[:3] == ["9", "0", "CompleteCommit"]
     assert empty == ""
-    counts = "2 open, 1 begun without a row, 1 ended that began within 15 minutes; 1 more is complete"
+    counts = "2 open, 1 of a task without a row, 1 ended that began within 15 minutes; all others are complete"
     assert summary == f"Transactional ids of prefix P: {counts}."
     assert console.noted == []
 
 
 def test_ids_that_begin_alike_and_are_of_another_prefix_are_left_out(broker: FakeBroker, console: ScriptedConsole) -> None:
     orphan(broker, name())
-    for other in (name(prefix="P-2"), "P-free-text", "P-q-x-r1-0", "P", "Px-q-0-r1-0"):
+    for other in (name(prefix="P-2"), "P-free-text", "P-q-x-0", "P", "Px-q-0-0"):
         orphan(broker, other)
     assert call(console, "list", "--json") == 0
     assert [each["transactional_id"] for each in listed(console)] == [name()]
-    assert console.noted[-1].endswith(": 1 open; 0 more are complete.")
+    assert console.noted[-1].endswith(": 1 open; all others are complete.")
 
 
 def test_json_has_one_object_per_line_with_all_that_is_known(broker: FakeBroker, console: ScriptedConsole) -> None:
-    owner, run = "3f2a%2D77", "r%201"
-    writer = orphan(broker, name(owner, 4, run, 2), rows=2)
+    writer = orphan(broker, name("3f2a%2D77", 4, 2), rows=2)
     writer.commit_offset("P-3f2a%2D77-4-marker", 1)
     broker.clock.advance(1_234)
     assert call(console, "list", "--json") == 0
     (found,) = listed(console)
     assert [each["topic"] for each in found.pop("partitions")] == ["__consumer_offsets", "t", "t"]
     assert found == {
-        "transactional_id": "P-3f2a%2D77-4-r%201-2",
+        "transactional_id": "P-3f2a%2D77-4-2",
         "state": "Ongoing",
         "age_ms": 1_234,
         "time_left_ms": 15 * MINUTE - 1_234,
@@ -181,7 +182,6 @@ def test_json_has_one_object_per_line_with_all_that_is_known(broker: FakeBroker,
         "version": None,
         "task": 4,
         "attempt": 2,
-        "run": "r 1",
         "producer_id": writer.producer_id,
         "producer_epoch": writer.epoch,
         "last_decision": None,
@@ -199,7 +199,7 @@ def test_json_ends_with_a_line_even_if_there_is_nothing(broker: FakeBroker, cons
     orphan(broker, name(prefix="Q"))
     assert call(console, "list", "--json") == 0
     (line,) = console.said
-    expected = {"prefix": "P", "transactions": 0, "more_complete": 0, "fenced": 0, "known_prefixes": ["Q"]}
+    expected = {"prefix": "P", "transactions": 0, "known_prefixes": ["Q"]}
     assert json.loads(line) == expected
 
 
@@ -222,27 +222,27 @@ def test_without_any_id_of_a_sink_no_prefix_is_known(console: ScriptedConsole) -
 
 
 def test_lines_of_the_table_fit_into_a_shell(broker: FakeBroker, console: ScriptedConsole) -> None:
-    """They had 200 characters: each named owner and run twice, of 32 characters each."""
-    owner, run = "8f0d2c1e6f3b4c669d6e0d6ad6a4b1f2", "1b9d6bcdbbfd4b2d9b5dab8dfbbd4bed"
+    """They had 200 characters: each named the owner twice."""
+    owner = "8f0d2c1e6f3b4c669d6e0d6ad6a4b1f2"
     for task in (1, 2):
-        orphan(broker, name(owner, task, run, prefix="flights-to-kafka"), rows=6)
+        orphan(broker, name(owner, task, prefix="flights-to-kafka"), rows=6)
     assert call(console, "list", prefix="flights-to-kafka") == 0
     assert max(map(len, console.said)) <= 100
-    assert console.said[1] == f"flights-to-kafka-{owner}-TASK-{run}-ATTEMPT"
+    assert console.said[1] == f"flights-to-kafka-{owner}-TASK-ATTEMPT"
 
 
 def test_the_version_is_told_where_a_decision_names_the_transaction(broker: FakeBroker, console: ScriptedConsole) -> None:
     mine, _ = decided(broker, ["a"], ["b"])
-    other = orphan(broker, name(run="r0")).transactional_id
+    other = orphan(broker, name(attempt=1)).transactional_id
     assert call(console, "list", "--json") == 0
     found = {each["transactional_id"]: each for each in listed(console)}
     assert found[mine]["version"] == 7
     assert found[other]["version"] is None
-    assert found[other]["last_decision"] == {"version": 7, "state": "decided", "run": "r1"}
+    assert found[other]["last_decision"] == {"version": 7, "state": "decided"}
     console.said.clear()
     assert call(console, "list") == 0
-    mine_of_run = console.said.index("P-q-TASK-r1-ATTEMPT") + 1
-    assert "7        7 decided" in console.said[mine_of_run]
+    mine_in_table = console.said.index("P-q-TASK-ATTEMPT") + 1
+    assert "7        7 decided" in console.said[mine_in_table]
 
 
 def test_a_decision_that_cannot_be_read_is_a_warning_and_the_list_is_there(broker: FakeBroker, console: ScriptedConsole) -> None:
@@ -273,14 +273,61 @@ def test_an_empty_list_without_the_permission_to_list_is_an_error_that_names_it(
     assert "may not DESCRIBE are left out" in console.noted[0]
 
 
-def test_ended_transactions_are_left_out_on_demand(broker: FakeBroker, console: ScriptedConsole) -> None:
+def test_what_is_at_rest_is_neither_listed_nor_described(broker: FakeBroker, console: ScriptedConsole) -> None:
+    """Brokers keep an id for a week. A prefix with a hundred thousand of them was described in full at each look."""
+    for task in range(40):
+        orphan(broker, name(task=task)).end(commit=task % 2 == 0)
+    orphan(broker, name("another"))
+    assert call(console, "list") == 0
+    asked = {each for request in broker.requests_of(ApiKey.DESCRIBE_TRANSACTIONS) for each in request.message.transactional_ids}  # type: ignore[attr-defined]
+    assert asked == {name("another"), "P-"}  # and whether something is hidden
+    filters = [set(request.message.state_filters) for request in broker.requests_of(ApiKey.LIST_TRANSACTIONS)]  # type: ignore[attr-defined]
+    assert {"Empty", "Ongoing", "PrepareAbort", "PrepareCommit"} in filters
+    assert {"CompleteCommit"} in filters  # has the owner without a decision committed?
+    assert set() not in filters
+    assert console.said[-1] == "Transactional ids of prefix P: 1 open; all others are complete."
+
+
+def test_a_prefix_whose_ids_are_all_at_rest_is_not_taken_for_a_mistyped_one(broker: FakeBroker, console: ScriptedConsole) -> None:
     orphan(broker, name()).end(commit=False)
-    assert call(console, "list", "--recent-minutes", "0") == 0
-    assert console.said == ["Transactional ids of prefix P: 0 open; 1 more is complete."]
+    assert call(console, "list") == 0
+    assert console.said == ["Transactional ids of prefix P: 0 open; all others are complete."]
+    assert call(console, "abort") == 0
+    assert console.said[-1] == "Nothing to abort: prefix P has no open transaction."
+
+
+def test_where_ids_are_too_many_to_be_listed_what_is_open_is_told_all_the_same(
+    broker: FakeBroker, console: ScriptedConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for task in range(9):
+        orphan(broker, name(task=task)).end(commit=False)
+    few = API_TABLE[ApiKey.LIST_TRANSACTIONS]._replace(max_response_bytes=100)
+    monkeypatch.setitem(API_TABLE, ApiKey.LIST_TRANSACTIONS, few)
+    assert call(console, "list") == 0
+    assert console.said == ["Transactional ids of prefix P: 0 open; all others are complete."]
+    assert call(console, "list", "--recent-minutes", "5") == 1
+    assert "[KAFKA_RESPONSE_TOO_LARGE] node " in console.noted[-1]
+
+
+RUN = "1b9d6bcdbbfd4b2d9b5dab8dfbbd4bed"
+
+
+def test_open_ids_of_an_earlier_release_are_listed_and_aborted_and_those_that_it_fenced_are_not(
+    broker: FakeBroker, console: ScriptedConsole
+) -> None:
+    opened = orphan(broker, name(task=4, run=RUN)).transactional_id
+    Writer(broker, name(task=5, run=RUN))
+    assert call(console, "list", "--json") == 0
+    assert [each["transactional_id"] for each in listed(console)] == [opened]
+    console.said.clear()
+    assert call(console, "abort") == 0
+    assert console.said[1] == f"P-q-TASK-{RUN}-ATTEMPT"
+    assert console.said[-1] == "Aborted: 1 open transaction."
+    assert state_of(broker, opened) is State.COMPLETE_ABORT
 
 
 def test_names_of_others_cannot_forge_lines(broker: FakeBroker, console: ScriptedConsole) -> None:
-    orphan(broker, "P-q%0Ax-0-r%1B-0")
+    orphan(broker, "P-q%0Ax%1B-0-0")
     assert call(console, "list") == 0
     assert not any("\n" in line or "\x1b" in line for line in console.said)
 
@@ -317,20 +364,20 @@ def test_what_a_dead_query_left_is_aborted_and_readers_go_on(broker: FakeBroker,
     foreign.write(b"x", partition=4)
     stable = broker.last_stable_offset(TOPIC, 1)
     assert call(console, "abort") == 0
-    assert console.questions == ["Abort 1 open transaction and 1 transactional id of a task without a row yet?"]
+    assert console.questions == ["Abort 1 open transaction and 1 transactional id of a task without a row?"]
     assert console.waited_ms == 10_000
-    assert console.said[-1] == "Aborted: 1 open transaction and 1 transactional id of a task without a row yet."
+    assert console.said[-1] == "Aborted: 1 open transaction and 1 transactional id of a task without a row."
     assert broker.last_stable_offset(TOPIC, 1) > stable
     assert dead.write(b"late") == begun.write(b"late") == Errors.INVALID_PRODUCER_EPOCH
     assert is_open(broker, foreign.transactional_id)
     assert state_of(broker, committed.transactional_id) is State.COMPLETE_COMMIT
+    assert {state_of(broker, each.transactional_id) for each in (dead, begun)} == {State.COMPLETE_ABORT}
     console.said.clear()
     assert call(console, "abort") == 0
     assert console.said == ["Nothing to abort: prefix P has no open transaction."]
     assert len(console.questions) == 1
-    assert call(console, "list", "--recent-minutes", "0") == 0
-    counts = "0 open; 1 more is complete, 2 fenced: what they had open was aborted"
-    assert console.said[-1] == f"Transactional ids of prefix P: {counts}."
+    assert call(console, "list") == 0
+    assert console.said[-1] == "Transactional ids of prefix P: 0 open; all others are complete."
 
 
 @pytest.mark.parametrize("answer", ["n", ""])
@@ -374,10 +421,6 @@ def a_commit(broker: FakeBroker, writer: Writer) -> None:
     assert not taken_over(broker, writer, name(task=2)).end(commit=True)
 
 
-def an_abort(broker: FakeBroker, writer: Writer) -> None:
-    assert not taken_over(broker, writer, name(task=2)).end(commit=False)
-
-
 def the_next_transaction(broker: FakeBroker, writer: Writer) -> None:
     a_commit(broker, writer)
     orphan(broker, name(task=2))
@@ -394,12 +437,17 @@ def taken_over(broker: FakeBroker, writer: Writer, transactional_id: str) -> Wri
 SIGNS = {
     a_row: "attempt 0, has new rows in t-0",
     a_row_in_another_partition: "attempt 0, has further partitions",
-    a_new_task: "the transaction of task 1, attempt 0, is new",
-    a_task_on_a_fenced_id: "task 3, attempt 0, has begun anew",
+    a_new_task: "the transaction of task 1, attempt 0, has begun",
+    a_task_on_a_fenced_id: "task 3, attempt 0, has begun",
     a_commit: "task 2, attempt 0, went from Ongoing to CompleteCommit",
-    an_abort: "task 2, attempt 0, went from Ongoing to CompleteAbort",
     the_next_transaction: "task 2, attempt 0, has another producer",
 }
+
+
+def fence(broker: FakeBroker, *tasks: TaskId) -> None:
+    """As a driver does it, or another operator."""
+    with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
+        fence_all(client, Names("P"), tasks)
 
 
 @pytest.mark.parametrize("happens", SIGNS, ids=lambda each: each.__name__)
@@ -408,24 +456,23 @@ def test_a_query_that_shows_a_sign_of_life_is_left_alone_with_all_its_transactio
 ) -> None:
     writer = orphan(broker, name())
     orphan(broker, name(task=2))
-    dead = orphan(broker, name("another", run="r0"))
-    with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
-        client.fence([name(task=3)], transaction_timeout_ms=FENCED_TIMEOUT_MS)
+    dead = orphan(broker, name("another"))
+    fence(broker, TaskId("q", 3, 0))
     console.meanwhile = lambda: happens(broker, writer)
     assert call(console, "abort") == 1
     assert is_open(broker, name())
     assert not is_open(broker, dead.transactional_id)  # the same prefix, another owner
     (left,) = (line for line in console.said if line.startswith("Left alone"))
-    assert left.startswith("Left alone: owner q, run r1: ")
+    assert left.startswith("Left alone: owner q: ")
     assert "The query is alive: the transaction of task" in left
     assert SIGNS[happens] in left
     assert console.questions == ["Abort 1 open transaction?"]
 
 
-def show_pulse(broker: FakeBroker, time_ms: int, run: str = "r1") -> None:
+def show_pulse(broker: FakeBroker, time_ms: int, owner: str = "q") -> None:
     """As a task that waits for rows does it."""
     with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
-        client.commit_offsets(Names("P").pulse_group("q", run), {partition(): (time_ms, "")})
+        client.commit_offsets(Names("P").pulse_group(owner), {partition(): (time_ms, "")})
 
 
 @pytest.mark.parametrize("earlier_ms", [None, 1_700_000_000_000])
@@ -435,15 +482,15 @@ def test_a_query_whose_tasks_wait_for_rows_and_show_a_pulse_is_left_alone(
     """A user's slow function, or a batch before its first row: no id, state or row changes for longer than the job looks."""
     orphan(broker, name())
     Writer(broker, name(task=1))  # has begun, and written nothing
-    dead = orphan(broker, name(run="r0"))
-    for run in ("r0", "r1") if earlier_ms else ():
-        show_pulse(broker, earlier_ms or 0, run)
+    dead = orphan(broker, name("dead"))
+    for owner in ("q", "dead") if earlier_ms else ():
+        show_pulse(broker, earlier_ms or 0, owner)
     console.meanwhile = lambda: show_pulse(broker, 1_700_000_004_000)
     assert call(console, "abort", "--yes") == 1
     assert is_open(broker, name())
     assert not is_open(broker, dead.transactional_id)  # its pulse, if it ever had one, stands still
     (left,) = (line for line in console.said if line.startswith("Left alone"))
-    assert left.startswith("Left alone: owner q, run r1: 2 transactional ids. ")
+    assert left.startswith("Left alone: owner q: 2 transactional ids. ")
     assert "The query is alive: a task has shown that it is at work" in left
     console.meanwhile = lambda: None
     assert call(console, "abort", "--yes") == 0
@@ -458,14 +505,14 @@ def test_a_pulse_that_cannot_be_read_is_not_taken_for_none(
     def refuse(client: TransactionClient, groups: Any, *arguments: Any, **named: Any) -> Any:
         if any(group.endswith("-pulse") for group in groups):
             code = Errors.GROUP_AUTHORIZATION_FAILED.number
-            raise AuthorizationError("Grant the user READ on the group 'P-q-r1-pulse'", error_code=code)
+            raise AuthorizationError("Grant the user READ on the group 'P-q-pulse'", error_code=code)
         return fetched(client, groups, *arguments, **named)
 
     orphan(broker, name())
     monkeypatch.setattr(TransactionClient, "fetch_offsets", refuse)
     assert call(console, "abort", "--yes") == 1
     assert "Whether the query is alive cannot be seen: " in console.text
-    assert "Grant the user READ on the group 'P-q-r1-pulse'" in console.text
+    assert "Grant the user READ on the group 'P-q-pulse'" in console.text
     assert is_open(broker, name())
     assert call(console, "abort", "--yes", "--force") == 0
     assert not is_open(broker, name())
@@ -479,7 +526,7 @@ def test_a_live_query_is_aborted_by_force_and_the_question_says_that_it_is_alive
     console.meanwhile = lambda: writer.write(b"more")
     assert call(console, "abort", "--force") == 0
     assert not is_open(broker, name())
-    assert re.search(r"To be aborted all the same: owner q, run r1: 2 transactional ids\. The query is alive: ", console.text)
+    assert re.search(r"To be aborted all the same: owner q: 2 transactional ids\. The query is alive: ", console.text)
 
 
 def test_a_producer_that_keeps_its_epoch_is_seen_to_go_on(broker: FakeBroker, console: ScriptedConsole) -> None:
@@ -506,18 +553,16 @@ def test_nothing_is_asked_when_all_is_left_alone(broker: FakeBroker, console: Sc
     assert console.questions == []
 
 
-def test_a_driver_that_commits_is_a_sign_of_life_for_what_its_tasks_hold(broker: FakeBroker, console: ScriptedConsole) -> None:
+def test_a_driver_that_commits_is_a_sign_of_life_for_what_its_tasks_hold(
+    broker: FakeBroker, console: ScriptedConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A copy of a task that lost the race is open, while its driver goes from version to version with the others."""
     with Run(broker.bootstrap_servers, TOPIC, "r1") as life:
         life.write_version(1, ["a"])
         loser = orphan(broker, name(attempt=1))
-        keeps_losers = VersionCommit._fence_others
-        try:
-            VersionCommit._fence_others = lambda *_, **__: None  # type: ignore[method-assign]
-            console.meanwhile = lambda: life.write_version(2, ["b"])
-            assert call(console, "abort") == 1
-        finally:
-            VersionCommit._fence_others = keeps_losers  # type: ignore[method-assign]
+        monkeypatch.setattr(VersionCommit, "_fence", lambda *_: None)  # it has not found it yet
+        console.meanwhile = lambda: life.write_version(2, ["b"])
+        assert call(console, "abort") == 1
     assert is_open(broker, loser.transactional_id)
     assert "version 2 is now carried-out" in console.text
 
@@ -527,16 +572,22 @@ def times_out(broker: FakeBroker, writer: Writer) -> None:  # noqa: ARG001
 
 
 def is_fenced_by_another(broker: FakeBroker, writer: Writer) -> None:  # noqa: ARG001
-    with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
-        client.fence([name(task=1)], transaction_timeout_ms=FENCED_TIMEOUT_MS)
+    fence(broker, TaskId("q", 1, 0))
 
 
-@pytest.mark.parametrize("happens", [times_out, is_fenced_by_another], ids=lambda each: each.__name__)
+def is_fenced_before_its_first_row(broker: FakeBroker, writer: Writer) -> None:  # noqa: ARG001
+    fence(broker, TaskId("q", 2, 0))
+
+
+@pytest.mark.parametrize(
+    "happens", [times_out, is_fenced_by_another, is_fenced_before_its_first_row], ids=lambda each: each.__name__
+)
 def test_what_others_do_to_a_dead_query_is_no_sign_of_life(
     broker: FakeBroker, console: ScriptedConsole, happens: Callable[[FakeBroker, Writer], None]
 ) -> None:
     writer = orphan(broker, name())
     orphan(broker, name(task=1), timeout_ms=9_000)
+    Writer(broker, name(task=2))
     console.meanwhile = lambda: happens(broker, writer)
     assert call(console, "abort") == 0
     assert not is_open(broker, name())
@@ -613,8 +664,8 @@ def test_a_decision_that_must_be_there_and_is_not_shown_is_not_taken_for_none(
 ) -> None:
     """Brokers leave out offsets of topics that the user may not describe, without a word."""
     with Run(broker.bootstrap_servers, TOPIC, "r1") as life:
-        life.write_version(0, ["a"])
-    left_open = orphan(broker, name(run="r2")).transactional_id
+        life.write_version(0, ["a"], ["b"])
+    left_open = orphan(broker, name()).transactional_id
     del broker.offsets.groups["P-q-decision"]
     assert call(console, "abort", "--force") == 1
     assert "Whether its version is decided cannot be read: [KAFKA_EXACTLY_ONCE_RECORD_UNREADABLE]" in console.text
@@ -670,7 +721,7 @@ def test_what_a_dead_query_has_decided_is_committed_after_a_question_and_the_res
 def test_of_a_version_that_is_committed_in_part_the_rest_is_committed(broker: FakeBroker, console: ScriptedConsole) -> None:
     with Run(broker.bootstrap_servers, TOPIC, "r1") as life:
         decision = life.committing(life.reports(7, ["a"], ["b"]))._decide(None)
-        life.client.end_transactions([decision.entries[0].prepared(life.names, "q", "r1")], commit=True)
+        life.client.end_transactions([decision.entries[0].prepared(life.names, "q")], commit=True)
     assert rows(broker) == [b"a"]
     assert call(console, "commit", "--yes") == 0
     assert console.questions == []
@@ -721,11 +772,28 @@ def test_what_shows_a_sign_of_life_while_the_question_to_commit_waits_is_left_al
     assert all(is_open(broker, each) for each in promised)
 
 
+def test_what_an_earlier_release_has_decided_is_left_alone_and_committed(broker: FakeBroker, console: ScriptedConsole) -> None:
+    """Its decision names the run that its transactional ids contain."""
+    writer = orphan(broker, name(run=RUN))
+    content = Content(1, 7)
+    entry = Entry(0, 0, writer.producer_id, writer.epoch, 2, content)
+    with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
+        ledger = Ledger(client, Names("P"), "q", TOPIC)
+        ledger.write_decision(Decision(7, LedgerState.DECIDED, 1, 1, content, (entry,), run=RUN))
+    assert call(console, "list", "--json") == 0
+    assert [each["version"] for each in listed(console)] == [7]
+    assert call(console, "abort") == 1
+    assert is_open(broker, writer.transactional_id)
+    assert call(console, "commit") == 0
+    assert console.said[-1] == "Committed: version 7 of owner q, 1 rows."
+    assert rows(broker) == [b"row"]
+
+
 # WHILE THE QUESTION WAITS
 
 
 def test_what_shows_a_sign_of_life_while_the_question_waits_is_left_alone(broker: FakeBroker, console: ScriptedConsole) -> None:
-    writer, dead = orphan(broker, name()), orphan(broker, name(run="r0"))
+    writer, dead = orphan(broker, name()), orphan(broker, name("dead"))
     console.while_asked = lambda: writer.write(b"next")
     assert call(console, "abort") == 1
     assert console.questions == ["Abort 2 open transactions?"]
@@ -763,6 +831,19 @@ def test_a_missing_permission_to_abort_is_named_and_what_is_left_is_shown(broker
     assert "error: 1 transactional id not at rest: [KAFKA_TRANSACTIONAL_ID_AUTHORIZATION_FAILED]" in console.noted[-1]
     assert "Grant the user WRITE on the transactional id 'P-q-" in console.noted[-1]
     assert "Ongoing" in console.said[-1]
+
+
+def test_an_id_that_is_fenced_and_stays_empty_is_aborted(console: ScriptedConsole) -> None:
+    """Brokers before Kafka 4.0 end it only for a user who may READ the group that its transaction is begun with."""
+    with FakeBroker(topics={TOPIC: 6}, versions={ApiKey.END_TXN: (0, 4)}, transaction_version=1) as older:
+        console.broker = older
+        orphan(older, name())
+        older.fail_next(ApiKey.ADD_OFFSETS_TO_TXN, Errors.GROUP_AUTHORIZATION_FAILED)
+        assert call(console, "abort", "--yes") == 0
+        assert console.said[-1] == "Aborted: 1 open transaction."
+        assert state_of(older, name()) is State.EMPTY
+        assert call(console, "abort", "--yes") == 0
+        assert state_of(older, name()) is State.COMPLETE_ABORT
 
 
 def test_many_transactions_are_aborted_and_the_table_is_cut_off(broker: FakeBroker, console: ScriptedConsole) -> None:

@@ -128,14 +128,14 @@ def test_what_a_killed_process_left_is_listed_and_aborted_and_readers_go_on(
     names, owner = names_of_a_query()
     other = Names(f"{names.prefix}-2")
     orphan, begun, foreign = (
-        names.transactional_id(TaskId(owner, 0, "run", 0)),
-        names.transactional_id(TaskId(owner, 1, "run", 0)),
-        other.transactional_id(TaskId(owner, 0, "run", 0)),
+        names.transactional_id(TaskId(owner, 0, 0)),
+        names.transactional_id(TaskId(owner, 1, 0)),
+        other.transactional_id(TaskId(owner, 0, 0)),
     )
     with writer(broker, name, orphan, goes_on=False), writer(broker, name, foreign, goes_on=False, partitions=1):
         pass
     with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
-        client.fence([begun])  # a task that has begun; its time-out is not that of ids at rest
+        client.fence([begun])  # as a task does that has begun
     found = listed(broker, names.prefix)
     assert {each: found[each]["state"] for each in found} == {orphan: "Ongoing", begun: "Empty"}
     assert found[orphan]["partitions"] == [{"topic": name, "partition": 0}, {"topic": name, "partition": 1}]
@@ -148,7 +148,7 @@ def test_what_a_killed_process_left_is_listed_and_aborted_and_readers_go_on(
     assert "pass --yes" in refused.stderr
     done = run(broker, "abort", names.prefix, "--yes", "--watch-seconds", "1")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith("Aborted: 1 open transaction and 1 transactional id of a task without a row yet.\n")
+    assert done.stdout.endswith("Aborted: 1 open transaction and 1 transactional id of a task without a row.\n")
     assert last_stable_offset(broker, name, 1) == 2  # the row, and the marker that ends its transaction
     assert last_stable_offset(broker, name, 0) < 2  # the other prefix holds it back
     assert listed(broker, names.prefix) == {}
@@ -162,7 +162,7 @@ def test_what_a_killed_process_left_is_listed_and_aborted_and_readers_go_on(
 def test_a_process_that_goes_on_is_left_alone_until_it_is_forced(broker: LocalKafka, topic: Callable[..., str]) -> None:
     name = topic(partitions=2)
     names, owner = names_of_a_query()
-    alive = names.transactional_id(TaskId(owner, 0, "run", 0))
+    alive = names.transactional_id(TaskId(owner, 0, 0))
     with writer(broker, name, alive, goes_on=True):
         done = run(broker, "abort", names.prefix, "--yes", "--watch-seconds", "2")
         assert done.returncode == 1, done.stdout + done.stderr
@@ -171,7 +171,7 @@ def test_a_process_that_goes_on_is_left_alone_until_it_is_forced(broker: LocalKa
         forced = run(broker, "abort", names.prefix, "--yes", "--watch-seconds", "2", "--force")
         assert forced.returncode == 0, forced.stdout + forced.stderr
         assert "To be aborted all the same" in forced.stdout
-        assert listed(broker, names.prefix, "", "--recent-minutes", "0") == {}
+        assert listed(broker, names.prefix) == {}
 
 
 @pytest.mark.parametrize(("rows", "state"), [(0, "Empty"), (40_000, "Ongoing")], ids=["before its first row", "amid its rows"])
@@ -188,7 +188,7 @@ def test_a_task_that_waits_for_rows_is_left_alone_until_it_is_killed(
         assert [each["state"] for each in listed(broker, names.prefix).values()] == [state]
     done = run(broker, "abort", names.prefix, "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert listed(broker, names.prefix, "", "--recent-minutes", "0") == {}
+    assert listed(broker, names.prefix) == {}
 
 
 def test_a_decided_version_is_left_alone_and_the_next_run_commits_it(
@@ -221,7 +221,7 @@ def test_what_a_query_has_decided_that_never_runs_again_is_committed(
     with Run(broker.bootstrap_servers, name, "r1", owner=owner, prefix=names.prefix) as first:
         reports = first.reports(0, ["a"], ["b"], ["c"])
         decision = first.committing(reports)._decide(None)
-        first.client.end_transactions([decision.entries[1].prepared(names, owner, "r1")], commit=True)  # and dies
+        first.client.end_transactions([decision.entries[1].prepared(names, owner)], commit=True)  # and dies
     refused = run(broker, "commit", names.prefix)
     assert refused.returncode == 2
     assert "pass --yes to commit without a question" in refused.stderr
@@ -229,7 +229,7 @@ def test_what_a_query_has_decided_that_never_runs_again_is_committed(
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith(f"Committed: version 0 of owner {unquote(owner)}, 3 rows.\n")
     assert sorted(row.value or b"" for row in read_topic(name, isolation_level="read_committed")) == [b"a", b"b", b"c"]
-    assert listed(broker, names.prefix, "", "--recent-minutes", "0") == {}
+    assert listed(broker, names.prefix) == {}
     with Run(broker.bootstrap_servers, name, "r2", owner=owner, prefix=names.prefix) as again:
         assert again.write_version(0, ["a"], ["b"], ["c"]).how is How.FOUND
 
@@ -239,7 +239,7 @@ def test_permissions_that_are_missing_are_told_by_name(
     tmp_path: Path,
 ) -> None:
     names, owner = Names("P-1"), "q"
-    orphan = names.transactional_id(TaskId(owner, 0, "run", 0))
+    orphan = names.transactional_id(TaskId(owner, 0, 0))
     file = tmp_path / "alice.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in client_options("PLAIN").items()))
     with sasl_cluster(tmp_path) as cluster:

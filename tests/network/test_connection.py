@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import AuthenticationError, ResponseTooLargeError, UnsupportedVersionError
 from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.protocol import primitives
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
@@ -154,6 +155,15 @@ def test_a_kafka_broker_whose_response_is_too_large_is_not_suspected_of_being_no
         "[KAFKA_RESPONSE_TOO_LARGE] the broker announces a response of 33,554,433 bytes to LIST_TRANSACTIONS, and this client"
         " takes at most 33,554,432"
     )
+
+
+def test_a_response_with_too_many_elements_is_too_large_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(primitives, "MOST_ELEMENTS", 2)
+    connection = Connection("me")
+    connection.send(METADATA, 12)
+    connection.receive_data(framed(header(0, ApiKey.METADATA, 12), metadata(topic("t", [0, 1, 0]))))
+    assert isinstance(connection.error, ResponseTooLargeError)
+    assert connection.error.message.startswith("MetadataResponse v12 cannot be read: more than 2 elements before offset ")
 
 
 def test_every_api_has_a_limit() -> None:

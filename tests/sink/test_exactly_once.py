@@ -18,7 +18,7 @@ from spark_kafka_sink import exactly_once_options
 from spark_kafka_sink.coordination.producers import FindLeaders
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once import pulse as pulse_module
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, WriteAbortedError
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, Planned, ReplayError, WriteAbortedError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
@@ -27,7 +27,6 @@ from spark_kafka_sink.sink import exactly_once_task
 from spark_kafka_sink.sink import writer as writer_module
 from spark_kafka_sink.sink.commit_protocol import CommitSummary, KafkaCommitMessage
 from spark_kafka_sink.sink.datasource import KafkaDataSource
-from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan
 from spark_kafka_sink.sink.producer_cache import CLIENTS, TRANSACTIONAL, TRANSACTIONAL_FOR_LARGE_ROWS
 from spark_kafka_sink.sink.task import Task
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
@@ -35,7 +34,6 @@ from tests.fakes.fake_broker import FakeBroker, Fault
 from tests.fakes.transaction_coordinator import State
 from tests.sink.schemas import schema
 
-RUN = "e736ca23-7f4e-4fe0-ad85-d70d60aa763d"
 QUERY = "46d4ee9a-3b99-40ec-b2a5-dcdd7ece5680"
 SUMMARIES: list[CommitSummary] = []
 
@@ -103,7 +101,8 @@ def test_rows_of_a_batch_are_seen_when_the_driver_commits(broker: FakeBroker, mo
     (summary,) = SUMMARIES
     assert summary.rows == 3
     assert summary.exactly_once is not None
-    assert (summary.exactly_once.version, summary.exactly_once.how) == (0, "committed")
+    assert (summary.exactly_once.owner, summary.exactly_once.how) == ("%unnamed", "committed")
+    assert abs(summary.exactly_once.version - time.time() * 1000) < 60_000
     assert [(each.first, each.last, each.rows) for each in summary.written] == [(0, 2, 3)]
 
 
@@ -130,7 +129,7 @@ def test_a_task_of_a_write_that_was_given_up_ends_without_an_error_and_cannot_be
 
 
 def test_abort_without_any_message_ends_what_is_open(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = {"query_id": QUERY, "batch_id": 0, "job_group": RUN}
+    task = {"query_id": QUERY, "batch_id": 0}
     run_task(monkeypatch, stream_writer(broker), ["a"], **task)
     stream_writer(broker).abort([], 0)
     assert open_ids(broker) == []
@@ -151,15 +150,13 @@ def test_a_write_with_the_same_name_and_number_is_found(
     assert [each.exactly_once.how for each in SUMMARIES if each.exactly_once] == ["committed", "found"]
 
 
-def test_a_micro_batch_is_known_by_query_batch_and_run(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    for batch_id in range(2):
-        for run in (RUN, RUN, "2" * 8 + RUN[8:]):
-            writer = stream_writer(broker)  # another process plans, and another commits
-            message = run_task(monkeypatch, writer, [f"row {batch_id}"], query_id=QUERY, batch_id=batch_id, job_group=run)
-            stream_writer(broker).commit([message], batch_id)
+def test_a_micro_batch_is_known_by_query_and_batch(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for batch_id in (0, 0, 1, 1):
+        writer = stream_writer(broker)  # another process plans, and another commits
+        message = run_task(monkeypatch, writer, [f"row {batch_id}"], query_id=QUERY, batch_id=batch_id)
+        stream_writer(broker).commit([message], batch_id)
     assert seen(broker) == ["row 0", "row 1"]
-    owner, run = QUERY.replace("-", ""), RUN.replace("-", "")
-    assert f"p-{owner}-0-{run}-0" in broker.transactions.transactions
+    assert list(broker.transactions.transactions) == [f"p-{QUERY.replace('-', '')}-0-0"]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +164,7 @@ def test_a_micro_batch_is_known_by_query_batch_and_run(broker: FakeBroker, monke
     [
         ({}, {}, False),
         ({"txnAppId": "job", "txnVersion": "5"}, {}, True),
-        ({}, {"query_id": QUERY, "batch_id": 0, "job_group": RUN}, True),
+        ({}, {"query_id": QUERY, "batch_id": 0}, True),
     ],
     ids=["df.write", "df.write with a name", "foreachBatch"],
 )
@@ -184,18 +181,11 @@ def test_rows_are_fingerprinted_where_another_run_may_bring_them_again(
     assert seen(broker) == ["a", "b"]
 
 
-def test_a_task_looks_for_earlier_runs_only_where_there_may_be_some(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_task(monkeypatch, batch_writer(broker), ["a"])
-    assert not broker.requests_of(ApiKey.LIST_TRANSACTIONS)
-    run_task(monkeypatch, batch_writer(broker, txnAppId="job", txnVersion="5"), ["a"])
-    assert broker.requests_of(ApiKey.LIST_TRANSACTIONS)
-
-
 def test_two_writes_of_one_micro_batch_need_a_prefix_each(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = {"query_id": QUERY, "batch_id": 0, "job_group": RUN}
+    task = {"query_id": QUERY, "batch_id": 0}
     first, second = batch_writer(broker), batch_writer(broker)
     first.commit([run_task(monkeypatch, first, ["a"], **task)])
-    with pytest.raises(ReplayError, match="need a transactionalIdPrefix each"):
+    with pytest.raises(ReplayError, match="a txnVersion or transactionalIdPrefix of their own"):
         second.commit([run_task(monkeypatch, second, ["b"], **task)])
     other = batch_writer(broker, transactionalIdPrefix="p2")
     other.commit([run_task(monkeypatch, other, ["b"], **task)])
@@ -227,17 +217,59 @@ def test_what_a_named_write_has_decided_stays_open_for_its_repetition(
     assert SUMMARIES[-1].exactly_once.how == "rolled-forward"
 
 
-def test_what_a_write_without_a_name_has_decided_is_left_to_nobody(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its transactions held readers back until they timed out, and the error promised that the next run would commit them."""
+def test_what_a_write_without_a_name_has_decided_is_committed_by_the_next(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = fail_to_commit(broker, monkeypatch)
+    assert "the next write with this transactionalIdPrefix commits them" in told
     assert "its repetition is another write, and writes these rows again. With txnAppId and txnVersion" in told
+    assert len(open_ids(broker)) == 2
+    writer = batch_writer(broker)
+    writer.commit([run_task(monkeypatch, writer, ["c"])])
+    assert seen(broker) == ["a", "b", "c"]
     assert open_ids(broker) == []
-    assert seen(broker) == []
 
 
-def test_a_stream_whose_run_spark_does_not_tell_writes_nothing(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unnamed_write_of_a_driver_whose_clock_went_back_is_refused(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows would be taken for those of an earlier write, which has the same number of rows and no fingerprint."""
+    moments = iter([2_000, 1_000])
+    monkeypatch.setattr(Planned, "now", classmethod(lambda cls: cls("host", next(moments))))
+    first = batch_writer(broker)
+    first.commit([run_task(monkeypatch, first, ["a"])])
+    second = batch_writer(broker)
+    with pytest.raises(CommitFailedError, match=r"planned at 1000 ms .* at 2000 ms.*Nothing was written"):
+        second.commit([run_task(monkeypatch, second, ["b"])])
+    assert seen(broker) == ["a"]
+
+
+def test_writes_without_a_name_have_one_transactional_id_for_each_partition(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = iter(range(1_000, 2_000))
+    monkeypatch.setattr(Planned, "now", classmethod(lambda cls: cls("host", next(moments))))
+    for number in range(5):
+        writer = batch_writer(broker)
+        writer.commit([run_task(monkeypatch, writer, [f"{number}"])])
+    assert seen(broker) == ["0", "1", "2", "3", "4"]
+    assert list(broker.transactions.transactions) == ["p-%unnamed-0-0"]
+
+
+def test_other_rows_of_a_repetition_are_counted_where_they_are_accepted(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {"txnAppId": "job", "txnVersion": "5", "onNonDeterministicReplay": "keepfirst"}
+    for rows in (["a"], ["b", "c"]):
+        writer = batch_writer(broker, **named)
+        writer.commit([run_task(monkeypatch, writer, rows)])
+    assert seen(broker) == ["a"]
+    assert [each.exactly_once.other_rows for each in SUMMARIES if each.exactly_once] == [0, 2]
+
+
+def test_a_stream_whose_batch_spark_does_not_tell_writes_nothing(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KafkaError, match="KAFKA_NO_STREAM_IDENTITY"):
-        run_task(monkeypatch, stream_writer(broker), ["a"], query_id=QUERY, batch_id=0)
+        run_task(monkeypatch, stream_writer(broker), ["a"], query_id=QUERY)
     assert not broker.values("t")
 
 
@@ -265,12 +297,6 @@ def test_a_write_with_the_options_of_exactly_once_options_is_found_by_its_repeti
         writer.commit([run_task(monkeypatch, writer, [f"row {batch_id}"])])
     assert seen(broker) == ["row 0", "row 1"]
     assert [each.exactly_once.how for each in SUMMARIES if each.exactly_once] == ["committed", "committed", "found"]
-
-
-def test_a_job_group_of_the_users_says_nothing_about_runs() -> None:
-    plan = ExactlyOncePlan("p", "t", False, "nonce", False, None, None, False, False)
-    task = Task(query_id=QUERY, batch_id=3, job_group="my group")
-    assert plan.write_id(task)[1:] == (3, "nonce", "nonce")
 
 
 def test_dead_letters_and_skipped_rows_are_part_of_the_transaction(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,14 +434,14 @@ def slow_rows(until: Callable[[], object]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_arrays([pa.array(["a"])], names=["value"])
 
 
-def test_a_task_that_waits_for_its_first_row_shows_a_pulse_under_its_run(
+def test_a_task_that_waits_for_its_first_row_shows_a_pulse_under_its_query(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulse_module, "EVERY_MS", 200)
-    task = Task(query_id=QUERY, batch_id=0, job_group=RUN)
+    task = Task(query_id=QUERY, batch_id=0)
     monkeypatch.setattr(writer_module.Task, "current", classmethod(lambda _: task))
     written = stream_writer(broker).write(slow_rows(lambda: len(broker.requests_of(ApiKey.OFFSET_COMMIT)) >= 2))
-    assert pulses(broker) == [f"p-{QUERY.replace('-', '')}-{RUN.replace('-', '')}-pulse"]
+    assert pulses(broker) == [f"p-{QUERY.replace('-', '')}-pulse"]
     stream_writer(broker).commit([written], 0)
     assert seen(broker) == ["a"]
 

@@ -41,12 +41,11 @@ TAKEN_OUT: Final = "taken out"
 
 class TransactionalId(NamedTuple):
     partition: int  # Spark's
-    run: int
     stage: int  # Spark's stage attempt
     attempt: int
 
     def __repr__(self) -> str:
-        return "-".join(map(str, self if self.stage else (self.partition, self.run, self.attempt)))
+        return "-".join(map(str, self if self.stage else (self.partition, self.attempt)))
 
     def __str__(self) -> str:
         return repr(self)
@@ -67,7 +66,6 @@ class Transaction(NamedTuple):
     state: State
     rows: Rows = ()
     marker: Marker | None = None
-    rests: bool = False  # was fenced, and not used since
 
 
 class Entry(NamedTuple):
@@ -80,14 +78,26 @@ class Entry(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """`slot`: the chunk groups that hold the entries; `entries` then stands for their digest."""
+    """
+    Args:
+        slot: the chunk groups that hold the entries; `entries` then stands for their digest.
+        earlier: the contents of versions before this one.
+    """
 
     version: int
-    run: int
     state: DecisionState
     content: Rows
     entries: tuple[Entry, ...] = ()
-    slot: tuple[int, ...] | None = None
+    slot: int | None = None
+    earlier: tuple[tuple[int, Rows], ...] = ()
+
+    def content_of(self, version: int) -> Rows | None:
+        """None if it is not known: the version was never decided, or only a part of it is in Kafka."""
+        return self.content if version == self.version else dict(self.earlier).get(version)
+
+    def after(self) -> tuple[tuple[int, Rows], ...]:
+        """`earlier` of the decision that follows."""
+        return self.earlier if self.state == TAKEN_OUT else (*self.earlier, (self.version, self.content))
 
 
 class Broker(NamedTuple):
@@ -95,8 +105,9 @@ class Broker(NamedTuple):
     visible: Rows = ()  # to read_committed readers
     markers: tuple[Marker | None, ...] = (None, None)  # by partition
     decision: Decision | None = None
-    chunks: tuple[tuple[tuple[int, ...], tuple[Entry, ...]], ...] = ()
-    aborted: tuple[tuple[int, ...], ...] = ()  # records that a write was aborted
+    chunks: tuple[tuple[int, tuple[Entry, ...]], ...] = ()
+    aborted: int = 0  # the record that writes were aborted: those which were planned before this number
+    width: int = 0  # the most partitions that any version has had; it only grows
     # What the invariants ask for, and the protocol does not: versions that were ever decided, and that were ever taken out.
     ever_decided: tuple[int, ...] = ()
     ever_taken_out: tuple[int, ...] = ()
@@ -116,22 +127,22 @@ class Broker(NamedTuple):
             for each in self.transactions
         )
 
-    def chunk(self, slot: tuple[int, ...]) -> tuple[Entry, ...] | None:
+    def chunk(self, slot: int) -> tuple[Entry, ...] | None:
         return next((entries for each, entries in self.chunks if each == slot), None)
 
     # REQUESTS
 
-    def init_producer_id(self, id_: TransactionalId, *, fences: bool = False) -> tuple[Broker, int | None]:
-        """The new epoch; None for CONCURRENT_TRANSACTIONS: ask again. `fences`: whoever asks will not use the id."""
+    def init_producer_id(self, id_: TransactionalId) -> tuple[Broker, int | None]:
+        """The new epoch; None for CONCURRENT_TRANSACTIONS: ask again."""
         found = self.transaction(id_)
         if found is None:
-            return self._with(Transaction(id_, 0, EMPTY, rests=fences)), 0
+            return self._with(Transaction(id_, 0, EMPTY)), 0
         if found.state in PREPARED:
             return self, None
         if found.state == ONGOING:
             return self._with(found._replace(epoch=found.epoch + 1, state=PREPARE_ABORT)), None
         epoch = found.epoch + 1
-        return self._with(Transaction(id_, epoch, EMPTY, rests=fences)), epoch
+        return self._with(Transaction(id_, epoch, EMPTY)), epoch
 
     def write(self, id_: TransactionalId, epoch: int, rows: Rows = (), marker: Marker | None = None) -> tuple[Broker, int]:
         """Produce, or TxnOffsetCommit."""
@@ -164,6 +175,17 @@ class Broker(NamedTuple):
             return self, INVALID_TXN_STATE
         return self._with(found._replace(epoch=epoch + bump, state=PREPARE_COMMIT if commit else PREPARE_ABORT)), NONE
 
+    def park(self, id_: TransactionalId, epoch: int, *, transaction_version: int) -> Broker:
+        """EndTxn(abort) of an id that was fenced at this epoch: it is complete, and not listed again. An Empty one cannot be
+        aborted in transaction version 1: AddOffsetsToTxn begins its transaction first. Nothing happens if somebody else has taken
+        the id meanwhile.
+        """
+        found = self.transaction(id_)
+        if found is None or (found.epoch, found.state) != (epoch, EMPTY):
+            return self
+        bump = 1 if transaction_version == 2 else 0
+        return self._with(found._replace(epoch=epoch + bump, state=PREPARE_ABORT))
+
     def commit_marker(self, partition: int, marker: Marker) -> Broker:
         """OffsetCommit, outside of any transaction."""
         markers = list(self.markers)
@@ -181,11 +203,16 @@ class Broker(NamedTuple):
             return decision.entries
         return None
 
-    def commit_chunk(self, slot: tuple[int, ...], entries: tuple[Entry, ...]) -> Broker:
+    def commit_chunk(self, slot: int, entries: tuple[Entry, ...]) -> Broker:
         return self._replace(chunks=tuple(sorted([(slot, entries), *(each for each in self.chunks if each[0] != slot)])))
 
-    def commit_abort(self, key: tuple[int, ...]) -> Broker:
-        return self._replace(aborted=tuple(sorted({*self.aborted, key})))
+    def commit_abort(self, planned: int) -> Broker:
+        """What was planned before is aborted. It is a time, and drivers on one machine have one clock."""
+        return self._replace(aborted=planned)
+
+    def commit_width(self, partitions: int) -> Broker:
+        """A group for each power of two, which is written once: together they are a maximum."""
+        return self._replace(width=max(self.width, partitions))
 
     # WHAT BROKERS DO BY THEMSELVES
 

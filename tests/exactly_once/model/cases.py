@@ -25,7 +25,14 @@ QUICK: Final = (
     Case("a task dies, lost answer", faults=Faults(deaths=1, lost_answers=1), attempts=2),
     Case("speculation", faults=Faults(copies=1), attempts=2, healthy_from=0),
     Case("commit() gives up", faults=Faults(gives_up=1, runs=1), healthy_from=1),
+    Case(
+        "first restart after time-outs",
+        faults=Faults(time_outs=2, gives_up=1, runs=1),
+        when="before the first restart",
+        healthy_from=1,
+    ),
     Case("replay with fewer partitions, time-out", replay=ONE, faults=Faults(time_outs=1, runs=1)),
+    Case("replay b|a, time-out, commit() gives up", replay="b|a", faults=Faults(time_outs=1, gives_up=1, runs=1)),
     # A batch write that has an owner of its own is not run again.
     Case("batch, a task dies", kind="batch", faults=Faults(deaths=1)),
     Case("batch, time-out", kind="batch", faults=Faults(time_outs=1, lost_answers=1)),
@@ -85,6 +92,7 @@ ZOMBIES: Final = (
     ),
     Case("zombie, replay b|a", replay="b|a", faults=Faults(runs=1), zombies=True),
     Case("zombie, replay ab|", replay="ab|", faults=Faults(runs=1), zombies=True),
+    Case("zombie, ab| then |ab", first="ab|", replay="|ab", faults=Faults(runs=1), zombies=True),
     Case("zombie, replay with fewer partitions", replay=ONE, faults=Faults(runs=1), zombies=True),
     Case("zombie, replay with more partitions", first=ONE, replay="a|b", faults=Faults(runs=1), zombies=True),
     Case("zombie, chunks", chunked=True, faults=Faults(runs=1), zombies=True),
@@ -107,6 +115,21 @@ ZOMBIES: Final = (
     ),
     Case("zombie, stage submitted again", first=ONE, faults=Faults(stages=1, runs=1), zombies=True),
     Case("zombie, foreachBatch, commit() hangs", kind="foreachBatch", first=ONE, faults=Faults(hangs=1, runs=1), zombies=True),
+    Case(
+        "zombie, one partition, two versions, time-out",
+        first=ONE,
+        faults=Faults(runs=1, time_outs=1),
+        zombies=True,
+        versions=(1, 2),
+    ),
+    Case(
+        "zombie, foreachBatch, two DataFrames",
+        kind="foreachBatch",
+        first=ONE,
+        frames=2,
+        faults=Faults(runs=1),
+        zombies=True,
+    ),
     Case("zombie, skipped version, one partition", first=ONE, versions=(1, 2), skips=True, faults=Faults(runs=1), zombies=True),
 )
 
@@ -122,6 +145,8 @@ SOAK: Final = (
     Case("speculation, a copy dies", faults=Faults(copies=1, deaths=1), attempts=2),
     Case("abort() while tasks run", faults=Faults(deaths=1, runs=1)),
     Case("replay |ab, time-out", replay="|ab", faults=Faults(time_outs=1, runs=1)),
+    Case("replay |ab, time-out, commit() gives up", replay="|ab", faults=Faults(time_outs=1, gives_up=1, runs=1)),
+    Case("replay ab|, time-out, commit() gives up", replay="ab|", faults=Faults(time_outs=1, gives_up=1, runs=1)),
     Case("stage submitted again", faults=Faults(stages=1)),
     Case("stage submitted again, a task dies", first=ONE, faults=Faults(stages=1, deaths=1, runs=1), attempts=2),
     Case(
@@ -152,14 +177,6 @@ SAMPLED: Final = (
 
 # What the plan does not promise: see KNOWN_LIMITS in plans.py.
 STAGE_AGAIN_AND_HEALTHY: Final = Case("stage submitted again, no write fails", first=ONE, faults=Faults(stages=1), healthy_from=0)
-TWO_FRAMES_AND_ZOMBIE: Final = Case(
-    "foreachBatch, two DataFrames, zombie",
-    kind="foreachBatch",
-    first=ONE,
-    frames=2,
-    faults=Faults(runs=1),
-    zombies=True,
-)
 SKIPPED_AND_ZOMBIE: Final = Case(
     "zombie, skipped version, fewer partitions",
     replay=ONE,

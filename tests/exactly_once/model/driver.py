@@ -12,13 +12,13 @@ from tests.exactly_once.model.broker import (
     CARRIED_OUT,
     CONCURRENT_TRANSACTIONS,
     DECIDED,
+    EMPTY,
     ONGOING,
     TAKEN_OUT,
     Decision,
     Entry,
     TransactionalId,
 )
-from tests.exactly_once.model.task import abort_key
 from tests.exactly_once.model.world import (
     ABORT,
     COMMIT,
@@ -26,7 +26,6 @@ from tests.exactly_once.model.world import (
     FAILED,
     FINAL_REASONS,
     OTHER_ROWS,
-    TWO_WRITES,
     UNREADABLE,
     Driver,
     Event,
@@ -44,6 +43,7 @@ LIST_OTHERS = "6c list"
 FENCE_OTHERS = "6c fence"
 READ_MARKERS = "6d read markers"
 DESCRIBE = "6e describe"
+WIDEN = "6f widen"
 WRITE_CHUNKS = "6f write chunks"
 DECIDE = "6f decide"
 END = "6g end"
@@ -57,29 +57,26 @@ FENCE_UNDECIDED = "7 fence"
 
 
 def step_6a_read_decision(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6a, b: read the decision again. Carried out → nothing is left to do. Decided → carry that one out, whose run it ever
-    was; one of an earlier version before the own. DECIDED messages without a decision → fail.
+    """Step 6a: read the decision again. Carried out → nothing is left to do. Decided → carry that one out, whose run it ever was;
+    one of an earlier version before the own.
     """
     plan, found = setting.plan, world.broker.decision
     results = [message.result for message in driver.messages if message is not None]
     if not plan.reads_decision_again and "DECIDED" not in results:
         found = None
     event = happened(driver, "commit() of {results}", results=results)
+    earlier = () if found is None or found.version >= driver.version else found.after()
+    driver_now = {"earlier": earlier if found is None or found.version != driver.version else found.earlier}
     if found is not None and (found.version > driver.version or (found.version == driver.version and found.state == CARRIED_OUT)):
-        is_anothers = found.version == driver.version and found.run != driver.run
-        step = MARK if is_anothers and plan.claims_what_it_finds else LIST_LOSERS
-        yield Move(_more(event, ": the version was carried out already"), world.with_driver(driver, step=step, found=found))
+        change = {"step": LIST_LOSERS, "found": found}
+        yield Move(_more(event, ": the version was carried out already"), world.with_driver(driver, **change))
     elif found is not None and found.state == DECIDED and found.version == driver.version:
-        yield Move(_more(event, ": carries out the decision of run {run}", run=found.run), _carry_out(world, driver, found))
-    elif "DECIDED" in results and plan.fails_without_decision:
-        yield Move(_more(event, ": there is no decision to carry out, fails"), _fail(world, driver, "no decision"))
-    elif "DECIDED" in results:
-        yield Move(_more(event, ": takes DECIDED for committed"), world.with_driver(driver, step=LIST_LOSERS))
+        yield Move(_more(event, ": carries out what is decided"), _carry_out(world, driver, found, **driver_now))
     elif found is not None and found.state == DECIDED and plan.settles_earlier_version:
         event = _more(event, ": first carries out the decision of version {version}", version=found.version)
-        yield Move(event, _carry_out(world, driver, found))
+        yield Move(event, _carry_out(world, driver, found, **driver_now))
     else:
-        yield Move(_more(event, ": there is no decision"), world.with_driver(driver, step=LIST_OTHERS))
+        yield Move(_more(event, ": there is no decision"), world.with_driver(driver, step=LIST_OTHERS, **driver_now))
 
 
 def step_6a_read_chunks(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
@@ -99,62 +96,78 @@ def step_6a_read_chunks(setting: Setting, world: World, driver: Driver) -> Itera
 
 
 def step_6c_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6c: list the owner's ids of all partitions, Empty ones too, but for those in the messages."""
+    """Step 6c: list the ids of all partitions that are not complete, Empty ones too, but for those in the messages."""
     reported = driver.reported(setting.plan)
     found = listed(setting, world.broker, driver, reported) if setting.plan.fences_all_others else ()
     yield _listed(setting, world, driver, found, FENCE_OTHERS, READ_MARKERS)
 
 
 def step_6c_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6c: InitProducerId on each of these, until it is not answered 51."""
+    """Step 6c: InitProducerId on each of these, until it is not answered 51. Then EndTxn(abort), so that it is complete."""
     yield from _fence(setting, world, driver, READ_MARKERS)
 
 
 def step_6d_read_markers(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6d: read the markers of all partitions ever used. A partition that has reached the version must have been SKIPPED. If
-    it has the same rows, then another run was committed meanwhile, and this one is to be run again.
+    """Step 6d: read the markers of all partitions that there ever were. A partition that has reached the version must have been
+    SKIPPED, or DECIDED with the same rows. If it was neither and has the same rows, then another run was committed meanwhile, and
+    this one is to be run again. What is said to be DECIDED must be there.
     """
-    plan, reached, differs = setting.plan, [], False
-    for partition, marker in enumerate(world.broker.markers):
+    plan, reached, missing, differs = setting.plan, [], [], False
+    width = max(world.broker.width, len(driver.messages))
+    for partition, marker in enumerate(world.broker.markers[:width]):
         message = driver.messages[partition] if partition < len(driver.messages) else None
         if not plan.reads_markers or (message is None and not plan.reads_all_markers):
             continue
-        if marker is not None and marker.version >= driver.version and (message is None or message.result != "SKIPPED"):
+        if message is not None and message.result == "DECIDED" and plan.checks_decided_tasks:
+            if marker is not None and marker.version == driver.version:
+                differs |= marker.content != message.content
+            elif message.content or (marker is not None and marker.version > driver.version):
+                missing.append(partition)
+        elif marker is not None and marker.version >= driver.version and (message is None or message.result != "SKIPPED"):
             reached.append(partition)
             differs |= message is None or message.content != marker.content or not plan.compares_content_of_reached
     if differs:
-        event = happened(
-            driver, "partitions {reached} have other rows in Kafka: [KAFKA_NON_DETERMINISTIC_REPLAY]", reached=reached
-        )
+        event = happened(driver, "partitions {found} have other rows in Kafka: [KAFKA_NON_DETERMINISTIC_REPLAY]", found=reached)
         yield Move(event, _fail(world, driver, OTHER_ROWS))
+    elif missing:
+        event = happened(driver, "partitions {found} were decided, and are not in Kafka: fails", found=missing)
+        yield Move(event, _fail(world, driver, "no decision"))
     elif reached:
-        event = happened(driver, "partitions {reached} were committed meanwhile: fails", reached=reached)
+        event = happened(driver, "partitions {found} were committed meanwhile: fails", found=reached)
         yield Move(event, _fail(world, driver, "committed meanwhile"))
     else:
-        event = happened(driver, "no partition but the SKIPPED ones has reached the version")
+        event = happened(driver, "no partition but those that say so has reached the version")
         yield Move(event, world.with_driver(driver, step=DESCRIBE))
 
 
 def step_6e_describe(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6e: is each own transaction open, at its epoch? Otherwise fail, before anything is visible."""
+    """Step 6e: is each own transaction open, at its epoch? And does nobody else have the id of an empty task? Otherwise fail,
+    before anything is visible.
+    """
     plan, entries = setting.plan, driver.entries
-    found = [world.broker.transaction(entry.id) for entry in entries]
-    are_open = all(
-        each is not None and (each.epoch, each.state) == (entry.epoch, ONGOING)
-        for each, entry in zip(found, entries, strict=True)
-    )
-    if plan.checks_transactions and not are_open:
+    expected = [(entry.id, entry.epoch, ONGOING) for entry in entries] if plan.checks_transactions else []
+    if plan.checks_empty_tasks:
+        expected += [(message.id, message.epoch, EMPTY) for message in driver.empty]
+    if not all(_is(world, *each) for each in expected):
         yield Move(happened(driver, "a transaction is not open any more: fails"), _fail(world, driver, "transaction gone"))
         return
     if not entries:
         yield Move(happened(driver, "nothing is to be committed"), world.with_driver(driver, step=MARK))
         return
-    step = (WRITE_CHUNKS if setting.case.chunked else DECIDE) if plan.decides_before_it_ends else END
+    first = WIDEN if plan.records_width and len(driver.messages) > world.broker.width else _after_width(setting)
+    step = first if plan.decides_before_it_ends else END
     yield Move(happened(driver, "all transactions are open"), world.with_driver(driver, step=step, to_end=entries))
 
 
+def step_6f_widen(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
+    """Step 6f: record how many partitions there are, before the decision. This record only grows, whoever writes it."""
+    broker = world.broker.commit_width(len(driver.messages))
+    after = world._replace(broker=broker).with_driver(driver, step=_after_width(setting))
+    yield from answered(world, broker, after, happened(driver, "OffsetCommit of the number of partitions"))
+
+
 def step_6f_write_chunks(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6f: write the entries of a long decision into groups of this run that the latest decision does not use."""
+    """Step 6f: write the entries of a long decision into groups that the decision before does not use."""
     broker = world.broker.commit_chunk(_slot(setting, driver), driver.entries)
     event = happened(driver, "OffsetCommit of the chunks, slot {slot}", slot=_slot(setting, driver))
     yield from answered(world, broker, world._replace(broker=broker).with_driver(driver, step=DECIDE), event)
@@ -163,7 +176,7 @@ def step_6f_write_chunks(setting: Setting, world: World, driver: Driver) -> Iter
 def step_6f_decide(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
     """Step 6f: record the decision, with one plain OffsetCommit."""
     slot = _slot(setting, driver) if setting.case.chunked else None
-    decision = Decision(driver.version, driver.run, DECIDED, driver.content, driver.entries, slot)
+    decision = Decision(driver.version, DECIDED, driver.content, driver.entries, slot, driver.earlier)
     broker = world.broker.commit_decision(decision)
     after = world._replace(broker=broker).with_driver(driver, step=END)
     event = happened(driver, "OffsetCommit of the decision: {entries}", entries=[tuple(entry) for entry in driver.entries])
@@ -198,13 +211,11 @@ def step_6g_end(setting: Setting, world: World, driver: Driver) -> Iterator[Move
 
 
 def step_6h_mark_carried_out(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6h: all is visible: record the version as carried out, by this run, with what this run has written. A failure to do
-    so is logged, and nothing else.
-    """
+    """Step 6h: all is visible: record the version as carried out. A failure to do so is logged, and nothing else."""
     plan, found = setting.plan, driver.found
-    decision = Decision(driver.version, driver.run, CARRIED_OUT, driver.content)
-    if found is not None and (driver.carries_earlier or found.run == driver.run or not plan.claims_what_it_finds):
-        decision = Decision(found.version, found.run, CARRIED_OUT, found.content)
+    decision = Decision(driver.version, CARRIED_OUT, driver.content, earlier=driver.earlier)
+    if found is not None:
+        decision = Decision(found.version, CARRIED_OUT, found.content, earlier=found.earlier)
     change: dict[str, Any] = {"step": LIST_LOSERS}
     if driver.carries_earlier:
         change = {"step": LIST_OTHERS, "found": None}
@@ -215,65 +226,74 @@ def step_6h_mark_carried_out(setting: Setting, world: World, driver: Driver) -> 
 
 
 def step_6h_mark_taken_out(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6h: a transaction was gone: record the version as taken out, and fail. The next run writes what is missing."""
-    del setting
-    found = driver.found or Decision(driver.version, driver.run, TAKEN_OUT, driver.content)
-    yield from _record(world, driver, Decision(found.version, found.run, TAKEN_OUT, found.content), {"step": ABORT})
+    """Step 6h: a transaction was gone: record the version as taken out. If the own tasks have written again what is lost, then go
+    on with theirs. Otherwise fail: the next run writes what is missing.
+    """
+    plan, found = setting.plan, driver.found
+    was_read = found is not None
+    found = found or Decision(driver.version, DECIDED, driver.content, earlier=driver.earlier)
+    change: dict[str, Any] = {"step": ABORT}
+    if was_read and found.version == driver.version and driver.has_written_again and plan.goes_on_without_lost:
+        change = {"step": LIST_OTHERS, "found": None, "lost": (), "reason": ""}
+        if not plan.records_before_it_goes_on:
+            yield Move(happened(driver, "goes on with its own transactions"), world.with_driver(driver, **change))
+            return
+    yield from _record(world, driver, Decision(found.version, TAKEN_OUT, found.content, earlier=found.earlier), change)
 
 
 def step_6h_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6h: list the losers: whatever of the owner is unfinished now, Empty ones too. What a later version has decided is no
-    loser of this one.
+    """Step 6h: list the losers: whatever is open now, Empty ones too. What a later version has decided is no loser of this one.
+    An own id that is listed is another's by now, but for those of empty tasks at their epoch.
     """
-    found, spared = driver.found, driver.reported(setting.plan)
+    plan, found = setting.plan, driver.found
+    spared = driver.reported(plan)
+    if plan.spares_only_exact:
+        spared = tuple(each.id for each in driver.empty if _is(world, each.id, each.epoch, EMPTY))
     if found is not None:
-        spared = tuple(entry.id for entry in found.entries) if setting.plan.spares_later_decision else ()
-    losers = listed(setting, world.broker, driver, spared) if setting.plan.fences_losers else ()
+        spared = tuple(entry.id for entry in found.entries) if plan.spares_later_decision else ()
+    losers = listed(setting, world.broker, driver, spared, ends=True) if plan.fences_losers else ()
     yield _listed(setting, world, driver, losers, FENCE_LOSERS, REPORT)
 
 
 def step_6h_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 6h: InitProducerId on each loser, until it is not answered 51."""
+    """Step 6h: as 6c fences."""
     yield from _fence(setting, world, driver, REPORT)
 
 
 def commit_returns(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """The version is visible. But was it this write, or another one of the same run, with other rows?"""
+    """The version is visible. But were these its rows? Of a version before the last, its successors remember the content."""
     found = driver.found
-    is_own = found is not None and (found.run, found.version) == (driver.run, driver.version)
-    if is_own and found is not None and found.content != driver.content and setting.plan.compares_own_content:
-        event = happened(driver, "this run has written {rows} as the same version: fails", rows=found.content)
-        yield Move(event, _fail(world, driver, TWO_WRITES))
+    if found is not None and found.content_of(driver.version) != driver.content and setting.plan.compares_content:
+        event = happened(
+            driver, "the version has {rows}: [KAFKA_NON_DETERMINISTIC_REPLAY]", rows=found.content_of(driver.version)
+        )
+        yield Move(event, _fail(world, driver, OTHER_ROWS))
     else:
         yield from spark.finish(setting, world, driver)
 
 
 def step_7_record_abort(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 7: record first that the write was aborted: tasks that begin later stop by themselves. A stream's driver knows its run
-    from a task's message only.
-    """
+    """Step 7: record first that all writes are aborted that were planned up to now: tasks that begin later stop by themselves."""
     broker = world.broker
-    knows_its_name = setting.case.kind != "stream" or any(driver.messages)
-    if setting.plan.records_abort and knows_its_name:
-        broker = broker.commit_abort(abort_key(setting, driver.run, driver.write))
-    event = happened(driver, "abort(), because: {reason}", reason=driver.reason)
+    if setting.plan.records_abort:
+        broker = broker.commit_abort(world.planned)
+    event = happened(driver, "abort(), because: {reason}", reason=driver.reason, planned=world.planned)
     yield Move(event, world._replace(broker=broker).with_driver(driver, step=LIST_UNDECIDED, to_fence=()))
 
 
 def step_7_list(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 7: list what is unfinished, but for what a decision lists at its epoch. Nobody would ever carry out the decision of
-    a batch write that has an owner of its own: its transactions are fenced, too.
-    """
+    """Step 7: list what is not complete, but for what a decision lists at its epoch."""
     plan, decision, spared = setting.plan, world.broker.decision, set[TransactionalId]()
-    is_repeated = setting.case.kind != "batch" or not plan.frees_decided_of_batch
-    if decision is not None and decision.state == DECIDED and plan.keeps_decided and is_repeated:
-        spared = {entry.id for entry in decision.entries}
+    if decision is not None and decision.state == DECIDED and plan.keeps_decided:
+        spared = {
+            entry.id for entry in decision.entries if not plan.keeps_only_exact or _is(world, entry.id, entry.epoch, ONGOING)
+        }
     found = listed(setting, world.broker, driver, tuple(spared))
     yield _listed(setting, world, driver, found, FENCE_UNDECIDED, _failed(driver))
 
 
 def step_7_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
-    """Step 7: InitProducerId on each of these, never EndTxn(abort), which in transaction version 1 leaves the epoch."""
+    """Step 7: as 6c fences; never EndTxn(abort) first, which in transaction version 1 leaves the epoch."""
     if setting.plan.fences_by_init_producer_id:
         yield from _fence(setting, world, driver, _failed(driver))
         return
@@ -293,6 +313,7 @@ STEPS = {
     FENCE_OTHERS: step_6c_fence,
     READ_MARKERS: step_6d_read_markers,
     DESCRIBE: step_6e_describe,
+    WIDEN: step_6f_widen,
     WRITE_CHUNKS: step_6f_write_chunks,
     DECIDE: step_6f_decide,
     END: step_6g_end,
@@ -307,19 +328,27 @@ STEPS = {
 }
 
 
-def _carry_out(world: World, driver: Driver, found: Decision) -> World:
+def _carry_out(world: World, driver: Driver, found: Decision, **change: Any) -> World:
     step = END if found.slot is None else READ_CHUNKS
-    return world.with_driver(driver, step=step, found=found, to_end=found.entries)
+    return world.with_driver(driver, step=step, found=found, to_end=found.entries, **change)
 
 
 def _more(event: Event, sentence: str, **arguments: Any) -> Event:
     return event._replace(sentence=event.sentence + sentence, arguments=event.arguments | arguments)
 
 
-def _slot(setting: Setting, driver: Driver) -> tuple[int, ...]:
+def _slot(setting: Setting, driver: Driver) -> int:
     """Where the chunks of its decision lie."""
-    plan = setting.plan
-    return (driver.run if plan.chunks_have_run else 0, driver.version % 2 if plan.chunks_have_parity else 0)
+    return driver.version % 2 if setting.plan.chunks_have_parity else 0
+
+
+def _after_width(setting: Setting) -> str:
+    return WRITE_CHUNKS if setting.case.chunked else DECIDE
+
+
+def _is(world: World, id_: TransactionalId, epoch: int, state: str) -> bool:
+    found = world.broker.transaction(id_)
+    return found is not None and (found.epoch, found.state) == (epoch, state)
 
 
 def _is_committed(plan: Plan, world: World, driver: Driver, lost: Entry) -> bool:
@@ -353,12 +382,17 @@ def _listed(setting: Setting, world: World, driver: Driver, found: tuple[Transac
 
 
 def _fence(setting: Setting, world: World, driver: Driver, after: str) -> Iterator[Move]:
-    del setting
     id_, rest = driver.to_fence[0], driver.to_fence[1:]
-    broker, epoch = world.broker.init_producer_id(id_, fences=True)
+    then = {"step": driver.step if rest else after, "to_fence": rest, "fenced_at": None}
+    if driver.fenced_at is not None:
+        broker = world.broker.park(id_, driver.fenced_at, transaction_version=setting.case.transaction_version)
+        event = happened(driver, "EndTxn(abort) of {id} at epoch {epoch}", id=id_, epoch=driver.fenced_at)
+        yield Move(event, world._replace(broker=broker).with_driver(driver, **then))
+        return
+    broker, epoch = world.broker.init_producer_id(id_)
     if epoch is not None:
-        then = world._replace(broker=broker).with_driver(driver, step=driver.step if rest else after, to_fence=rest)
-        yield Move(happened(driver, "fences {id}", id=id_), then)
+        change = {"fenced_at": epoch} if setting.plan.parks_fenced_ids else then
+        yield Move(happened(driver, "fences {id}", id=id_), world._replace(broker=broker).with_driver(driver, **change))
     elif broker is not world.broker:
         event = happened(driver, "fences {id}: 51, and aborts what was open", id=id_)
         yield Move(event, world._replace(broker=broker))

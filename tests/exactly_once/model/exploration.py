@@ -15,9 +15,8 @@ from typing import NamedTuple
 from tests.exactly_once.model import driver as driver_steps
 from tests.exactly_once.model import spark
 from tests.exactly_once.model import task as task_steps
-from tests.exactly_once.model.broker import ONGOING, PREPARE_COMMIT, PREPARED, Broker, Rows
+from tests.exactly_once.model.broker import DECIDED, ONGOING, PREPARE_COMMIT, PREPARED, Broker, Rows
 from tests.exactly_once.model.world import (
-    DONE,
     ENDED,
     ERROR,
     FAILED,
@@ -42,7 +41,7 @@ class Violation(Enum):
     UNDECIDED = "I3: rows of a version are visible that nobody has decided to commit"
     SHOWN = "I3: transactions were gone before commit() began, and the failed write shows rows all the same"
     DENIED = "I3: commit() fails although all is visible"
-    OPEN = "I4: nothing moves any more, and a transaction is still open"
+    OPEN = "I4: nothing moves any more, and a transaction is still open that nobody has decided to commit"
     STALLED = "I5: nothing moves any more, and the write has neither succeeded nor failed; or repetitions fail without end"
     REFUSED = "I5: the repetition with the same rows ends in an error that a repetition does not mend"
     UNHEALTHY = "I5: a write fails although nothing has gone wrong"
@@ -130,15 +129,17 @@ def _at_rest(setting: Setting, world: World) -> Violation | None:
         return Violation.STALLED
     if case.kind == "batch" and latest.step == FAILED and world.broker.visible and case.when == "while tasks run":
         return Violation.SHOWN
-    # A query that has failed is run again. A stream's abort() without any message cannot tell its tasks to stop.
-    is_over = case.kind == "batch" or latest.step == DONE or (latest.step == ERROR and any(latest.messages))
-    if is_over and all(driver.step in ENDED for driver in world.drivers) and _is_open(world.broker):
+    if all(driver.step in ENDED for driver in world.drivers) and _is_open(world.broker):
         return Violation.OPEN
     return None
 
 
 def _is_open(broker: Broker) -> bool:
-    return any(each.state == ONGOING for each in broker.transactions)
+    """Whether a transaction is open that nobody has decided to commit."""
+    decision = broker.decision
+    entries = () if decision is None or decision.state != DECIDED else decision.entries
+    decided = {(entry.id, entry.epoch) for entry in entries}
+    return any(each.state == ONGOING and (each.id, each.epoch) not in decided for each in broker.transactions)
 
 
 class Recovery(NamedTuple):

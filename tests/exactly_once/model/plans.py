@@ -42,40 +42,15 @@ def _left_out(step: str, name: str, fields: str, case: str, violation: Violation
     return LeftOut(step, name, tuple(fields.split()), cases.BY_NAME[case], violation, is_quick)
 
 
-# 6c and 6d are the second line of defence. Without them, these steps alone keep rows from being doubled.
-WITHOUT_6CD: Final = "fences_all_others reads_markers"
-
 LEFT_OUT: Final = (
-    _left_out(
-        "0",
-        "a foreachBatch takes its id before it looks",
-        "looks_before_it_takes_its_id",
-        "foreachBatch, commit() gives up",
-        Violation.UNHEALTHY,
-    ),
     _left_out("1", "a task reads before it takes its id", "takes_own_id_first", "batch, a task dies", Violation.OPEN),
-    _left_out(
-        "1",
-        "a task reads before it takes its id, without 6c and 6d",
-        f"takes_own_id_first {WITHOUT_6CD}",
-        "zombie, one partition, retry",
-        Violation.DOUBLED,
-    ),
-    _left_out("1", "ids without the run", "id_has_run", "commit() gives up", Violation.UNHEALTHY),
-    _left_out(
-        "1",
-        "ids without the run, without 6c and 6d",
-        f"id_has_run {WITHOUT_6CD}",
-        "zombie, one partition, retry",
-        Violation.DOUBLED,
-    ),
     _left_out("1", "ids without the attempt", "id_has_attempt", "speculation", Violation.UNHEALTHY),
     _left_out(
         "1-4",
-        "empty tasks return at once, without 6c and 6d",
-        f"empty_tasks_do_all_steps {WITHOUT_6CD}",
+        "empty tasks return at once",
+        "empty_tasks_do_all_steps",
         "replay |ab, time-out",
-        Violation.DOUBLED,
+        Violation.STALLED,
     ),
     _left_out("2", "taken out counts as decided", "taken_out_is_not_decided", "time-out after the decision", Violation.STALLED),
     _left_out(
@@ -85,24 +60,15 @@ LEFT_OUT: Final = (
         "skipped version, commit() gives up",
         Violation.ABANDONED,
     ),
-    _left_out("3-7", "Empty ids are not listed", "lists_empty_ids", "batch, a task dies", Violation.OPEN),
-    _left_out(
-        "3-7",
-        "Empty ids are not listed, without 6c and 6d",
-        f"lists_empty_ids {WITHOUT_6CD}",
-        "zombie, one partition, retry",
-        Violation.DOUBLED,
-    ),
     _left_out(
         "3",
-        "tasks fence nothing, without 6c and 6d",
-        f"fences_earlier_runs {WITHOUT_6CD}",
-        "zombie, one partition, retry",
-        Violation.DOUBLED,
+        "what is decided is taken for committed",
+        "looks_at_decided",
+        "first restart after time-outs",
+        Violation.UNHEALTHY,
     ),
-    _left_out("3", "tasks fence their own run, too", "spares_its_own_run", "speculation", Violation.UNHEALTHY),
     _left_out(
-        "4", "the marker is read with require_stable", "reads_marker_at_once", "a task dies, lost answer", Violation.STALLED
+        "2", "the marker is read with require_stable", "reads_marker_at_once", "a task dies, lost answer", Violation.STALLED
     ),
     _left_out(
         "4",
@@ -132,16 +98,23 @@ LEFT_OUT: Final = (
         "an unreadable decision is an error in a foreachBatch",
         "unreadable_is_taken_out",
         "chunks, foreachBatch, commit() hangs",
-        Violation.REFUSED,
+        Violation.STALLED,
     ),
-    _left_out("6b", "DECIDED is taken for committed", "fails_without_decision", "foreachBatch, commit() hangs", Violation.LOST),
+    _left_out(
+        "6a",
+        "a driver fails although its tasks have written what was lost",
+        "goes_on_without_lost",
+        "first restart after time-outs",
+        Violation.UNHEALTHY,
+    ),
+    _left_out("6c", "without 6c", "fences_all_others", "replay |ab, time-out, commit() gives up", Violation.DOUBLED),
+    _left_out("6c-7", "Empty ids are not listed", "lists_empty_ids", "batch, a task dies", Violation.OPEN),
     _left_out(
         "6c",
-        "without 6c",
-        "fences_all_others",
-        "zombie, replay with fewer partitions",
-        Violation.DOUBLED,
-        is_quick=False,
+        "the ids of empty tasks are fenced",
+        "spares_empty_tasks",
+        "replay |ab, time-out",
+        Violation.STALLED,
     ),
     _left_out("6d", "without 6d", "reads_markers", "replay with fewer partitions, time-out", Violation.DOUBLED),
     _left_out(
@@ -153,20 +126,34 @@ LEFT_OUT: Final = (
     ),
     _left_out(
         "6d",
+        "what a task says to be decided is not looked for",
+        "checks_decided_tasks",
+        "zombie, one partition, two versions, time-out",
+        Violation.LOST,
+    ),
+    _left_out(
+        "6d",
         "every marker that was reached means other rows",
         "compares_content_of_reached",
         "zombie, one partition, two versions",
         Violation.REFUSED,
     ),
     _left_out("6e", "without 6e", "checks_transactions", "batch, time-out while tasks run", Violation.SHOWN),
+    _left_out(
+        "6e",
+        "an empty task's id is spared whoever has it",
+        "checks_empty_tasks",
+        "zombie, ab| then |ab",
+        Violation.DOUBLED,
+        is_quick=False,
+    ),
     _left_out("6f", "the decision follows the first EndTxn", "decides_before_it_ends", "no faults", Violation.UNDECIDED),
     _left_out(
         "6f",
-        "all runs write the same chunks",
-        "chunks_have_run unreadable_is_taken_out",
-        "zombie, chunks, two versions",
-        Violation.REFUSED,
-        is_quick=False,
+        "nobody records how many partitions there were",
+        "records_width",
+        "replay with fewer partitions, time-out",
+        Violation.DOUBLED,
     ),
     _left_out(
         "6f",
@@ -197,37 +184,23 @@ LEFT_OUT: Final = (
         "batch, commit() gives up",
         Violation.DENIED,
     ),
-    _left_out(
-        "6h",
-        "a version that another run carried out is not claimed",
-        "claims_what_it_finds",
-        "foreachBatch, two DataFrames",
-        Violation.LOST,
-    ),
     _left_out("6h", "losers are not fenced", "fences_losers", "speculation", Violation.OPEN),
     _left_out(
+        "6h",
+        "an empty task's id is spared after the commit whoever has it",
+        "spares_only_exact",
+        "zombie, replay ab|",
+        Violation.OPEN,
+        is_quick=False,
+    ),
+    _left_out(
         "end",
-        "two DataFrames of a foreachBatch are not compared",
-        "compares_own_content",
+        "what was committed is not compared",
+        "compares_content",
         "foreachBatch, two DataFrames",
         Violation.LOST,
     ),
     _left_out("7", "no abort record", "records_abort", "batch, a task dies", Violation.OPEN),
-    _left_out(
-        "7",
-        "the abort record is of the run",
-        "abort_record_is_of_write",
-        "foreachBatch, a task dies",
-        Violation.UNHEALTHY,
-    ),
-    _left_out("7", "abort() fences what is decided", "keeps_decided", "commit() gives up", Violation.UNHEALTHY),
-    _left_out(
-        "7",
-        "abort() of a batch write leaves open what is decided",
-        "frees_decided_of_batch",
-        "batch, commit() gives up",
-        Violation.OPEN,
-    ),
     _left_out(
         "7",
         "abort() by EndTxn(abort)",
@@ -240,18 +213,23 @@ LEFT_OUT: Final = (
 
 # Steps that others cover for: without them, no case breaks a promise. They save a failed run, a request or a wait.
 UNNEEDED: Final = {
-    # 6c and 6d find what it would have found; a run fails that might have succeeded
-    "empty_tasks_do_all_steps": ("zombie, replay ab|", "replay |ab, time-out"),
-    # a task lists what the driver has fenced
-    "lists_in_first_version_only": ("zombie, skipped version, one partition", "zombie, one partition, two versions"),
+    # what is decided and open is lost, and its rows are written again, if the repetition has the same ones
+    "looks_before_it_takes_its_id": ("commit() gives up", "zombie, one partition, two versions"),
+    "keeps_decided": ("commit() gives up", "zombie, one partition, two versions"),
+    # a run fails that might have succeeded
+    "compares_content_of_decided": ("replay b|a, time-out, commit() gives up", "zombie, one partition, two versions, time-out"),
+    # the two requests may be answered in any order
+    "reads_marker_first": ("zombie, one partition, two versions", "time-out after the decision"),
+    # the next run finds the transactions gone, and takes the version out then
+    "records_before_it_goes_on": ("first restart after time-outs", "skipped version, fewer partitions, time-out"),
     # an id that is fenced twice stays fenced
-    "does_not_fence_twice": ("zombie, one partition, two versions", "speculation, a copy dies"),
-    # an id that is fenced though nobody can use it any more
-    "spares_empty_tasks": ("zombie, replay ab|", "replay |ab, time-out"),
+    "parks_fenced_ids": ("zombie, one partition, two versions", "speculation, a copy dies"),
     # a run fails that would have succeeded
     "later_marker_counts": ("zombie, skipped version, one partition", "zombie, one partition, two versions"),
     # a run of the later version fails, and the next one writes what is missing
     "spares_later_decision": ("zombie, skipped version, one partition", "zombie, one partition, two versions"),
+    # the next run fences it, or its time-out ends it
+    "keeps_only_exact": ("zombie, one partition, two versions, time-out", "time-out after the decision"),
     # another attempt with the same id is fenced: see KNOWN_LIMITS
     "id_has_stage_attempt": ("stage submitted again", "stage submitted again, a task dies"),
 }
@@ -268,9 +246,6 @@ KNOWN_LIMITS: Final = (
     # Spark submits a stage again while tasks of it run. The numbers of attempts begin again, so that one attempt takes the id of
     # another: a write fails, and nothing is doubled. Tasks in Python do not see the number of the stage attempt.
     Limit(cases.STAGE_AGAIN_AND_HEALTHY, Violation.UNHEALTHY),
-    # Two writes with different rows under one prefix are a mistake that commit() tells. Two live drivers, which claim the version
-    # in turn, hide it.
-    Limit(cases.TWO_FRAMES_AND_ZOMBIE, Violation.LOST),
     # Two live drivers write different versions at the same time. The decision of the earlier one is overwritten after 6e, and no
     # plain OffsetCommit can prevent that: docs/exactly-once.md tells whose jobs may do so. Streams repeat a version first.
     Limit(cases.SKIPPED_AND_ZOMBIE, Violation.ABANDONED),

@@ -17,6 +17,7 @@ from tests.exactly_once.model.world import (
     ENDED,
     FAILED,
     LOOK,
+    NO_FAULTS,
     OTHER_ROWS,
     READ_DECISION,
     TAKE_ID,
@@ -34,7 +35,7 @@ from tests.exactly_once.model.world import (
 
 def first_step(setting: Setting) -> str:
     """Of a task attempt."""
-    if setting.case.kind == "foreachBatch" and setting.plan.looks_before_it_takes_its_id:
+    if setting.plan.looks_before_it_takes_its_id:
         return LOOK
     return TAKE_ID if setting.plan.takes_own_id_first else READ_DECISION
 
@@ -43,6 +44,8 @@ def start(setting: Setting, world: World) -> World:
     """A new run of the query, or the write itself."""
     case = setting.case
     after, run = world.begun if case.skips else world.log, world.runs
+    if run and case.when == "before the first restart":
+        world = world._replace(faults=NO_FAULTS)
     version = next((each for each in case.versions if each > after), case.versions[-1])
     return begin_write(setting, world._replace(runs=run + 1), run, 0, version, case.split(run), 0)
 
@@ -50,12 +53,14 @@ def start(setting: Setting, world: World) -> World:
 def begin_write(setting: Setting, world: World, run: int, write: int, version: int, split: str, frame: int) -> World:
     rows = rows_of(version, split, frame)
     nothing: tuple[Message | None, ...] = (None,) * len(rows)
-    driver = Driver(run, write, version, split, frame, TASKS_RUN, nothing, (1,) * len(rows))
+    planned = world.planned
+    driver = Driver(run, write, version, split, frame, TASKS_RUN, planned, nothing, (1,) * len(rows))
     first = first_step(setting)
-    tasks = [Task(run, write, version, 0, partition, 0, each, first) for partition, each in enumerate(rows)]
+    tasks = [Task(run, write, version, 0, partition, 0, each, planned, first) for partition, each in enumerate(rows)]
     drivers = [each for each in world.drivers if each.step not in ENDED]
     begun = max(world.begun, version)
-    return world._replace(begun=begun, drivers=(*drivers, driver), tasks=tuple(sorted([*world.tasks, *tasks])))
+    everybody = tuple(sorted([*world.tasks, *tasks]))
+    return world._replace(begun=begun, planned=planned + 1, drivers=(*drivers, driver), tasks=everybody)
 
 
 def attempt_again(setting: Setting, world: World, driver: Driver, partition: int) -> World:
@@ -64,7 +69,8 @@ def attempt_again(setting: Setting, world: World, driver: Driver, partition: int
     number = attempts[partition]
     attempts[partition] += 1
     rows = rows_of(driver.version, driver.split, driver.frame)[partition]
-    new = Task(driver.run, driver.write, driver.version, driver.stage, partition, number, rows, first_step(setting))
+    how = (driver.stage, partition, number, rows, driver.planned, first_step(setting))
+    new = Task(driver.run, driver.write, driver.version, *how)
     after = world.with_driver(driver, attempts=tuple(attempts))
     return after._replace(tasks=tuple(sorted([*after.tasks, new])))
 
@@ -191,6 +197,8 @@ def _may_time_out(setting: Setting, world: World) -> bool:
             return decision is None or decision.state != DECIDED
         case "after the decision":
             return decision is not None and decision.state == DECIDED
+        case "before the first restart":
+            return not world.tasks and decision is not None and decision.state == DECIDED
     return True
 
 

@@ -1,4 +1,4 @@
-"""A task attempt: steps 1 to 5. Each function is one step, and yields what may happen when the task takes it."""
+"""A task attempt: steps 0 to 5. Each function is one step, and yields what may happen when the task takes it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.exactly_once.model import spark
-from tests.exactly_once.model.broker import CARRIED_OUT, CONCURRENT_TRANSACTIONS, DECIDED, TAKEN_OUT, Marker, TransactionalId
+from tests.exactly_once.model.broker import (
+    CONCURRENT_TRANSACTIONS,
+    DECIDED,
+    ONGOING,
+    PREPARE_COMMIT,
+    TAKEN_OUT,
+    Marker,
+    TransactionalId,
+)
 from tests.exactly_once.model.world import (
     LOOK,
     OTHER_ROWS,
@@ -20,14 +28,16 @@ from tests.exactly_once.model.world import (
     World,
     answered,
     happened,
-    listed,
 )
 
-LIST = "3 list"
-FENCE = "3 fence"
-READ_MARKER = "4 read marker"
+READ_MARKER = "2 read marker"
+LOOK_AT_MARKER = "4 look at marker"
 COMMIT_EARLIER_FIRST = "0 commit earlier"
+DESCRIBE_FIRST = "0 describe"
+COMPARE_FIRST = "0 read marker"
 COMMIT_EARLIER = "2 commit earlier"
+DESCRIBE = "3 describe"
+COMPARE = "3 read marker"
 WRITE_ROWS = "5 write rows"
 WRITE_MARKER = "5 write marker"
 
@@ -35,29 +45,31 @@ WRITE_MARKER = "5 write marker"
 def own_id(plan: Plan, task: Task) -> TransactionalId:
     return TransactionalId(
         task.partition,
-        task.run if plan.id_has_run else 0,
         task.stage if plan.id_has_stage_attempt else 0,
         task.attempt if plan.id_has_attempt else 0,
     )
 
 
-def abort_key(setting: Setting, run: int, write: int) -> tuple[int, ...]:
-    """Of the record that a write was aborted: no batch of a stream follows an aborted one in the same run."""
-    is_of_write = setting.case.kind == "foreachBatch" and setting.plan.abort_record_is_of_write
-    return (run, write) if is_of_write else (run,)
-
-
 def step_0_look(setting: Setting, world: World, task: Task) -> Iterator[Move]:
-    """Step 0, in a foreachBatch only: the same as step 2. If there is nothing to write, then the own id is not touched: the write
-    before has used it, and its transaction may be decided.
+    """Step 0: the same as step 2. If there is nothing to write, then the own id is not touched: an earlier attempt has used it,
+    and its transaction may be decided.
     """
-    after = TAKE_ID if setting.plan.takes_own_id_first else READ_DECISION
-    yield from _read_decision(setting, world, task, COMMIT_EARLIER_FIRST, after)
+    yield from _read_decision(setting, world, task, COMMIT_EARLIER_FIRST, DESCRIBE_FIRST, _after_0(setting.plan))
 
 
 def step_0_commit_earlier(setting: Setting, world: World, task: Task) -> Iterator[Move]:
-    """Step 0, in a foreachBatch only: as in step 2, before the own id is taken, which may be the decided one."""
-    yield from _commit_earlier(setting, world, task, TAKE_ID if setting.plan.takes_own_id_first else READ_DECISION)
+    """Step 0: as in step 2, before the own id is taken, which may be the decided one."""
+    yield from _commit_earlier(setting, world, task, _after_0(setting.plan))
+
+
+def step_0_describe(setting: Setting, world: World, task: Task) -> Iterator[Move]:
+    """Step 0: as in step 3."""
+    yield from _describe(setting, world, task, COMPARE_FIRST)
+
+
+def step_0_read_marker(setting: Setting, world: World, task: Task) -> Iterator[Move]:
+    """Step 0: as in step 3."""
+    yield from _compare(setting, world, task, _after_0(setting.plan))
 
 
 def step_1_take_own_id(setting: Setting, world: World, task: Task) -> Iterator[Move]:
@@ -68,7 +80,7 @@ def step_1_take_own_id(setting: Setting, world: World, task: Task) -> Iterator[M
     own = own_id(setting.plan, task)
     broker, epoch = world.broker.init_producer_id(own)
     if epoch is not None:
-        after = READ_DECISION if setting.plan.takes_own_id_first else READ_MARKER
+        after = _first_of_2(setting.plan) if setting.plan.takes_own_id_first else LOOK_AT_MARKER
         event = happened(task, "InitProducerId on its own id {id}: epoch {epoch}", id=own, epoch=epoch)
         yield from answered(world, broker, _go(world._replace(broker=broker), task, step=after, epoch=epoch), event)
     elif broker is not world.broker:
@@ -76,53 +88,40 @@ def step_1_take_own_id(setting: Setting, world: World, task: Task) -> Iterator[M
         yield Move(event, world._replace(broker=broker))
 
 
-def step_2_read_decision(setting: Setting, world: World, task: Task) -> Iterator[Move]:
-    """Step 2: read the owner's decision and the record of an aborted write. A version that was taken out is not decided. If this
-    run has carried out the version before, it has fenced what earlier runs had left: step 3 is not needed.
-    """
-    decision = world.broker.decision
-    has_fenced = decision is not None and decision.state == CARRIED_OUT and decision.run == task.run
-    after = _after_3(setting.plan) if has_fenced and setting.plan.lists_in_first_version_only else LIST
-    yield from _read_decision(setting, world, task, COMMIT_EARLIER, after)
-
-
-def step_2_commit_earlier(setting: Setting, world: World, task: Task) -> Iterator[Move]:
-    """Step 2: EndTxn(commit) of what an earlier version, which nobody has repeated, decided for this partition."""
-    yield from _commit_earlier(setting, world, task, LIST)
-
-
-def step_3_list(setting: Setting, world: World, task: Task) -> Iterator[Move]:
-    """Step 3: list the partition's ids that earlier runs have left unfinished. A copy in the own run is spared."""
-    plan, own = setting.plan, own_id(setting.plan, task)
-    found = listed(setting, world.broker, task, (own,)) if plan.fences_earlier_runs else ()
-    found = tuple(
-        each for each in found if each.partition == own.partition and (each.run != own.run or not plan.spares_its_own_run)
-    )
-    event = happened(task, "lists what earlier runs left: {ids}", ids=found)
-    if task.asked + 1 < setting.case.coordinators:
-        yield Move(event, _go(world, task, asked=task.asked + 1, to_fence=found))
-    else:
-        yield Move(event, _go(world, task, step=FENCE if found else _after_3(plan), asked=0, to_fence=found))
-
-
-def step_3_fence(setting: Setting, world: World, task: Task) -> Iterator[Move]:
-    """Step 3: InitProducerId on each listed id, until it is not answered 51."""
-    id_, rest = task.to_fence[0], task.to_fence[1:]
-    broker, epoch = world.broker.init_producer_id(id_, fences=True)
-    if epoch is not None:
-        after = _go(world._replace(broker=broker), task, step=FENCE if rest else _after_3(setting.plan), to_fence=rest)
-        yield from answered(world, broker, after, happened(task, "fences {id}", id=id_))
-    elif broker is not world.broker:
-        yield Move(happened(task, "fences {id}: 51, and aborts what was open", id=id_), world._replace(broker=broker))
-
-
-def step_4_read_marker(setting: Setting, world: World, task: Task) -> Iterator[Move]:
-    """Step 4: read the partition's marker. Are its rows in Kafka already, and are they the same rows?"""
+def step_2_read_marker(setting: Setting, world: World, task: Task) -> Iterator[Move]:
+    """Step 2: read the partition's marker, for step 4. This request and the next one are sent together."""
     plan = setting.plan
     if not plan.reads_marker_at_once and world.broker.has_pending_marker(task.partition):
         return
     marker = world.broker.markers[task.partition]
-    if marker is not None and marker.version >= task.version and plan.skips_by_marker:
+    event = happened(task, "reads the marker: {marker}", marker=None if marker is None else tuple(marker))
+    yield Move(event, _go(world, task, step=READ_DECISION if plan.reads_marker_first else LOOK_AT_MARKER, marker=marker))
+
+
+def step_2_read_decision(setting: Setting, world: World, task: Task) -> Iterator[Move]:
+    """Step 2: read the owner's decision and the record of an aborted write. A version that was taken out is not decided."""
+    yield from _read_decision(setting, world, task, COMMIT_EARLIER, DESCRIBE, _after_2(setting.plan))
+
+
+def step_2_commit_earlier(setting: Setting, world: World, task: Task) -> Iterator[Move]:
+    """Step 2: EndTxn(commit) of what an earlier version, which nobody has repeated, decided for this partition."""
+    yield from _commit_earlier(setting, world, task, _after_2(setting.plan))
+
+
+def step_3_describe(setting: Setting, world: World, task: Task) -> Iterator[Move]:
+    """Step 3: is the transaction that is decided for this partition still there? Then there is nothing to write."""
+    yield from _describe(setting, world, task, COMPARE)
+
+
+def step_3_read_marker(setting: Setting, world: World, task: Task) -> Iterator[Move]:
+    """Step 3: the decided transaction is gone. Are its rows in Kafka? If not, they are written again, as if taken out."""
+    yield from _compare(setting, world, task, LOOK_AT_MARKER if setting.plan.takes_own_id_first else TAKE_ID)
+
+
+def step_4_look_at_marker(setting: Setting, world: World, task: Task) -> Iterator[Move]:
+    """Step 4: are the rows in Kafka already, and are they the same rows? This is no request."""
+    marker = task.marker
+    if marker is not None and marker.version >= task.version and setting.plan.skips_by_marker:
         if marker.version == task.version and marker.content != task.rows:
             event = happened(task, "the marker says {rows}: [KAFKA_NON_DETERMINISTIC_REPLAY]", rows=marker.content)
             yield Move(event, spark.raised(setting, world, task, OTHER_ROWS))
@@ -131,7 +130,7 @@ def step_4_read_marker(setting: Setting, world: World, task: Task) -> Iterator[M
     elif not task.rows:
         yield from _return(setting, world, task, "EMPTY", "has no rows")
     else:
-        yield Move(happened(task, "there is no marker of this version"), _go(world, task, step=WRITE_ROWS))
+        yield Move(happened(task, "there is no marker of this version"), _go(world, task, step=WRITE_ROWS, marker=None))
 
 
 def step_5_write_rows(setting: Setting, world: World, task: Task) -> Iterator[Move]:
@@ -166,25 +165,31 @@ def step_5_write_marker(setting: Setting, world: World, task: Task) -> Iterator[
 STEPS = {
     LOOK: step_0_look,
     COMMIT_EARLIER_FIRST: step_0_commit_earlier,
+    DESCRIBE_FIRST: step_0_describe,
+    COMPARE_FIRST: step_0_read_marker,
     TAKE_ID: step_1_take_own_id,
+    READ_MARKER: step_2_read_marker,
     READ_DECISION: step_2_read_decision,
     COMMIT_EARLIER: step_2_commit_earlier,
-    LIST: step_3_list,
-    FENCE: step_3_fence,
-    READ_MARKER: step_4_read_marker,
+    DESCRIBE: step_3_describe,
+    COMPARE: step_3_read_marker,
+    LOOK_AT_MARKER: step_4_look_at_marker,
     WRITE_ROWS: step_5_write_rows,
     WRITE_MARKER: step_5_write_marker,
 }
 
 
-def _read_decision(setting: Setting, world: World, task: Task, earlier: str, after: str) -> Iterator[Move]:
+def _read_decision(setting: Setting, world: World, task: Task, earlier: str, look: str, after: str) -> Iterator[Move]:
+    """`earlier`, `look`: where to go on when an earlier version, or this one, is decided; `after`: when none is."""
     plan, decision = setting.plan, world.broker.decision
     if not task.rows and not plan.empty_tasks_do_all_steps:
         yield from _return(setting, world, task, "EMPTY", "is empty, and returns at once")
-    elif abort_key(setting, task.run, task.write) in world.broker.aborted:
+    elif task.planned < world.broker.aborted:
         yield Move(happened(task, "reads that its write was aborted: stops"), _fail(setting, world, task))
     elif decision is None:
         yield Move(happened(task, "reads no decision"), _go(world, task, step=after))
+    elif decision.version == task.version and decision.state == DECIDED and plan.looks_at_decided:
+        yield from _read_entries(setting, world, task, look, None)
     elif decision.version > task.version or (
         decision.version == task.version and (decision.state != TAKEN_OUT or not plan.taken_out_is_not_decided)
     ):
@@ -196,30 +201,69 @@ def _read_decision(setting: Setting, world: World, task: Task, earlier: str, aft
         yield Move(event, _go(world, task, step=after))
 
 
-def _read_entries(setting: Setting, world: World, task: Task, earlier: str, after: str) -> Iterator[Move]:
+def _read_entries(setting: Setting, world: World, task: Task, step: str, after: str | None) -> Iterator[Move]:
+    """`step`: with what is decided for this partition; `after`: if that is nothing; None to return DECIDED then."""
     decision = world.broker.decision
     assert decision is not None
     entries = world.broker.entries_of(decision)
     if entries is None and not setting.plan.unreadable_is_taken_out:
-        yield Move(happened(task, "cannot read the decision of an earlier version"), _fail(setting, world, task))
+        yield Move(happened(task, "cannot read the decision"), _fail(setting, world, task))
         return
     mine = tuple(entry for entry in entries or () if entry.partition == task.partition)
+    if after is None and entries is None:  # it cannot be carried out: as if taken out
+        after = _after_0(setting.plan) if task.step == LOOK else _after_2(setting.plan)
     event = happened(task, "reads that version {version} is decided", version=decision.version)
-    yield Move(event, _go(world, task, step=earlier if mine else after, to_end=mine))
+    if not mine and after is None:
+        yield from _return(setting, world, task, "DECIDED", "reads that the version is decided, without its partition")
+    else:
+        yield Move(event, _go(world, task, step=step if mine else after, decided=mine))
 
 
 def _commit_earlier(setting: Setting, world: World, task: Task, after: str) -> Iterator[Move]:
-    entry = task.to_end[0]
+    entry = task.decided[0]
     version = setting.case.transaction_version
     broker, error = world.broker.end(entry.id, entry.epoch, commit=True, transaction_version=version)
     if error != CONCURRENT_TRANSACTIONS:
         event = happened(task, "EndTxn(commit) of {id} at epoch {epoch}: {error}", id=entry.id, epoch=entry.epoch, error=error)
-        then = _go(world._replace(broker=broker), task, step=after, to_end=())
+        then = _go(world._replace(broker=broker), task, step=after, decided=())
         yield from answered(world, broker, then, event)
 
 
-def _after_3(plan: Plan) -> str:
-    return READ_MARKER if plan.takes_own_id_first else TAKE_ID
+def _describe(setting: Setting, world: World, task: Task, compare: str) -> Iterator[Move]:
+    entry = task.decided[0]
+    found = world.broker.transaction(entry.id)
+    is_open = found is not None and (found.state == PREPARE_COMMIT or (found.state, found.epoch) == (ONGOING, entry.epoch))
+    if is_open:
+        yield from _return(setting, world, task, "DECIDED", "the decided transaction {id} is open", id=entry.id)
+    else:
+        yield Move(happened(task, "the decided transaction {id} is not open", id=entry.id), _go(world, task, step=compare))
+
+
+def _compare(setting: Setting, world: World, task: Task, after: str) -> Iterator[Move]:
+    entry, marker, plan = task.decided[0], world.broker.markers[task.partition], setting.plan
+    is_there = marker is not None and (
+        marker.version > task.version
+        or (marker.version == task.version and (marker.content == entry.content or not plan.compares_content_of_decided))
+    )
+    if is_there:
+        yield from _return(setting, world, task, "DECIDED", "the marker says that the decided rows are in Kafka")
+    else:
+        event = happened(task, "the marker says that the decided rows are lost")
+        yield Move(event, _go(world, task, step=after, decided=(), marker=marker))
+
+
+def _after_0(plan: Plan) -> str:
+    return TAKE_ID if plan.takes_own_id_first else _first_of_2(plan)
+
+
+def _first_of_2(plan: Plan) -> str:
+    return READ_MARKER if plan.reads_marker_first else READ_DECISION
+
+
+def _after_2(plan: Plan) -> str:
+    if not plan.takes_own_id_first:
+        return TAKE_ID
+    return LOOK_AT_MARKER if plan.reads_marker_first else READ_MARKER
 
 
 def _go(world: World, task: Task, **change: Any) -> World:

@@ -192,7 +192,7 @@ def _processes(events: Iterable[Event]) -> dict[str, dict[str, Any]]:
     for event in events:
         match event.process:
             case Task() as task:
-                numbers = ("run", "write", "version", "stage", "partition", "attempt", "rows")
+                numbers = ("run", "write", "version", "stage", "partition", "attempt", "planned", "rows")
                 found[str(task)] = {"kind": "task"} | {name: getattr(task, name) for name in numbers}
             case Driver() as driver:
                 found[str(driver)] = {"kind": "driver"} | {name: getattr(driver, name) for name in ("run", "write", "version")}

@@ -10,7 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-from tests.exactly_once.model.broker import EMPTY, ONGOING, PREPARED, Broker, Decision, Entry, Rows, TransactionalId
+from tests.exactly_once.model.broker import (
+    EMPTY,
+    ONGOING,
+    PREPARED,
+    Broker,
+    Decision,
+    Entry,
+    Marker,
+    Rows,
+    TransactionalId,
+)
 
 
 @dataclass(frozen=True)
@@ -22,54 +32,55 @@ class Plan:
 
     # A task attempt
     empty_tasks_do_all_steps: bool = True
-    looks_before_it_takes_its_id: bool = True  # 0: in a foreachBatch, whose next write has the same transactional ids
-    takes_own_id_first: bool = True  # 1: before it reads and lists
-    id_has_run: bool = True  # 1
+    looks_before_it_takes_its_id: bool = True  # 0: the id may be one that an earlier run has decided to commit
+    takes_own_id_first: bool = True  # 1: before it reads what decides whether it writes
     id_has_attempt: bool = True  # 1
     id_has_stage_attempt: bool = False  # 1: tasks in Python do not see it, so another attempt can have the same id
     taken_out_is_not_decided: bool = True  # 2
     settles_earlier_version: bool = True  # 2, 6a: commits what is decided of a version that nobody repeats
-    lists_in_first_version_only: bool = True  # 2: of a run, which has fenced all others when that was carried out
-    fences_earlier_runs: bool = True  # 3
-    lists_empty_ids: bool = True  # 3, 6c, 6h, 7
-    does_not_fence_twice: bool = True  # 3, 6c, 6h, 7: an id that was fenced, and not used since, is at rest
-    spares_its_own_run: bool = True  # 3: a speculative copy must not fence its twin
-    reads_marker_at_once: bool = True  # 4: without require_stable
+    looks_at_decided: bool = True  # 3: whether what is decided for its partition is still open, or in Kafka
+    compares_content_of_decided: bool = True  # 3: before it takes the own rows for those of the marker
+    reads_marker_first: bool = True  # 2: or after the decision: the two requests are sent together
+    reads_marker_at_once: bool = True  # 2: without require_stable
     skips_by_marker: bool = True  # 4
     marker_is_in_transaction: bool = True  # 5
     # The driver's commit()
     reads_decision_again: bool = True  # 6a
     unreadable_is_taken_out: bool = True  # 2, 6a: a decision whose chunks were overwritten
-    fails_without_decision: bool = True  # 6b
+    goes_on_without_lost: bool = True  # 6a: the tasks have written again what was decided and is gone
+    records_before_it_goes_on: bool = True  # 6a: that it was taken out
     fences_all_others: bool = True  # 6c
-    spares_empty_tasks: bool = True  # 6c, 6h: the ids in the messages of tasks that had no rows
+    lists_empty_ids: bool = True  # 6c, 6h, 7
+    parks_fenced_ids: bool = True  # 6c, 6h, 7: an id that was fenced, and not used since, is not listed again
+    spares_empty_tasks: bool = True  # 6c: the ids in the messages of tasks that had no rows
     reads_markers: bool = True  # 6d
     reads_all_markers: bool = True  # 6d: those of partitions that this run does not have, too
+    checks_decided_tasks: bool = True  # 6d: that what they have not written is in Kafka, and the same
     compares_content_of_reached: bool = True  # 6d: another run's rows are no other rows if they are the same
     checks_transactions: bool = True  # 6e
+    checks_empty_tasks: bool = True  # 6e: that nobody has taken the ids of tasks that had no rows
     decides_before_it_ends: bool = True  # 6f
-    chunks_have_run: bool = True  # 6f
+    records_width: bool = True  # 6f: how many partitions there are, before the decision
     chunks_have_parity: bool = True  # 6f: chunks of two versions that follow each other lie in different groups
     looks_at_marker_of_lost: bool = True  # 6g
     compares_content_of_lost: bool = True  # 6g
     later_marker_counts: bool = True  # 6g: of an earlier version
     only_warns_without_mark: bool = True  # 6h
-    claims_what_it_finds: bool = True  # 6h: a version that another run has carried out is recorded as this run's
     fences_losers: bool = True  # 6h
+    spares_only_exact: bool = True  # 6h: an own id that is listed again is another's, but for an empty task's at its epoch
     spares_later_decision: bool = True  # 6h: of a driver whose version is long carried out
-    compares_own_content: bool = True  # at the end: with what this run has written as the same version before
+    compares_content: bool = True  # at the end: with what was committed as the same version before
     # The driver's abort()
     records_abort: bool = True  # 7
-    abort_record_is_of_write: bool = True  # 7: of one write of a foreachBatch, not of the run
     keeps_decided: bool = True  # 7
-    frees_decided_of_batch: bool = True  # 7: of a batch write without txnAppId, as nobody will carry that decision out
+    keeps_only_exact: bool = True  # 7: not a transaction that a later task has begun under the id of a decided one
     fences_by_init_producer_id: bool = True  # 7
 
 
 FULL_PLAN: Final = Plan()
 
 Kind = Literal["stream", "batch", "foreachBatch"]
-When = Literal["ever", "while tasks run", "before the decision", "after the decision"]
+When = Literal["ever", "while tasks run", "before the decision", "after the decision", "before the first restart"]
 
 
 class Faults(NamedTuple):
@@ -98,7 +109,7 @@ class Case:
         versions: written one after the other.
         zombies: whether a run may start while an earlier one is still alive.
         attempts: spark.task.maxFailures, and the limit of speculative copies.
-        when: transactions time out.
+        when: transactions time out. "before the first restart": other faults happen only then, too.
         skips: whether a new run writes the version after the one that has failed, as a job may that counts by itself.
         chunked: whether a decision is too long for one offset's metadata.
         coordinators: of transactional ids; each is listed by a request of its own.
@@ -122,7 +133,7 @@ class Case:
     coordinators: int = 1
     frames: int = 1
     healthy_from: int | None = None
-    limit: int = 1_000_000
+    limit: int = 3_000_000
     walks: int = 1_000
 
     def split(self, run: int) -> str:
@@ -164,11 +175,11 @@ class Task(NamedTuple):
     partition: int
     attempt: int
     rows: Rows
+    planned: int  # when
     step: str  # the next one
     epoch: int = -1
-    asked: int = 0  # coordinators, for a list
-    to_fence: tuple[TransactionalId, ...] = ()
-    to_end: tuple[Entry, ...] = ()  # of an earlier version
+    marker: Marker | None = None  # of its partition, as it has read it
+    decided: tuple[Entry, ...] = ()  # for its partition
 
     def __str__(self) -> str:
         stage = f" stage attempt {self.stage}" if self.stage else ""
@@ -184,14 +195,17 @@ class Driver(NamedTuple):
     split: str
     frame: int
     step: str
+    planned: int  # when
     messages: tuple[Message | None, ...]  # by partition
     attempts: tuple[int, ...]  # by partition, of the current stage attempt
     stage: int = 0
     asked: int = 0  # coordinators, for a list
     to_fence: tuple[TransactionalId, ...] = ()
+    fenced_at: int | None = None  # the epoch of the first of these; it is to be parked
     to_end: tuple[Entry, ...] = ()
     lost: tuple[Entry, ...] = ()
     found: Decision | None = None  # of another driver: it is carried out first, or instead
+    earlier: tuple[tuple[int, Rows], ...] = ()  # the contents of versions before this one
     reason: str = ""
 
     def __str__(self) -> str:
@@ -206,6 +220,17 @@ class Driver(NamedTuple):
         """The ids that it does not fence."""
         results = ("OPEN", "EMPTY") if plan.spares_empty_tasks else ("OPEN",)
         return tuple(message.id for message in self.messages if message is not None and message.result in results)
+
+    @property
+    def empty(self) -> tuple[Message, ...]:
+        return tuple(message for message in self.messages if message is not None and message.result == "EMPTY")
+
+    @property
+    def has_written_again(self) -> bool:
+        """Whether the tasks have written, or found, what is lost of the version that was decided."""
+        partitions = [entry.partition for entry in self.lost]
+        messages = [self.messages[each] if each < len(self.messages) else None for each in partitions]
+        return all(message is not None and message.result != "DECIDED" for message in messages)
 
     @property
     def carries_earlier(self) -> bool:
@@ -242,9 +267,8 @@ ENDED: Final = (DONE, FAILED, ERROR)
 
 # Why a write fails, where running it again does not help.
 OTHER_ROWS: Final = "[KAFKA_NON_DETERMINISTIC_REPLAY]"
-TWO_WRITES: Final = "two writes with different rows under one prefix"
 UNREADABLE: Final = "the decision cannot be read"
-FINAL_REASONS: Final = (OTHER_ROWS, TWO_WRITES, UNREADABLE)
+FINAL_REASONS: Final = (OTHER_ROWS, UNREADABLE)
 
 
 class World(NamedTuple):
@@ -255,6 +279,7 @@ class World(NamedTuple):
     faults: Faults = NO_FAULTS
     runs: int = 0  # started so far
     begun: int = 0  # the latest version that was tried
+    planned: int = 0  # writes so far
 
     @property
     def latest(self) -> Driver:
@@ -308,18 +333,17 @@ def answered(world: World, broker: Broker, after: World, event: Event) -> Iterat
 
 
 def listed(
-    setting: Setting, broker: Broker, process: Task | Driver, spared: tuple[TransactionalId, ...] = ()
+    setting: Setting, broker: Broker, driver: Driver, spared: tuple[TransactionalId, ...] = (), *, ends: bool = False
 ) -> tuple[TransactionalId, ...]:
-    """ListTransactions, and for Empty ones DescribeTransactions, of the next coordinator: what is to be fenced so far."""
+    """ListTransactions of the next coordinator: what is to be fenced so far. What is complete is not listed.
+
+    `ends`: nor what ends by itself.
+    """
     plan, coordinators = setting.plan, setting.case.coordinators
+    states = {ONGOING, *(() if ends else PREPARED), *((EMPTY,) if plan.lists_empty_ids else ())}
     found = tuple(
         each.id
         for each in broker.transactions
-        if sum(each.id) % coordinators == process.asked
-        and each.id not in spared
-        and (
-            each.state in (ONGOING, *PREPARED)
-            or (each.state == EMPTY and plan.lists_empty_ids and not (each.rests and plan.does_not_fence_twice))
-        )
+        if sum(each.id) % coordinators == driver.asked and each.id not in spared and each.state in states
     )
-    return process.to_fence + found
+    return driver.to_fence + found

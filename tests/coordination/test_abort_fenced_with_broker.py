@@ -1,0 +1,62 @@
+"""Ids that were fenced are complete afterwards, on brokers with each version of transactions."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.local_kafka import LocalKafka
+from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.coordination.transactions import End, TransactionState
+
+VERSION_1 = ("--feature", "transaction.version=1")
+BROKERS: dict[str, Callable[[Path], LocalKafka]] = {
+    "transaction.version=2": LocalKafka,
+    "transaction.version=1": lambda directory: LocalKafka(directory, format_options=VERSION_1),
+    "3.9": lambda directory: LocalKafka(directory, version="3.9.1"),
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("transaction.version=2", marks=pytest.mark.slow),
+        pytest.param("transaction.version=1", marks=pytest.mark.slow),
+        pytest.param("3.9", marks=pytest.mark.matrix),
+    ],
+)
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TransactionClient]:
+    with (
+        BROKERS[request.param](tmp_path_factory.mktemp("broker")) as cluster,
+        TransactionClient({"bootstrap.servers": cluster.bootstrap_servers}) as client,
+    ):
+        yield client
+
+
+def states(client: TransactionClient, prefix: str) -> dict[str, str]:
+    return {each.transactional_id.removeprefix(prefix): each.state for each in client.list_transactions(prefix)}
+
+
+def test_fenced_ids_are_complete_and_can_be_fenced_again(client: TransactionClient) -> None:
+    prefix = f"P{uuid.uuid4().hex}-"
+    ids = [f"{prefix}{number}" for number in range(3)]
+    for _ in range(2):
+        fenced = client.fence(ids)
+        assert set(states(client, prefix).values()) == {TransactionState.EMPTY}
+        outcomes = client.abort_fenced(fenced, f"{prefix}group")
+        assert [outcome.end for outcome in outcomes.values()] == [End.ENDED] * 3
+        while set(states(client, prefix).values()) != {TransactionState.COMPLETE_ABORT}:
+            assert set(states(client, prefix).values()) <= {TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT}
+
+
+def test_an_id_that_was_taken_meanwhile_is_left_alone(client: TransactionClient) -> None:
+    prefix = f"P{uuid.uuid4().hex}-"
+    fenced = client.fence([f"{prefix}0"])
+    taken = client.fence([f"{prefix}0"])
+    assert client.abort_fenced(fenced, f"{prefix}group")[f"{prefix}0"].end is not End.ENDED
+    (found,) = client.describe_transactions([f"{prefix}0"]).values()
+    assert found is not None
+    assert (found.state, (found.producer_id, found.producer_epoch)) == (TransactionState.EMPTY, taken[f"{prefix}0"])
