@@ -90,7 +90,8 @@ class ProducerConfig(SecurityConfig):
     retries: int = option("retries", INT, default=INT_MAX, at_least=0, at_most=INT_MAX,
         doc="How often a failed batch is retried; delivery.timeout.ms usually ends the retries sooner.")
     max_in_flight_requests_per_connection: int = option("max.in.flight.requests.per.connection", INT, default=5, at_least=1,
-        doc="Maximum number of unanswered requests per broker; with 1, retries keep the order without idempotence too.")
+        doc="Maximum number of unanswered requests per broker; with 1, retries keep the order without idempotence too. "
+            "Otherwise a batch that is sent again or split may come behind later ones.")
     delivery_timeout_ms: int = option("delivery.timeout.ms", INT, default=120_000, at_least=0,
         doc="Maximum time from send to acknowledgement or failure; at least linger.ms + request.timeout.ms.")
     request_timeout_ms: int = option("request.timeout.ms", INT, default=30_000, at_least=0,
