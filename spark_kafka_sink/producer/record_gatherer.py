@@ -120,7 +120,12 @@ class RecordGatherer:
             RecordTooLargeError: the record is larger than buffer.memory.
             KafkaTimeoutError: there was not enough memory in time.
         """
-        future, is_full = self._hand_overs.run(self._add, topic, cluster, key, value, callback, size_bytes, details)
+        open_chunk = self.chunks.get(topic)
+        future = None if open_chunk is None else open_chunk.add(key, value, callback, size_bytes, details)
+        if open_chunk is not None and future is not None:
+            is_full = open_chunk.size_bytes >= self.chunk_bytes
+        else:
+            future, is_full = self._hand_overs.run(self._add, topic, cluster, key, value, callback, size_bytes, details)
         if is_full:
             self.encode_full(topic)
         return future

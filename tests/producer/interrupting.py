@@ -37,6 +37,7 @@ class Interrupts:
     def __init__(self, *at: int) -> None:
         self._at = sorted(at, reverse=True)
         self.points = 0
+        self.places: dict[str, list[int]] = {}  # each place in the sources -> its points
         self.where: list[str] = []  # they came
 
     def __enter__(self) -> Interrupts:
@@ -66,9 +67,11 @@ class Interrupts:
         if not _is_ours(frame):
             return
         point, self.points = self.points, self.points + 1
+        place = f"{frame.f_code.co_filename.rpartition('spark_kafka_sink/')[2]}:{frame.f_lineno} {event}"
+        self.places.setdefault(place, []).append(point)
         if self._at and point >= self._at[-1]:
             self._at.pop()
-            self.where.append(f"{frame.f_code.co_filename.rpartition('spark_kafka_sink/')[2]}:{frame.f_lineno} {event}")
+            self.where.append(place)
             # Python stops tracing when a tracer raises.
             sys.setprofile(self._profile if self._at else None)
             sys.settrace(self._trace if self._at else None)
