@@ -75,11 +75,16 @@ def test_the_python_blocks_of_each_page_run_as_one_program(
         finally:
             for query in spark.streams.active:
                 query.stop()
-        orders, stream = (read_topic(topic, bootstrap_servers=cluster.bootstrap_servers) for topic in ("orders", "events"))
+        topics = ("orders", "events", "copies", "echoes")
+        orders, stream, copies, echoes = (read_topic(topic, bootstrap_servers=cluster.bootstrap_servers) for topic in topics)
     values = [record.value for record in orders]
     assert values.count(b"first") == 3  # of README.md, migrating.md and exactly-once.md
     assert values.count(None) == 1  # of producer.md, a tombstone
     assert {b"1", b"2", b"a value", b"counted", b"message", b"without a key"} <= set(values)
+    # of producer.md: each record that was there once, in the order of the only partition
+    assert [record.value for record in copies] == [(value or b"").upper() for value in values[: len(copies)]]
+    assert [record.value for record in echoes] == [(value or b"").lower() for value in values[: len(echoes)]]
+    assert len(copies) == len(echoes) >= values.index(b"a value")
     # of README.md and exactly-once.md
     assert [(record.key, json.loads(record.value or b"")["level"]) for record in stream] == [(b"d1", 7)] * 2
 
