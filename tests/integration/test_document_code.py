@@ -103,7 +103,9 @@ def test_the_job_commands_run_in_a_fresh_copy(tmp_path: Path) -> None:
     (found,) = here("bash")
     block = found.text.replace("localhost:9092", f"127.0.0.1:{port}").replace("/tmp/", f"{tmp_path}/")
     block = block.replace("local_kafka start", f"local_kafka --work-dir {cluster} start --port {port}")
-    *lines, stop = block.replace("local_kafka stop", f"local_kafka --work-dir {cluster} stop").strip().splitlines()
+    for command in ("read", "stop"):
+        block = block.replace(f"local_kafka {command}", f"local_kafka --work-dir {cluster} {command}")
+    *lines, stop = block.strip().splitlines()
     assert "local_kafka" in stop
     try:
         shell("\n".join(lines), copy)
