@@ -177,7 +177,7 @@ class Sender:
 
     def initiate_close(self) -> None:
         """Reject new rows, settle the queued ones, then end."""
-        self._accumulator.close()
+        self._accumulator.close(self.failure_error())  # rows that are rejected from here on say why, if the producer has failed
         self._running = False
         self.wakeup()
 
