@@ -108,7 +108,7 @@ def in_words(report: Mapping[str, Any] | None) -> str:
 _NOT_WRITTEN = {
     "found": "was in Kafka already",
     "rolled-forward": "had been written by an earlier run, and is committed now",
-    "superseded": "was not written, as a higher one is in Kafka already",
+    "superseded": "was in Kafka already, as a higher one is",
 }
 
 

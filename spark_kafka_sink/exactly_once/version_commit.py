@@ -70,7 +70,7 @@ class How(enum.Enum):
     COMMITTED = "committed"
     ROLLED_FORWARD = "an earlier run had decided on it; its transactions were committed now"
     FOUND = "it had been committed before; nothing was written"
-    SUPERSEDED = "a later version had been committed before it; nothing was written"
+    SUPERSEDED = "it had been committed before, and a later one since; nothing was written"
 
 
 @dataclass(frozen=True, slots=True)
