@@ -99,9 +99,7 @@ def top(queries: Iterable[Query]) -> list[Finding]:
 
 def _arrived(queries: list[Query]) -> list[Finding]:
     """That all rows arrived, unless some did not."""
-    if not queries or any(
-        query.skipped.total() or query.dead_lettered.total() or query.versions["superseded"] for query in queries
-    ):
+    if not queries or any(query.skipped.total() or query.dead_lettered.total() or query.other_rows for query in queries):
         return []
     rows = sum(query.totals.rows for query in queries)
     commits = " and ".join(query.commits() for query in queries) if len(queries) <= 2 else f"{len(queries)} queries"
@@ -413,24 +411,23 @@ def commits_take_long(query: Query) -> Finding | None:
     "With exactly-once, a version was found there already or rolled forward.",
 )
 def was_rolled_forward(query: Query) -> Finding | None:
-    others = query.versions["rolled-forward"] + query.versions["found"]
+    others = query.versions["rolled-forward"] + query.versions["found"] + query.versions["superseded"]
     if not others:
         return None
     text = (
         f"{count(others, 'version')} had been decided or committed by an earlier run"
-        f" ({query.versions['rolled-forward']:,} rolled forward, {query.versions['found']:,} found there)"
+        f" ({query.versions['rolled-forward']:,} rolled forward, {others - query.versions['rolled-forward']:,} found there)"
     )
     advice = "a driver died amid its work and nothing is missing; kafka.transaction.timeout.ms is the time to start it again"
     return Finding(0.8, text, advice)
 
 
-@rule("versions were superseded", "txnVersion", "With exactly-once, a later version was committed: no row was written.")
-def was_superseded(query: Query) -> Finding | None:
-    late = query.versions["superseded"]
-    if not late:
+@rule("repetitions brought other rows", "txnVersion", "With onNonDeterministicReplay=keepFirst, rows were not written.")
+def brought_other_rows(query: Query) -> Finding | None:
+    if not query.other_rows:
         return None
-    text = f"{count(late, 'version')} had a lower number than one that had been committed, and was not written"
-    return Finding(5, text, "number the writes of one txnAppId upwards; rows that are missing need a higher txnVersion")
+    text = f"{count(query.other_rows, 'row')} of repeated versions differ from those in Kafka, and were not written"
+    return Finding(5, text, "if they are no repetition, give them a txnVersion or a checkpoint of their own")
 
 
 @rule("many small micro-batches", "trigger", "At least 12 micro-batches, of fewer than 1,000 rows and 5 seconds.")

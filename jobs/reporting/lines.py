@@ -37,6 +37,7 @@ class Version(NamedTuple):
     how: str
     skipped_partitions: int
     fenced: int
+    other_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +145,8 @@ def _partitions(found: Mapping[str, Any]) -> Partitions:
 def _version(found: Mapping[str, Any] | None) -> Version | None:
     if found is None:
         return None
-    return Version(
-        _name(found.get("how", "committed")), _count(found.get("skipped_partitions", 0)), _count(found.get("fenced", 0))
-    )
+    counts = (_count(found.get(name, 0)) for name in ("skipped_partitions", "fenced", "other_rows"))
+    return Version(_name(found.get("how", "committed")), *counts)
 
 
 def _reasons(line: Mapping[str, Any], name: str) -> dict[str, int]:

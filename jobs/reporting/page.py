@@ -154,10 +154,11 @@ def _rejected(query: Query) -> Iterator[Table]:
 def _versions(query: Query) -> Iterator[Table]:
     if query.is_exactly_once:
         names = {"committed": "committed", "found": "found there already", "rolled-forward": "rolled forward"}
-        names |= {"superseded": "not written, as a later one had been committed"}
+        names |= {"superseded": "found there already, and a later one"}
         rows = [(text, f"{query.versions[how]:,}") for how, text in names.items()]
         rows += [(how, f"{number:,}") for how, number in query.versions.items() if how not in names]
         rows.append(("Spark partitions that were in Kafka already", f"{query.skipped_partitions:,}"))
+        rows.append(("rows of repetitions that were not written", f"{query.other_rows:,}"))
         rows.append(("transactional ids of earlier runs fenced", f"{query.fenced:,}"))
         yield Table("Exactly once: versions", ("version", "how many"), rows)
 

@@ -76,6 +76,7 @@ class Query:
         self.versions: Counter[str] = Counter()  # exactly-once: how they came to be committed
         self.skipped_partitions = 0
         self.fenced = 0
+        self.other_rows = 0
         self.repeated = 0  # micro-batches that were committed more than once
         self.first_at = nan
         self.last_at = nan
@@ -143,6 +144,7 @@ class Query:
             self.versions[how if how in self.versions or len(self.versions) < MOST_REASONS else "otherwise"] += 1
             self.skipped_partitions += commit.exactly_once.skipped_partitions
             self.fenced += commit.exactly_once.fenced
+            self.other_rows += commit.exactly_once.other_rows
 
     def _remember_pause(self, pause: Pause) -> None:
         heapq.heappush(self._pauses, pause)
