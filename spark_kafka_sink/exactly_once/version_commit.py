@@ -146,7 +146,7 @@ class VersionCommit:
     def _commit_own(self, before: Decision | None) -> Committed:
         """`before`: the decision that this one follows."""
         if before is not None and before.version < self._write.version:
-            self._settle_earlier(before)
+            before = self._settle_earlier(before)
         decision = self._decide(before)
         self._carry_out(decision)
         self._fence_late(decision)
@@ -162,17 +162,25 @@ class VersionCommit:
         self._ledger.write_decision(taken_out)
         return self._commit_own(taken_out)
 
-    def _settle_earlier(self, decision: Decision) -> None:
-        """A version that its driver did not finish, and that was not repeated before this one."""
+    def _settle_earlier(self, decision: Decision) -> Decision:
+        """A version that its driver did not finish, and that was not repeated before this one. What has become of it."""
         if decision.state is State.DECIDED:
-            self._carry_out(decision)
-        elif decision.state is State.TAKEN_OUT:
+            lost = self._end_decided(decision)
+            if lost and self._has_name:  # its user can repeat it, before this one follows
+                self._take_out(decision, lost)
+            decision = decision.now(State.TAKEN_OUT if lost else State.CARRIED_OUT)
+            if lost:
+                self._ledger.write_decision(decision)
+            else:
+                self._mark(decision)
+        if decision.state is State.TAKEN_OUT:
             logger.warning(
                 "! only a part of version %d is in Kafka; the rest of its %d rows is not written, as version %d follows",
                 decision.version,
                 decision.content.rows,
                 self._write.version,
             )
+        return decision
 
     def _check_writes(self) -> None:
         others = {each.write for each in self._reports} - {self._write}

@@ -230,6 +230,20 @@ def test_what_a_write_without_a_name_has_decided_is_committed_by_the_next(
     assert open_ids(broker) == []
 
 
+def test_a_write_does_not_fail_for_one_without_a_name_that_was_lost(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its driver died after its decision, and its transactions timed out. Nobody repeats it: to fail once helps nobody."""
+    fail_to_commit(broker, monkeypatch)
+    for each in broker.transactions.transactions.values():
+        each.start_ms = 0
+    assert broker.transactions.abort_timed_out()
+    writer = batch_writer(broker)
+    writer.commit([run_task(monkeypatch, writer, ["c"])])
+    assert seen(broker) == ["c"]
+    assert "only a part of version" in caplog.text
+
+
 def test_an_unnamed_write_of_a_driver_whose_clock_went_back_is_refused(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
