@@ -7,7 +7,9 @@ page put it there. Only with --all: half of it needs more packages from an index
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -16,9 +18,12 @@ from pathlib import Path
 import pytest
 
 from jobs.local_kafka import LocalKafka
+from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from tests.documents import code_block
 from tests.integration import clusters
 from tests.integration.clusters import ROOT, SPARK_HOME
+from tests.integration.exactly_once_world import OPEN
+from tests.integration.processes import until
 from tests.integration.reading import ReadRecord
 
 pytestmark = [pytest.mark.spark, pytest.mark.matrix, pytest.mark.timeout(900)]
@@ -188,22 +193,70 @@ def test_for_each_batch_over_spark_connect_has_a_name_or_writes_nothing(
     assert ids(read_topic(name, isolation_level="read_committed")) == list(range(20))
 
 
+SLOW_WRITE = """
+import sys
+from pyspark.sql import SparkSession
+from spark_kafka_sink import KafkaDataSource, exactly_once_options
+
+address, brokers, topic = sys.argv[1:]
+spark = SparkSession.builder.remote(address).getOrCreate()
+spark.dataSource.register(KafkaDataSource)
+writer = spark.range(2_000, numPartitions=2).selectExpr("cast(id as string) value").write.format("pykafka-sink")
+writer = writer.options(**exactly_once_options(topic, 1)).option("kafka.bootstrap.servers", brokers).option("topic", topic)
+writer.option("maxRecordsPerSecond", 200).mode("append").save()
+spark.stop()
+"""
+
+
+def test_a_write_whose_spark_connect_client_dies_is_seen_once_after_its_repetition(
+    connect_python: Path, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
+) -> None:
+    """The server goes on with it, or gives it up: the repetition finds out."""
+    name, package = topic(2), str(clusters.package_zip(tmp_path))
+    (tmp_path / "program.py").write_text(SLOW_WRITE)
+    with (
+        clusters.connect_server(tmp_path, connect_python, PYTHONPATH=package) as address,
+        TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client,
+    ):
+        command = [connect_python, "program.py", address, broker.bootstrap_servers, name]
+        dying = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": package})
+        try:
+            until(lambda: bool(client.list_transactions(f"{name}-", OPEN)), 120, "the write has begun")
+        finally:
+            dying.kill()
+            dying.wait(60)
+        until(lambda: not client.list_transactions(f"{name}-", OPEN), 120, "the write has ended")
+        clusters.run(command, tmp_path, limit_s=600, PYTHONPATH=package)
+    values = sorted(int(record.value or b"") for record in read_topic(name, isolation_level="read_committed"))
+    assert values == list(range(2_000))
+
+
 # DECLARATIVE PIPELINES
 
 
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
 def test_a_declarative_pipeline_writes_to_a_sink_of_ours(
-    connect_python: Path, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, incoming: Path, tmp_path: Path
+    connect_python: Path,
+    broker: LocalKafka,
+    topic: Topic,
+    read_topic: ReadTopic,
+    incoming: Path,
+    tmp_path: Path,
+    guarantee: str,
 ) -> None:
     name, installed = topic(), tmp_path / "installed"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q", "--no-build-isolation"]
     clusters.run([*pip, "--no-deps", "--target", installed, ROOT], tmp_path)
     (tmp_path / "transformations").mkdir()
     flow = code_block("# transformations/orders.py").replace("localhost:9092", broker.bootstrap_servers)
-    flow = flow.replace('"topic": "orders"', f'"topic": "{name}"').replace('"incoming"', repr(str(incoming)))
+    options = f'"topic": "{name}"'
+    if guarantee == "exactly-once":
+        options += f', "deliveryGuarantee": "{guarantee}", "transactionalIdPrefix": "{name}"'
+    flow = flow.replace('"topic": "orders"', options).replace('"incoming"', repr(str(incoming)))
     (tmp_path / "transformations" / "orders.py").write_text(flow)
     spec = code_block("# spark-pipeline.yml").replace("/tmp/pipelines", str(tmp_path / "pipelines"))
     (tmp_path / "spark-pipeline.yml").write_text(spec)
     python = {"PYSPARK_PYTHON": str(connect_python), "PYSPARK_DRIVER_PYTHON": str(connect_python)}
     command = [SPARK_HOME / "bin" / "spark-pipelines", "run", "--conf", "spark.ui.enabled=false"]
     clusters.run(command, tmp_path, limit_s=600, PYTHONPATH=str(installed), **python)
-    assert ids(read_topic(name)) == list(range(20))
+    assert ids(read_topic(name, isolation_level="read_committed")) == list(range(20))
