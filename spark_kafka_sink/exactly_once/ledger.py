@@ -396,7 +396,7 @@ def _columns(text: str, most_rows: int) -> list[tuple[int, ...]]:
     for layout in layouts:
         columns.append(struct.unpack_from(layout, arrays, start))
         start += struct.calcsize(layout)
-    if any(min(column, default=0) < 0 for column in columns):
+    if any(min(column, default=0) < 0 for column in columns) or len(set(columns[0])) < rows:  # each partition once
         raise ValueError
     return columns
 

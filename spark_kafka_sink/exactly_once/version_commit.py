@@ -138,9 +138,11 @@ class VersionCommit:
                 return self._commit_rest(decision, lost)
             self._mark(decision.now(State.CARRIED_OUT))
             how = How.ROLLED_FORWARD
+        elif not self._has_name and decision.state is State.DECIDED:  # by a driver whose clock is ahead: nobody repeats it
+            self._carry_out(decision)
         # What this run wrote is not needed; what a later version has decided is.
         kept = {TaskId(self._write.owner, each.partition, each.attempt, decision.run) for each in decision.entries}
-        self._fence_losers(decision, kept)
+        self._fence_late(decision, kept)
         return Committed(how, fenced=self._fenced, other_rows=self._compare(decision))
 
     def _commit_own(self, before: Decision | None) -> Committed:
@@ -211,30 +213,26 @@ class VersionCommit:
             self._ledger.write_decision(decision)
         return decision
 
-    def _fence(self, tasks: Iterable[TaskId]) -> None:
-        """Other owners under the prefix are dead: it belongs to one query or job at a time."""
-        self._fenced += fence_all(self._client, self._names, list(tasks))
+    def _fence(self, found: Iterable[Found], kept: Collection[TaskId]) -> None:
+        """Other owners under the prefix are dead, as it belongs to one query or job at a time; what they have decided is kept."""
+        tasks = [each.task for each in found if each.task not in kept]
+        others = [task for task in tasks if task.owner != self._write.owner]
+        decided = decided_of(self._client, self._names, self._ledger.place.topic, others)
+        self._fenced += fence_all(self._client, self._names, [task for task in tasks if task not in decided])
 
     def _fence_others(self, before: Decision | None) -> None:
         """All but what the tasks have reported. Whether these ids are still theirs is checked afterwards, where that can be."""
         found = listed(self._client, self._names)
-        reported = set(self._open | self._empty)
+        kept = set(self._open | self._empty)
         if found is None:
-            found, reported = self._guessed(before), set(self._open)
-        self._fence(each.task for each in found if each.task not in reported)
+            found, kept = self._guessed(before), set(self._open)
+        self._fence(found, kept)
 
     def _guessed(self, before: Decision | None) -> list[Found]:
         return guessed(self._write.owner, range(self._partitions(before)))
 
     def _partitions(self, before: Decision | None) -> int:
         return max(len(self._reports), 0 if before is None else before.partitions)
-
-    def _fence_losers(self, decision: Decision, kept: Collection[TaskId]) -> None:
-        """Whatever is open now, but for what ends by itself."""
-        found = listed(self._client, self._names)
-        if found is None:
-            found = [each for each in self._guessed(decision) if each.task not in self._open | self._empty]
-        self._fence(each.task for each in found if each.state not in ENDING and each.task not in kept)
 
     def _check_markers(self, before: Decision | None) -> int:
         """Returns how many partitions are on record."""
@@ -246,6 +244,13 @@ class VersionCommit:
             for partition, marker in markers.items()
             if marker.version >= self._write.version and not _has_seen(reports.get(partition), marker)
         }
+        later = {number: each for number, each in markers.items() if self._is_later(reports.get(number), each)}
+        if later:
+            self._refuse_other_rows(
+                f"a later version, {max(each.version for each in later.values())}, is in Kafka for the Spark partitions"
+                f" {printable_list(later)}, and no decision says so: it was reset or has expired, or another run works with this"
+                f" transactionalIdPrefix. What was committed as version {self._write.version} is not known"
+            )
         what = f"version {self._write.version} is in Kafka already for the Spark partitions {printable_list(unseen)}"
         if any(marker != (self._write.version, _content_of(reports.get(partition))) for partition, marker in unseen.items()):
             raise ReplayError(
@@ -267,6 +272,10 @@ class VersionCommit:
                 " one query or job at a time. Nothing of this run is committed; the write can be run again, and finds them"
             )
         return recorded
+
+    def _is_later(self, report: TaskReport | None, marker: Marker) -> bool:
+        """Whether the task has written nothing, as later rows are in Kafka than those it had."""
+        return report is not None and report.result is Result.SKIPPED and marker.version > self._write.version
 
     def _is_missing(self, report: TaskReport, marker: Marker | None) -> bool:
         """Whether the task has written nothing, as its rows were decided, and they are not in Kafka."""
@@ -334,10 +343,19 @@ class VersionCommit:
         except KafkaError as error:
             logger.warning("! version %d is committed, but that could not be recorded: %s", decision.version, error)
 
-    def _fence_late(self, decision: Decision) -> None:
-        """Own ids that are open again are another's by now, but for those of empty tasks at their epoch."""
+    def _fence_late(self, decision: Decision, kept: Collection[TaskId] | None = None) -> None:
+        """Whatever is open now, but for what ends by itself. `kept`: None after the own commit. Own ids that are open again are
+        another's by then, but for those of empty tasks at their epoch.
+        """
+        own = set(self._open | self._empty)
         try:
-            self._fence_losers(decision, self._still_empty())
+            found = listed(self._client, self._names)
+            if found is None:
+                found = [*self._guessed(decision), *(Found(task, TransactionState.ONGOING) for task in own)]
+                kept = own if kept is None else kept
+            elif kept is None:
+                kept = self._still_empty()
+            self._fence((each for each in found if each.state not in ENDING), kept)
         except KafkaError as error:
             logger.warning(
                 "! version %d is committed, but attempts of its tasks that came too late could not be ended: %s. The next write"
@@ -377,10 +395,13 @@ class VersionCommit:
             )
         else:
             text = f"version {version} is in Kafka with {first}, and {what}. {WHY_OTHER_ROWS}"
-        if self._keeps_first:
-            logger.warning("! %s. Its rows were not written (onNonDeterministicReplay=keepFirst)", text)
-            return self._content.rows
-        raise ReplayError(f"{text}. {_WHAT_TO_DO}")
+        self._refuse_other_rows(text)
+        return self._content.rows
+
+    def _refuse_other_rows(self, text: str) -> None:
+        if not self._keeps_first:
+            raise ReplayError(f"{text}. {_WHAT_TO_DO}")
+        logger.warning("! %s. Its rows were not written (onNonDeterministicReplay=keepFirst)", text)
 
 
 _WHAT_TO_DO = (
@@ -391,7 +412,8 @@ _WHAT_TO_DO = (
 )
 _LEFT_TO_THE_NEXT_RUN = f"The version is decided: the next run commits what is left. Run it before {_TIMEOUT} has passed"
 _LEFT_TO_THE_NEXT_WRITE = (
-    f"They are decided: the next write with this transactionalIdPrefix commits them, if it comes before {_TIMEOUT} has passed."
+    "They are decided: the next unnamed write with this transactionalIdPrefix commits them, if it comes before"
+    f" {_TIMEOUT} has passed."
 )
 _WRITTEN_BY_THE_NEXT_RUN = "The next run of this version writes those that are missing, and nothing twice"
 
@@ -487,18 +509,37 @@ def abort(client: TransactionClient, names: Names, marker_topic: str, now: Plann
     """
     Ledger(client, names, "", marker_topic).record_abort(now)
     found = [each.task for each in listed(client, names) or ()]
-    decided: dict[TaskId, Entry] = {}
+    decided = decided_of(client, names, marker_topic, found)
+    return fence_all(client, names, [task for task in found if task not in decided])
+
+
+def decided_of(client: TransactionClient, names: Names, marker_topic: str, tasks: Sequence[TaskId]) -> set[TaskId]:
+    """Those of these unfinished ids whose transaction their owner has decided to commit, or whose owner's decision cannot be
+    read. A decision is kept under the topic of its markers, which its offset tells.
+    """
+    groups = {names.decision_group(owner): owner for owner in dict.fromkeys(task.owner for task in tasks)}
+    offsets = client.fetch_offsets(dict.fromkeys(groups), require_stable=False) if groups else {}
+    entries: dict[TaskId, list[Entry]] = {}
     unreadable: set[str] = set()
-    for owner in dict.fromkeys(task.owner for task in found):
-        try:
-            decision = Ledger(client, names, owner, marker_topic).decision()
-        except LedgerError as error:
-            logger.warning("! transactions of owner %s are left as they are: %s", printable(owner), error)
-            unreadable.add(owner)
-            continue
-        if decision is not None:
-            decided |= {TaskId(owner, each.partition, each.attempt, decision.run): each for each in decision.entries}
-    ids = {names.transactional_id(task): task for task in found if task in decided}
-    known = client.describe_transactions(ids)
-    kept = {task for each, task in ids.items() if (seen := known[each]) is not None and seen.is_open(decided[task].identity)}
-    return fence_all(client, names, [task for task in found if task not in kept and task.owner not in unreadable])
+    for group, owner in groups.items():
+        for topic in sorted({marker_topic, *(place.topic for place in offsets[group])}):
+            try:
+                decision = Ledger(client, names, owner, topic).decision()
+            except LedgerError as error:
+                logger.warning("! transactions of owner %s are left as they are: %s", printable(owner), error)
+                unreadable.add(owner)
+                continue
+            if decision is not None:
+                for each in decision.entries:
+                    entries.setdefault(TaskId(owner, each.partition, each.attempt, decision.run), []).append(each)
+    ids = {names.transactional_id(task): task for task in tasks if task in entries}
+    known = client.describe_transactions(ids) if ids else {}
+    return {
+        task
+        for task in tasks
+        if task.owner in unreadable or (task in entries and _is_one_of(known[names.transactional_id(task)], entries[task]))
+    }
+
+
+def _is_one_of(found: TransactionDescription | None, entries: Iterable[Entry]) -> bool:
+    return found is not None and any(found.is_open(each.identity) for each in entries)

@@ -28,7 +28,7 @@ commit them all. "Seen" is what readers with isolation.level=read_committed see;
 again with the same names (checkpoint, or transactionalIdPrefix with txnAppId and txnVersion).
 
     crash point                                     in Kafka                   seen          the next run
-    a task dies, is retried, or has a copy          open transactions          nothing       the driver ends the losers' at once
+    a task dies, is retried, or has a copy          open transactions          nothing       commit() ends the losers'
     a task fails for good, or the job is cancelled  all ended by abort()       nothing       writes all rows
     the driver dies before the decision             open transactions          nothing       ends them, and writes all rows
     … after the decision                            decided; open transactions nothing       commits these, writes nothing

@@ -335,6 +335,70 @@ def test_what_another_owner_has_left_under_the_prefix_is_ended(broker: FakeBroke
     assert open_transactions(broker) == []
 
 
+@pytest.mark.parametrize("is_found", [True, False], ids=["found", "committed"])
+def test_what_another_owner_has_decided_is_left_to_its_repetition(broker: FakeBroker, run: Runs, is_found: bool) -> None:
+    """A foreachBatch wrote two DataFrames under one prefix, with a name each, and died amid the commits of the second one. The
+    repetition of the first one aborted what was decided: a part of the second one's rows was never seen."""
+    first, second = run("r1"), run("r1", owner="second")
+    if is_found:
+        first.write_version(0, ["a"])
+    decision = second.committing(second.reports(0, ["x"], ["y"]))._decide(None)
+    second.client.end_transactions([decision.entries[0].prepared(second.names, "second")], commit=True)
+    again = run("r2")
+    assert again.write_version(0, ["a"]).how is (How.FOUND if is_found else How.COMMITTED)
+    assert len(open_transactions(broker)) == 1
+    assert run("r2", owner="second").write_version(0, ["x"], ["y"]).how is How.ROLLED_FORWARD
+    assert visible(broker) == ["a", "x", "y"]
+
+
+def test_abort_finds_what_is_decided_under_another_topic(broker: FakeBroker, run: Runs) -> None:
+    """It looked for the decisions of other owners at its own marker topic, found none, and aborted what was decided."""
+    broker.add_topic("other", 1)
+    other = run("r1", owner="other")
+    other.topic = "other"
+    other.committing(other.reports(0, ["x"]))._decide(None)
+    first = run("r1")
+    first.task(0, 0, "a").begin().send()
+    assert first.abort() == 1
+    assert open_transactions(broker) == ["P-other-0-0"]
+
+
+def test_rows_are_not_dropped_where_markers_are_ahead_of_the_decision(broker: FakeBroker, run: Runs) -> None:
+    """A driver stood still before it noted that its version was carried out, until others had written later ones. Other rows
+    under a version between were dropped without a word, as the markers said that later rows were in Kafka."""
+    zombie, alive = run("r1"), run("r2")
+    decision = zombie.committing(zombie.reports(5, ["a"], ["b"]))._decide(None)
+    alive.write_version(5, ["a"], ["b"])
+    alive.write_version(6, ["c"], ["d"])
+    alive.write_version(7, ["e"], ["f"])
+    Ledger(zombie.client, zombie.names, "q", TOPIC).write_decision(decision.now(State.CARRIED_OUT))
+    with pytest.raises(ReplayError, match=r"a later version, 7, is in Kafka .* What was committed as version 6 is not known"):
+        run("r3").write_version(6, ["new"], ["rows"])
+    assert run("r4").write_version(8, ["g"], ["h"]).how is How.COMMITTED
+    assert visible(broker) == list("abcdefgh")
+
+
+def test_a_version_that_is_found_does_not_fail_because_of_what_came_too_late(
+    broker: FakeBroker, run: Runs, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its rows are in Kafka."""
+    run("r1").write_version(0, ["a"])
+    second = run("r2")
+    reports = second.reports(0, ["a"])
+    broker.fail_next(ApiKey.LIST_TRANSACTIONS, Errors.CLUSTER_AUTHORIZATION_FAILED, times=2)
+    assert second.commit(reports).how is How.FOUND
+    assert "attempts of its tasks that came too late could not be ended" in caplog.text
+
+
+def test_a_decision_that_lists_a_partition_twice_cannot_be_read(run: Runs) -> None:
+    """It ended in a ValueError, which no abort() and no tool expected."""
+    ledger = Ledger(run("r1").client, run("r1").names, "q", TOPIC)
+    entry = Entry(0, 0, 1, 0, 2, Content(1, 0))
+    ledger.write_decision(Decision(0, State.DECIDED, 2, 2, Content(2, 0), (entry, entry)))
+    with pytest.raises(LedgerError):
+        ledger.decision()
+
+
 def test_a_prefix_that_another_begins_with_is_left_alone(broker: FakeBroker, run: Runs) -> None:
     other = run("r1", prefix="P-2")
     reports = other.reports(0, ["x"])

@@ -221,7 +221,7 @@ def test_what_a_write_without_a_name_has_decided_is_committed_by_the_next(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = fail_to_commit(broker, monkeypatch)
-    assert "the next write with this transactionalIdPrefix commits them" in told
+    assert "the next unnamed write with this transactionalIdPrefix commits them" in told
     assert "its repetition is another write, and writes these rows again. With txnAppId and txnVersion" in told
     assert len(open_ids(broker)) == 2
     writer = batch_writer(broker)
@@ -256,6 +256,19 @@ def test_an_unnamed_write_of_a_driver_whose_clock_went_back_is_refused(
     with pytest.raises(CommitFailedError, match=r"planned at 1000 ms .* at 2000 ms.*Nothing was written"):
         second.commit([run_task(monkeypatch, second, ["b"])])
     assert seen(broker) == ["a"]
+
+
+def test_what_an_unnamed_write_has_decided_is_committed_whatever_the_next_clock_says(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = iter([2_000, 500, 1_000])  # of the plan, of abort(), and of the next plan
+    monkeypatch.setattr(Planned, "now", classmethod(lambda cls: cls("host", next(moments))))
+    fail_to_commit(broker, monkeypatch)
+    second = batch_writer(broker)
+    with pytest.raises(CommitFailedError):
+        second.commit([run_task(monkeypatch, second, ["c"])])
+    assert seen(broker) == ["a", "b"]
+    assert open_ids(broker) == []
 
 
 def test_writes_without_a_name_have_one_transactional_id_for_each_partition(

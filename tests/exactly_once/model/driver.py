@@ -110,7 +110,8 @@ def step_6c_fence(setting: Setting, world: World, driver: Driver) -> Iterator[Mo
 def step_6d_read_markers(setting: Setting, world: World, driver: Driver) -> Iterator[Move]:
     """Step 6d: read the markers of all partitions that there ever were. A partition that has reached the version must have been
     SKIPPED, or DECIDED with the same rows. If it was neither and has the same rows, then another run was committed meanwhile, and
-    this one is to be run again. What is said to be DECIDED must be there.
+    this one is to be run again. What is said to be DECIDED must be there. Where a later version is there and no decision reaches
+    this one, what was committed as this version is not known.
     """
     plan, reached, missing, differs = setting.plan, [], [], False
     width = max(world.broker.width, len(driver.messages))
@@ -123,6 +124,9 @@ def step_6d_read_markers(setting: Setting, world: World, driver: Driver) -> Iter
                 differs |= marker.content != message.content
             elif message.content or (marker is not None and marker.version > driver.version):
                 missing.append(partition)
+        elif marker is not None and marker.version > driver.version and message is not None and message.result == "SKIPPED":
+            reached.append(partition)  # what was committed as this version is not known
+            differs |= plan.refuses_later_markers
         elif marker is not None and marker.version >= driver.version and (message is None or message.result != "SKIPPED"):
             reached.append(partition)
             differs |= message is None or message.content != marker.content or not plan.compares_content_of_reached

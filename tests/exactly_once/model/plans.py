@@ -218,6 +218,8 @@ UNNEEDED: Final = {
     "keeps_decided": ("commit() gives up", "zombie, one partition, two versions"),
     # a run fails that might have succeeded
     "compares_content_of_decided": ("replay b|a, time-out, commit() gives up", "zombie, one partition, two versions, time-out"),
+    # it fails each time, and does not say that a repetition cannot help
+    "refuses_later_markers": ("zombie, one partition, two versions", "zombie, skipped version, one partition"),
     # the two requests may be answered in any order
     "reads_marker_first": ("zombie, one partition, two versions", "time-out after the decision"),
     # the next run finds the transactions gone, and takes the version out then

@@ -55,6 +55,7 @@ class Plan:
     spares_empty_tasks: bool = True  # 6c: the ids in the messages of tasks that had no rows
     reads_markers: bool = True  # 6d
     reads_all_markers: bool = True  # 6d: those of partitions that this run does not have, too
+    refuses_later_markers: bool = True  # 6d: of a task that was SKIPPED by one, when no decision reaches it
     checks_decided_tasks: bool = True  # 6d: that what they have not written is in Kafka, and the same
     compares_content_of_reached: bool = True  # 6d: another run's rows are no other rows if they are the same
     checks_transactions: bool = True  # 6e
