@@ -22,7 +22,7 @@ from tests.producer.transactional_brokers import cluster_of
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def broker() -> Iterator[FakeBroker]:
     with cluster_of(2) as cluster:
         yield cluster
@@ -65,7 +65,7 @@ def test_a_second_interrupt_while_the_first_one_is_handled_changes_nothing(broke
         play(broker, story, at, at + 1 + at % 9)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("story", STORIES)
 def test_every_place_of_every_call(broker: FakeBroker, story: str) -> None:
     for at in points_of(broker, story):
