@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.errors import ProtocolError as ProtocolError
     from spark_kafka_sink.errors import QueueFullError as QueueFullError
     from spark_kafka_sink.errors import RecordTooLargeError as RecordTooLargeError
+    from spark_kafka_sink.errors import ResponseTooLargeError as ResponseTooLargeError
     from spark_kafka_sink.errors import SchemaError as SchemaError
     from spark_kafka_sink.errors import TransactionAbortedError as TransactionAbortedError
     from spark_kafka_sink.errors import TransactionTimeoutError as TransactionTimeoutError
@@ -76,6 +77,7 @@ __all__ = [
     "RecordFuture",
     "RecordMetadata",
     "RecordTooLargeError",
+    "ResponseTooLargeError",
     "SchemaError",
     "SerializationError",
     "TopicPartition",
