@@ -461,7 +461,7 @@ def commit_decided(
             f"{len(failed)} of {len(prepared)} transactions of version {decision.version} could not be committed. Readers see the"
             f" others. {rest.strip()}. The first failed with: {failed[0]}"
         )
-    markers = ledger.markers(each.partition for each in gone) if gone else {}
+    markers = ledger.markers(each.partition for each in gone)
     return [each for each in gone if not is_in_kafka(markers.get(each.partition), decision.version, each)]
 
 

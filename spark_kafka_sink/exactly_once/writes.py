@@ -41,8 +41,8 @@ class Planned(NamedTuple):
     time_ms: int
 
     @classmethod
-    def now(cls, clock: Clock | None = None) -> Planned:
-        return cls(printable(socket.gethostname())[:_HOST_CHARACTERS] or "?", (clock or Clock()).wall_ms())
+    def now(cls) -> Planned:
+        return cls(printable(socket.gethostname())[:_HOST_CHARACTERS] or "?", Clock().wall_ms())
 
 
 class Entry(NamedTuple):
