@@ -73,12 +73,11 @@ class FindCoordinators(Operation[tuple[str, ...], list[int]]):
     def judge(self, item: tuple[str, ...], answer: FindCoordinatorResponse, version: int) -> Done[list[int]] | Retry:  # noqa: ARG002
         found = {each.key: each for each in answer.coordinators}
         for key in item:
-            where = self.describe((key,))
             if key not in found:
-                raise left_out(where)
+                raise left_out(self.describe((key,)))
             error = Errors.for_code(found[key].error_code)
             if error:
-                return retry_or_raise(error, where, key)
+                return retry_or_raise(error, self.describe((key,)), key)
         return Done([found[key].node_id for key in item])
 
     def describe(self, item: tuple[str, ...]) -> str:

@@ -10,7 +10,7 @@ max.in.flight.requests.per.connection requests at a time; an ask that failed is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
@@ -99,12 +99,19 @@ class RequestClient:
         while True:
             nodes = self._listed_brokers(deadline_ms, timeout_ms, at_once=at_once)
             at_once = False
-            asks = [Ask(Broker(node_id), operation, item) for node_id in nodes]
+            asks = _asks(nodes, operation, item)
             outcomes = self.ask(asks, max(deadline_ms - self.clock.now_ms(), 0))
             is_same = not any(isinstance(outcome, BrokerGoneError) for outcome in outcomes) and nodes == self._known_brokers()
             if is_same or self.clock.now_ms() >= deadline_ms:
                 return dict(zip(nodes, _results(asks, outcomes, timeout_ms), strict=True))
             log.debug("= the brokers of the cluster have changed: asking all of them again")
+
+    def ask_known_brokers(self, operation: Operation[ItemT, ResultT], item: ItemT, timeout_ms: int) -> dict[int, ResultT]:
+        """As `ask_every_broker`, but the list of brokers is not fetched again if there is one."""
+        if self._access.cluster().is_bootstrap:
+            return self.ask_every_broker(operation, item, timeout_ms)
+        nodes = self._known_brokers()
+        return dict(zip(nodes, self.ask_all(_asks(nodes, operation, item), timeout_ms), strict=True))
 
     def back_off(self, failures: int, at_most_ms: int) -> None:
         """Wait before attempts that follow so many failed ones, when it is the caller who makes them. Blocks `at_most_ms`.
@@ -129,6 +136,10 @@ class RequestClient:
                 raise self._access.timeout_error("the list of brokers", timeout_ms, "")
             self._access.network.poll(deadline_ms - now_ms, now_ms)
         return self._known_brokers()
+
+
+def _asks(nodes: Iterable[int], operation: Operation[ItemT, ResultT], item: ItemT) -> list[Ask[ItemT, ResultT]]:
+    return [Ask(Broker(node_id), operation, item) for node_id in nodes]
 
 
 def _results(asks: Sequence[Ask[Any, T]], outcomes: Sequence[T | KafkaError], timeout_ms: int) -> list[T]:

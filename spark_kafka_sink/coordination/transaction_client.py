@@ -52,9 +52,9 @@ FENCING_TRANSACTION_TIMEOUT_MS = 30_000  # or less, where brokers take no more; 
 DEFAULT_LONGEST_TRANSACTION_MS = 15 * 60 * 1000  # transaction.max.timeout.ms of brokers
 TRANSACTION_VERSION_2 = 2
 # Suffixes of ids, which need not exist, so that the ids are in as many partitions of __transaction_state as possible. The
-# partition is Java's hashCode of the id modulo transaction.state.log.num.partitions, by default 50: two digits at the end reach
-# each of 50 partitions, three digits most of 100.
-PROBES = range(10, 200)
+# partition is Java's hashCode of the id modulo transaction.state.log.num.partitions: these reach each of 50, the default, and
+# most of 100.
+PROBES = range(100, 200)
 
 
 class TransactionClient:
@@ -191,7 +191,13 @@ class TransactionClient:
         return outcomes | self.end_transactions(again, commit=False, timeout_ms=timeout_ms)
 
     def list_transactions(
-        self, prefix: str, states: Collection[str] = (), *, probed: str | None = None, timeout_ms: int | None = None
+        self,
+        prefix: str,
+        states: Collection[str] = (),
+        *,
+        at_once: bool = False,
+        probed: str | None = None,
+        timeout_ms: int | None = None,
     ) -> list[ListedTransaction]:
         """The transactional ids that begin with `prefix`, from every broker (ListTransactions, KIP-664; Kafka 3.0 and newer).
 
@@ -208,6 +214,8 @@ class TransactionClient:
         Args:
             prefix: "" for all ids.
             states: names of TransactionState; empty for all states.
+            at_once: ask the known brokers once, and look up no coordinators. An id whose coordinator moves or is missing at that
+                moment may be left out.
             probed: prefix of the ids whose coordinators are compared; None: `prefix`. The same for many prefixes saves requests,
                 as each call compares with what the last one has found.
             timeout_ms: for all brokers together.
@@ -217,6 +225,8 @@ class TransactionClient:
         """
         operation = ListTransactions(tuple(sorted(set(map(str, states)))))
         within_ms = self._within(timeout_ms)
+        if at_once:
+            return _sorted(self._requests.ask_known_brokers(operation, prefix, within_ms))
         deadline_ms = self._requests.clock.now_ms() + within_ms
         probed = prefix if probed is None else probed
         keepers = self._found_keepers[1] if self._found_keepers[0] == probed else self._keepers(probed, within_ms)
@@ -226,8 +236,7 @@ class TransactionClient:
             keepers, before = self._keepers(probed, self._until(deadline_ms)), keepers
             self._found_keepers = (probed, keepers)
             if keepers == before and set(keepers or ()) <= answers.keys():
-                found = {each.transactional_id: each for answer in answers.values() for each in answer}
-                return [found[transactional_id] for transactional_id in sorted(found)]
+                return _sorted(answers)
             if not self._until(deadline_ms):
                 raise KafkaTimeoutError(f"{operation.describe(prefix)}: coordinators kept moving for {within_ms} ms")
             attempts += 1
@@ -417,3 +426,8 @@ class TransactionClient:
 
 def _transaction(transactional_id: str) -> CoordinatorOf:
     return CoordinatorOf(KeyType.TRANSACTION, transactional_id)
+
+
+def _sorted(answers: Mapping[int, list[ListedTransaction]]) -> list[ListedTransaction]:
+    found = {each.transactional_id: each for answer in answers.values() for each in answer}
+    return [found[transactional_id] for transactional_id in sorted(found)]

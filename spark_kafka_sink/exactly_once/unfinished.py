@@ -29,13 +29,13 @@ class Found(NamedTuple):
     state: str
 
 
-def listed(client: TransactionClient, names: Names) -> list[Found] | None:
-    """The unfinished ids of this prefix; None when the brokers cannot list (before Kafka 3.0).
+def listed(client: TransactionClient, names: Names, *, at_once: bool = False) -> list[Found] | None:
+    """The unfinished ids of this prefix; None when the brokers cannot list (before Kafka 3.0). `at_once`: see the client.
 
     An Empty id of an earlier release is left out: it has fenced ids without completing them, and no task of it is at work.
     """
     try:
-        found = client.list_transactions(names.listed, UNFINISHED)
+        found = client.list_transactions(names.listed, UNFINISHED, at_once=at_once)
     except UnsupportedVersionError as error:
         logger.warning("! transactions that earlier runs have left open cannot be looked for: %s", error)
         return None

@@ -349,7 +349,7 @@ class VersionCommit:
         """
         own = set(self._open | self._empty)
         try:
-            found = listed(self._client, self._names)
+            found = listed(self._client, self._names, at_once=kept is None)
             if found is None:
                 found = [*self._guessed(decision), *(Found(task, TransactionState.ONGOING) for task in own)]
                 kept = own if kept is None else kept

@@ -549,11 +549,11 @@ def test_brokers_are_asked_again_when_coordinators_have_moved_meanwhile(cluster:
     broker = cluster()
     Writer(broker, "P-x")
     broker.move_coordinator(KeyType.TRANSACTION, "P-x", 2)
-    broker.move_coordinator(KeyType.TRANSACTION, "P-11", 2)  # in the same partition, let us say
+    broker.move_coordinator(KeyType.TRANSACTION, "P-111", 2)  # in the same partition, let us say
 
     def move(response: Any) -> Any:
         broker.move_coordinator(KeyType.TRANSACTION, "P-x", 0)
-        broker.move_coordinator(KeyType.TRANSACTION, "P-11", 0)
+        broker.move_coordinator(KeyType.TRANSACTION, "P-111", 0)
         return response
 
     broker.inject(Fault(ApiKey.LIST_TRANSACTIONS, node_id=0, reply=move))
@@ -573,6 +573,27 @@ def test_a_second_listing_does_not_wait_because_metadata_has_just_been_fetched(c
     with client_of(broker, retry_backoff_ms=30_000, retry_backoff_max_ms=30_000, max_block_ms=20_000) as client:
         for _ in range(3):
             assert [each.transactional_id for each in client.list_transactions("P-")] == ["P-x"]
+
+
+def test_a_listing_at_once_asks_each_broker_once_and_looks_up_nothing(cluster: Cluster) -> None:
+    """It is a second look after a commit: what it misses, the next commit ends. With look-ups it took longer than the first."""
+    broker = cluster()
+    for number in range(10):
+        Writer(broker, f"P-{number}")
+    with client_of(broker) as client:
+        client.list_transactions("P-")
+        apis = (ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.LIST_TRANSACTIONS)
+        before = [count(broker, api) for api in apis]
+        assert len(client.list_transactions("P-", at_once=True)) == 10
+        assert [count(broker, api) for api in apis] == [before[0], before[1], before[2] + NODES]
+
+
+def test_a_listing_at_once_is_complete_when_it_is_a_clients_first_call(cluster: Cluster) -> None:
+    broker = cluster()
+    for number in range(10):
+        Writer(broker, f"P-{number}")
+    with client_of(broker) as client:
+        assert len(client.list_transactions("P-", at_once=True)) == 10
 
 
 def test_ids_that_have_no_coordinator_are_not_taken_for_absent(cluster: Cluster) -> None:
@@ -610,7 +631,7 @@ def test_coordinators_that_never_rest_end_a_listing_in_time(cluster: Cluster) ->
     nodes = itertools.cycle(range(NODES))
 
     def move(response: Any) -> Any:
-        broker.move_coordinator(KeyType.TRANSACTION, "P-11", next(nodes))
+        broker.move_coordinator(KeyType.TRANSACTION, "P-111", next(nodes))
         return response
 
     broker.inject(Fault(ApiKey.LIST_TRANSACTIONS, node_id=0, reply=move), times=5_000)
