@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from jobs.transaction_survey import Survey, Transaction, survey
-from spark_kafka_sink.coordination.offsets import CommittedOffset
-from spark_kafka_sink.coordination.producers import ActiveProducer
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
-from spark_kafka_sink.coordination.transactions import TransactionState
+from spark_kafka_sink.admin.offsets import CommittedOffset
+from spark_kafka_sink.admin.producers import ActiveProducer
+from spark_kafka_sink.admin.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transactions import TransactionState
 from spark_kafka_sink.errors import BrokerError, KafkaError, printable
 from spark_kafka_sink.exactly_once.ledger import Decision
 from spark_kafka_sink.exactly_once.names import Names

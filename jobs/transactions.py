@@ -30,8 +30,8 @@ from jobs.transaction_signs import Look, look
 from jobs.transaction_survey import Survey, Transaction, ledgers_of, other_prefixes, survey
 from jobs.transaction_verdicts import EVEN_DECIDED, FORCE, Fate, Verdict, judge, judge_decided
 from spark_kafka_sink import stderr_log
+from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
 from spark_kafka_sink.errors import ConfigError, KafkaError, KafkaTimeoutError, printable
 from spark_kafka_sink.exactly_once.names import Names
 from spark_kafka_sink.exactly_once.unfinished import fence_all

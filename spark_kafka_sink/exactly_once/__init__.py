@@ -22,5 +22,5 @@ Files
     task_attempt.py     what a task does before and after its rows
     version_commit.py   what the driver does: check, decide, commit, fence, abort
 
-Stands on `producer` and `coordination`; knows nothing of Spark.
+Stands on `producer` and `admin`; knows nothing of Spark.
 """

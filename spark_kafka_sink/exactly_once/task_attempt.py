@@ -18,8 +18,8 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
-from spark_kafka_sink.coordination.transactions import End, TransactionState
+from spark_kafka_sink.admin.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transactions import End, TransactionState
 from spark_kafka_sink.errors import UnsupportedVersionError
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, Marker, is_in_kafka, marker_text

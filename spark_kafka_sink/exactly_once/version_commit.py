@@ -26,8 +26,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
-from spark_kafka_sink.coordination.transactions import End, TransactionDescription, TransactionState
+from spark_kafka_sink.admin.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transactions import End, TransactionDescription, TransactionState
 from spark_kafka_sink.errors import KafkaError, UnsupportedVersionError, printable, printable_list
 from spark_kafka_sink.exactly_once.content import Content, total
 from spark_kafka_sink.exactly_once.ledger import (

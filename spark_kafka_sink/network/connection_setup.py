@@ -18,9 +18,9 @@ from spark_kafka_sink.network.background import Background, Outcome, Worker
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.connection_states import ClusterConnectionStates
+from spark_kafka_sink.network.dns import Resolver, literal_addresses, look_up
 from spark_kafka_sink.network.handshake import HandshakeRequest, Session, Step, authenticate, handshake
 from spark_kafka_sink.network.metadata import Metadata
-from spark_kafka_sink.network.names import Resolver, literal_addresses, look_up
 from spark_kafka_sink.network.node_connection import NodeConnection
 from spark_kafka_sink.network.sasl.login import Login
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selectable

@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import BrokerError, ConfigError, KafkaError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_kafka_sink.coordination.request_client import RequestClient
+    from spark_kafka_sink.admin.request_client import RequestClient
     from spark_kafka_sink.sink.write_plan import WritePlan
 
 log = logging.getLogger(__name__)
@@ -48,8 +48,8 @@ def require_topic(plan: WritePlan) -> None:
 
 def _is_missing(options: Mapping[str, object], topic: str) -> bool:
     # Imported here, as the driver plans every micro-batch and needs these once.
+    from spark_kafka_sink.admin.request_client import RequestClient
     from spark_kafka_sink.config.producer_config import ProducerConfig
-    from spark_kafka_sink.coordination.request_client import RequestClient
     from spark_kafka_sink.sink.shipped_files import with_shipped_files
 
     try:
@@ -64,9 +64,9 @@ def _is_missing(options: Mapping[str, object], topic: str) -> bool:
 
 def is_missing(client: RequestClient, topic: str) -> bool:
     """Whether the topic does not exist and will not be created. Raises KafkaError if the brokers do not tell."""
-    from spark_kafka_sink.coordination.brokers import DescribeBrokerConfig
-    from spark_kafka_sink.coordination.operation import ANY_BROKER, Ask
-    from spark_kafka_sink.coordination.producers import FindLeaders
+    from spark_kafka_sink.admin.brokers import DescribeBrokerConfig
+    from spark_kafka_sink.admin.operation import ANY_BROKER, Ask
+    from spark_kafka_sink.admin.producers import FindLeaders
     from spark_kafka_sink.protocol.error_codes import Errors
 
     deadline_ms = client.clock.now_ms() + TIMEOUT_MS

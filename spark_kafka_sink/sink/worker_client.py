@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transaction_client import TransactionClient
 
 
 class WorkerClient(TransactionClient):

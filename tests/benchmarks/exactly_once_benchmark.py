@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.version_commit import VersionCommit

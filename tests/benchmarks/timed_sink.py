@@ -43,7 +43,7 @@ class Part(NamedTuple):
     function: str
 
 
-_CLIENT = "spark_kafka_sink.coordination.transaction_client", "TransactionClient"
+_CLIENT = "spark_kafka_sink.admin.transaction_client", "TransactionClient"
 _LEDGER = "spark_kafka_sink.exactly_once.ledger", "Ledger"
 _PRODUCER = "spark_kafka_sink.producer.producer", "KafkaProducer"
 PARTS = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once import ledger
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, State

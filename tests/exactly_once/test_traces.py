@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transaction_client import TransactionClient
 from tests.exactly_once.driving import Run
 from tests.exactly_once.model import cases
 from tests.exactly_once.model.traces import walk

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from jobs.local_kafka import LocalKafka
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transaction_client import TransactionClient
 from tests.documents import code_block
 from tests.integration import clusters
 from tests.integration.clusters import ROOT, SPARK_HOME

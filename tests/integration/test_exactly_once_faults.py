@@ -11,9 +11,9 @@ from typing import TypeVar
 import pytest
 
 from jobs.local_kafka import QUICK_SESSIONS, LocalKafka
-from spark_kafka_sink.coordination.brokers import FindCoordinator
-from spark_kafka_sink.coordination.operation import ANY_BROKER, Ask
-from spark_kafka_sink.coordination.transactions import TransactionState
+from spark_kafka_sink.admin.brokers import FindCoordinator
+from spark_kafka_sink.admin.operation import ANY_BROKER, Ask
+from spark_kafka_sink.admin.transactions import TransactionState
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger
 from spark_kafka_sink.exactly_once.names import TaskId

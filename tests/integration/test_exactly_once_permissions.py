@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from jobs.local_kafka import LocalKafka
-from spark_kafka_sink.coordination.transaction_client import DEFAULT_LONGEST_TRANSACTION_MS, TransactionClient
+from spark_kafka_sink.admin.transaction_client import DEFAULT_LONGEST_TRANSACTION_MS, TransactionClient
 from spark_kafka_sink.errors import AuthorizationError, KafkaError
 from spark_kafka_sink.exactly_once.ledger import Ledger, State
 from spark_kafka_sink.exactly_once.version_commit import Committed, How, roll_forward

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from jobs.local_kafka import QUICK_SESSIONS, LocalKafka
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transaction_client import TransactionClient
 from tests.integration.exactly_once_world import OPEN, QUICK_TIMEOUTS
 from tests.integration.processes import until
 from tests.integration.reading import READERS

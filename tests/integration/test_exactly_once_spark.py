@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import exactly_once_options
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transaction_client import TransactionClient
 from tests.integration.dying import Dying
 from tests.integration.exactly_once_world import OPEN
 from tests.integration.failing import CommitFailsWhenAsked, file_that_fails_commits
@@ -364,7 +364,7 @@ def test_two_writes_of_one_batch_with_a_prefix_each_are_both_there(
 
 STOPPED = """
 import time
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transaction_client import TransactionClient
 spark = session("local[2]", {settings})
 stream = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=1000, numPartitions=100).load()
 def write(df, batch_id):

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from jobs.local_kafka import QUICK_SESSIONS, LocalKafka
-from spark_kafka_sink.coordination.offsets import CommittedOffset
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.admin.offsets import CommittedOffset
+from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import AbortableTransactionError, TransactionTimeoutError
 from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer

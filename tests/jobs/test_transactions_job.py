@@ -15,7 +15,7 @@ import pytest
 from jobs import transactions
 from jobs.transaction_report import duration, partitions_text
 from jobs.transactions import Console, build_parser, client_options
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import AuthorizationError
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger
@@ -27,7 +27,7 @@ from spark_kafka_sink.exactly_once.writes import Entry
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
-from tests.coordination.open_transactions import TOPIC, Writer, partition
+from tests.admin.open_transactions import TOPIC, Writer, partition
 from tests.exactly_once.driving import Run
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.transaction_coordinator import State

@@ -20,7 +20,7 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from jobs.local_kafka import LocalKafka
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once.names import Names, TaskId, escaped
 from spark_kafka_sink.exactly_once.version_commit import How
 from tests.exactly_once.driving import Run

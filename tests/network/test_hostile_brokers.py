@@ -23,9 +23,9 @@ from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProtocolError
 from spark_kafka_sink.network.background import outcome_of
 from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.dns import resolve
 from spark_kafka_sink.network.in_flight_requests import ClientRequest
 from spark_kafka_sink.network.metadata import Metadata
-from spark_kafka_sink.network.names import resolve
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin
 from spark_kafka_sink.network.sasl.scram import ScramKeys, check_server_final

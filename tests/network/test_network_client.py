@@ -23,10 +23,10 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network import connection_setup, names, node_choice
 from spark_kafka_sink.network.cluster import Node
+from spark_kafka_sink.network.dns import Resolver
 from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
-from spark_kafka_sink.network.names import Resolver
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.selector import ChannelState
 from spark_kafka_sink.network.transport import Address

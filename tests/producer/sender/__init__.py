@@ -114,7 +114,7 @@ KafkaProducerTest
     testPrepareTransactionSuccess, test(Send|SendOffsets|BeginTransaction)NotAllowedInPreparedTransactionState → closing:
         test_a_prepared_transaction_is_whole_and_left_alone; producer: test_a_prepared_transaction_is_left_open_for_somebody_else
     testPrepareTransactionFailsWhen2PCDisabled, testInitTransactionsWithKeepPreparedTxn…, testCompleteTransactionWith…
-        → not applicable (KIP-939): TransactionClient ends a prepared transaction, see tests/coordination
+        → not applicable (KIP-939): TransactionClient ends a prepared transaction, see tests/admin
 
 librdkafka 0103, with a broker: transactions with and without compression, consumer and producer, fencing by and of this producer
         → brokers. Misuse → producer, MISUSE; calls, TIME-OUTS. Empty ones, with offsets and without → ending:
@@ -141,7 +141,7 @@ librdkafka 0105, with mock brokers
     auth_failure → calls, PERMISSIONS; coordinators: test_an_id_that_may_not_be_looked_for_ends_the_producer
     coord_req_destroy, coord_req_multi_find → coordinators: test_one_request_to_a_coordinator_is_in_flight_at_most
     addparts_req_multi → sending: test_version_1_adds_what_comes_later_with_a_request_of_its_own
-    unstable_offset_commit → not applicable: a consumer's; TransactionClient's in tests/coordination
+    unstable_offset_commit → not applicable: a consumer's; TransactionClient's in tests/admin
     commit_after_msg_timeout → ending: test_batches_that_expire_in_their_queue_drop_the_commit
     out_of_order_seq → sending: test_a_gap_in_the_sequences_makes_the_transaction_abortable_and_bumps_no_epoch_in_it
     topic_disappears_for_awhile → sending: test_sequences_go_on_when_a_topic_was_gone_from_the_metadata_for_a_while

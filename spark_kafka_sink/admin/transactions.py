@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import NamedTuple
 
-from spark_kafka_sink.coordination.operation import Done, Operation, Retry, failure, left_out, retry_or_raise
+from spark_kafka_sink.admin.operation import Done, Operation, Retry, failure, left_out, retry_or_raise
 from spark_kafka_sink.errors import KafkaError, UnsupportedVersionError, printable, printable_list
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors

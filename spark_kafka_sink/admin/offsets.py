@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from spark_kafka_sink.coordination.operation import Done, Operation, Retry, failure, left_out
+from spark_kafka_sink.admin.operation import Done, Operation, Retry, failure, left_out
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors

@@ -18,10 +18,9 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from spark_kafka_sink.clock import NEVER_MS
-from spark_kafka_sink.coordination.brokers import FindCoordinator
-from spark_kafka_sink.coordination.cluster_access import ClusterAccess
-from spark_kafka_sink.coordination.operation import (
+from spark_kafka_sink.admin.brokers import FindCoordinator
+from spark_kafka_sink.admin.cluster_access import ClusterAccess
+from spark_kafka_sink.admin.operation import (
     ANY_BROKER,
     AnyBroker,
     Ask,
@@ -31,6 +30,7 @@ from spark_kafka_sink.coordination.operation import (
     Operation,
     Retry,
 )
+from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse

@@ -1,4 +1,4 @@
-"""network/names.py: what is looked up, what is not, and what is no name at all."""
+"""network/dns.py: what is looked up, what is not, and what is no name at all."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from spark_kafka_sink.network import names
-from spark_kafka_sink.network.names import canonical_bootstrap_servers, canonical_servers, literal_addresses, resolve
+from spark_kafka_sink.network import dns
+from spark_kafka_sink.network.dns import canonical_bootstrap_servers, canonical_servers, literal_addresses, resolve
 from spark_kafka_sink.network.transport import Address
 
 
@@ -31,7 +31,7 @@ def test_a_name_is_no_address_in_digits(host: str) -> None:
 
 def test_canonical_names_are_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [Address(socket.AF_INET, ("10.0.0.1", 9)), Address(socket.AF_INET, ("10.0.0.2", 9))]
-    monkeypatch.setattr(names, "resolve", lambda *_: found)
+    monkeypatch.setattr(dns, "resolve", lambda *_: found)
     monkeypatch.setattr(socket, "getnameinfo", lambda *_: ("same.example", "9"))
     assert canonical_servers("alias.example", 9) == [("same.example", 9)]
 
@@ -54,7 +54,7 @@ def test_a_resolver_of_canonical_names_that_hangs_is_not_waited_for_any_longer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     release = threading.Event()
-    monkeypatch.setattr(names, "canonical_servers", lambda _host, _port: release.wait(30))
+    monkeypatch.setattr(dns, "canonical_servers", lambda _host, _port: release.wait(30))
     assert canonical_bootstrap_servers([("boot1", 9001)], timeout_ms=10) == [("boot1", 9001)]
     release.set()
     assert "boot1:9001 cannot be resolved to canonical names: no answer of DNS within 10 ms" in caplog.text

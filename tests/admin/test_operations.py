@@ -1,4 +1,4 @@
-"""What an answer means: every error code of the protocol, for every operation of coordination/."""
+"""What an answer means: every error code of the protocol, for every operation of admin/."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.coordination.brokers import DescribeBrokerConfig, FindCoordinator
-from spark_kafka_sink.coordination.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetQuestion, OffsetsToCommit
-from spark_kafka_sink.coordination.operation import Done, Operation, Retry
-from spark_kafka_sink.coordination.producers import DescribeProducers, FindLeaders
-from spark_kafka_sink.coordination.transactions import (
+from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator
+from spark_kafka_sink.admin.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetQuestion, OffsetsToCommit
+from spark_kafka_sink.admin.operation import Done, Operation, Retry
+from spark_kafka_sink.admin.producers import DescribeProducers, FindLeaders
+from spark_kafka_sink.admin.transactions import (
     DescribeTransactions,
     End,
     EndTransaction,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_kafka_sink.coordination.operation import Done, Operation, Retry, failure, left_out, retry_or_raise
+from spark_kafka_sink.admin.operation import Done, Operation, Retry, failure, left_out, retry_or_raise
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from jobs.local_kafka import LocalKafka
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
-from spark_kafka_sink.coordination.transactions import End, TransactionState
+from spark_kafka_sink.admin.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transactions import End, TransactionState
 
 VERSION_1 = ("--feature", "transaction.version=1")
 BROKERS: dict[str, Callable[[Path], LocalKafka]] = {

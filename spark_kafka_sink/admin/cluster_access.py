@@ -8,9 +8,9 @@ from __future__ import annotations
 from random import Random
 from typing import Protocol
 
+from spark_kafka_sink.admin.operation import CoordinatorOf
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.coordination.operation import CoordinatorOf
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, KafkaTimeoutError
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Cluster, Node

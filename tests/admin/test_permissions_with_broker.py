@@ -1,4 +1,4 @@
-"""coordination/transaction_client.py against a real broker with ACLs: what each call takes, and what is told without it."""
+"""admin/transaction_client.py against a real broker with ACLs: what each call takes, and what is told without it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from jobs.local_kafka import LocalKafka
-from spark_kafka_sink.coordination.offsets import CommittedOffset
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
-from spark_kafka_sink.coordination.transactions import End
+from spark_kafka_sink.admin.offsets import CommittedOffset
+from spark_kafka_sink.admin.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transactions import End
 from spark_kafka_sink.errors import AuthorizationError
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from spark_kafka_sink.coordination.operation import Ask, Done, Operation, Retry
-from spark_kafka_sink.coordination.request_client import RequestClient
+from spark_kafka_sink.admin.operation import Ask, Done, Operation, Retry
+from spark_kafka_sink.admin.request_client import RequestClient
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.protocol.api_keys import ApiKey

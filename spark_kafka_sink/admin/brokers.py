@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_kafka_sink.coordination.operation import Done, Operation, Retry, left_out, retry_or_raise
+from spark_kafka_sink.admin.operation import Done, Operation, Retry, left_out, retry_or_raise
 from spark_kafka_sink.errors import ProtocolError, printable
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.protocol.api_keys import ApiKey

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_kafka_sink.coordination.producers import ActiveProducer
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
+from spark_kafka_sink.admin.producers import ActiveProducer
+from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import AuthorizationError, BrokerError, KafkaError, KafkaTimeoutError, ProtocolError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
-from tests.coordination.meanwhile import when
-from tests.coordination.open_transactions import TOPIC, Writer, partition
+from tests.admin.meanwhile import when
+from tests.admin.open_transactions import TOPIC, Writer, partition
 from tests.fakes.fake_broker import FakeBroker, Fault
 
 QUICK = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20, "reconnect.backoff.ms": 5, "reconnect.backoff.max.ms": 20}

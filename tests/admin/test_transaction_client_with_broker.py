@@ -1,4 +1,4 @@
-"""coordination/transaction_client.py against a real broker: what one process left open, another one looks at, ends, or fences."""
+"""admin/transaction_client.py against a real broker: what one process left open, another one looks at, ends, or fences."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from jobs.local_kafka import LocalKafka
-from spark_kafka_sink.coordination.offsets import CommittedOffset
-from spark_kafka_sink.coordination.transaction_client import TransactionClient
-from spark_kafka_sink.coordination.transactions import End, TransactionState
+from spark_kafka_sink.admin.offsets import CommittedOffset
+from spark_kafka_sink.admin.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transactions import End, TransactionState
 from spark_kafka_sink.errors import BrokerError, KafkaTimeoutError
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction

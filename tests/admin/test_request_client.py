@@ -1,4 +1,4 @@
-"""coordination/request_client.py over a scripted network and a manual clock."""
+"""admin/request_client.py over a scripted network and a manual clock."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from spark_kafka_sink.coordination import cluster_access
-from spark_kafka_sink.coordination.operation import ANY_BROKER, Ask, Broker, BrokerGoneError, CoordinatorOf
-from spark_kafka_sink.coordination.transactions import EndTransaction, ListedTransaction, ListTransactions
+from spark_kafka_sink.admin import cluster_access
+from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker, BrokerGoneError, CoordinatorOf
+from spark_kafka_sink.admin.transactions import EndTransaction, ListedTransaction, ListTransactions
 from spark_kafka_sink.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -32,7 +32,7 @@ from spark_kafka_sink.protocol.messages.find_coordinator import (
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsResponse, TransactionState
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.schema import Message
-from tests.coordination.scripted_network import ENDING, ScriptedNetwork, answers, asks
+from tests.admin.scripted_network import ENDING, ScriptedNetwork, answers, asks
 from tests.fakes.network_config import metadata
 
 KEPT = partial(CoordinatorOf, KeyType.TRANSACTION)

@@ -1,4 +1,4 @@
-"""coordination/transaction_client.py over sockets, against the fake cluster of three brokers."""
+"""admin/transaction_client.py over sockets, against the fake cluster of three brokers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.coordination.offsets import CommittedOffset
-from spark_kafka_sink.coordination.transaction_client import PROBES, TransactionClient
-from spark_kafka_sink.coordination.transactions import End, ListedTransaction, TransactionState, prefix_pattern
+from spark_kafka_sink.admin.offsets import CommittedOffset
+from spark_kafka_sink.admin.transaction_client import PROBES, TransactionClient
+from spark_kafka_sink.admin.transactions import End, ListedTransaction, TransactionState, prefix_pattern
 from spark_kafka_sink.errors import (
     AuthorizationError,
     BrokerError,
@@ -31,8 +31,8 @@ from spark_kafka_sink.protocol.messages.list_transactions import ListTransaction
 from spark_kafka_sink.protocol.messages.offset_fetch import OffsetFetchRequest
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
-from tests.coordination.meanwhile import when
-from tests.coordination.open_transactions import TOPIC, Writer, partition
+from tests.admin.meanwhile import when
+from tests.admin.open_transactions import TOPIC, Writer, partition
 from tests.fakes.fake_broker import FakeBroker, Fault
 from tests.fakes.transaction_coordinator import State, internal_partition
 

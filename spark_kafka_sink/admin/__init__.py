@@ -19,5 +19,5 @@ Files
     call.py                 one call of the request client: queues, look-ups of coordinators, back-offs
     cluster_access.py       what all calls share: network, metadata, known coordinators
 
-Uses `network` and `protocol`. `coordination` and `producer` do not import each other.
+Uses `network` and `protocol`. `admin` and `producer` do not import each other.
 """

@@ -15,11 +15,11 @@ from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
 
+from spark_kafka_sink.admin.call import Call
+from spark_kafka_sink.admin.cluster_access import ClusterAccess, Network
+from spark_kafka_sink.admin.operation import Ask, Broker, BrokerGoneError, ItemT, Operation, ResultT
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.coordination.call import Call
-from spark_kafka_sink.coordination.cluster_access import ClusterAccess, Network
-from spark_kafka_sink.coordination.operation import Ask, Broker, BrokerGoneError, ItemT, Operation, ResultT
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, printable_list
 from spark_kafka_sink.network.metadata import Metadata
 

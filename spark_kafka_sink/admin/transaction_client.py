@@ -24,14 +24,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 
-from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.coordination.brokers import DescribeBrokerConfig, FindCoordinators
-from spark_kafka_sink.coordination.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetQuestion, OffsetsToCommit
-from spark_kafka_sink.coordination.operation import ANY_BROKER, Ask, Broker, BrokerGoneError, CoordinatorOf
-from spark_kafka_sink.coordination.producers import ActiveProducer, DescribeProducers, FindLeaders, leader_of
-from spark_kafka_sink.coordination.request_client import RequestClient
-from spark_kafka_sink.coordination.transactions import (
+from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinators
+from spark_kafka_sink.admin.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetQuestion, OffsetsToCommit
+from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker, BrokerGoneError, CoordinatorOf
+from spark_kafka_sink.admin.producers import ActiveProducer, DescribeProducers, FindLeaders, leader_of
+from spark_kafka_sink.admin.request_client import RequestClient
+from spark_kafka_sink.admin.transactions import (
     BeginFenced,
     DescribeTransactions,
     End,
@@ -43,6 +41,8 @@ from spark_kafka_sink.coordination.transactions import (
     ProducerIdentity,
     TransactionDescription,
 )
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction

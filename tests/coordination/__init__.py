@@ -1,1 +1,0 @@
-"""Tests of spark_kafka_sink/coordination: over a scripted network, over sockets against the fake cluster, and a real broker."""
