@@ -71,7 +71,7 @@ def test_each_printed_part_has_one_place() -> None:
 
 def test_the_pictures_are_drawn_from_the_recorded_runs(tmp_path: Path) -> None:
     drawn = comparison_chart.draw(tmp_path, comparison.recorded_runs())
-    assert len(drawn) == 2
+    assert len(drawn) == 4
     for picture in drawn:
         committed = DOCS / "images" / picture.name
         assert committed.read_text(encoding="utf-8") == picture.read_text(encoding="utf-8"), (

@@ -1,6 +1,6 @@
 """What sink_benchmark measured: kept as JSON, and shown as a table. Measures nothing itself.
 
-A recorded run is one file of docs/benchmarks/, with what it was run on. The table of docs/speed.md and the chart of the README
+A recorded run is one file of docs/benchmarks/, with what it was run on. The table of docs/speed.md and the charts
 (comparison_chart.py) are made from these files, and from nothing else. Needs neither Spark nor a broker.
 """
 
@@ -170,7 +170,7 @@ HEADINGS = (
 
 
 def markdown_table(runs: Sequence[Run]) -> str:
-    """Every comparison of every run, the fastest of the sinks in bold, and how each run was made.
+    """Every comparison of every run, the fastest of the sinks in bold, and what was run on.
 
     Raises:
         ValueError: see check_memory and without_settings.
@@ -185,10 +185,13 @@ def markdown_table(runs: Sequence[Run]) -> str:
         paragraphs.insert(0, f"**{SHORT}**")
     if plain:
         paragraphs.append(_largest_peak(plain))
-    for run in runs:
-        versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
-        paragraphs.append(f"`{run.command}`  \n{run.date}, {run.machine}, {versions}.")
+    paragraphs.append("\n".join(dict.fromkeys(_made_on(run) for run in runs)))
     return "\n\n".join(paragraphs)
+
+
+def _made_on(run: Run) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
+    return f"{run.date}, {run.machine}, {versions}."
 
 
 def _cells(run: Run, comparison: Comparison, plain: tuple[Run, Comparison] | None) -> list[str]:
@@ -224,6 +227,6 @@ def _largest_peak(plain: dict[str, tuple[Run, Comparison]]) -> str:
     peaks = {name: each.variants[SINK].worker_peak_mb or 0 for name, (_, each) in plain.items()}
     largest = max(peaks, key=lambda name: peaks[name] / allowed_mb(*plain[name]))
     return (
-        f"With Spark's own settings a worker of this sink came nearest to the formula with {largest}: {peaks[largest]} MiB, where"
-        f" the formula allows {allowed_mb(*plain[largest]):.0f} MiB."
+        f"With Spark's own settings a worker of this sink came nearest to the formula with {largest}: {peaks[largest]} MiB of"
+        f" {allowed_mb(*plain[largest]):.0f} MiB."
     )

@@ -1,5 +1,6 @@
-"""The chart of what sink_benchmark measured: two SVG files, for light and for dark pages.
+"""The charts of what sink_benchmark measured, as SVG files for light and for dark pages.
 
+`comparison` in docs/speed.md shows every row of the table, `headline` in the README the two of HEADLINE.
 For each row of the table a group of bars, one for each sink: rows/s on the left, client CPU on the right. A bar is as long as its
 share of the longest one of its group, because rows of 100 B and of 1,000 B have no scale in common. The chart is as wide as a
 phone's page, so that its text is readable there.
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
@@ -52,6 +53,8 @@ NAMES = {
     TUNED: "Spark's Kafka sink, tuned",
     CONFLUENT: "confluent-kafka in mapInArrow",
 }
+
+HEADLINE = ("100 B", "1,000 B")  # labels
 
 WIDTH, RIGHT = 380, 206  # RIGHT: where the column of the CPU begins
 LONGEST_RATE, LONGEST_CPU = 90, 140  # bars; the rest of the column is for the words behind them
@@ -149,11 +152,19 @@ def _setting(runs: Sequence[Run]) -> str:
     return f"{runs[0].machine}, broker on the same machine; {runs[0].date}."
 
 
+def headline(runs: Sequence[Run]) -> list[Run]:
+    """The runs with what the README shows of them."""
+    shown = {id(each) for run, each in with_settings(runs) if label(run, each) in HEADLINE}
+    left = [replace(run, comparisons=tuple(each for each in run.comparisons if id(each) in shown)) for run in runs]
+    return [run for run in left if run.comparisons]
+
+
 def draw(directory: Path, runs: Sequence[Run]) -> list[Path]:
-    """Write comparison-light.svg and comparison-dark.svg."""
+    """Write both charts, each as …-light.svg and …-dark.svg."""
     directory.mkdir(parents=True, exist_ok=True)
     files = []
-    for theme in THEMES:
-        files.append(directory / f"comparison-{theme.name}.svg")
-        files[-1].write_text(chart(runs, theme), encoding="utf-8")
+    for name, shown in (("headline", headline(runs)), ("comparison", runs)):
+        for theme in THEMES:
+            files.append(directory / f"{name}-{theme.name}.svg")
+            files[-1].write_text(chart(shown, theme), encoding="utf-8")
     return files

@@ -23,7 +23,7 @@ from tests.benchmarks.comparison import (
     markdown_table,
     recorded_runs,
 )
-from tests.benchmarks.comparison_chart import BAR, THEMES, WIDTH, Theme, chart
+from tests.benchmarks.comparison_chart import BAR, HEADLINE, THEMES, WIDTH, Theme, chart, headline
 
 SVG = "{http://www.w3.org/2000/svg}"
 RECOMMENDED = {"spark.sql.execution.arrow.maxBytesPerBatch": "1m"}
@@ -156,6 +156,12 @@ def test_the_chart_has_a_group_for_each_row_of_the_table() -> None:
     rows = [line.split("|")[1].strip() for line in markdown_table(runs).splitlines() if line.startswith("|")][2:]
     assert rows
     assert [words.count(row) for row in rows] == [1] * len(rows)
+
+
+def test_the_readmes_chart_has_the_groups_of_its_headline() -> None:
+    shown = chart(headline(recorded_runs()), THEMES[0])
+    words = [each.text for each in ElementTree.fromstring(shown).iter(f"{SVG}text")]
+    assert [word for word in words if word and word.endswith(" B")] == list(HEADLINE)
 
 
 @pytest.mark.parametrize("short", [True, False])
