@@ -11,22 +11,20 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from spark_kafka_sink.tools.errors import ToolError
+
 MINIMUM_JAVA = 17  # Spark 4 and Kafka 4 brokers both need it
 VERSION_TIMEOUT_S = 30
 
 _REMEDY = f"install a JDK or JRE {MINIMUM_JAVA} or newer, or point JAVA_HOME at one"
 
 
-class JobError(Exception):
-    """A problem of the environment or the request. The text is one sentence for the user, with the remedy."""
-
-
 def find_java() -> Path:
-    """The `java` program. Raises JobError when it is not new enough; blocks for one `java -version`."""
+    """The `java` program. Raises ToolError when it is not new enough; blocks for one `java -version`."""
     java = _java_program()
     version = _major_version(java)
     if version < MINIMUM_JAVA:
-        raise JobError(f"Java {version} at {java} is too old for Spark and Kafka: {_REMEDY}.")
+        raise ToolError(f"Java {version} at {java} is too old for Spark and Kafka: {_REMEDY}.")
     return java
 
 
@@ -35,11 +33,11 @@ def _java_program() -> Path:
     if home:
         java = Path(home) / "bin" / "java"
         if not os.access(java, os.X_OK):
-            raise JobError(f"JAVA_HOME is {home}, but there is no program {java}: {_REMEDY}.")
+            raise ToolError(f"JAVA_HOME is {home}, but there is no program {java}: {_REMEDY}.")
         return java
     on_path = shutil.which("java")
     if on_path is None:
-        raise JobError(f"No Java was found, neither in JAVA_HOME nor on the path: {_REMEDY}.")
+        raise ToolError(f"No Java was found, neither in JAVA_HOME nor on the path: {_REMEDY}.")
     return Path(on_path)
 
 
@@ -54,9 +52,9 @@ def _major_version(java: Path) -> int:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise JobError(f"{java} does not run ({error}): {_REMEDY}.") from error
+        raise ToolError(f"{java} does not run ({error}): {_REMEDY}.") from error
     match = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
     if answer.returncode != 0 or match is None:
-        raise JobError(f"{java} does not run (`java -version` ended with {answer.returncode}): {_REMEDY}.")
+        raise ToolError(f"{java} does not run (`java -version` ended with {answer.returncode}): {_REMEDY}.")
     major, minor = match.groups()
     return int(minor) if major == "1" and minor else int(major)  # Java 8 and older call themselves 1.8

@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.java import JobError, find_java
+from jobs.java import find_java
+from spark_kafka_sink.tools.errors import ToolError
 
 DEFAULT_KAFKA_VERSION = "4.3.1"
 LOG4J_BINDING_VERSION = "2.25.4"  # binds Kafka's slf4j 1.7 to the log4j-core of brokers since 4.0
@@ -84,12 +85,12 @@ def kafka_version() -> str:
 
 
 def fetch_kafka(version: str | None = None, progress: Progress = be_quiet) -> Path:
-    """The directory with the jars of this Kafka version, fetched if absent. Raises JobError; blocks up to FETCH_TIMEOUT_S."""
+    """The directory with the jars of this Kafka version, fetched if absent. Raises ToolError; blocks up to FETCH_TIMEOUT_S."""
     version = version or kafka_version()
     if not re.fullmatch(r"\d+\.\d+\.\d+([-.]\w+)*", version):
-        raise JobError(f"{version!r} is not a version of Apache Kafka; they look like {DEFAULT_KAFKA_VERSION}.")
+        raise ToolError(f"{version!r} is not a version of Apache Kafka; they look like {DEFAULT_KAFKA_VERSION}.")
     if int(version.split(".")[0]) < 3:
-        raise JobError(f"Kafka {version} needs ZooKeeper, which these jobs do not start: use 3.3.0 or newer.")
+        raise ToolError(f"Kafka {version} needs ZooKeeper, which these jobs do not start: use 3.3.0 or newer.")
     return fetch(f"kafka-{version}", kafka_dependencies(version), progress)
 
 
@@ -99,7 +100,7 @@ def fetch_spark_kafka(progress: Progress = be_quiet) -> Path:
 
 
 def fetch(name: str, dependencies: Sequence[Dependency], progress: Progress = be_quiet) -> Path:
-    """The directory of the jars in the cache, fetched if absent. Raises JobError, see `check`."""
+    """The directory of the jars in the cache, fetched if absent. Raises ToolError, see `check`."""
     target = cache_dir() / "jars" / directory_name(name, dependencies)
     if target.is_dir():
         check(target, target.name)
@@ -120,14 +121,14 @@ def directory_name(name: str, dependencies: Sequence[Dependency]) -> str:
 
 
 def check(directory: Path, name: str) -> None:
-    """JobError when the jars are not those that CHECKSUMS lists under this name. Others, of versions not listed, pass."""
+    """ToolError when the jars are not those that CHECKSUMS lists under this name. Others, of versions not listed, pass."""
     listed = _listed(name)
     if not listed:
         return
     found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in directory.iterdir()}
     wrong = sorted(jar for jar in {*found, *listed} if found.get(jar) != listed.get(jar))
     if wrong:
-        raise JobError(
+        raise ToolError(
             f"{directory} does not hold the jars that {CHECKSUMS.name} lists ({len(wrong)} differ, such as {wrong[0]}), and is"
             " not used: delete it to have them fetched again, and find out who changed them."
         )
@@ -140,19 +141,19 @@ def _listed(name: str) -> dict[str, str]:
 
 
 def make_dir(path: Path) -> Path:
-    """Create a directory and its parents; JobError when that is not possible."""
+    """Create a directory and its parents; ToolError when that is not possible."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise JobError(f"{path} cannot be created ({error.strerror}): make its parent writable, or choose another.") from error
+        raise ToolError(f"{path} cannot be created ({error.strerror}): make its parent writable, or choose another.") from error
     return path
 
 
 def require_free_space(path: Path) -> None:
-    """JobError when the file system of `path` has less than MINIMUM_FREE_BYTES left."""
+    """ToolError when the file system of `path` has less than MINIMUM_FREE_BYTES left."""
     free = shutil.disk_usage(path).free
     if free < MINIMUM_FREE_BYTES:
-        raise JobError(
+        raise ToolError(
             f"Only {free / 2**20:,.0f} MB are free at {path}, and {MINIMUM_FREE_BYTES / 2**20:,.0f} MB are needed:"
             " free some, or choose another directory."
         )
@@ -162,7 +163,7 @@ def require_free_space(path: Path) -> None:
 def file_lock(path: Path, timeout_s: float, occupant: str) -> Iterator[None]:
     """Hold a lock between processes; the system releases it if its holder dies.
 
-    Waits at most `timeout_s`, then raises a JobError that says who holds it, `occupant`.
+    Waits at most `timeout_s`, then raises a ToolError that says who holds it, `occupant`.
     """
     deadline = time.monotonic() + timeout_s
     with path.open("w") as file:
@@ -172,7 +173,7 @@ def file_lock(path: Path, timeout_s: float, occupant: str) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise JobError(f"{path} was locked for {timeout_s:.0f} s ({occupant}): wait for it, or stop it.") from None
+                    raise ToolError(f"{path} was locked for {timeout_s:.0f} s ({occupant}): wait for it, or stop it.") from None
                 time.sleep(0.1)
         yield
 
@@ -206,11 +207,13 @@ def _fetch_into(java: Path, target: Path, name: str, dependencies: Sequence[Depe
 def _ivy_class_path() -> str:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise JobError("PySpark is not installed, and its Ivy fetches Kafka's jars: install this project with the extra [spark].")
+        raise ToolError(
+            "PySpark is not installed, and its Ivy fetches Kafka's jars: install this project with the extra [spark]."
+        )
     jars = Path(spec.origin).parent / "jars"
     found = [*jars.glob("ivy-*.jar"), *jars.glob("commons-cli-*.jar")]
     if len(found) < 2:
-        raise JobError(f"PySpark's Ivy is not in {jars}: install pyspark (pyspark-client has no jars).")
+        raise ToolError(f"PySpark's Ivy is not in {jars}: install pyspark (pyspark-client has no jars).")
     return os.pathsep.join(map(str, found))
 
 
@@ -249,9 +252,9 @@ def _run_ivy(command: list[str], name: str, progress: Progress) -> None:
         finally:
             watchdog.cancel()
     if timed_out.is_set():
-        raise JobError(f"Fetching {name} took more than {FETCH_TIMEOUT_S} s and was stopped: run it again to continue.")
+        raise ToolError(f"Fetching {name} took more than {FETCH_TIMEOUT_S} s and was stopped: run it again to continue.")
     if ivy.returncode != 0:
-        raise JobError(_ivy_failure(name, lines))
+        raise ToolError(_ivy_failure(name, lines))
 
 
 def _ivy_failure(name: str, lines: Sequence[str]) -> str:

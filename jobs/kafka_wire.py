@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from jobs.java import JobError
+from spark_kafka_sink.tools.errors import ToolError
 
 API_VERSIONS, CREATE_TOPICS = 18, 19
 TOPIC_ALREADY_EXISTS = 36
@@ -38,7 +38,7 @@ def answers(address: tuple[str, int], timeout_s: float) -> bool:
 
 
 def create_topics(address: tuple[str, int], topics: list[NewTopic], timeout_s: float) -> set[str]:
-    """Create `topics` through any broker; existing ones stay as they are. JobError when the broker rejects one.
+    """Create `topics` through any broker; existing ones stay as they are. ToolError when the broker rejects one.
 
     Returns the names of those that existed before.
     """
@@ -52,7 +52,7 @@ def create_topics(address: tuple[str, int], topics: list[NewTopic], timeout_s: f
     try:
         response = _ask(address, CREATE_TOPICS, 4, body, timeout_s + 5)
     except (OSError, EOFError) as error:
-        raise JobError(f"The broker at {address[0]}:{address[1]} did not answer CreateTopics ({error}).") from error
+        raise ToolError(f"The broker at {address[0]}:{address[1]} did not answer CreateTopics ({error}).") from error
     return _existing(response)
 
 
@@ -67,7 +67,7 @@ def _existing(response: bytes) -> set[str]:
         if code == TOPIC_ALREADY_EXISTS:
             existing.add(name)
         elif code:
-            raise JobError(f"The broker did not create topic {name!r} (error {code}): {message or 'no reason given'}")
+            raise ToolError(f"The broker did not create topic {name!r} (error {code}): {message or 'no reason given'}")
     return existing
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 
 from jobs.broker_config import Node, new_cluster_id, server_properties, write_properties
-from jobs.java import JobError, find_java
+from jobs.java import find_java
 from jobs.kafka_jars import (
     DEFAULT_KAFKA_VERSION,
     Progress,
@@ -39,7 +39,8 @@ from jobs.kafka_tools import console_consumer
 from jobs.kafka_wire import NewTopic, answers, create_topics
 from jobs.ports import HOST, claim_port, free_port
 from jobs.processes import POLL_S, command_line_of, is_stopped, process_start, wait_until
-from jobs.reporting.words import count
+from spark_kafka_sink.tools.errors import ToolError
+from spark_kafka_sink.tools.words import count
 
 DEFAULT_PORT = 9092
 DEFAULT_HEAP = "768m"
@@ -70,7 +71,7 @@ class LocalKafka:
         start_timeout_s: limit of start(), which fetching the jars precedes.
 
     A start uses the data of an earlier start in the same directory. The environment's KAFKA_JVM_PERFORMANCE_OPTS are the
-    brokers' JVM flags, as with Kafka's own scripts. Every failure is a JobError with one sentence.
+    brokers' JVM flags, as with Kafka's own scripts. Every failure is a ToolError with one sentence.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class LocalKafka:
         factor = replication_factor or min(3, len(self.nodes))
         up = self.running()
         if not up:
-            raise JobError(f"No broker runs in {self.work_dir}: start one before you create topics.")
+            raise ToolError(f"No broker runs in {self.work_dir}: start one before you create topics.")
         topics = [NewTopic(name, partitions, factor, config or {})]
         return not create_topics((HOST, self.nodes[up[0]].port), topics, TOPIC_TIMEOUT_S)
 
@@ -163,7 +164,7 @@ class LocalKafka:
             earlier = LocalKafka.load(self.work_dir)
             if earlier is not None and earlier.running():
                 where = f"{self.work_dir} at {earlier.bootstrap_servers}"
-                raise JobError(f"A broker already runs in {where}: stop it, or choose another directory.")
+                raise ToolError(f"A broker already runs in {where}: stop it, or choose another directory.")
             self._assign_ports()
             self.jars = fetch_kafka(self.version, self._progress)
             self._progress(f"starting Apache Kafka {self.version} in {self.work_dir}")
@@ -209,7 +210,7 @@ class LocalKafka:
         self._signal(node, signal.SIGSTOP)
         pid = node.pid
         if pid is not None and not wait_until(lambda: is_stopped(pid), time.monotonic() + STOP_TIMEOUT_S):
-            raise JobError(f"Node {node_id} in {self.work_dir} does not stand still {STOP_TIMEOUT_S:.0f} s after SIGSTOP.")
+            raise ToolError(f"Node {node_id} in {self.work_dir} does not stand still {STOP_TIMEOUT_S:.0f} s after SIGSTOP.")
 
     def resume(self, node_id: int) -> None:
         self._signal(self.nodes[node_id], signal.SIGCONT)
@@ -221,14 +222,14 @@ class LocalKafka:
         """
         node = self.nodes[node_id]
         if self._is_alive(node):
-            raise JobError(f"Node {node_id} in {self.work_dir} is up: kill or terminate it before restarting it.")
+            raise ToolError(f"Node {node_id} in {self.work_dir} is up: kill or terminate it before restarting it.")
         self._launch(node)
         self._await_answers([node])
 
     def delete(self) -> None:
         """Delete a stopped cluster's files, and its directory if nothing else is in it."""
         if self.running():
-            raise JobError(f"A broker runs in {self.work_dir}: stop it before deleting its data.")
+            raise ToolError(f"A broker runs in {self.work_dir}: stop it before deleting its data.")
         for pattern in OWN_FILES:
             for path in self.work_dir.glob(pattern):
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -274,9 +275,9 @@ class LocalKafka:
                     output, _ = tool.communicate(timeout=self._start_timeout_s)
                 except subprocess.TimeoutExpired:
                     took = f"more than {self._start_timeout_s:.0f} s"
-                    raise JobError(f"Formatting {self._data_dir(node)} took {took}: try again, or raise --timeout.") from None
+                    raise ToolError(f"Formatting {self._data_dir(node)} took {took}: try again, or raise --timeout.") from None
                 if tool.returncode != 0:
-                    raise JobError(f"Kafka could not format {self._data_dir(node)}: {_last_lines(output)}.")
+                    raise ToolError(f"Kafka could not format {self._data_dir(node)}: {_last_lines(output)}.")
 
     def _format_tool(self, node: Node, cluster_id: str) -> subprocess.Popen[str]:
         command = self._java("128m", "kafka.tools.StorageTool", quick=True)
@@ -318,11 +319,11 @@ class LocalKafka:
         while waiting:
             for node in waiting:
                 if not self._is_alive(node):
-                    raise JobError(f"Broker {node.node_id} ended during its start; {self._log_tail(node)}")
+                    raise ToolError(f"Broker {node.node_id} ended during its start; {self._log_tail(node)}")
             if time.monotonic() > deadline:
                 late = waiting[0]
                 within = f"at {HOST}:{late.port} within {self._start_timeout_s:.0f} s"
-                raise JobError(f"Broker {late.node_id} did not answer {within}; {self._log_tail(late)}")
+                raise ToolError(f"Broker {late.node_id} did not answer {within}; {self._log_tail(late)}")
             waiting = [node for node in waiting if not answers((HOST, node.port), timeout_s=5)]
             time.sleep(POLL_S)
 
@@ -426,12 +427,12 @@ def _start(work_dir: Path, arguments: argparse.Namespace) -> int:
         other = ", ".join(_differing(running, arguments))
         if other:
             remedy = "stop it first, or start another with --work-dir"
-            raise JobError(f"A broker runs already at {running.bootstrap_servers}, with another {other}: {remedy}.")
+            raise ToolError(f"A broker runs already at {running.bootstrap_servers}, with another {other}: {remedy}.")
         print(f"already running at {cluster.bootstrap_servers}")
     else:
         brokers = 1 if arguments.brokers is None else arguments.brokers
         if brokers < 1:
-            raise JobError("--brokers must be at least 1.")
+            raise ToolError("--brokers must be at least 1.")
         cluster = LocalKafka(
             work_dir,
             port=DEFAULT_PORT if arguments.port is None else arguments.port,
@@ -488,7 +489,7 @@ def _read(work_dir: Path, arguments: argparse.Namespace) -> int:
     """Prints what Kafka's console consumer prints: partition, key, value."""
     cluster = LocalKafka.load(work_dir)
     if cluster is None or not cluster.running():
-        raise JobError(f"No broker runs in {work_dir}: start one before you read from it.")
+        raise ToolError(f"No broker runs in {work_dir}: start one before you read from it.")
     jars = fetch_kafka(cluster.version)
     command = console_consumer(jars, cluster.bootstrap_servers, arguments.topic, arguments.max_records, timeout_ms=READ_IDLE_MS)
     return subprocess.run(command, stdin=subprocess.DEVNULL, timeout=READ_TIMEOUT_S, check=False).returncode
@@ -507,7 +508,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return COMMANDS[options.command]((options.work_dir or default_work_dir()).resolve(), options)
-    except JobError as error:
+    except ToolError as error:
         print(f"local_kafka: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

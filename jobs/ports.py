@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 
-from jobs.java import JobError
+from spark_kafka_sink.tools.errors import ToolError
 
 HOST = "127.0.0.1"
 # Below the range from which the kernel takes ports for outgoing connections, so that a node's port stays free while it is down.
@@ -18,13 +18,13 @@ def free_port(taken: set[int]) -> int:
         if port not in taken and _can_bind(port):
             taken.add(port)
             return port
-    raise JobError(f"No free port was found between {FREE_PORTS.start} and {FREE_PORTS.stop}: stop a server on one of them.")
+    raise ToolError(f"No free port was found between {FREE_PORTS.start} and {FREE_PORTS.stop}: stop a server on one of them.")
 
 
 def claim_port(port: int, taken: set[int]) -> int:
-    """The given port, added to `taken`. Raises JobError when it is in use."""
+    """The given port, added to `taken`. Raises ToolError when it is in use."""
     if not _can_bind(port):
-        raise JobError(f"Port {port} on {HOST} is in use: stop the server there, or pass another --port (0: a free one).")
+        raise ToolError(f"Port {port} on {HOST} is in use: stop the server there, or pass another --port (0: a free one).")
     taken.add(port)
     return port
 

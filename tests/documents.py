@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs.reporting import findings
 from spark_kafka_sink.option_tables import HEADINGS, markdown_table
 from spark_kafka_sink.producer.producer_metrics import markdown_tables
 from spark_kafka_sink.sink import prometheus
+from spark_kafka_sink.tools.report import findings
 from tests.benchmarks import comparison
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -134,7 +134,7 @@ def _bytes_by_topic(summary: CommitSummary) -> dict[str, float]:
 
 
 def _skew_by_topic(summary: CommitSummary) -> dict[str, float]:
-    """As in the page of jobs/reporting: a partition without a row counts, if a later one has some."""
+    """As in the page of tools/report: a partition without a row counts, if a later one has some."""
     rows: dict[str, dict[int, int]] = {}
     for each in summary.written:
         rows.setdefault(each.topic, {})[each.partition] = each.rows

@@ -30,10 +30,10 @@ from typing import NamedTuple
 
 from jobs.kafka_jars import fetch_kafka, kafka_version
 from jobs.local_kafka import LocalKafka
-from jobs.perf_transactions import TransactionPace
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.producer.producer_record import ProducerRecord
+from spark_kafka_sink.tools.perf.transaction_pace import TransactionPace
 from tests.benchmarks import producer_benchmark
 from tests.benchmarks.measuring import cpu_seconds
 from tests.benchmarks.producer_benchmark import SAMPLES, children_cpu, new_topic, sample_values, settings

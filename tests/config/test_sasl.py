@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command_line import read_properties
 from spark_kafka_sink.config import option
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.sasl import ALLOWED_FILES, ALLOWED_URLS
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import ConfigError
+from spark_kafka_sink.tools.properties import read_properties
 
 CANARY = "canary-7Qx2"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

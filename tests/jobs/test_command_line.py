@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from jobs import batch_to_kafka, command_line, stream_to_kafka
-from jobs.command_line import UsageError, input_format, option_name, parse_properties, read_properties, sink_options
+from jobs.command_line import input_format, sink_options
 from spark_kafka_sink import exactly_once_options
+from spark_kafka_sink.tools.errors import UsageError
+from spark_kafka_sink.tools.properties import option_name, parse_properties, read_properties
 
 CONF = Path(__file__).resolve().parent.parent.parent / "conf"
 

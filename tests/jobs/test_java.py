@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.java import JobError, find_java
+from jobs.java import find_java
+from spark_kafka_sink.tools.errors import ToolError
 
 FakeJava = Callable[[str], Path]
 
@@ -45,24 +46,24 @@ def test_java_home_overrides_the_path(fake_java: FakeJava, tmp_path: Path, monke
 def test_no_java_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(JobError, match=r"^No Java was found.*install a JDK or JRE 17 or newer, or point JAVA_HOME at one\.$"):
+    with pytest.raises(ToolError, match=r"^No Java was found.*install a JDK or JRE 17 or newer, or point JAVA_HOME at one\.$"):
         find_java()
 
 
 def test_a_java_home_without_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(JobError, match=f"JAVA_HOME is {tmp_path}, but there is no program"):
+    with pytest.raises(ToolError, match=f"JAVA_HOME is {tmp_path}, but there is no program"):
         find_java()
 
 
 @pytest.mark.parametrize(("says", "version"), [('openjdk version "11.0.2"', 11), ('java version "1.8.0_292"', 8)])
 def test_an_old_java_is_refused_with_its_version(fake_java: FakeJava, says: str, version: int) -> None:
     fake_java(f"echo '{says}' >&2")
-    with pytest.raises(JobError, match=f"^Java {version} at .* is too old"):
+    with pytest.raises(ToolError, match=f"^Java {version} at .* is too old"):
         find_java()
 
 
 def test_a_java_that_does_not_run_is_no_java(fake_java: FakeJava) -> None:
     fake_java("echo 'Unable to locate a Java Runtime.' >&2; exit 1")
-    with pytest.raises(JobError, match="does not run"):
+    with pytest.raises(ToolError, match="does not run"):
         find_java()

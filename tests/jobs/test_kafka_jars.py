@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 
 from jobs import kafka_jars
-from jobs.java import JobError
 from jobs.kafka_jars import (
     DEFAULT_KAFKA_VERSION,
     SPARK_KAFKA_DEPENDENCIES,
@@ -23,6 +22,7 @@ from jobs.kafka_jars import (
     kafka_dependencies,
     require_free_space,
 )
+from spark_kafka_sink.tools.errors import ToolError
 
 DEPENDENCIES = (Dependency("org.example", "thing", "1.0", transitive=False),)
 
@@ -80,13 +80,13 @@ def test_jars_that_somebody_has_changed_are_not_started(listed: Path, change: st
         (listed / "thing-1.0.jar").unlink()
     else:
         (listed / ("thing-1.0.jar" if change == "written" else "a.jar")).write_text("other")
-    with pytest.raises(JobError, match=r"1 differ, such as .*: delete it to have them fetched again"):
+    with pytest.raises(ToolError, match=r"1 differ, such as .*: delete it to have them fetched again"):
         fetch("thing", DEPENDENCIES)
 
 
 def test_jars_that_a_repository_has_changed_are_not_kept(listed: Path, ivy: Path) -> None:
     ivy.write_text(IVY.replace("echo jar", "echo other"))
-    with pytest.raises(JobError, match=r"such as thing-1\.0\.jar"):
+    with pytest.raises(ToolError, match=r"such as thing-1\.0\.jar"):
         fetch("thing", DEPENDENCIES)
     assert not listed.exists()
 
@@ -115,7 +115,7 @@ def test_two_fetches_at_once_fetch_once(ivy: Path) -> None:
 
 def test_a_failed_fetch_leaves_nothing_that_looks_complete(ivy: Path, tmp_path: Path) -> None:
     ivy.write_text(IVY + "echo ':: org.example#thing;1.0: not found'; exit 1\n")
-    with pytest.raises(JobError, match=r"^thing does not exist in Ivy's repositories \(org.example#thing;1.0 not found\)"):
+    with pytest.raises(ToolError, match=r"^thing does not exist in Ivy's repositories \(org.example#thing;1.0 not found\)"):
         fetch("thing", DEPENDENCIES)
     assert [path.name for path in (tmp_path / "cache" / "pykafka-sink" / "jars").iterdir()] == ["fetch.lock"]
 
@@ -129,7 +129,7 @@ def test_a_failed_fetch_leaves_nothing_that_looks_complete(ivy: Path, tmp_path: 
 )
 def test_a_network_failure_is_not_mistaken_for_a_missing_version(ivy: Path, says: str, reason: str) -> None:
     ivy.write_text(IVY + f"echo '{says}'; echo ':: org.example#thing;1.0: not found'; exit 1\n")
-    with pytest.raises(JobError, match=rf"could not be fetched \(.*{reason}.*\): check the network"):
+    with pytest.raises(ToolError, match=rf"could not be fetched \(.*{reason}.*\): check the network"):
         fetch("thing", DEPENDENCIES)
 
 
@@ -142,25 +142,25 @@ def test_the_users_ivy_settings_are_used(ivy: Path, tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("version", ["latest", "4.3", "../../etc", "4.3.1; rm"])
 def test_an_invalid_version_is_refused_before_anything_is_fetched(version: str) -> None:
-    with pytest.raises(JobError, match="is not a version of Apache Kafka"):
+    with pytest.raises(ToolError, match="is not a version of Apache Kafka"):
         fetch_kafka(version)
 
 
 def test_a_kafka_that_needs_zookeeper_is_refused() -> None:
-    with pytest.raises(JobError, match="needs ZooKeeper"):
+    with pytest.raises(ToolError, match="needs ZooKeeper"):
         fetch_kafka("2.8.0")
 
 
 def test_a_full_disk_is_named_with_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.kafka_jars.shutil.disk_usage", lambda _path: SimpleNamespace(free=5 * 2**20))
-    with pytest.raises(JobError, match=rf"Only 5 MB are free at {tmp_path}, and 500 MB are needed"):
+    with pytest.raises(ToolError, match=rf"Only 5 MB are free at {tmp_path}, and 500 MB are needed"):
         require_free_space(tmp_path)
 
 
 def test_a_lock_held_too_long_names_its_occupant(tmp_path: Path) -> None:
     with (
         file_lock(tmp_path / "lock", 1, "me"),
-        pytest.raises(JobError, match="another start is under way"),
+        pytest.raises(ToolError, match="another start is under way"),
         file_lock(tmp_path / "lock", 0.05, "another start is under way"),
     ):
         pass
@@ -169,5 +169,5 @@ def test_a_lock_held_too_long_names_its_occupant(tmp_path: Path) -> None:
 def test_a_cache_that_cannot_be_made_is_named(ivy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(JobError, match="cannot be created"):
+    with pytest.raises(ToolError, match="cannot be created"):
         fetch("thing", DEPENDENCIES)

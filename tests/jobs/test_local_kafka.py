@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from jobs.broker_config import Node, new_cluster_id
-from jobs.java import JobError
 from jobs.kafka_wire import NewTopic, answers
 from jobs.local_kafka import LocalKafka, main, parse_pair, parse_topic
 from jobs.ports import FREE_PORTS, HOST
 from jobs.processes import process_start
+from spark_kafka_sink.tools.errors import ToolError
 
 
 def test_topics_are_named_with_partitions_and_configuration() -> None:
@@ -147,7 +147,7 @@ def test_three_brokers_vote_and_know_one_another(tmp_path: Path) -> None:
 
 
 def test_topics_need_a_running_broker(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match="start one before you create topics"):
+    with pytest.raises(ToolError, match="start one before you create topics"):
         LocalKafka(tmp_path).create_topic("orders")
 
 

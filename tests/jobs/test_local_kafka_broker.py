@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer  # type: ignore[import-untyped]
 
-from jobs.java import JobError
 from jobs.kafka_wire import answers
 from jobs.local_kafka import HOST, QUICK_SESSIONS, LocalKafka, main
+from spark_kafka_sink.tools.errors import ToolError
 from tests.integration.reading import READERS, ReadRecord, read_with_confluent
 
 pytestmark = pytest.mark.broker
@@ -48,9 +48,9 @@ def test_data_survives_a_stop_and_delete_removes_only_what_the_starter_made(tmp_
         _produce(cluster, "kept", [b"a", b"b"])
     with LocalKafka(tmp_path) as cluster:
         assert len(read_with_confluent(cluster.bootstrap_servers, "kept")) == 2
-        with pytest.raises(JobError, match="already runs in"):
+        with pytest.raises(ToolError, match="already runs in"):
             LocalKafka(tmp_path).start()
-        with pytest.raises(JobError, match="stop it before deleting"):
+        with pytest.raises(ToolError, match="stop it before deleting"):
             cluster.delete()
     cluster.delete()
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
@@ -69,7 +69,7 @@ def test_what_was_written_is_read_back_by_each_reader(
 
 
 def test_a_refused_topic_is_named_with_the_brokers_reason(broker: LocalKafka) -> None:
-    with pytest.raises(JobError, match=r"did not create topic 'bad/name' .*nvalid"):
+    with pytest.raises(ToolError, match=r"did not create topic 'bad/name' .*nvalid"):
         broker.create_topic("bad/name")
 
 
@@ -91,14 +91,14 @@ def test_single_nodes_of_a_cluster_are_killed_paused_and_restarted(tmp_path: Pat
 
 
 def test_a_broker_that_dies_at_start_is_quoted(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match=r"Kafka could not format .*process.roles|ended during its start.*process.roles"):
+    with pytest.raises(ToolError, match=r"Kafka could not format .*process.roles|ended during its start.*process.roles"):
         LocalKafka(tmp_path, properties={"process.roles": "captain"}).start()
     cluster = LocalKafka.load(tmp_path)
     assert cluster is None or cluster.running() == []
 
 
 def test_a_broker_that_does_not_answer_in_time_is_ended(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match=r"did not answer at 127.0.0.1:\d+ within|took more than"):
+    with pytest.raises(ToolError, match=r"did not answer at 127.0.0.1:\d+ within|took more than"):
         LocalKafka(tmp_path, start_timeout_s=0.01).start()
     cluster = LocalKafka.load(tmp_path)
     assert cluster is None or cluster.running() == []

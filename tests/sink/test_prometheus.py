@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from jobs.ports import free_port
-from jobs.reporting.heat import Heat
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.sink import commit_protocol, prometheus
 from spark_kafka_sink.sink.commit_protocol import COUNTERS, CommitSummary, KafkaCommitMessage, VersionSummary, WrittenRange
 from spark_kafka_sink.sink.prometheus import FILE, METRICS, PORT, Target, record
 from spark_kafka_sink.sink.task_clock import TaskTimes
+from spark_kafka_sink.tools.report.heat import Heat
 from tests.documents import ROOT
 
 LIMIT_S = 60

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import isnan
 
-from jobs.reporting.heat import SKEWED
-from jobs.reporting.statistics import TASK_PARTS, TIME_PARTS, Query
-from jobs.reporting.words import batches, count, percent, rounded, seconds, several, size
+from spark_kafka_sink.tools.report.heat import SKEWED
+from spark_kafka_sink.tools.report.statistics import TASK_PARTS, TIME_PARTS, Query
+from spark_kafka_sink.tools.words import batches, count, percent, rounded, seconds, several, size
 
 THREE = 3
 ENOUGH = 12  # micro-batches to speak of a trend

@@ -21,10 +21,10 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from jobs.reporting.series import Values
-from jobs.reporting.statistics import TASK_PARTS, TIME_PARTS, Query
-from jobs.reporting.svg import HEAT, HEIGHT, LINES, STYLE, new_figure, to_svg
-from jobs.reporting.words import moment, percent, rounded, seconds, several, size
+from spark_kafka_sink.tools.report.series import Values
+from spark_kafka_sink.tools.report.statistics import TASK_PARTS, TIME_PARTS, Query
+from spark_kafka_sink.tools.report.svg import HEAT, HEIGHT, LINES, STYLE, new_figure, to_svg
+from spark_kafka_sink.tools.words import moment, percent, rounded, seconds, several, size
 
 Part = tuple[str, str, Values]  # label, color, values
 MOST_TOPICS = 6  # heat maps of a query

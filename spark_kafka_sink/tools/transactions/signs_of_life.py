@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from jobs.transaction_survey import Survey, Transaction, survey
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.producers import ActiveProducer
 from spark_kafka_sink.admin.transaction_client import TransactionClient
@@ -22,6 +21,7 @@ from spark_kafka_sink.exactly_once.names import Names
 from spark_kafka_sink.exactly_once.unfinished import COMPLETE, ENDING
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from spark_kafka_sink.tools.transactions.survey import Survey, Transaction, survey
 
 ABORTED = frozenset((TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT))
 NOTHING_SHOWN = "brokers show none of its partitions: grant the user READ on the topics that the query writes to"

@@ -5,10 +5,10 @@
     heat.py         rows by topic-partition over time, bounded as well
     statistics.py   Commits → what is known of each query
     findings.py     what stands out, and which option to turn: a table of rules
-    words.py        numbers and times for people
     pictures.py     statistics → SVG (needs matplotlib)
     page.py         the page (needs jinja2)
     terminal.py     the table for a shell
+    command.py      arguments, the order of the files, --follow, exit codes
 
 Law: memory does not grow with the number of commits. A file of any size is read line by line.
 """

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from jobs.transaction_signs import NOTHING_SHOWN, Look, signs_of_life, unwatched
-from jobs.transaction_survey import Transaction
 from spark_kafka_sink.errors import KafkaError, printable_list
+from spark_kafka_sink.tools.transactions.signs_of_life import NOTHING_SHOWN, Look, signs_of_life, unwatched
+from spark_kafka_sink.tools.transactions.survey import Transaction
 
 SHOWN_SIGNS = 3  # of an owner's signs of life
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.command_line import UsageError
+from spark_kafka_sink.tools.errors import UsageError
 
 POOL_BYTES = 32 * 1024 * 1024  # random payloads are made before the clock starts, and used in turn
 POOL_RECORDS = 10_000  # at least, unless fewer are written

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.report import FOLLOW_S, main
-from tests.jobs.reporting.samples import line, one_commit, write
+from spark_kafka_sink.tools.report.command import FOLLOW_S, main
+from tests.tools.report.samples import line, one_commit, write
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 120
 
 
@@ -176,7 +176,7 @@ def test_a_large_file_is_read_in_little_memory(tmp_path: Path) -> None:
     done = subprocess.run(
         [
             *[sys.executable, "-c"],
-            "import sys; from jobs.report import main; code = main(sys.argv[1:]);"
+            "import sys; from spark_kafka_sink.tools.report.command import main; code = main(sys.argv[1:]);"
             " print(open('/proc/self/status').read(), file=sys.stderr); sys.exit(code)",
             *[str(path), "--terminal"],
         ],

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from jobs.reporting import findings
-from jobs.reporting.findings import RULES, top
-from jobs.reporting.lines import parse
-from jobs.reporting.statistics import Query, Statistics
 from spark_kafka_sink.config.option import rows_of
 from spark_kafka_sink.config.producer_config import PRODUCER_KEYS
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.sink.commit_protocol import VersionSummary
-from tests.jobs.reporting.samples import STORIES, line, older
+from spark_kafka_sink.tools.report import findings
+from spark_kafka_sink.tools.report.findings import RULES, top
+from spark_kafka_sink.tools.report.lines import parse
+from spark_kafka_sink.tools.report.statistics import Query, Statistics
+from tests.tools.report.samples import STORIES, line, older
 
 NUMBER = 20
 OPTIONS_OF_SPARK = {"maxOffsetsPerTrigger", "trigger", "spark.sql.files.maxPartitionBytes", "df.repartition", "df.coalesce"}

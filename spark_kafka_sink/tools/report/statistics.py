@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from math import isnan, nan
 from typing import NamedTuple
 
-from jobs.reporting.heat import Heat
-from jobs.reporting.lines import Commit
-from jobs.reporting.series import Series
-from jobs.reporting.words import batches, count
+from spark_kafka_sink.tools.report.heat import Heat
+from spark_kafka_sink.tools.report.lines import Commit
+from spark_kafka_sink.tools.report.series import Series
+from spark_kafka_sink.tools.words import batches, count
 
 MOST_QUERIES = 50  # the commits of further ones are only counted
 MOST_TOPICS = 100  # of a query; likewise

@@ -12,9 +12,6 @@ from typing import Any
 
 import pytest
 
-from jobs import transactions
-from jobs.transaction_report import duration, partitions_text
-from jobs.transactions import Console, build_parser, client_options
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import AuthorizationError
 from spark_kafka_sink.exactly_once.content import Content
@@ -27,6 +24,9 @@ from spark_kafka_sink.exactly_once.writes import Entry
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from spark_kafka_sink.tools.transactions import command as transactions
+from spark_kafka_sink.tools.transactions.command import Console, build_parser, client_options
+from spark_kafka_sink.tools.transactions.output import duration, partitions_text
 from tests.admin.open_transactions import TOPIC, Writer, partition
 from tests.exactly_once.driving import Run
 from tests.fakes.fake_broker import FakeBroker

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.reporting.heat import MOST_COLUMNS, Heat
-from jobs.reporting.lines import parse
-from jobs.reporting.series import Series
-from jobs.reporting.statistics import MOST_QUERIES, TASK_PARTS, TIME_PARTS, Query, Statistics
 from spark_kafka_sink.sink.commit_protocol import VersionSummary
-from tests.jobs.reporting.samples import BEGAN, line, many_micro_batches, older
+from spark_kafka_sink.tools.report.heat import MOST_COLUMNS, Heat
+from spark_kafka_sink.tools.report.lines import parse
+from spark_kafka_sink.tools.report.series import Series
+from spark_kafka_sink.tools.report.statistics import MOST_QUERIES, TASK_PARTS, TIME_PARTS, Query, Statistics
+from tests.tools.report.samples import BEGAN, line, many_micro_batches, older
 
 
 def query_of(*lines: str) -> Query:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from math import isnan
 
-from jobs.reporting.findings import top
-from jobs.reporting.lines import Troubles
-from jobs.reporting.series import Values
-from jobs.reporting.statistics import Query, Statistics
-from jobs.reporting.words import count, moment, percent, rounded, seconds, several, size
 from spark_kafka_sink.errors import printable
+from spark_kafka_sink.tools.report.findings import top
+from spark_kafka_sink.tools.report.lines import Troubles
+from spark_kafka_sink.tools.report.series import Values
+from spark_kafka_sink.tools.report.statistics import Query, Statistics
+from spark_kafka_sink.tools.words import count, moment, percent, rounded, seconds, several, size
 
 TICKS = "▁▂▃▄▅▆▇█"
 WIDTH = 32  # characters of a sparkline

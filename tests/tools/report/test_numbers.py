@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from jobs.quickstart_flights import report_lines
-from jobs.reporting import page, terminal
-from jobs.reporting.findings import top
-from jobs.reporting.lines import Troubles, parse
-from jobs.reporting.statistics import TASK_PARTS, TIME_PARTS, Query, Statistics
+from spark_kafka_sink.tools.report import page, terminal
+from spark_kafka_sink.tools.report.findings import top
+from spark_kafka_sink.tools.report.lines import Troubles, parse
+from spark_kafka_sink.tools.report.statistics import TASK_PARTS, TIME_PARTS, Query, Statistics
 
 T0 = 1_790_000_000_000  # milliseconds since 1970
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 
-from jobs.reporting.words import count
-from jobs.transaction_survey import Survey, Transaction
-from jobs.transaction_verdicts import Fate, Obstacle, Verdict
 from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.ledger import Decision
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from spark_kafka_sink.tools.transactions.survey import Survey, Transaction
+from spark_kafka_sink.tools.transactions.verdicts import Fate, Obstacle, Verdict
+from spark_kafka_sink.tools.words import count
 
 TABLE_ROWS = 100  # of those that `abort` shows; `list` shows all
 PARTITIONS_SHOWN = 40  # characters

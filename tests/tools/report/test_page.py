@@ -13,12 +13,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from jobs.reporting import page, pictures, terminal
-from jobs.reporting.lines import ReportFile, Troubles, parse
-from jobs.reporting.statistics import Statistics
-from jobs.reporting.svg import VARIABLES
 from spark_kafka_sink.sink.commit_protocol import VersionSummary
-from tests.jobs.reporting.samples import BEGAN, STORIES, line, older, write
+from spark_kafka_sink.tools.report import page, pictures, terminal
+from spark_kafka_sink.tools.report.lines import ReportFile, Troubles, parse
+from spark_kafka_sink.tools.report.statistics import Statistics
+from spark_kafka_sink.tools.report.svg import VARIABLES
+from tests.tools.report.samples import BEGAN, STORIES, line, older, write
 
 EVIL = "<script>alert('a')</script>&\"'"
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs import producer_perf
-from jobs.command_line import UsageError
 from jobs.local_kafka import LocalKafka
-from jobs.perf_payloads import payloads
-from jobs.perf_statistics import NS_PER_MS, Report, Statistics
-from jobs.producer_perf import Throttle, build_parser, chunk_records, chunks, producer_options
 from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.tools.errors import UsageError
+from spark_kafka_sink.tools.perf import command as producer_perf
+from spark_kafka_sink.tools.perf.command import Throttle, build_parser, chunk_records, chunks, producer_options
+from spark_kafka_sink.tools.perf.measurements import NS_PER_MS, Report, Statistics
+from spark_kafka_sink.tools.perf.payloads import payloads
 from tests.fakes.clock import ManualClock
 from tests.integration.reading import ReadRecord
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from jobs.reporting.words import count, percent, several
+from spark_kafka_sink.tools.words import count, percent, several
 
 MOST_COLUMNS = 48
 SKEWED = 2.5  # times an even share

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from jobs import producer_perf
 from jobs.local_kafka import LocalKafka
-from jobs.perf_payloads import payloads
-from jobs.perf_transactions import TransactionPace
-from jobs.producer_perf import build_parser, producer_options
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.tools.perf import command as producer_perf
+from spark_kafka_sink.tools.perf.command import build_parser, producer_options
+from spark_kafka_sink.tools.perf.payloads import payloads
+from spark_kafka_sink.tools.perf.transaction_pace import TransactionPace
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
 from tests.integration.reading import ReadRecord

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from jobs.reporting import lines, page, terminal
-from jobs.reporting.lines import Commit, NotALine, ReportFile, Troubles, parse
-from jobs.reporting.statistics import Statistics
 from spark_kafka_sink.sink.commit_protocol import VersionSummary
-from tests.jobs.reporting.samples import BEGAN, QUERY, line, older, write
+from spark_kafka_sink.tools.report import lines, page, terminal
+from spark_kafka_sink.tools.report.lines import Commit, NotALine, ReportFile, Troubles, parse
+from spark_kafka_sink.tools.report.statistics import Statistics
+from tests.tools.report.samples import BEGAN, QUERY, line, older, write
 
 
 def read(path: Path) -> tuple[list[Commit], Troubles]:

@@ -93,7 +93,7 @@ def run(broker: LocalKafka, command: str, prefix: str, *more: str, address: str 
     arguments = [command, "--prefix", prefix, "--bootstrap-servers", address or broker.bootstrap_servers, *more]
     return subprocess.run(
         [sys.executable, "-m", "jobs.transactions", *arguments],
-        cwd=Path(__file__).resolve().parent.parent.parent,
+        cwd=Path(__file__).resolve().parents[3],
         env=os.environ,
         capture_output=True,
         text=True,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.report import main
-from tests.jobs.reporting.samples import STORIES, write
+from spark_kafka_sink.tools.report.command import main
+from tests.tools.report.samples import STORIES, write
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -17,12 +17,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 import spark_kafka_sink
-from jobs.reporting.findings import Finding, top
-from jobs.reporting.lines import Troubles
-from jobs.reporting.pictures import MOST_TOPICS, Picture, heat_maps, is_one_moment, legend, pictures
-from jobs.reporting.statistics import MOST_QUERIES, Query, Statistics
-from jobs.reporting.words import count, moment, percent, rounded, seconds, size
 from spark_kafka_sink.errors import printable
+from spark_kafka_sink.tools.report.findings import Finding, top
+from spark_kafka_sink.tools.report.lines import Troubles
+from spark_kafka_sink.tools.report.pictures import MOST_TOPICS, Picture, heat_maps, is_one_moment, legend, pictures
+from spark_kafka_sink.tools.report.statistics import MOST_QUERIES, Query, Statistics
+from spark_kafka_sink.tools.words import count, moment, percent, rounded, seconds, size
 
 MOST_SECTIONS = 8  # queries with pictures; the others are in a table
 MOST_LISTED = 50

@@ -1,0 +1,7 @@
+"""Measures how fast a topic can be written, like kafka-producer-perf-test: `python -m jobs.producer_perf` is the command.
+
+payloads.py             the values of the records
+measurements.py         records per second and latencies, and the lines that show them
+transaction_pace.py     when transactions begin and end
+command.py              arguments, sending, exit codes
+"""

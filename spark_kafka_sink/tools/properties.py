@@ -1,0 +1,98 @@
+"""Options as users write them: NAME=VALUE on the command line, and Java's .properties files.
+
+Law: the value of an option is never printed or logged, because it may be a password.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from spark_kafka_sink.tools.errors import UsageError
+
+# All other producer options of Kafka contain a dot, and no option of the sink does.
+DOTLESS_KAFKA_KEYS = {"acks", "retries"}
+# The jobs look these up themselves. The sink accepts them in any case, so they are renamed to one spelling.
+_NAMED = ("kafka.bootstrap.servers", "topic", "deliveryGuarantee", "transactionalIdPrefix", "txnAppId", "txnVersion")
+NAMED_OPTIONS = {name.lower(): name for name in _NAMED}
+
+
+def pair(text: str) -> tuple[str, str]:
+    """name=value"""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError("not NAME=VALUE")  # without the text: it may be a secret
+    return name.strip(), value
+
+
+def option_name(key: str) -> str:
+    """The sink's name for a key in a .properties file, where Kafka's own keys need no `kafka.` prefix."""
+    is_kafka_key = "." in key or key in DOTLESS_KAFKA_KEYS
+    name = f"kafka.{key}" if is_kafka_key and not key.lower().startswith("kafka.") else key
+    return NAMED_OPTIONS.get(name.lower(), name)
+
+
+# --- JAVA'S .properties FILES -----------------------------------------------------------------------------------------
+
+
+def read_properties(file: Path, argument: str = "--config") -> dict[str, str]:
+    """The pairs of a Java .properties file. UsageError, naming `argument`, when it cannot be read."""
+    try:
+        return parse_properties(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{argument} {file} cannot be read ({error}).") from error
+    except ValueError as error:
+        raise UsageError(f"{argument} {file}: {error}") from error
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Parse java.util.Properties' format.
+
+    # and ! begin comments; = : or blanks follow the key; \\ escapes; a backslash at the end of a line joins it with the next.
+    """
+    properties = {}
+    for line in _logical_lines(text):
+        key, value = _split_at_separator(line)
+        properties[_unescape(key)] = _unescape(value)
+    return properties
+
+
+def _logical_lines(text: str) -> list[str]:
+    lines: list[str] = []
+    continued = False
+    for natural in re.split(r"\r\n|\n|\r", text):
+        line = natural.lstrip(" \t\f")
+        if not continued and (not line or line[0] in "#!"):
+            continue
+        backslashes = len(line) - len(line.rstrip("\\"))
+        ends_open = backslashes % 2 == 1
+        piece = line[:-1] if ends_open else line
+        if continued:
+            lines[-1] += piece
+        else:
+            lines.append(piece)
+        continued = ends_open
+    return [line for line in lines if line]
+
+
+def _split_at_separator(line: str) -> tuple[str, str]:
+    match = re.match(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*(?:[=:][ \t\f]*)?(.*)", line, re.DOTALL)
+    assert match is not None, "the pattern matches every line"
+    return match.group(1), match.group(2)
+
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\(u.{0,4}|.)", _unescape_one, text, flags=re.DOTALL)
+
+
+def _unescape_one(match: re.Match[str]) -> str:
+    escaped = match.group(1)
+    if escaped[0] != "u":
+        return _ESCAPES.get(escaped, escaped)
+    if not re.fullmatch(r"u[0-9A-Fa-f]{4}", escaped):
+        raise ValueError("a \\u escape needs four hexadecimal digits.")  # without the text: it may be a secret
+    return chr(int(escaped[1:], 16))

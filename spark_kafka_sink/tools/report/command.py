@@ -1,0 +1,188 @@
+"""`python -m jobs.report`: what commits have reported, as a page of HTML, or as a table in the shell.
+
+This is the command: arguments, the order of the files, --follow, and the exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from spark_kafka_sink.errors import printable
+from spark_kafka_sink.tools.errors import ToolError
+from spark_kafka_sink.tools.report import terminal
+from spark_kafka_sink.tools.report.lines import ReportFile, Troubles
+from spark_kafka_sink.tools.report.statistics import Statistics
+from spark_kafka_sink.tools.words import count
+
+FOLLOW_S = 10  # between two pages, at least
+INSTALL = 'pip install ".[report]" in the checkout'
+EXAMPLES = """\
+examples:
+  python -m jobs.report commits.jsonl -o report.html            a page for the browser
+  python -m jobs.report commits-*.jsonl -o report.html --follow the same, made anew while streams run
+  python -m jobs.report commits.jsonl --terminal                a table for the shell, which needs no extra
+
+exit codes: 0 done, 1 failed, with one line that says why, 2 wrong usage, 130 Ctrl-C, which also ends --follow"""
+
+
+def main(argv: Sequence[str] | None = None, pause: Callable[[float], object] | None = None) -> int:
+    """Exit code: 0 done, 1 failed with one sentence, 2 usage, 130 Ctrl-C. `pause`: how --follow waits, for tests."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return _run(arguments, pause)
+    except ToolError as error:
+        print(f"report: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("report: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m jobs.report",
+        description="Show what the sink did: a page from the lines that commits have appended to reportPath.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="files of commits' lines, in any order (option reportPath of the sink)",
+    )
+    add("-o", "--output", type=Path, metavar="FILE", default=Path("report.html"), help="the page (default: %(default)s)")
+    add("--terminal", action="store_true", help="print a table with sparklines instead of making a page")
+    add("--follow", action="store_true", help=f"go on, and show what is new every {FOLLOW_S} s; the page is replaced as a whole")
+    return parser
+
+
+def _run(arguments: argparse.Namespace, pause: Callable[[float], object] | None) -> int:
+    if not arguments.terminal:
+        require_extra()
+    reports = Reports(arguments.files, may_be_missing=arguments.follow)
+    for is_new in reports.read(once=not arguments.follow, pause=pause):
+        if is_new:
+            _show(reports, arguments)
+    return 0
+
+
+def _show(reports: Reports, arguments: argparse.Namespace) -> None:
+    if arguments.terminal:
+        if arguments.follow and sys.stdout.isatty():
+            print("\033[H\033[2J", end="")  # begins at the top of an empty screen
+        print("\n".join(terminal.lines(reports.statistics, reports.troubles)), flush=True)
+        return
+    write_page(reports, arguments.output, refresh_s=FOLLOW_S if arguments.follow else None)
+    for sentence in reports.troubles.sentences():
+        print(sentence, file=sys.stderr)
+    print(f"{count(reports.troubles.lines, 'commit')}: see {arguments.output.resolve().as_uri()}", flush=True)
+
+
+def require_extra() -> None:
+    """Raises ToolError when what draws the page is not installed."""
+    try:
+        import jinja2
+        import matplotlib  # noqa: F401 - both are used by page.py
+    except ImportError as error:
+        raise ToolError(f"The page needs {error.name}: {INSTALL}. --terminal shows the numbers without it.") from error
+    del jinja2
+
+
+class Reports:
+    """The files, and what is known of them so far.
+
+    Args:
+        files: in any order; one that is named twice is read once.
+        may_be_missing: whether a file may appear later; otherwise a missing one is an error.
+    """
+
+    def __init__(self, files: Sequence[Path], *, may_be_missing: bool = False) -> None:
+        self.paths = list(dict.fromkeys(files))
+        self._may_be_missing = may_be_missing
+        self._begin()
+
+    def _begin(self) -> None:
+        self.troubles = Troubles()
+        self.statistics = Statistics()
+        files = [ReportFile(path, self.troubles) for path in self.paths]
+        times = {id(file): self._first_commit_at(file) for file in files}
+        self._files = sorted(files, key=lambda file: times[id(file)])
+
+    def _first_commit_at(self, file: ReportFile) -> float:
+        try:
+            return file.first_commit_at()
+        except FileNotFoundError as error:
+            if self._may_be_missing:
+                return float("inf")
+            raise _unreadable(file, error) from error
+        except OSError as error:
+            raise _unreadable(file, error) from error
+
+    def read(self, *, once: bool = True, pause: Callable[[float], object] | None = None) -> Iterator[bool]:
+        """Read what is there, and yield; then, unless `once`, do so again every FOLLOW_S seconds, for ever.
+
+        Yields whether there is something new to show. Raises ToolError for a file that cannot be read.
+        """
+        pause = pause or threading.Event().wait
+        is_first = True
+        while True:
+            before = self.troubles.lines
+            restarted = self._begin_again_if_cut()
+            for file in self._files:
+                self._read(file)
+            yield is_first or restarted or self.troubles.lines != before
+            if once:
+                return
+            is_first = False
+            pause(FOLLOW_S)
+
+    def _begin_again_if_cut(self) -> bool:
+        """A file that is shorter than before, or another one, is read anew, and with it all others: the sums are of all."""
+        cut = [str(file.path) for file in self._files if self._has_begun_anew(file)]
+        if not cut:
+            return False
+        self._begin()
+        self.troubles.began_anew += cut
+        return True
+
+    def _has_begun_anew(self, file: ReportFile) -> bool:
+        try:
+            return file.has_begun_anew()
+        except FileNotFoundError:
+            return False  # moved away; a new one may come
+        except OSError as error:
+            raise _unreadable(file, error) from error
+
+    def _read(self, file: ReportFile) -> None:
+        try:
+            self.statistics.add(file.commits())
+        except FileNotFoundError as error:
+            if not self._may_be_missing:
+                raise _unreadable(file, error) from error
+        except OSError as error:
+            raise _unreadable(file, error) from error
+
+
+def _unreadable(file: ReportFile, error: OSError) -> ToolError:
+    remedy = "name the file that the sink's option reportPath names, on the driver's machine"
+    return ToolError(f"{printable(file.path)} cannot be read ({error.strerror or error}): {remedy}.")
+
+
+def write_page(reports: Reports, output: Path, *, refresh_s: int | None = None) -> None:
+    """Needs the extra `report`. Raises ToolError when the page cannot be written."""
+    from spark_kafka_sink.tools.report import page
+
+    names = [path.name for path in reports.paths]
+    try:
+        page.write(output, page.html(reports.statistics, reports.troubles, names, refresh_s))
+    except OSError as error:
+        raise ToolError(
+            f"The page cannot be written to {printable(output)} ({error.strerror or error}): choose another with -o."
+        ) from error

@@ -1,0 +1,8 @@
+"""Open transactions of exactly-once writes: `python -m jobs.transactions` is the command.
+
+survey.py           which transactional ids of a prefix there are, and what is decided about them
+signs_of_life.py    two looks at them, and what has changed in between
+verdicts.py         which are to be aborted or committed, which are left alone, and why
+output.py           tables, JSON and sentences
+command.py          list, abort, commit; arguments and exit codes
+"""
