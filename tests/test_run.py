@@ -14,7 +14,7 @@ from hypothesis import settings
 ROOT = Path(__file__).parent.parent
 LIMIT_S = 120
 WITH_CHECKS = ["ruff", "mypy", "lint-imports", "python"]
-UNIT_TESTS = "not spark and not broker and not slow and not soak and not matrix"
+QUICK_TESTS = "not slow and not soak and not matrix"
 TOOL = '#!/bin/sh\necho "${0##*/}" "$@"\n'
 
 
@@ -24,9 +24,9 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("tests/run", "jobs/environment.sh", "pyproject.toml"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    for package in ("records", "network"):
-        (tmp_path / "spark_kafka_sink" / package).mkdir(parents=True)
-        (tmp_path / "tests" / package).mkdir()
+    for folder in ("records", "jobs/reporting", "integration"):
+        (tmp_path / "tests" / folder).mkdir(parents=True)
+    (tmp_path / "tests" / "records" / "test_varint.py").touch()
     tools = tmp_path / ".venv-tests" / "bin"
     tools.mkdir(parents=True)
     for name in WITH_CHECKS:
@@ -61,35 +61,55 @@ def test_all_tests_have_the_machine_alone(checkout: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "chosen"),
     [
-        ("records", f"-m {UNIT_TESTS} tests/records"),
-        ("records network -x", f"-m {UNIT_TESTS} tests/records tests/network -x"),
+        ("jobs", "tests/jobs"),
+        ("jobs/reporting/", "tests/jobs/reporting/"),
+        ("tests/records integration", "tests/records tests/integration"),
+        ("records records/test_varint.py", "tests/records tests/records/test_varint.py"),
+        ("integration -m slow", "tests/integration -m slow"),
     ],
 )
-def test_names_of_packages_run_their_unit_tests_alone(checkout: Path, arguments: str, chosen: str) -> None:
+def test_folders_run_their_quick_tests_without_checks(checkout: Path, arguments: str, chosen: str) -> None:
     (call,) = calls(checkout, arguments)
     assert " -n 3 " in call
-    assert call.endswith(chosen)
+    assert call.endswith(f"-m {QUICK_TESTS} {chosen}")
 
 
-@pytest.mark.parametrize("arguments", ["tests/records -x", "-k a_name", "--durations=0"])
-def test_other_arguments_go_to_pytest_after_the_checks(checkout: Path, arguments: str) -> None:
+@pytest.mark.parametrize("argument", ["records/test_varint.py", "tests/records/test_varint.py::test_name"])
+def test_a_file_or_a_test_of_it_runs_without_checks_in_one_process(checkout: Path, argument: str) -> None:
+    (call,) = calls(checkout, f"{argument} -x")
+    assert call == f"python -m pytest --durations=10 -m {QUICK_TESTS} tests/{argument.removeprefix('tests/')} -x"
+
+
+def test_a_path_that_does_not_exist_is_an_error(checkout: Path) -> None:
+    done = run(checkout, "records recrods")
+    assert done.returncode == 1
+    assert done.stderr == "error: There is no tests/recrods.\n"
+
+
+@pytest.mark.parametrize("arguments", ["-k a_name", "--durations=0"])
+def test_options_alone_go_to_pytest_after_the_checks(checkout: Path, arguments: str) -> None:
     *checks, call = calls(checkout, arguments)
     assert [line.split()[0] for line in checks] == WITH_CHECKS[:-1]
     assert " -n " not in call
     assert call.endswith(f"-m not soak and not matrix {arguments}")
 
 
-def calls(checkout: Path, arguments: str) -> list[str]:
-    """What the script calls, in order."""
+def run(checkout: Path, arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(checkout / "tests" / "run"), *arguments.split()]
     environment = {**os.environ, "TEST_PROCESSES": "3"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+def calls(checkout: Path, arguments: str) -> list[str]:
+    """What the script calls, in order."""
+    done = run(checkout, arguments)
+    assert done.returncode == 0, done.stderr
     return [line for line in done.stdout.splitlines() if not line.startswith(("==", "python -c"))]  # -c: does Python run?
 
 
 def test_a_failed_check_ends_the_run_with_code_1(checkout: Path) -> None:
     (checkout / ".venv-tests" / "bin" / "mypy").write_text("#!/bin/sh\nexit 1\n")
-    done = subprocess.run([str(checkout / "tests" / "run")], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = run(checkout, "")
     assert done.returncode == 1
     assert "pytest" not in done.stdout
 
