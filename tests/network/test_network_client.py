@@ -21,7 +21,7 @@ from spark_kafka_sink.errors import (
     ResponseTooLargeError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.network import connection_setup, names, node_choice
+from spark_kafka_sink.network import connection_setup, dns, node_choice
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.dns import Resolver
 from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest
@@ -1406,6 +1406,6 @@ def test_bootstrap_servers_can_be_resolved_to_canonical_names(monkeypatch: pytes
             raise OSError("unknown")
         return [("a.example", port), ("b.example", port)]
 
-    monkeypatch.setattr(names, "canonical_servers", canonical)
+    monkeypatch.setattr(dns, "canonical_servers", canonical)
     net = Net(client_dns_lookup="resolve_canonical_bootstrap_servers_only")
     assert [node.host for node in net.metadata.cluster().nodes] == ["a.example", "b.example", "boot2"]
