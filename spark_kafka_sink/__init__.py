@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from spark_kafka_sink.errors import TransactionTimeoutError as TransactionTimeoutError
     from spark_kafka_sink.errors import UnsupportedVersionError as UnsupportedVersionError
     from spark_kafka_sink.producer.accumulator.delivery import Delivery as Delivery
-    from spark_kafka_sink.producer.gathered_records import RecordFuture as RecordFuture
     from spark_kafka_sink.producer.operations import ConsumerGroupMetadata as ConsumerGroupMetadata
     from spark_kafka_sink.producer.operations import OffsetAndMetadata as OffsetAndMetadata
     from spark_kafka_sink.producer.producer import KafkaProducer as KafkaProducer
     from spark_kafka_sink.producer.producer_record import ProducerRecord as ProducerRecord
     from spark_kafka_sink.producer.producer_record import RecordMetadata as RecordMetadata
+    from spark_kafka_sink.producer.record_chunk import RecordFuture as RecordFuture
     from spark_kafka_sink.producer.serializers import SerializationError as SerializationError
     from spark_kafka_sink.protocol.topic_partition import TopicPartition as TopicPartition
     from spark_kafka_sink.sink.datasource import KafkaDataSource as KafkaDataSource
@@ -95,7 +95,7 @@ _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
     "KafkaProducer": "spark_kafka_sink.producer.producer",
     "OffsetAndMetadata": "spark_kafka_sink.producer.operations",
     "ProducerRecord": "spark_kafka_sink.producer.producer_record",
-    "RecordFuture": "spark_kafka_sink.producer.gathered_records",
+    "RecordFuture": "spark_kafka_sink.producer.record_chunk",
     "RecordMetadata": "spark_kafka_sink.producer.producer_record",
     "SerializationError": "spark_kafka_sink.producer.serializers",
     "TopicPartition": "spark_kafka_sink.protocol.topic_partition",

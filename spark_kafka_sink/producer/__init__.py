@@ -29,11 +29,11 @@ Lock order: a thread that holds one of these locks takes only locks further down
     1. PartitionQueue.lock        one per topic-partition: its deque, and the counters of the batch at its tail
     2. IncompleteBatches._lock    the batches whose rows have no outcome yet, flushes in progress
     3. BufferPool._lock           free blocks, charges, waiters
-    4. Delivery._lock             acknowledged rows, first error (GatheredRecords._outcomes for gathered records)
+    4. Delivery._lock             acknowledged rows, first error (RecordChunk._outcomes for gathered records)
     5. ProducerMetrics._lock      what both threads record: failures, time in flush and waiting for metadata
 The lock of a topic's chunk in record_gatherer.py comes before these five. It is held while a chunk is begun, charged or taken; no
 thread waits for memory while it holds it. One call at a time encodes chunks of a topic; the Sender does it only if no other does.
-Encoding a chunk needs no more memory. GatheredRecords._lock, held while a record is appended to a chunk's lists, comes last.
+Encoding a chunk needs no more memory. RecordChunk._lock, held while a record is appended to a chunk's lists, comes last.
 While a thread holds one of these it takes no other: a partitioner's lock, PartitionQueues._lock, HandOvers._lock,
 TransactionCalls._lock, Operation._lock, a Signal's; SendQueue._lock and SyncDispatch._lock of legacy/. No thread waits while it
 holds a lock, except for another lock (interrupts.py).

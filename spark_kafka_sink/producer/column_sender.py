@@ -14,16 +14,16 @@ from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver, HandOvers
-from spark_kafka_sink.producer.intercepted_rows import Watch
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
 from spark_kafka_sink.producer.partition_choice import PartitionChoice
-from spark_kafka_sink.producer.partitioner import UserPartitioner
+from spark_kafka_sink.producer.plugins.intercepted_rows import Watch
+from spark_kafka_sink.producer.plugins.partitioner import UserPartitioner
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.producer.record_checks import SizeLimits
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
-from spark_kafka_sink.producer.topic_chunk import (
-    TopicChunk,
+from spark_kafka_sink.producer.topic_rows import (
+    TopicRows,
     check_topic_type,
     chunks_by_topic,
     explicit_partitions,
@@ -82,7 +82,7 @@ class ColumnSender:
         return delivery
 
     def _queue(
-        self, hand_over: HandOver, chunks: list[TopicChunk], clusters: list[Cluster], delivery: Delivery, watch: Watch | None
+        self, hand_over: HandOver, chunks: list[TopicRows], clusters: list[Cluster], delivery: Delivery, watch: Watch | None
     ) -> None:
         try:
             for chunk, cluster in zip(chunks, clusters, strict=True):
@@ -92,7 +92,7 @@ class ColumnSender:
             self._row_failed(error if isinstance(error, KafkaError) else KafkaError(f"rows were not queued: {error!r}"))
             raise
 
-    def _checked(self, chunks: list[TopicChunk]) -> tuple[list[TopicChunk], list[Cluster]]:
+    def _checked(self, chunks: list[TopicRows]) -> tuple[list[TopicRows], list[Cluster]]:
         """The chunks with the partitions that a user's partitioner chose, and metadata with the partitions of each."""
         for chunk in chunks:
             chunk.check_sizes(self._size_limits)
@@ -103,11 +103,11 @@ class ColumnSender:
             chunks = [chunk.decided_by(self._partitioner, each) for chunk, each in zip(chunks, clusters, strict=True)]
         return chunks, clusters
 
-    def _await_partitions(self, chunk: TopicChunk) -> Cluster:
+    def _await_partitions(self, chunk: TopicRows) -> Cluster:
         highest = int(chunk.explicit.max())
         return self._metadata_wait.await_partition(chunk.topic, highest, self._max_block_ms)
 
-    def _append(self, hand_over: HandOver, chunk: TopicChunk, cluster: Cluster, delivery: Delivery, watch: Watch | None) -> None:
+    def _append(self, hand_over: HandOver, chunk: TopicRows, cluster: Cluster, delivery: Delivery, watch: Watch | None) -> None:
         for part in chunk.slices(cluster.partition_count(chunk.topic) or 1):
             hand_over.begin()
             self._accumulator.append(

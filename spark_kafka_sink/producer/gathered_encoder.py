@@ -16,16 +16,16 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
-from spark_kafka_sink.producer.gathered_records import GatheredPayload, GatheredRecords
 from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver
-from spark_kafka_sink.producer.interceptors import Interceptors
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
 from spark_kafka_sink.producer.partition_choice import PartitionChoice
+from spark_kafka_sink.producer.plugins.interceptors import Interceptors
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.producer.record_checks import SizeLimits
-from spark_kafka_sink.producer.topic_chunk import explicit_partitions, rows_of
+from spark_kafka_sink.producer.record_chunk import GatheredPayload, RecordChunk
+from spark_kafka_sink.producer.topic_rows import explicit_partitions, rows_of
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import RecordColumns, record_columns
 from spark_kafka_sink.records.record_batch import size_upper_bounds
@@ -60,7 +60,7 @@ class GatheredEncoder:
         self._clock = clock
         self._row_failed = row_failed
 
-    def encode(self, hand_over: HandOver, chunk: GatheredRecords) -> None:
+    def encode(self, hand_over: HandOver, chunk: RecordChunk) -> None:
         rows = np.arange(len(chunk), dtype=np.int32)
         try:
             self._metadata.add_topic(chunk.topic, self._clock.now_ms())  # metadata of a topic in use must not expire
@@ -79,7 +79,7 @@ class GatheredEncoder:
         self._append(hand_over, chunk, columns, partitions, rows)
 
     def _columns(
-        self, chunk: GatheredRecords, rows: npt.NDArray[np.int32]
+        self, chunk: RecordChunk, rows: npt.NDArray[np.int32]
     ) -> tuple[RecordColumns, npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Columns, explicit partitions and positions of the records; what interceptors made of them, where there are any."""
         explicit = chunk.explicit_partitions(NO_PARTITION)
@@ -92,7 +92,7 @@ class GatheredEncoder:
 
     def _intercepted(
         self,
-        chunk: GatheredRecords,
+        chunk: RecordChunk,
         given: GatheredPayload,
         explicit: npt.NDArray[np.int32],
         interceptors: Interceptors,
@@ -122,7 +122,7 @@ class GatheredEncoder:
     def _append(
         self,
         hand_over: HandOver,
-        chunk: GatheredRecords,
+        chunk: RecordChunk,
         columns: RecordColumns,
         partitions: npt.NDArray[np.int32],
         rows: npt.NDArray[np.int32],

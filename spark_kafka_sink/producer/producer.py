@@ -28,11 +28,11 @@ from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClose
 from spark_kafka_sink.network.cluster import PartitionInfo
 from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
-from spark_kafka_sink.producer.gathered_records import Callback, RecordFuture, failed_record
-from spark_kafka_sink.producer.interceptors import InterceptedRecord
+from spark_kafka_sink.producer.plugins.interceptors import InterceptedRecord
 from spark_kafka_sink.producer.producer_parts import ProducerParts
 from spark_kafka_sink.producer.producer_record import ProducerColumns, ProducerRecord
 from spark_kafka_sink.producer.record_checks import RECORD_OVERHEAD, RecordDetails, checked_details, headers_bound
+from spark_kafka_sink.producer.record_chunk import Callback, RecordFuture, failed_record
 from spark_kafka_sink.producer.send_arguments import record_of_arguments
 from spark_kafka_sink.producer.sender.transactions import Transactions
 from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, serialize

@@ -5,9 +5,9 @@ from __future__ import annotations
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.producer.gathered_records import GatheredRecords
-from spark_kafka_sink.producer.interceptors import Interceptors
-from spark_kafka_sink.producer.partitioner import UserPartitioner
+from spark_kafka_sink.producer.plugins.interceptors import Interceptors
+from spark_kafka_sink.producer.plugins.partitioner import UserPartitioner
+from spark_kafka_sink.producer.record_chunk import RecordChunk
 
 
 class ProducerPlugins:
@@ -27,8 +27,8 @@ class ProducerPlugins:
         self.record_partitioner = self.partitioner if asks_per_record else None
         self.chunk_partitioner = None if asks_per_record else self.partitioner  # asked when a gathered chunk is encoded
 
-    def new_chunk(self, topic: str, cluster: Cluster, clock: Clock) -> GatheredRecords:
-        make = GatheredRecords if self.interceptors is None else self.interceptors.new_chunk
+    def new_chunk(self, topic: str, cluster: Cluster, clock: Clock) -> RecordChunk:
+        make = RecordChunk if self.interceptors is None else self.interceptors.new_chunk
         return make(topic, cluster, clock)
 
     def close(self) -> None:

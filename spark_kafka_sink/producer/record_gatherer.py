@@ -1,6 +1,6 @@
 """Gathers records that were sent one by one into chunks, and has the chunks encoded when they are due.
 
-`send` only appends a record to the lists of its topic's chunk (gathered_records.py). A chunk is encoded when it holds a batch's
+`send` only appends a record to the lists of its topic's chunk (record_chunk.py). A chunk is encoded when it holds a batch's
 worth of bytes, on the thread of the caller who filled it; when linger.ms is over, on the Sender's; or at flush and close.
 GatheredEncoder does the encoding.
 Laws: the chunks of a topic are encoded one at a time, in the order in which they were begun, so records keep their order.
@@ -18,9 +18,9 @@ from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, closed_error
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool, PoolMemory
-from spark_kafka_sink.producer.gathered_records import Callback, GatheredRecords, NewChunk, RecordFuture
 from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver, HandOvers
 from spark_kafka_sink.producer.record_checks import RecordDetails
+from spark_kafka_sink.producer.record_chunk import Callback, NewChunk, RecordChunk, RecordFuture
 
 MIN_CHUNK_BYTES = 512 * 1024  # a chunk costs some 0.2 ms however small it is; linger.ms bounds how long it is gathered
 CHUNK_SHARE = 4  # but no chunk takes more than a quarter of buffer.memory
@@ -76,12 +76,12 @@ class RecordGatherer:
         chunk_bytes: int,
         linger_ms: int,
         max_block_ms: int,
-        encode: Callable[[HandOver, GatheredRecords], None],
+        encode: Callable[[HandOver, RecordChunk], None],
         hand_overs: HandOvers,
         wake_sender: Callable[[], None],
         clock: Clock,
         source: MemorySource,
-        new_chunk: NewChunk = GatheredRecords,
+        new_chunk: NewChunk = RecordChunk,
         may_wait: Callable[[], bool] = lambda: True,
     ) -> None:
         self._new_chunk = new_chunk
@@ -89,7 +89,7 @@ class RecordGatherer:
         self._pool = source.pool
         self._may_wait = may_wait
         self.chunk_bytes = min(max(chunk_bytes, MIN_CHUNK_BYTES), max(1, self._pool.total_memory // CHUNK_SHARE))
-        self.chunks: dict[str, GatheredRecords] = {}  # by topic; those that take records
+        self.chunks: dict[str, RecordChunk] = {}  # by topic; those that take records
         self._linger_ms = linger_ms
         self._max_block_ms = max_block_ms
         self._encode = encode
@@ -97,7 +97,7 @@ class RecordGatherer:
         self._wake_sender = wake_sender
         self._clock = clock
         self._topics: dict[str, _TopicLocks] = {}  # grows only
-        self._not_queued: set[GatheredRecords] = set()  # chunks with records that may be in no batch
+        self._not_queued: set[RecordChunk] = set()  # chunks with records that may be in no batch
         self._closed = False
         self._ended_by: KafkaError | None = None
 
@@ -242,14 +242,14 @@ class RecordGatherer:
                 if chunk is not None:
                     chunk.refuse_records()
 
-    def take_all(self) -> list[GatheredRecords]:
+    def take_all(self) -> list[RecordChunk]:
         """The chunks that are gathered and not queued yet, to be failed. Their memory is given back. Sender thread."""
         taken = [chunk for topic in list(self._topics) if (chunk := self._take(topic)) is not None]
         for chunk in taken:
             self._finish(chunk)
         return taken
 
-    def take_unfinished(self) -> list[GatheredRecords]:
+    def take_unfinished(self) -> list[RecordChunk]:
         """After `close`: the chunks with records that may be in no batch, because a call that encodes them was interrupted or is
         not over. Sender thread.
         """
@@ -277,12 +277,12 @@ class RecordGatherer:
             self._finish(chunk)
         return True
 
-    def _finish(self, chunk: GatheredRecords) -> None:
+    def _finish(self, chunk: RecordChunk) -> None:
         """Each of its records is in a batch, or has failed."""
         self._pool.deallocate(chunk.memory)
         self._not_queued.discard(chunk)
 
-    def _take(self, topic: str) -> GatheredRecords | None:
+    def _take(self, topic: str) -> RecordChunk | None:
         with self._topics[topic].chunk:
             chunk = self.chunks.pop(topic, None)
         if chunk is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spark_kafka_sink.producer.gathered_records import Callback
 from spark_kafka_sink.producer.producer_record import ProducerRecord
+from spark_kafka_sink.producer.record_chunk import Callback
 
 _FIELDS = ("topic", "value", "key", "partition", "headers", "timestamp", "callback")
 _FORMS = "use send(record, callback), or send(topic, value, key=…, partition=…, headers=…, timestamp=…, callback=…)"

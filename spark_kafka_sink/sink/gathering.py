@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-# Spark's Arrow batches have 10,000 rows by default. These are numbers, not topic_chunk.py's names: the driver imports this
+# Spark's Arrow batches have 10,000 rows by default. These are numbers, not topic_rows.py's names: the driver imports this
 # module, and must not load the producer.
 GATHERED_ROWS = 80 * 1024  # the most that the producer lays out at a time
 GATHERED_BYTES = 8 * 1024 * 1024

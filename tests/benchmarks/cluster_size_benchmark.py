@@ -22,7 +22,7 @@ from spark_kafka_sink.config.sink_options import BULK_DEFAULTS
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.sender.sender import Sender
-from spark_kafka_sink.producer.topic_chunk import TopicChunk
+from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceResponse,
@@ -142,7 +142,7 @@ def measure(nodes: int, partitions: int, arguments: argparse.Namespace) -> None:
         if number == 0:  # what came before was to warm up
             caller, working, idle = [], [], []
             brokers.requests = 0
-        chunk = TopicChunk(TOPIC, columns, random.integers(0, partitions, size, dtype=np.int32), rows)
+        chunk = TopicRows(TOPIC, columns, random.integers(0, partitions, size, dtype=np.int32), rows)
         delivery = Delivery(size, stage.clock)
         of_sender = sum(working) + sum(idle)
         started = time.thread_time()

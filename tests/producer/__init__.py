@@ -18,7 +18,7 @@ BufferPoolTest → test_buffer_pool.py
     testCleanupMemoryAvailabilityOnMetricsException  not applicable: counters cannot raise
     bufferpool-wait-…, buffer-exhausted-… → test_waits_are_measured, test_producer_metrics.py
 
-RecordAccumulatorTest → test_record_accumulator.py, test_drainer.py, test_partition_chooser.py, test_slice_layout.py
+RecordAccumulatorTest → test_record_accumulator.py, test_drainer.py, test_built_in_partitioner.py, test_slice_layout.py
     testFull, testAppendLarge…, testLinger → test_drainer.py: FULL, LINGER AND DELAYS
     testDrainBatches, testPartialDrain, testDrainWithANodeThatDoesntHostAnyPartitions, testMutedPartitions
         → test_drainer.py: DRAIN
@@ -28,8 +28,8 @@ RecordAccumulatorTest → test_record_accumulator.py, test_drainer.py, test_part
     testFlush, testAwaitFlushComplete, testAbortIncompleteBatches → section FLUSH, CLOSE, ABORT
     testExpiredBatchSingle(MaxValue), testExpiredBatches, testSoonToExpire…, testExpiredBatchesRetry → section EXPIRY
     testSplitAndReenqueue, testSplitBatchOffAccumulator, testSplitFrequency, …PreventInfiniteRecursion → section SPLITTING
-    testUniformBuiltInPartitioner, testAdaptive…, testBuiltInPartitionerFractionalBatches → test_partition_chooser.py,
-        test_partitioner.py
+    testUniformBuiltInPartitioner, testAdaptive…, testBuiltInPartitionerFractionalBatches → test_built_in_partitioner.py,
+        plugins/test_partitioner.py
     testStressfulSituation → test_five_callers_at_a_time_lose_nothing_and_keep_their_order
     testHasRoomForAllowsOversizedFirstRecord… → test_a_row_larger_than_batch_size_is_a_batch_of_its_own…,
         test_oversized_rows_in_a_row_…
@@ -44,7 +44,7 @@ SenderTest → tests/producer/sender, by section or file
         test_the_tables_name_everything…; test_a_throttled_node_gets_nothing…
     testRetries, testCanRetryWithoutIdempotence, testSenderShouldRetryWithBackoff…, testDefault/CustomErrorMessage → RETRIES
     testRecordErrorPropagatedToApplication → test_the_row_that_the_broker_blames_is_named; test_delivery.py,
-        test_gathered_records.py
+        test_record_chunk.py
     testProducerBatchRetriesWhenPartitionLeaderChanges, testWhenProduceResponse…LeaderShipChangeError… → KIP-951
     testSendInOrder, testWhenFirstBatchExpireNoSendSecondBatchIfGuaranteeOrder → ORDER WITH ONE REQUEST IN FLIGHT
     testInflightBatchesExpire…, testExpiredBatchDoesNot(Retry|Split…), testResetNextBatchExpiry,
@@ -79,8 +79,8 @@ TransactionManagerTest → test_transaction_manager.py, test_sequence_numbers.py
 
 ProducerBatchTest → test_producer_batch.py        all; testBatchExpiration(AfterReenqueue) under TIME, testSplitPreserves…
         under SPLITTING
-BuiltInPartitionerTest → test_partitioner.py      all; rack and leaderless partitions in test_partition_chooser.py
-FutureRecordMetadataTest → test_gathered_records.py, test_delivery.py
+BuiltInPartitionerTest → plugins/test_partitioner.py  all; rack and leaderless partitions in test_built_in_partitioner.py
+FutureRecordMetadataTest → test_record_chunk.py, test_delivery.py
 KafkaProducerTest → test_kafka_producer.py
     metadata (missing topic, out of range, refresh, invalid topic, waiting while closing), flush, close, headers, null topics,
         negative
@@ -88,17 +88,17 @@ KafkaProducerTest → test_kafka_producer.py
     configuration conflicts, unused keys, linger against delivery time-out → tests/config/test_producer_rules.py
     serializers → test_serializers.py
     JMX, telemetry, socket buffer sizes → not applicable
-    testInterceptorConstructClose → test_interceptors.py: test_an_interceptor_by_name_lives_as_long_as_its_producer
+    testInterceptorConstructClose → plugins/test_interceptors.py: test_an_interceptor_by_name_lives_as_long_as_its_producer
     testInterceptorConstructorConfigurationWithException… → …: test_a_failing_configure_closes_all_that_were_made
     testInterceptorPartitionSetOnTooLargeRecord → …: test_a_record_that_is_too_large_is_told_with_the_partition_that_it_names
     testCallbackAndInterceptorHandleError → …: test_callback_and_interceptors_hear_of_a_record_that_cannot_be_gathered
-    configurableObjectsShouldSeeGeneratedClientId → …: test_interceptors_see_the_generated_client_id; test_partitioner.py
+    configurableObjectsShouldSeeGeneratedClientId → …: test_interceptors_see_the_generated_client_id; plugins/test_partitioner.py
     testPartitionerClose → test_a_partitioner_is_closed_once_with_its_producer
-    negativePartitionShouldThrow → test_partitioner.py: test_a_partition_that_there_is_not_is_told_with_class_and_row (-1 leaves
+    negativePartitionShouldThrow → …: test_a_partition_that_there_is_not_is_told_with_class_and_row (-1 leaves
         the choice here)
     onNewBatch → not applicable: deprecated since 3.3, and a slice is assigned before it is appended
     transactions → sender/__init__.py
-ProducerInterceptorsTest → test_interceptors.py
+ProducerInterceptorsTest → plugins/test_interceptors.py
     testOnSendChain → test_columns_pass_the_interceptors_in_their_order, …_that_fails_is_passed_over_and_the_next_gets_the_last…
     testOnAcknowledgementChain → test_all_hear_even_when_one_raises
     testOnAcknowledgementWithErrorChain → test_a_failure_is_told_with_what_is_known…, test_rows_that_the_broker_refuses_are_told…

@@ -27,10 +27,10 @@ from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
-from spark_kafka_sink.producer.gathered_records import GatheredRecords, RecordFuture
 from spark_kafka_sink.producer.hand_overs import HandOver, HandOvers
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.record_checks import RECORD_OVERHEAD, RecordDetails
+from spark_kafka_sink.producer.record_chunk import RecordChunk, RecordFuture
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
@@ -258,7 +258,7 @@ class Accumulation:
             self.accumulator,
         )
 
-    def _append_gathered(self, hand_over: HandOver, chunk: GatheredRecords) -> None:
+    def _append_gathered(self, hand_over: HandOver, chunk: RecordChunk) -> None:
         count = len(chunk)
         columns = record_columns(*chunk.payload_columns())
         chunk.become(columns)

@@ -27,9 +27,9 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
-from spark_kafka_sink.producer.gathered_records import RecordFuture, failed_record
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
+from spark_kafka_sink.producer.record_chunk import RecordFuture, failed_record
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.sink.row_rules import RowRules

@@ -34,7 +34,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
-from spark_kafka_sink.producer import topic_chunk
+from spark_kafka_sink.producer import topic_rows
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.hand_overs import HandOver
@@ -803,8 +803,8 @@ def test_no_row_of_a_chunk_is_queued_when_the_partitioner_fails_for_one(
 def test_a_partitioner_sees_a_large_chunk_slice_by_slice_and_all_of_it_before_a_row_is_queued(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_chunk, "SLICE_ROWS", 25)
-    monkeypatch.setattr(topic_chunk, "LARGEST_SLICE_ROWS", 25)
+    monkeypatch.setattr(topic_rows, "SLICE_ROWS", 25)
+    monkeypatch.setattr(topic_rows, "LARGEST_SLICE_ROWS", 25)
     seen: list[int] = []
 
     def failing_late(topic: str, key: pa.Array, value: pa.Array, cluster: Cluster) -> Any:

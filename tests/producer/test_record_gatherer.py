@@ -12,8 +12,8 @@ from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE
-from spark_kafka_sink.producer.gathered_records import GatheredRecords, RecordFuture
 from spark_kafka_sink.producer.hand_overs import HandOver, HandOvers
+from spark_kafka_sink.producer.record_chunk import RecordChunk, RecordFuture
 from spark_kafka_sink.producer.record_gatherer import MIN_CHUNK_BYTES, RecordGatherer
 from tests.producer.harness import TOPIC, Accumulation
 
@@ -24,11 +24,11 @@ class Gathering:
     """A gatherer whose chunks end up in a list."""
 
     def __init__(
-        self, linger_ms: int = 100, encode: Callable[[HandOver, GatheredRecords], None] | None = None, **options: object
+        self, linger_ms: int = 100, encode: Callable[[HandOver, RecordChunk], None] | None = None, **options: object
     ) -> None:
         self.stage = Accumulation(**options)
         self.clock = self.stage.clock
-        self.chunks: list[GatheredRecords] = []
+        self.chunks: list[RecordChunk] = []
         self.wakeups = 0
         self.may_wait = True
         self.gatherer = RecordGatherer(
@@ -112,7 +112,7 @@ def test_flush_waits_no_longer_than_asked_for_whoever_is_encoding_and_says_that_
     """It returned normally, with a record of the caller's unsent behind another thread's chunk; and waited so long per topic."""
     is_encoding, go_on = threading.Semaphore(0), threading.Event()
 
-    def encode(_: HandOver, __: GatheredRecords) -> None:
+    def encode(_: HandOver, __: RecordChunk) -> None:
         is_encoding.release()
         assert go_on.wait(30)
 
@@ -168,7 +168,7 @@ def test_a_chunk_that_lingered_while_an_older_one_is_encoded_is_looked_at_again_
     """The older one's caller wakes the Sender before it is done: the Sender then slept on, up to a minute."""
     delays: list[int] = []
 
-    def encode(_: HandOver, chunk: GatheredRecords) -> None:
+    def encode(_: HandOver, chunk: RecordChunk) -> None:
         if chunk.values[0] == b"1":
             gathering.add(b"2")
             gathering.clock.advance(100)
@@ -190,7 +190,7 @@ def test_chunks_of_a_topic_are_encoded_one_at_a_time_and_in_their_order() -> Non
     order: list[bytes | None] = []
     first_is_encoding, go_on = threading.Event(), threading.Event()
 
-    def encode(_: HandOver, chunk: GatheredRecords) -> None:
+    def encode(_: HandOver, chunk: RecordChunk) -> None:
         if chunk.values[0] == b"1":
             first_is_encoding.set()
             assert go_on.wait(30)

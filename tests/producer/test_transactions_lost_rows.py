@@ -24,9 +24,9 @@ from spark_kafka_sink.errors import (
     TransactionAbortedError,
 )
 from spark_kafka_sink.producer.accumulator import record_accumulator
-from spark_kafka_sink.producer.gathered_records import RecordFuture
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerColumns, ProducerRecord
+from spark_kafka_sink.producer.record_chunk import RecordFuture
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors

@@ -25,10 +25,10 @@ from spark_kafka_sink.interrupts import Inside
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.batch_compressor import BatchCompressor
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool, PoolMemory
+from spark_kafka_sink.producer.accumulator.built_in_partitioner import BuiltInPartitioner
 from spark_kafka_sink.producer.accumulator.delivery import RecordsOwner
 from spark_kafka_sink.producer.accumulator.drainer import Drainer, ReadyCheckResult, Sequencer
 from spark_kafka_sink.producer.accumulator.incomplete_batches import IncompleteBatches
-from spark_kafka_sink.producer.accumulator.partition_chooser import PartitionChooser
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.accumulator.slice_layout import SliceLayout
@@ -76,7 +76,7 @@ class RecordAccumulator:
         self._compressor = BatchCompressor(config, pool)
         self._writer = SliceWriter(pool, self._compressor, self._queues.oldest.poisoned)
         self._drainer = Drainer(config.linger_ms, self._queues, sequencer, self._compressor)
-        self.partition_chooser = PartitionChooser(config, self._queues, self._compressor, self._random)
+        self.built_in_partitioner = BuiltInPartitioner(config, self._queues, self._compressor, self._random)
         # Set by the Sender while a transaction is committed or aborted: nothing lingers then.
         self.completing = False
         self._closed = False  # these three are written by one thread at a time and read by all without a lock
@@ -170,7 +170,7 @@ class RecordAccumulator:
         cluster: Cluster,
     ) -> None:
         """Write a partition into `partitions` for each chosen row: those that name none and have no key to hash."""
-        self.partition_chooser.assign(topic, row_bytes, chosen, partitions, cluster)
+        self.built_in_partitioner.assign(topic, row_bytes, chosen, partitions, cluster)
 
     def flush(self, timeout_ms: int, wake_sender: Callable[[], None], is_enough: Callable[[], bool] = lambda: False) -> bool:
         """Send all rows that were appended before this call, without lingering, and wait until they have an outcome.
@@ -233,12 +233,12 @@ class RecordAccumulator:
     def ready(self, cluster: Cluster, now_ms: int) -> ReadyCheckResult:
         """Which nodes have a batch to send, when to ask again at the latest, and where `drain` will find batches."""
         result = self._drainer.ready(cluster, now_ms, self.wants_all_at_once())
-        self.partition_chooser.update_load(cluster, self._incomplete.newest_flush_id)
+        self.built_in_partitioner.update_load(cluster, self._incomplete.newest_flush_id)
         return result
 
     def node_looked_at(self, node: int, now_ms: int, takes_batches: bool) -> None:
         """The Sender has batches for this node, and has found that it accepts them now, or does not."""
-        self.partition_chooser.node_looked_at(node, now_ms, takes_batches)
+        self.built_in_partitioner.node_looked_at(node, now_ms, takes_batches)
 
     def drain(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
-from spark_kafka_sink.producer.gathered_records import RecordFuture
+from spark_kafka_sink.producer.record_chunk import RecordFuture
 from spark_kafka_sink.producer.sender.sender import MAX_POLL_MS, MIN_ROUND_MS
 from spark_kafka_sink.producer.sender.transaction_manager import MAX_EPOCH
 from spark_kafka_sink.protocol.error_codes import Errors

@@ -16,8 +16,8 @@ import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
 from spark_kafka_sink.producer.accumulator.delivery import Delivery, Part
-from spark_kafka_sink.producer.gathered_records import RecordFuture
 from spark_kafka_sink.producer.record_checks import RecordDetails
+from spark_kafka_sink.producer.record_chunk import RecordFuture
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.produce import ProduceResponse
 from tests.producer.harness import TOPIC, Stage, partition_answer, produce_response, tp

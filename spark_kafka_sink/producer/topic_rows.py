@@ -1,6 +1,6 @@
 """The rows of one call, split by topic and cut into slices: columns in, columns out.
 
-ColumnSender checks each TopicChunk, then queues it slice by slice. Knows nothing of brokers, batches or memory.
+ColumnSender checks each TopicRows, then queues it slice by slice. Knows nothing of brokers, batches or memory.
 Law: within a topic rows keep their order, and `rows` holds the position of each in the caller's columns.
 """
 
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.producer.partitioner import UserPartitioner
+from spark_kafka_sink.producer.plugins.partitioner import UserPartitioner
 from spark_kafka_sink.producer.producer_record import ProducerColumns
 from spark_kafka_sink.producer.record_checks import SizeLimits
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
@@ -35,7 +35,7 @@ ROWS_PER_PARTITION = 256  # what a slice should have
 
 
 @dataclass(frozen=True, slots=True)
-class TopicChunk:
+class TopicRows:
     """The rows of one call that go to one topic."""
 
     topic: str
@@ -43,7 +43,7 @@ class TopicChunk:
     explicit: npt.NDArray[np.int32]  # partition, or NO_PARTITION
     rows: npt.NDArray[np.int32]  # position of each row in the caller's columns
 
-    def slices(self, partitions: int = 1) -> Iterator[TopicChunk]:
+    def slices(self, partitions: int = 1) -> Iterator[TopicRows]:
         """Parts of about the same number of rows, at most SLICE_ROWS. They share this chunk's memory.
 
         For a topic with many `partitions` they are larger, within the limits above.
@@ -55,9 +55,9 @@ class TopicChunk:
             count = min(count, max(least, -(-self.columns.rows // wanted_rows)))
         bounds = [self.columns.rows * part // count for part in range(count + 1)] if count else []
         for start, stop in itertools.pairwise(bounds):
-            yield TopicChunk(self.topic, self.columns.slice(start, stop), self.explicit[start:stop], self.rows[start:stop])
+            yield TopicRows(self.topic, self.columns.slice(start, stop), self.explicit[start:stop], self.rows[start:stop])
 
-    def decided_by(self, partitioner: UserPartitioner, cluster: Cluster) -> TopicChunk:
+    def decided_by(self, partitioner: UserPartitioner, cluster: Cluster) -> TopicRows:
         """The chunk with the partitions that a user's partitioner chooses for rows that name none. Raises KafkaError."""
         decided = [partitioner.decide(part.topic, part.columns, part.explicit, part.rows, cluster) for part in self.slices()]
         return replace(self, explicit=np.concatenate(decided))
@@ -108,15 +108,15 @@ def explicit_partitions(partition: pa.Array | None, rows: int) -> npt.NDArray[np
     return explicit
 
 
-def chunks_by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt.NDArray[np.int32]) -> Iterator[TopicChunk]:
+def chunks_by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt.NDArray[np.int32]) -> Iterator[TopicRows]:
     """Split the rows by topic. Within a topic they keep their order."""
     rows = np.arange(columns.rows, dtype=np.int32)
     if isinstance(topic, str):
-        yield TopicChunk(topic, columns, explicit, rows)
+        yield TopicRows(topic, columns, explicit, rows)
         return
     names, codes = _names_and_codes(topic)
     if len(names) == 1:
-        yield TopicChunk(names[0], columns, explicit, rows)
+        yield TopicRows(names[0], columns, explicit, rows)
         return
     columns = columns.in_one_piece()
     order = np.argsort(codes, kind="stable")
@@ -124,7 +124,7 @@ def chunks_by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt
     for name, start, stop in zip(names, [0, *ends], ends, strict=False):
         chosen = order[start:stop]
         if len(chosen):  # a dictionary may name topics that no row uses
-            yield TopicChunk(name, columns.take(chosen), explicit[chosen], rows[chosen])
+            yield TopicRows(name, columns.take(chosen), explicit[chosen], rows[chosen])
 
 
 def check_topic_type(topic: str | pa.Array) -> None:

@@ -21,15 +21,15 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, Part
-from spark_kafka_sink.producer.gathered_records import Callback, GatheredRecords, RecordFuture
-from spark_kafka_sink.producer.intercepted_records import as_row, checked_record, columns_of, copied, encoded, records_of
-from spark_kafka_sink.producer.intercepted_rows import (
+from spark_kafka_sink.producer.plugins.columns_as_records import as_row, checked_record, columns_of, copied, encoded, records_of
+from spark_kafka_sink.producer.plugins.intercepted_rows import (
     InterceptedRecords,
     Watch,
     metadata_of_records,
 )
-from spark_kafka_sink.producer.plugins import Method, Plugin, make_plugin
+from spark_kafka_sink.producer.plugins.plugin import Method, Plugin, make_plugin
 from spark_kafka_sink.producer.producer_record import BatchMetadata, ProducerColumns, ProducerRecord, RecordMetadata
+from spark_kafka_sink.producer.record_chunk import Callback, RecordChunk, RecordFuture
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import NO_TIMESTAMP, NULL_LENGTH, RecordColumns, texts
 from spark_kafka_sink.records.interleave import contiguous
@@ -205,7 +205,7 @@ class Interceptors:
             self.report_failure(record.topic, NO_PARTITION if record.partition is None else record.partition, 1, error)
             raise
 
-    def new_chunk(self, topic: str, cluster: Cluster, clock: Clock) -> GatheredRecords:
+    def new_chunk(self, topic: str, cluster: Cluster, clock: Clock) -> RecordChunk:
         """A chunk of gathered records that reports outcomes to the chain."""
         return InterceptedRecords(topic, cluster, clock, self)
 

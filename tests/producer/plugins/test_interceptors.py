@@ -19,7 +19,7 @@ import pytest
 
 from spark_kafka_sink.errors import BrokerError, ConfigError, KafkaError, KafkaTimeoutError, ProducerClosedError, SchemaError
 from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.producer.interceptors import Interceptors
+from spark_kafka_sink.producer.plugins.interceptors import Interceptors
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import BatchMetadata, ProducerColumns, ProducerRecord, RecordMetadata
 from spark_kafka_sink.producer.serializers import SerializationError

@@ -18,8 +18,8 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, for_keeping
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, Part, RecordsOwner
-from spark_kafka_sink.producer.gathered_records import GatheredRecords
 from spark_kafka_sink.producer.producer_record import RecordMetadata
+from spark_kafka_sink.producer.record_chunk import RecordChunk
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import NO_TIMESTAMP, RecordColumns
 
@@ -82,7 +82,7 @@ class _Owner:
             self.delivery.abandon(rows, error)
 
 
-class InterceptedRecords(GatheredRecords):
+class InterceptedRecords(RecordChunk):
     def __init__(self, topic: str, cluster: Cluster, clock: Clock, listener: OutcomeListener) -> None:
         super().__init__(topic, cluster, clock)
         self._listener = listener

@@ -23,7 +23,7 @@ from spark_kafka_sink.config.dotted_names import KAFKAS_PARTITIONERS
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.producer.plugins import Plugin, make_plugin
+from spark_kafka_sink.producer.plugins.plugin import Plugin, make_plugin
 from spark_kafka_sink.producer.producer_record import whole_number
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import RecordColumns

@@ -1,4 +1,4 @@
-"""GatheredRecords: a chunk becomes columns, and each record gets its own outcome."""
+"""RecordChunk: a chunk becomes columns, and each record gets its own outcome."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.delivery import Part
-from spark_kafka_sink.producer.gathered_records import GatheredRecords, RecordFuture, failed_record
 from spark_kafka_sink.producer.producer_record import RecordMetadata
 from spark_kafka_sink.producer.record_checks import RECORD_OVERHEAD, RecordDetails, headers_bound
+from spark_kafka_sink.producer.record_chunk import RecordChunk, RecordFuture, failed_record
 from spark_kafka_sink.records.columns import RecordColumns, record_columns
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 from tests.fakes.clock import ManualClock
@@ -30,12 +30,12 @@ class Sent(NamedTuple):
     timestamp: int | None = 1234
 
 
-def part_of(chunk: GatheredRecords, rows: list[int], *, first_delta: int = 0, partition: int = 0) -> Part:
+def part_of(chunk: RecordChunk, rows: list[int], *, first_delta: int = 0, partition: int = 0) -> Part:
     return Part(chunk, tp(partition), first_delta, np.array(rows, np.int32), np.full(len(rows), 10, np.int32), 10 * len(rows))
 
 
-def filled(*records: Sent, clock: ManualClock | None = None) -> tuple[GatheredRecords, list[RecordFuture]]:
-    chunk = GatheredRecords(TOPIC, Cluster(), clock or ManualClock())
+def filled(*records: Sent, clock: ManualClock | None = None) -> tuple[RecordChunk, list[RecordFuture]]:
+    chunk = RecordChunk(TOPIC, Cluster(), clock or ManualClock())
     futures = []
     for each in records:
         future = chunk.add(each.key, each.value, each.callback, 10, RecordDetails(None, each.headers, each.timestamp))
@@ -45,7 +45,7 @@ def filled(*records: Sent, clock: ManualClock | None = None) -> tuple[GatheredRe
     return chunk, futures
 
 
-def chunk_of(*records: Sent, clock: ManualClock | None = None) -> tuple[GatheredRecords, list[RecordFuture]]:
+def chunk_of(*records: Sent, clock: ManualClock | None = None) -> tuple[RecordChunk, list[RecordFuture]]:
     """A chunk whose records are queued, and their futures."""
     chunk, futures = filled(*records, clock=clock)
     chunk.become(record_columns(*chunk.payload_columns()))
@@ -197,7 +197,7 @@ def test_what_send_lets_pass_is_not_refused_later(each: Sent) -> None:
 
 def test_a_record_that_says_nothing_has_the_time_of_send_and_no_partition() -> None:
     clock = ManualClock()
-    chunk = GatheredRecords(TOPIC, Cluster(), clock)
+    chunk = RecordChunk(TOPIC, Cluster(), clock)
     sent_ms = []
     for _ in range(50):
         clock.advance(7)

@@ -1,4 +1,4 @@
-"""PartitionChooser: which partitions rows without a key may go to, and how queue lengths and racks decide."""
+"""BuiltInPartitioner: which partitions rows without a key may go to, and how queue lengths and racks decide."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from spark_kafka_sink.network.cluster import Cluster, Node, Topic
-from spark_kafka_sink.producer.accumulator.partition_chooser import PartitionChooser
+from spark_kafka_sink.producer.accumulator.built_in_partitioner import BuiltInPartitioner
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueues
 from tests.producer.harness import TOPIC, Accumulation, cluster
 
@@ -75,7 +75,7 @@ def test_queue_lengths_are_counted_only_when_one_may_have_changed() -> None:
     """With 1,000 partitions counting took 0.6 ms in every round of the Sender, also when nothing had happened."""
     stage = Accumulation(batch_size=BATCH)
     assign(stage, 1)
-    sticky = stage.accumulator.partition_chooser.of_topic(TOPIC).sticky
+    sticky = stage.accumulator.built_in_partitioner.of_topic(TOPIC).sticky
     counts: list[list[int]] = []
     sticky.update_load = lambda lengths, *_, **__: counts.append(list(lengths))  # type: ignore[method-assign]
 
@@ -193,13 +193,13 @@ def test_only_topics_with_rows_under_way_are_looked_at_in_a_round(monkeypatch: p
     where = cluster(dict.fromkeys(names, (0, 0)))
     stage = Accumulation(batch_size=BATCH)
     looked_at: list[str] = []
-    update = PartitionChooser._update_load_of
+    update = BuiltInPartitioner._update_load_of
 
-    def counting(chooser: PartitionChooser, topic: str, *rest: Any) -> None:
+    def counting(chooser: BuiltInPartitioner, topic: str, *rest: Any) -> None:
         looked_at.append(topic)
         update(chooser, topic, *rest)
 
-    monkeypatch.setattr(PartitionChooser, "_update_load_of", counting)
+    monkeypatch.setattr(BuiltInPartitioner, "_update_load_of", counting)
     for name in names:
         rows = np.full(1, -1, np.int32)
         stage.accumulator.assign_partitions(name, np.full(1, 10, np.int64), rows < 0, rows, where)

@@ -16,7 +16,7 @@ import pytest
 
 from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.producer.partitioner import RoundRobinPartitioner, StickyPartitioner, UserPartitioner
+from spark_kafka_sink.producer.plugins.partitioner import RoundRobinPartitioner, StickyPartitioner, UserPartitioner
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import record_columns
 from tests.producer.harness import TOPIC, cluster, columns, config

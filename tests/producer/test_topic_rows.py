@@ -6,14 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.producer.topic_chunk import LARGEST_SLICE_BYTES, LARGEST_SLICE_ROWS, SLICE_ROWS, TopicChunk
+from spark_kafka_sink.producer.topic_rows import LARGEST_SLICE_BYTES, LARGEST_SLICE_ROWS, SLICE_ROWS, TopicRows
 from spark_kafka_sink.records.columns import record_columns
 from spark_kafka_sink.sink.gathering import GATHERED_BYTES, GATHERED_ROWS
 
 
-def chunk_of(rows: int, value_size: int = 1) -> TopicChunk:
+def chunk_of(rows: int, value_size: int = 1) -> TopicRows:
     columns = record_columns(pa.array([bytes(value_size)] * rows, pa.binary()))
-    return TopicChunk("orders", columns, np.zeros(rows, np.int32), np.arange(rows, dtype=np.int32))
+    return TopicRows("orders", columns, np.zeros(rows, np.int32), np.arange(rows, dtype=np.int32))
 
 
 @pytest.mark.parametrize("partitions", [1, 6, 128, 300, 5_000])
@@ -27,7 +27,7 @@ def test_slices_hold_every_row_once_and_in_order(rows: int, partitions: int) -> 
     assert max(len(each.rows) for each in slices) <= LARGEST_SLICE_ROWS
 
 
-def sizes(chunk: TopicChunk, partitions: int) -> list[int]:
+def sizes(chunk: TopicRows, partitions: int) -> list[int]:
     return [len(each.rows) for each in chunk.slices(partitions)]
 
 

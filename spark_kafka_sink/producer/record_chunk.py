@@ -45,7 +45,7 @@ class RecordFuture:
 
     __slots__ = ("_chunk", "_index")
 
-    def __init__(self, chunk: GatheredRecords, index: int) -> None:
+    def __init__(self, chunk: RecordChunk, index: int) -> None:
         self._chunk = chunk
         self._index = index
 
@@ -83,7 +83,7 @@ class GatheredPayload(NamedTuple):
     timestamps: Int64Column
 
 
-class GatheredRecords:
+class RecordChunk:
     """Holds columns from the start: lists that `add` fills, one entry per record, and a dict of what only some records have."""
 
     def __init__(self, topic: str, cluster: Cluster, clock: Clock) -> None:
@@ -317,7 +317,7 @@ def _lies_in(part: Part, index: int) -> bool:
 # Like RecordMetadata(*fields), in a third of the time: one is made for every record that has a callback.
 _new_metadata = cast(Callable[[tuple[object, ...]], RecordMetadata], partial(tuple.__new__, RecordMetadata))
 
-NewChunk = Callable[[str, Cluster, Clock], GatheredRecords]
+NewChunk = Callable[[str, Cluster, Clock], RecordChunk]
 
 
 def failed_record(
@@ -326,7 +326,7 @@ def failed_record(
     details: RecordDetails | None,
     error: KafkaError,
     clock: Clock,
-    new_chunk: NewChunk = GatheredRecords,
+    new_chunk: NewChunk = RecordChunk,
 ) -> RecordFuture:
     """The future of a record that could not be gathered. Its callback has been called."""
     chunk = new_chunk(topic, Cluster(), clock)

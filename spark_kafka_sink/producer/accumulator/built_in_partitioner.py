@@ -1,6 +1,6 @@
 """Chooses partitions for the rows that name none and have no key, and gives the sticky partitioner the queues' lengths.
 
-The partitioners are in producer/partitioner.py. This module keeps those of each topic, and knows the available partitions.
+The partitioners are in plugins/partitioner.py. This module keeps those of each topic, and knows the available partitions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.batch_compressor import BatchCompressor
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueues
 from spark_kafka_sink.producer.accumulator.sorted_slice import LEAST_OVERHEAD
-from spark_kafka_sink.producer.partitioner import RoundRobinPartitioner, StickyPartitioner
+from spark_kafka_sink.producer.plugins.partitioner import RoundRobinPartitioner, StickyPartitioner
 
 # What queue lengths depend on: the cluster, slow nodes, and two counters. Whenever a queue's length changes, one of them does.
 LoadState: TypeAlias = tuple[Cluster, frozenset[int], int, int]
@@ -48,7 +48,7 @@ class NodeWait:
     accepted_ms: int  # when it last accepted some
 
 
-class PartitionChooser:
+class BuiltInPartitioner:
     def __init__(self, config: ProducerConfig, queues: PartitionQueues, compressor: BatchCompressor, random: Random) -> None:
         self._config = config
         self._queues = queues
