@@ -36,7 +36,7 @@ from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 LEAST_WAIT_MS = 10  # between two checks of a node that takes no request now
 LOOK_AGAIN_MS = 50  # between two checks while every broker is busy, throttled or backing off
@@ -129,7 +129,7 @@ class Call:
             for pending in waiting:
                 pending.settle(outcome)
             return
-        log.debug("= the coordinator of %s is %s", key, outcome)
+        logger.debug("= the coordinator of %s is %s", key, outcome)
         self._access.coordinator_found(key, outcome)
         for pending in waiting:
             self._enqueue(outcome.id, pending)
@@ -140,7 +140,7 @@ class Call:
 
     def _retry(self, pending: _Pending, trouble: str, *, find: bool) -> None:
         """Queue an ask again after a back-off. `find`: look up its coordinator again first, if it has one."""
-        log.debug("= %s is retried: %s", pending.ask.operation.describe(pending.ask.item), trouble)
+        logger.debug("= %s is retried: %s", pending.ask.operation.describe(pending.ask.item), trouble)
         target = pending.ask.target
         if find and isinstance(target, CoordinatorOf):
             self._access.coordinator_lost(target)

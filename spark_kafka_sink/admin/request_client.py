@@ -23,7 +23,7 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, printable_list
 from spark_kafka_sink.network.metadata import Metadata
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ class RequestClient:
             is_same = not any(isinstance(outcome, BrokerGoneError) for outcome in outcomes) and nodes == self._known_brokers()
             if is_same or self.clock.now_ms() >= deadline_ms:
                 return dict(zip(nodes, _results(asks, outcomes, timeout_ms), strict=True))
-            log.debug("= the brokers of the cluster have changed: asking all of them again")
+            logger.debug("= the brokers of the cluster have changed: asking all of them again")
 
     def ask_known_brokers(self, operation: Operation[ItemT, ResultT], item: ItemT, timeout_ms: int) -> dict[int, ResultT]:
         """As `ask_every_broker`, but the list of brokers is not fetched again if there is one."""

@@ -20,7 +20,7 @@ from spark_kafka_sink.protocol.headers import RequestHeader, read_response_heade
 from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer
 from spark_kafka_sink.protocol.schema import Message, Request
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _MAX_CORRELATION_ID = 0x7FFFFFFF
 
@@ -145,7 +145,7 @@ class Connection:
         """
         if surplus_bytes and pending.api_key not in self._logged_surplus:
             self._logged_surplus.add(pending.api_key)
-            log.debug(
+            logger.debug(
                 "! %s: ignoring %d bytes after the last field of %s v%d (logged once per connection)",
                 self._peer,
                 surplus_bytes,

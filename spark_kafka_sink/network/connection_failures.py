@@ -14,7 +14,7 @@ from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.node_connection import NodeConnection
 from spark_kafka_sink.network.selector import ChannelState, Disconnect
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 WARN_EVERY_MS = 30_000  # per node, about connections that cannot be established
 
@@ -39,15 +39,15 @@ class ConnectionFailures:
                 connection.last_warning_ms = now_ms
             else:
                 level = logging.DEBUG  # failures repeat with every attempt
-            log.log(level, "! node %d: connection to %s could not be established: %s", node_id, address, reason)
+            logger.log(level, "! node %d: connection to %s could not be established: %s", node_id, address, reason)
         elif disconnect.state is ChannelState.READY and self._states.is_preparing_connection(node_id):
             reason += f" (before it was ready; does this listener speak {self._security_protocol}?)"
-            log.warning("! node %d: connection to %s was lost: %s", node_id, address, reason)
+            logger.warning("! node %d: connection to %s was lost: %s", node_id, address, reason)
         elif disconnect.state is ChannelState.READY and connection.sasl.is_unproven:
             reason += f" (before it answered; is security.protocol={self._security_protocol} right for this listener?)"
-            log.warning("! node %d: connection to %s was lost: %s", node_id, address, reason)
+            logger.warning("! node %d: connection to %s was lost: %s", node_id, address, reason)
         else:
-            log.debug("= node %d: disconnected from %s: %s", node_id, address, reason)
+            logger.debug("= node %d: disconnected from %s: %s", node_id, address, reason)
         if disconnect.state is not ChannelState.EXPIRED:
             self._metadata.connection_failed(address, reason)
 

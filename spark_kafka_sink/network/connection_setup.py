@@ -25,7 +25,7 @@ from spark_kafka_sink.network.node_connection import NodeConnection
 from spark_kafka_sink.network.sasl.login import Login
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selectable
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _MAX_LOGGED_VERSIONS = 5_000  # characters; those of Kafka 4 take 1,600
 
@@ -92,7 +92,7 @@ class ConnectionSetup:
             self._fail_to_connect(node.id, now_ms, str(error))
 
     def _look_up(self, node: Node) -> None:
-        log.debug("= node %d: looking up %s", node.id, printable(node.host))
+        logger.debug("= node %d: looking up %s", node.id, printable(node.host))
         self._connections[node.id].is_resolving = True
         # No deadline: the connection set-up time-out ends it.
         work = partial(look_up, self._resolve, node.host, node.port)
@@ -112,7 +112,7 @@ class ConnectionSetup:
     def _connect(self, node_id: int) -> None:
         address = self._states.current_address(node_id)
         assert address is not None
-        log.debug("= node %d: connecting to %s at %s", node_id, self._states.address_text(node_id), address)
+        logger.debug("= node %d: connecting to %s at %s", node_id, self._states.address_text(node_id), address)
         protocol = Connection(self._client_id, peer=f"node {node_id}")
         self._selector.connect(node_id, address, protocol)
         self._connections[node_id].protocol = protocol
@@ -130,7 +130,7 @@ class ConnectionSetup:
 
     def renew_session(self, node_id: int, now_ms: int) -> None:
         """Log in again on a connection that is ready (KIP-368)."""
-        log.debug("= node %d: the session is about to end, logging in again", node_id)
+        logger.debug("= node %d: the session is about to end, logging in again", node_id)
         connection = self._connections[node_id]
         assert self._login is not None
         assert connection.api_versions is not None
@@ -201,7 +201,7 @@ class ConnectionSetup:
         else:
             self._states.accepted(node_id)
         self._metadata.connection_ready(self._states.address_text(node_id))
-        log.debug("= node %d: ready: %s", node_id, printable(session.api_versions, _MAX_LOGGED_VERSIONS))
+        logger.debug("= node %d: ready: %s", node_id, printable(session.api_versions, _MAX_LOGGED_VERSIONS))
 
     def forget(self, node_id: int) -> None:
         """The connection has ended: drop its work."""

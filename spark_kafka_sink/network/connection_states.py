@@ -22,7 +22,7 @@ from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import address_text
 from spark_kafka_sink.network.transport import Address
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class ConnectionState(Enum):
@@ -179,7 +179,9 @@ class ClusterConnectionStates:
         node = self._nodes.get(node_id)
         if node is None or (node.host, node.port) != (host, port):
             if node is not None:
-                log.info("= node %d moved from %s to %s", node_id, address_text(node.host, node.port), address_text(host, port))
+                logger.info(
+                    "= node %d moved from %s to %s", node_id, address_text(node.host, node.port), address_text(host, port)
+                )
             node = _NodeState(host, port, self._reconnect_backoff.backoff_ms(0), self._setup_timeout.backoff_ms(0))
             self._nodes[node_id] = node
         elif node.addresses:

@@ -15,7 +15,7 @@ from spark_kafka_sink.errors import NetworkError, printable
 from spark_kafka_sink.network.background import outcome_within
 from spark_kafka_sink.network.transport import Address
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Resolver = Callable[[str, int], Sequence[Address]]  # blocks; raises OSError
 
@@ -73,7 +73,7 @@ def _canonical_within(host: str, port: int, timeout_ms: int) -> list[tuple[str, 
         servers: list[tuple[str, int]] = outcome.result
         return servers
     reason = f"no answer of DNS within {timeout_ms} ms" if outcome is None or outcome.error is None else outcome.error.message
-    log.warning("! bootstrap server %s:%d cannot be resolved to canonical names: %s", host, port, reason)
+    logger.warning("! bootstrap server %s:%d cannot be resolved to canonical names: %s", host, port, reason)
     return [(host, port)]
 
 

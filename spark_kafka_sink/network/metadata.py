@@ -34,7 +34,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 if TYPE_CHECKING:
     from spark_kafka_sink.config.producer_config import ProducerConfig
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _MAX_QUOTED = 10  # brokers that could not be reached, in one message
 
@@ -153,7 +153,7 @@ class Metadata:
         """
         with self._lock:
             if not self._needs_full_update:
-                log.debug("= metadata: update requested: %s", reason)
+                logger.debug("= metadata: update requested: %s", reason)
             self._needs_full_update = True
             if at_once:
                 self._equivalent_responses = 0
@@ -242,7 +242,7 @@ class Metadata:
     def rebootstrap(self) -> None:
         """Forget every broker and start again from bootstrap.servers (KIP-899)."""
         with self._lock:
-            log.info("= metadata: starting again from bootstrap.servers %s", self._bootstrap_servers)
+            logger.info("= metadata: starting again from bootstrap.servers %s", self._bootstrap_servers)
             self.bootstrap(self._bootstrap_servers)
 
     def time_to_next_update_ms(self, now_ms: int) -> int:
@@ -304,7 +304,7 @@ class Metadata:
                 " bootstrap.servers; if the change is intended, write all rows again with a new producer (a retried task does)",
                 condition="KAFKA_CLUSTER_CHANGED",
             )
-            log.error("! metadata: %s", self._permanent_error)
+            logger.error("! metadata: %s", self._permanent_error)
             self._waiters.wake_all_locked()
 
     def permanent_error(self) -> KafkaError | None:
@@ -384,8 +384,8 @@ class Metadata:
         self._connection_errors = {key: reason for key, reason in self._connection_errors.items() if key in addresses}
         if self._cluster_id is None and response.cluster_id is not None:
             self._cluster_id = response.cluster_id
-            log.info("= metadata: cluster id %s", printable(response.cluster_id))
-        log.debug("< metadata version %d: %r", self._update_version, self._cluster)
+            logger.info("= metadata: cluster id %s", printable(response.cluster_id))
+        logger.debug("< metadata version %d: %r", self._update_version, self._cluster)
 
     def _retain_topic_locked(self, topic: str, now_ms: int) -> bool:
         expires_ms = self._topics.get(topic)
@@ -393,7 +393,7 @@ class Metadata:
             return False
         if topic in self._new_topics or expires_ms > now_ms:
             return True
-        log.debug("- metadata: topic %s has not been used for %d ms and is removed", topic, self._max_idle_ms)
+        logger.debug("- metadata: topic %s has not been used for %d ms and is removed", topic, self._max_idle_ms)
         del self._topics[topic]
         return False
 
@@ -407,7 +407,7 @@ class Metadata:
         # Also when no id was known, as after bootstrap(): then any epoch is accepted.
         is_recreated = topic_id is not None and topic_id != self._cluster.topic_id(name)
         if is_recreated and self._last_known_locked().topic_id(name) not in (None, topic_id):
-            log.info("= metadata: topic %s was re-created with id %s", name, topic_id)
+            logger.info("= metadata: topic %s was re-created with id %s", name, topic_id)
         partitions: dict[int, PartitionInfo] = {}
         for partition in answer.partitions:
             info = self._read_partition_locked(name, partition, is_recreated, has_reliable_leader_epochs)
@@ -432,7 +432,7 @@ class Metadata:
             return _partition_info(topic, answer, None)
         known = self._epochs.get(key)
         if known is not None and not is_recreated and answer.leader_epoch < known:
-            log.debug("! metadata: ignoring epoch %d of %s, %d has been seen", answer.leader_epoch, key, known)
+            logger.debug("! metadata: ignoring epoch %d of %s, %d has been seen", answer.leader_epoch, key, known)
             return self._cluster.partition(key) or _partition_info(topic, answer, None)._replace(leader=None)
         if known is None or is_recreated or answer.leader_epoch > known:
             self._equivalent_responses = 0
@@ -460,7 +460,7 @@ class Metadata:
                 return set()
             topics = dict(self._cluster.topics)
             for tp, hint in changed.items():
-                log.debug("= metadata: %s is led by node %s in epoch %s", tp, hint.leader, hint.epoch)
+                logger.debug("= metadata: %s is led by node %s in epoch %s", tp, hint.leader, hint.epoch)
                 topic = topics[tp.topic]
                 info = topic.partitions[tp.partition]._replace(leader=hint.leader, leader_epoch=hint.epoch)
                 topics[tp.topic] = topic._replace(partitions={**topic.partitions, tp.partition: info})

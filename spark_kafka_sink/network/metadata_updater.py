@@ -20,7 +20,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 if TYPE_CHECKING:
     from spark_kafka_sink.config.producer_config import ProducerConfig
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _FIRST_VERSION_WITH_RELIABLE_EPOCHS = 9  # KAFKA-7738: older brokers may answer with an epoch that is out of date
 _WHILE_A_TOPIC_IS_CREATED = (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.LEADER_NOT_AVAILABLE)
@@ -96,7 +96,7 @@ class MetadataUpdater:
     def handle_disconnect(self, node: str, now_ms: int, *, fatal_error: KafkaError | None = None) -> None:
         """A connection was lost or could not be made. `node` is for the log."""
         if self._metadata.cluster().is_bootstrap:
-            log.debug("! bootstrap server %s disconnected before it answered with metadata", node)
+            logger.debug("! bootstrap server %s disconnected before it answered with metadata", node)
         if self.is_update_due(now_ms):
             self.handle_failed_request(now_ms)
         if fatal_error is not None:
@@ -119,7 +119,7 @@ class MetadataUpdater:
             self._attempts_since_ms = LONG_AGO_MS  # needs_rebootstrap() in this poll
             self._metadata.failed_update(now_ms)
         elif not response.brokers:
-            log.debug("! ignoring metadata without brokers: the broker is starting")
+            logger.debug("! ignoring metadata without brokers: the broker is starting")
             self._metadata.failed_update(now_ms)
         elif self._metadata.is_other_cluster(response.cluster_id):
             self._refuse_other_cluster(response.cluster_id, now_ms)
@@ -148,7 +148,7 @@ class MetadataUpdater:
             if names:
                 listed = printable_list(f"{name}: {errors[name]}" for name in sorted(names, key=str))
                 is_missing = any(errors[name] == Errors.UNKNOWN_TOPIC_OR_PARTITION for name in names)
-                log.log(level, "! metadata reports problems with topics: %s%s", listed, _REMEDY if is_missing else "")
+                logger.log(level, "! metadata reports problems with topics: %s%s", listed, _REMEDY if is_missing else "")
 
     def _refuse_other_cluster(self, cluster_id: str | None, now_ms: int) -> None:
         """A broker of another cluster may have got the address of one of ours: only an answer of bootstrap.servers counts."""
@@ -156,7 +156,9 @@ class MetadataUpdater:
         if self._metadata.cluster().is_bootstrap or not self._may_rebootstrap:
             self._metadata.cluster_changed(cluster_id)
             return
-        log.warning("! ignoring metadata from a broker of another cluster, %s; asking bootstrap.servers", printable(cluster_id))
+        logger.warning(
+            "! ignoring metadata from a broker of another cluster, %s; asking bootstrap.servers", printable(cluster_id)
+        )
         self._attempts_since_ms = LONG_AGO_MS  # as above
 
     def needs_rebootstrap(self, now_ms: int) -> bool:
@@ -177,4 +179,4 @@ def _warn_of_lost_listeners(response: MetadataResponse) -> None:
         if partition.error_code == Errors.LISTENER_NOT_FOUND.number
     ]
     if unlisted:
-        log.warning("! the leaders of %d partitions do not have this listener: %s", len(unlisted), printable_list(unlisted))
+        logger.warning("! the leaders of %d partitions do not have this listener: %s", len(unlisted), printable_list(unlisted))

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientRequest", "ClientResponse", "NetworkClient"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class NetworkClient:
@@ -225,7 +225,7 @@ class NetworkClient:
         try:
             self._transmit(request, self._usable_version(request), now_ms, is_internal=False)
         except UnsupportedVersionError as error:
-            log.debug("! node %d: %s is not sent: %s", request.node_id, type(request.message).__name__, error)
+            logger.debug("! node %d: %s is not sent: %s", request.node_id, type(request.message).__name__, error)
             version = API_TABLE[request.message.API_KEY].max_version
             self._responses.append(ClientResponse(request, None, version, now_ms, error=error))
 
@@ -255,8 +255,8 @@ class NetworkClient:
         assert protocol is not None
         buffers = protocol.send(request.message, version, expect_response=request.expect_response)
         in_flight = InFlightRequest(request, version, is_internal, now_ms, protocol.last_correlation_id)
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("> %s, %d bytes%s", in_flight, sum(map(len, buffers)), _partitions(request.message))
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("> %s, %d bytes%s", in_flight, sum(map(len, buffers)), _partitions(request.message))
         self._in_flight.add(in_flight)
         self._selector.send(request.node_id, buffers)
 
@@ -318,7 +318,7 @@ class NetworkClient:
             if not sent.request.expect_response:
                 self._in_flight.complete_last_sent(node_id)
                 self._responses.append(sent.response(now_ms))
-                log.debug("< %s is written, which completes it (acks=0)", sent)
+                logger.debug("< %s is written, which completes it (acks=0)", sent)
 
     def _handle_completed_receives(self, now_ms: int) -> None:
         while self._selector.completed_receives:
@@ -337,7 +337,7 @@ class NetworkClient:
             self._responses.append(answered.response(now_ms, response.message))
         node_id = answered.request.node_id
         self._prove(self._connections[node_id])
-        log.debug("< %s is answered after %d ms", answered, now_ms - answered.sent_ms)
+        logger.debug("< %s is answered after %d ms", answered, now_ms - answered.sent_ms)
         self._maybe_throttle(node_id, answered, response, now_ms)
         if not answered.is_internal:
             return
@@ -358,7 +358,7 @@ class NetworkClient:
         if throttle_ms > 0 and response.version >= API_TABLE[answered.request.message.API_KEY].throttles_from:
             self._in_flight.add_throttle_time(node_id, throttle_ms)
             self._states.throttle(node_id, now_ms + throttle_ms)
-            log.debug("= node %d: throttles this client for %d ms", node_id, throttle_ms)
+            logger.debug("= node %d: throttles this client for %d ms", node_id, throttle_ms)
 
     def _handle_disconnections(self, now_ms: int) -> None:
         while self._selector.disconnected:
@@ -386,13 +386,13 @@ class NetworkClient:
             host = printable(self._states.host(node_id))
             what = f"no answer of DNS about {host}" if self._connections[node_id].is_resolving else "no connection"
             reason = f"{what} within {timeout_ms} ms (socket.connection.setup.timeout.ms, grows with each failure)"
-            log.debug("- node %d: %s", node_id, reason)
+            logger.debug("- node %d: %s", node_id, reason)
             self.close_connection(node_id, now_ms, Disconnect(ChannelState.NOT_CONNECTED, reason), timed_out=True)
 
     def _handle_timed_out_requests(self, now_ms: int) -> None:
         for node_id in self._in_flight.nodes_with_timed_out_requests(now_ms):
             reason = "no answer to a request within its time-out (request.timeout.ms)"
-            log.info("- node %d: disconnecting: %s", node_id, reason)
+            logger.info("- node %d: disconnecting: %s", node_id, reason)
             self.close_connection(node_id, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason), timed_out=True)
 
     def _handle_rebootstrap(self, now_ms: int) -> None:
@@ -438,7 +438,7 @@ class NetworkClient:
         self, node_id: int, now_ms: int, *, timed_out: bool, too_large: ResponseTooLargeError | None = None
     ) -> None:
         for number, lost in enumerate(self._in_flight.clear(node_id)):
-            log.debug("! %s is cancelled after %d ms", lost, now_ms - lost.sent_ms)
+            logger.debug("! %s is cancelled after %d ms", lost, now_ms - lost.sent_ms)
             error = None if number else too_large  # of the oldest
             if not lost.is_internal:
                 self._responses.append(lost.response(now_ms, disconnected=True, timed_out=timed_out, error=error))
@@ -475,7 +475,7 @@ def _call_back(responses: list[ClientResponse]) -> list[ClientResponse]:
         try:
             response.request.callback(response)
         except BaseException as error:  # SystemExit and KeyboardInterrupt too
-            log.exception("! the callback of a %s failed", type(response.request.message).__name__)
+            logger.exception("! the callback of a %s failed", type(response.request.message).__name__)
             first_error = first_error or error
     if first_error is not None:
         raise first_error

@@ -26,7 +26,7 @@ from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.transport import MAX_BUFFERS, Address, Transport
 from spark_kafka_sink.protocol.primitives import Buffer
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MAX_POLL_MS = 600_000  # the longest wait
 _READ_BUFFER_BYTES = 64 * 1024  # one for all connections; a Produce response to 300 partitions takes about 10 KiB
@@ -197,7 +197,7 @@ class Selector:
         del self._last_active_ms[channel.node_id]
 
     def _disconnect(self, channel: _Channel, state: ChannelState, reason: str, error: AuthenticationError | None = None) -> None:
-        log.debug("= node %d: connection closed (%s): %s", channel.node_id, state.name, reason)
+        logger.debug("= node %d: connection closed (%s): %s", channel.node_id, state.name, reason)
         self._forget(channel)
         self.disconnected[channel.node_id] = Disconnect(state, reason, error)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TlsConnector", "TlsTransport"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 RECORD_BYTES = 16 * 1024  # the most that one TLS record carries
 PIECE_BYTES = 8 * RECORD_BYTES  # small buffers are joined up to this size for encryption: full records, little memory
@@ -81,10 +81,10 @@ class TlsConnector:
         try:
             self.context = client_context(self._config)
         except ConfigError as error:
-            log.warning("! certificate files have changed, but %s; the certificates read before stay in use", error.message)
+            logger.warning("! certificate files have changed, but %s; the certificates read before stay in use", error.message)
             self._unusable = stamps
         else:
-            log.info("= certificate files have changed: new connections use them")
+            logger.info("= certificate files have changed: new connections use them")
             self._read_at = stamps
 
     def explain(self, error: ssl.SSLError, host: str, *, is_first_answer: bool = False) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.admin.request_client import RequestClient
     from spark_kafka_sink.sink.write_plan import WritePlan
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 TIMEOUT_MS = 5_000
 LOOKS = 4  # with retry.backoff.ms in between, as brokers hear of a new topic late
@@ -58,7 +58,7 @@ def _is_missing(options: Mapping[str, object], topic: str) -> bool:
             with RequestClient(config) as client:
                 return is_missing(client, topic)
     except KafkaError as error:
-        log.debug("= whether topic %s exists is not known: %s", topic, error)
+        logger.debug("= whether topic %s exists is not known: %s", topic, error)
         return False
 
 

@@ -38,7 +38,7 @@ from spark_kafka_sink.network.sasl.token_sources import MAX_TOKEN_BYTES, read_se
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, token_error, token_from_jwt
 from spark_kafka_sink.network.ssl_context import client_context
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_MS = 10_000
 # Another attempt would get the same answer.
@@ -143,7 +143,7 @@ def fetch_token(endpoint: Endpoint, make_post: Callable[[], Post], clock: Clock)
         attempts += 1
         if not outcome.may_retry or wait_ms <= 0:
             break
-        log.warning(
+        logger.warning(
             "! attempt %d to get a token from %s failed: %s; retrying in %d ms", attempts, endpoint.url, outcome.text, wait_ms
         )
         _pause(clock, wait_ms)

@@ -21,7 +21,7 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class TokenCache:
                 old = self._token
             if old is None or not _is_good(old, began_wall_ms):
                 raise
-            log.warning("! an OAuth token could not be renewed, the old one is used until it expires: %s", error)
+            logger.warning("! an OAuth token could not be renewed, the old one is used until it expires: %s", error)
             return old
         now_ms = self._clock.wall_ms()
         if token.lifetime_ms is not None and token.lifetime_ms <= now_ms:
