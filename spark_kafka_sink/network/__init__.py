@@ -17,7 +17,7 @@ A connection
     ssl_context.py           the ssl.* options as Python's ssl.SSLContext
     sasl/                    the SASL mechanisms
 Helpers
-    names.py                 host names to addresses
+    dns.py                   host names to addresses
     background.py            threads for work that may block
     backoff.py, network_metrics.py
 """

@@ -1,6 +1,6 @@
 """Bytes over one non-blocking socket. Selector is the only user; TlsTransport (tls.py) is the other kind of Transport.
 
-No method waits. names.py makes Addresses.
+No method waits. dns.py makes Addresses.
 """
 
 from __future__ import annotations
