@@ -67,7 +67,7 @@ def batch_to_kafka(spark: SparkSession, arguments: argparse.Namespace) -> str:
     )
 
 
-class Report:
+class WriteReport:
     """The sink's report of one write, in the file that `reportPath` names. The file may contain reports of other writes."""
 
     def __init__(self, path: Path) -> None:
@@ -87,12 +87,12 @@ class Report:
 
 
 @contextlib.contextmanager
-def reported(options: dict[str, str]) -> Iterator[tuple[dict[str, str], Report]]:
+def reported(options: dict[str, str]) -> Iterator[tuple[dict[str, str], WriteReport]]:
     """The options with a reportPath, and the report that the write appends to it. Without one, uses a temporary file."""
     with tempfile.TemporaryDirectory(prefix="pykafka-sink-") as directory:
         name = next((each for each in options if each.lower() == "reportpath"), "reportPath")
         path = options.get(name) or str(Path(directory, "report.jsonl"))
-        yield {**options, name: path}, Report(Path(path))
+        yield {**options, name: path}, WriteReport(Path(path))
 
 
 def in_words(report: Mapping[str, Any] | None) -> str:

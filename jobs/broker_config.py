@@ -12,7 +12,7 @@ from jobs.ports import HOST
 
 
 @dataclass
-class Node:
+class LocalNode:
     """One process of the cluster. `pid` is None while it is down."""
 
     node_id: int
@@ -24,7 +24,7 @@ class Node:
 
 
 def server_properties(
-    node: Node, nodes: Iterable[Node], data_dir: Path, extra_listeners: Mapping[str, str], brokers: int
+    node: LocalNode, nodes: Iterable[LocalNode], data_dir: Path, extra_listeners: Mapping[str, str], brokers: int
 ) -> dict[str, str]:
     """The properties of one of the nodes.
 

@@ -22,7 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 
-from jobs.broker_config import Node, new_cluster_id, server_properties, write_properties
+from jobs.broker_config import LocalNode, new_cluster_id, server_properties, write_properties
 from jobs.java import find_java
 from jobs.kafka_jars import (
     DEFAULT_KAFKA_VERSION,
@@ -90,7 +90,7 @@ class LocalKafka:
     ) -> None:
         self.work_dir = work_dir.resolve()
         self.version = version or kafka_version()
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, LocalNode] = {}
         self.jars: Path | None = None
         self._port = port
         self._brokers = brokers
@@ -113,7 +113,7 @@ class LocalKafka:
         except FileNotFoundError:
             return None
         cluster = cls(work_dir, version=state["version"], brokers=len(state["nodes"]), heap=state["heap"])
-        cluster.nodes = {node["node_id"]: Node(**node) for node in state["nodes"]}
+        cluster.nodes = {node["node_id"]: LocalNode(**node) for node in state["nodes"]}
         return cluster
 
     # --- INFORMATION AND TOPICS ----------------------------------------------------------------------------------------
@@ -243,27 +243,27 @@ class LocalKafka:
         taken: set[int] = set()
         for node_id in range(1, self._brokers + 1):
             port = free_port(taken) if self._port == 0 else claim_port(self._port + node_id - 1, taken)
-            self.nodes[node_id] = Node(
+            self.nodes[node_id] = LocalNode(
                 node_id,
                 port,
                 free_port(taken) if node_id <= controllers else None,
                 {name: free_port(taken) for name in self._extra_listeners},
             )
 
-    def _server_properties(self, node: Node) -> dict[str, str]:
+    def _server_properties(self, node: LocalNode) -> dict[str, str]:
         set_here = server_properties(node, self.nodes.values(), self._data_dir(node), self._extra_listeners, self._brokers)
         return {**set_here, **self._properties}
 
-    def _data_dir(self, node: Node) -> Path:
+    def _data_dir(self, node: LocalNode) -> Path:
         return self.work_dir / f"data-{node.node_id}"
 
-    def _config_file(self, node: Node) -> Path:
+    def _config_file(self, node: LocalNode) -> Path:
         return self.work_dir / f"node-{node.node_id}.properties"
 
     def _format(self) -> None:
         """Write the nodes' properties, and format the directories of nodes without data, all at the same time."""
         cluster_id = self._cluster_id()
-        tools: list[tuple[Node, subprocess.Popen[str]]] = []
+        tools: list[tuple[LocalNode, subprocess.Popen[str]]] = []
         with contextlib.ExitStack() as stack:
             for node in self.nodes.values():
                 write_properties(self._config_file(node), self._server_properties(node))
@@ -279,7 +279,7 @@ class LocalKafka:
                 if tool.returncode != 0:
                     raise ToolError(f"Kafka could not format {self._data_dir(node)}: {_last_lines(output)}.")
 
-    def _format_tool(self, node: Node, cluster_id: str) -> subprocess.Popen[str]:
+    def _format_tool(self, node: LocalNode, cluster_id: str) -> subprocess.Popen[str]:
         command = self._java("128m", "kafka.tools.StorageTool", quick=True)
         command += ["format", "-t", cluster_id, "-c", str(self._config_file(node)), *self._format_options]
         return subprocess.Popen(
@@ -302,7 +302,7 @@ class LocalKafka:
             "-cp", f"{jars}/*", main,
         ]  # fmt: skip
 
-    def _launch(self, node: Node) -> None:
+    def _launch(self, node: LocalNode) -> None:
         """Start one node in a session of its own, so that Ctrl-C in the terminal does not reach it."""
         with self.log_file(node.node_id).open("ab") as log:
             child = subprocess.Popen(
@@ -313,7 +313,7 @@ class LocalKafka:
         node.pid, node.started = child.pid, process_start(child.pid)
         self._save()
 
-    def _await_answers(self, nodes: list[Node]) -> None:
+    def _await_answers(self, nodes: list[LocalNode]) -> None:
         deadline = time.monotonic() + self._start_timeout_s
         waiting = list(nodes)
         while waiting:
@@ -327,7 +327,7 @@ class LocalKafka:
             waiting = [node for node in waiting if not answers((HOST, node.port), timeout_s=5)]
             time.sleep(POLL_S)
 
-    def _log_tail(self, node: Node) -> str:
+    def _log_tail(self, node: LocalNode) -> str:
         file = self.log_file(node.node_id)
         return f"its log {file} ends with: {_last_lines(file.read_text(encoding='utf-8', errors='replace'))}"
 
@@ -341,20 +341,20 @@ class LocalKafka:
         node.pid = None
         self._save()
 
-    def _signal(self, node: Node, how: signal.Signals) -> None:
+    def _signal(self, node: LocalNode, how: signal.Signals) -> None:
         """Send a signal to a node's process, unless the process has ended."""
         if self._is_alive(node):
             assert node.pid is not None
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(node.pid, how)
 
-    def _is_alive(self, node: Node) -> bool:
+    def _is_alive(self, node: LocalNode) -> bool:
         child = self._children.get(node.node_id)
         if child is not None:
             return child.poll() is None
         return node.pid is not None and process_start(node.pid) == node.started and "kafka.Kafka" in command_line_of(node.pid)
 
-    def _await_end(self, node: Node, deadline: float) -> bool:
+    def _await_end(self, node: LocalNode, deadline: float) -> bool:
         return wait_until(lambda: not self._is_alive(node), deadline)
 
     def _save(self) -> None:

@@ -50,7 +50,7 @@ TOOL_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)
-class Target:
+class Destination:
     """Where to write: brokers, topic, Kafka's jars, and the user's client properties for brokers of their own."""
 
     bootstrap_servers: str
@@ -122,18 +122,18 @@ def say(step: str, text: str) -> None:
 
 
 @contextlib.contextmanager
-def _target(arguments: argparse.Namespace) -> Iterator[tuple[Target, int]]:
+def _target(arguments: argparse.Namespace) -> Iterator[tuple[Destination, int]]:
     """The topic to write to, and how many rows it already has. A broker that was started for it is stopped at the end."""
     jars = fetch_kafka(DEFAULT_KAFKA_VERSION, progress=_progress)  # for the tools; the broker may be another version
     if arguments.bootstrap_servers:
-        target = Target(arguments.bootstrap_servers, arguments.topic, jars, arguments.config)
+        target = Destination(arguments.bootstrap_servers, arguments.topic, jars, arguments.config)
         say("broker", f"yours, at {target.bootstrap_servers}")
         _create_topic(target)
         yield target, 0
         return
     with _own_broker(arguments.work_dir, arguments.port, keep=arguments.keep_broker) as cluster:
         cluster.create_topic(arguments.topic, PARTITIONS)
-        target = Target(cluster.bootstrap_servers, arguments.topic, jars, arguments.config)
+        target = Destination(cluster.bootstrap_servers, arguments.topic, jars, arguments.config)
         yield target, _rows_in(target)
 
 
@@ -210,7 +210,7 @@ def _extract(archive: Path, csv: Path) -> Path:
 # --- WRITING ----------------------------------------------------------------------------------------------------------
 
 
-def _write(flights: Path, target: Target, page: Path, *, verbose: bool) -> str:
+def _write(flights: Path, target: Destination, page: Path, *, verbose: bool) -> str:
     """Run the batch job, draw the page of its report, and return the report's line.
 
     If the job fails, it has printed why, and this program exits with its exit code.
@@ -263,20 +263,20 @@ def report_lines(line: str, seconds: float) -> Iterator[str]:
 # --- KAFKA'S OWN TOOLS ------------------------------------------------------------------------------------------------
 
 
-def _check(target: Target, rows_before: int) -> None:
+def _check(target: Destination, rows_before: int) -> None:
     rows = _rows_in(target) - rows_before
     if rows != ROWS:
         raise ToolError(f"The broker's end offsets say {rows:,} rows were written to {target.topic}, not {ROWS:,}.")
     say("check", f"the broker's end offsets add up to {rows:,} new rows: every flight has arrived")
 
 
-def _rows_in(target: Target) -> int:
+def _rows_in(target: Destination) -> int:
     """The sum of the topic's end offsets."""
     answer = _tool(target, "org.apache.kafka.tools.GetOffsetShell", "--topic", re.escape(target.topic))
     return sum(int(line.rpartition(":")[2]) for line in answer.stdout.splitlines() if line.startswith(f"{target.topic}:"))
 
 
-def _create_topic(target: Target) -> None:
+def _create_topic(target: Destination) -> None:
     """Create a new topic, so that the flights go to no other one."""
     arguments = ["--create", "--topic", target.topic, "--partitions", str(PARTITIONS)]
     try:
@@ -288,16 +288,16 @@ def _create_topic(target: Target) -> None:
         raise
 
 
-def _show_two_records(target: Target) -> None:
+def _show_two_records(target: Destination) -> None:
     for line in _call(_console_consumer(target, 2), TOOL_TIMEOUT_S, "Kafka's console consumer").stdout.splitlines():
         say("record", line)
 
 
-def _console_consumer(target: Target, records: int) -> list[str]:
+def _console_consumer(target: Destination, records: int) -> list[str]:
     return console_consumer(target.jars, target.bootstrap_servers, target.topic, records, target.config)
 
 
-def _tool(target: Target, main_class: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _tool(target: Destination, main_class: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     name = main_class.rpartition(".")[2]
     command = [*tool(target.jars, main_class, target.bootstrap_servers, target.config), *arguments]
     answer = _call(command, TOOL_TIMEOUT_S, name)

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from jobs.local_kafka import HOST, LocalKafka, Node
+from jobs.local_kafka import HOST, LocalKafka, LocalNode
 from spark_kafka_sink.protocol.api_keys import ApiKey
 
 WAIT_S = 10.0  # to connect to the broker, and for a thread to end
@@ -382,7 +382,7 @@ class ProxiedKafka(LocalKafka):
         for proxy in self.proxies.values():
             proxy.close()
 
-    def _server_properties(self, node: Node) -> dict[str, str]:
+    def _server_properties(self, node: LocalNode) -> dict[str, str]:
         return super()._server_properties(node) | {
             "advertised.listeners": f"PLAINTEXT://{HOST}:{node.port},{self.LISTENER}://{self.proxies[node.node_id].address}",
             "listener.security.protocol.map": f"CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,{self.LISTENER}:PLAINTEXT",

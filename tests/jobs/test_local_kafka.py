@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.broker_config import Node, new_cluster_id
+from jobs.broker_config import LocalNode, new_cluster_id
 from jobs.kafka_wire import NewTopic, answers
 from jobs.local_kafka import LocalKafka, main, parse_pair, parse_topic
 from jobs.ports import FREE_PORTS, HOST
@@ -62,7 +62,7 @@ class Running(LocalKafka):
 
     def __init__(self, port: int) -> None:
         super().__init__(Path("/none"), version="4.3.1")
-        self.nodes = {1: Node(1, port, None, {})}
+        self.nodes = {1: LocalNode(1, port, None, {})}
 
     def running(self) -> list[int]:
         return [1]

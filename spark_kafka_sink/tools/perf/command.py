@@ -30,7 +30,7 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
 from spark_kafka_sink.tools.errors import UsageError
-from spark_kafka_sink.tools.perf.measurements import NS_PER_MS, Report
+from spark_kafka_sink.tools.perf.measurements import NS_PER_MS, Measurements
 from spark_kafka_sink.tools.perf.payloads import Payloads, payloads
 from spark_kafka_sink.tools.perf.transaction_pace import (
     DEFAULT_DURATION_MS,
@@ -109,7 +109,7 @@ def producer_options(arguments: argparse.Namespace) -> dict[str, str]:
 # --- SENDING ----------------------------------------------------------------------------------------------------------
 
 
-class Throttle:
+class ThroughputThrottler:
     """Keeps a rate of records per second, on average since the start: it catches up after a pause. Zero or less: no limit."""
 
     def __init__(self, per_second: float, clock: Clock) -> None:
@@ -144,7 +144,7 @@ def send_columns(
     producer: KafkaProducer,
     arguments: argparse.Namespace,
     values: Payloads,
-    report: Report,
+    measurements: Measurements,
     clock: Clock,
     transactions: TransactionPace | None = None,
 ) -> None:
@@ -152,12 +152,12 @@ def send_columns(
 
     The transaction of a failure is left open: close() aborts it.
     """
-    throttle = Throttle(arguments.throughput, clock)
+    throttle = ThroughputThrottler(arguments.throughput, clock)
     pending: deque[tuple[int, int, int, Delivery]] = deque()  # first, bytes, time of sending in ns, delivery
     failure: tuple[int, KafkaError] | None = None  # records that were not sent at all
     for first, count in chunks(arguments.num_records, chunk_records(arguments), arguments.warmup_records):
         if first == arguments.warmup_records > 0:
-            report.begin_steady()
+            measurements.begin_steady()
         chunk = values(first, count)
         unsent = count
         try:
@@ -171,16 +171,16 @@ def send_columns(
         except KafkaError as error:
             failure = unsent, error
             break
-        _settle(pending, report)
-        if report.error is not None:
+        _settle(pending, measurements)
+        if measurements.error is not None:
             break
         throttle.wait(first + count)
     while pending:
-        _wait_for(pending[0][3], report.until_next_line_ms())
-        _settle(pending, report)
-        report.progress()
+        _wait_for(pending[0][3], measurements.until_next_line_ms())
+        _settle(pending, measurements)
+        measurements.progress()
     if failure is not None:
-        report.failed(*failure)  # last: in a transaction, a record that failed before is the reason
+        measurements.failed(*failure)  # last: in a transaction, a record that failed before is the reason
 
 
 def chunk_records(arguments: argparse.Namespace) -> int:
@@ -201,7 +201,7 @@ def _wait_for(delivery: Delivery, timeout_ms: int) -> None:
         return  # not settled yet, or failed; _settle tells them apart
 
 
-def _settle(pending: deque[tuple[int, int, int, Delivery]], report: Report) -> None:
+def _settle(pending: deque[tuple[int, int, int, Delivery]], measurements: Measurements) -> None:
     """Count and remove the chunks that are settled. A later chunk may be settled before an earlier one."""
     for _ in range(len(pending)):
         first, size_bytes, started_ns, delivery = entry = pending.popleft()
@@ -211,59 +211,59 @@ def _settle(pending: deque[tuple[int, int, int, Delivery]], report: Report) -> N
             continue
         if delivery.acknowledged:
             size = size_bytes * delivery.acknowledged // delivery.rows
-            report.acknowledged(first, delivery.acknowledged, size, started_ns, settled_ns)
+            measurements.acknowledged(first, delivery.acknowledged, size, started_ns, settled_ns)
         if delivery.error is not None:
-            report.failed(delivery.failed, delivery.error)
+            measurements.failed(delivery.failed, delivery.error)
 
 
 def send_single(
     producer: KafkaProducer,
     arguments: argparse.Namespace,
     values: Payloads,
-    report: Report,
+    measurements: Measurements,
     clock: Clock,
     transactions: TransactionPace | None = None,
 ) -> None:
     """As send_columns, with one send() per record. Callbacks count the latencies, on the Sender's thread."""
     failure: KafkaError | None = None
     try:
-        _send_one_by_one(producer, arguments, values, report, clock, transactions)
+        _send_one_by_one(producer, arguments, values, measurements, clock, transactions)
     except KafkaError as error:
         failure = error
     producer.flush()
     if failure is not None:
-        report.failed(0, failure)
+        measurements.failed(0, failure)
 
 
 def _send_one_by_one(
     producer: KafkaProducer,
     arguments: argparse.Namespace,
     values: Payloads,
-    report: Report,
+    measurements: Measurements,
     clock: Clock,
     transactions: TransactionPace | None,
 ) -> None:
-    throttle = Throttle(arguments.throughput, clock)
+    throttle = ThroughputThrottler(arguments.throughput, clock)
     throttled = arguments.throughput > 0
     last = arguments.num_records - 1
     for first, count in chunks(arguments.num_records, chunk_records(arguments), arguments.warmup_records):
         if first == arguments.warmup_records > 0:
-            report.begin_steady()
+            measurements.begin_steady()
         for number, value in enumerate(values(first, count).cast(pa.binary()).to_pylist(), first):
             if transactions is not None:
                 transactions.begin_if_none()
-            callback = partial(_count_single, report, clock, number, len(value), clock.now_ns())
+            callback = partial(_count_single, measurements, clock, number, len(value), clock.now_ns())
             producer.send(ProducerRecord(arguments.topic, value), callback)
             if transactions is not None:
                 transactions.commit_if_due(is_last=number == last)
             if throttled:
                 throttle.wait(number + 1)
-        if report.error is not None:
+        if measurements.error is not None:
             return
 
 
 def _count_single(
-    report: Report,
+    measurements: Measurements,
     clock: Clock,
     number: int,
     size_bytes: int,
@@ -272,9 +272,9 @@ def _count_single(
     error: KafkaError | None,
 ) -> None:
     if error is None:
-        report.acknowledged(number, 1, size_bytes, started_ns, clock.now_ns())
+        measurements.acknowledged(number, 1, size_bytes, started_ns, clock.now_ns())
     else:
-        report.failed(1, error)
+        measurements.failed(1, error)
 
 
 # --- RUNNING ----------------------------------------------------------------------------------------------------------
@@ -296,29 +296,29 @@ def run(arguments: argparse.Namespace, options: dict[str, str], values: Payloads
     say = partial(print, flush=True)
     interrupted = False
     with KafkaProducer(options) as producer:
-        report = Report(clock, arguments.reporting_interval, arguments.warmup_records, say)
+        measurements = Measurements(clock, arguments.reporting_interval, arguments.warmup_records, say)
         send = send_single if arguments.single else send_columns
         transactions: TransactionPace | None = None
         try:
             if TRANSACTIONAL_ID in options:
                 producer.init_transactions()
                 transactions = TransactionPace(producer, arguments.transaction_duration_ms or DEFAULT_DURATION_MS, clock)
-                report.begin()
-            send(producer, arguments, values, report, clock, transactions)
+                measurements.begin()
+            send(producer, arguments, values, measurements, clock, transactions)
         except KafkaError as error:
-            report.failed(0, error)
+            measurements.failed(0, error)
         except KeyboardInterrupt:
             interrupted = True
             producer.close(0)
-        report.say_totals()
+        measurements.say_totals()
         if arguments.print_metrics:
             say("\n".join(metric_lines(producer)))
     if interrupted:
         print("producer_perf: interrupted", file=sys.stderr)
         return 130
-    if report.error is not None:
-        failures = f" ({report.failures} records failed)" if report.failures else ""
-        print(f"producer_perf: error: {report.error}{failures}", file=sys.stderr)
+    if measurements.error is not None:
+        failures = f" ({measurements.failures} records failed)" if measurements.failures else ""
+        print(f"producer_perf: error: {measurements.error}{failures}", file=sys.stderr)
         return 1
     return 0
 

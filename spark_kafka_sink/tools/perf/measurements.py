@@ -16,7 +16,7 @@ BUCKET_NS = 100_000  # latencies are counted in tenths of a millisecond
 MB = 1024 * 1024
 
 
-class Statistics:
+class Window:
     """Counts acknowledged records and their latencies.
 
     Exact to a tenth of a millisecond for any number of records. Not thread-safe.
@@ -68,7 +68,7 @@ class Statistics:
         )
 
 
-class Report:
+class Measurements:
     """Prints a line each interval and the totals, and keeps the first failure.
 
     One thread calls `acknowledged` and `failed`: the caller's for columns, the Sender's for single records.
@@ -79,7 +79,7 @@ class Report:
         self._interval_ns = interval_ms * NS_PER_MS
         self._warmup_records = warmup_records
         self._say = say
-        self.steady: Statistics | None = None
+        self.steady: Window | None = None
         self.failures = 0
         self.error: KafkaError | None = None
         self.begin()
@@ -87,12 +87,12 @@ class Report:
     def begin(self) -> None:
         """The first record follows: what was done until now, such as init_transactions(), is no part of the rates."""
         self._window_ns = self._clock.now_ns()
-        self._window = Statistics(self._window_ns)
-        self.total = Statistics(self._window_ns)
+        self._window = Window(self._window_ns)
+        self.total = Window(self._window_ns)
 
     def begin_steady(self) -> None:
         """The producer has all records of the warm-up; those that follow are the steady state."""
-        self.steady = Statistics(self._clock.now_ns(), " steady state")
+        self.steady = Window(self._clock.now_ns(), " steady state")
 
     def acknowledged(self, first: int, records: int, size_bytes: int, started_ns: int, settled_ns: int) -> None:
         """Count records. `first`: the number of the first one, from 0."""
@@ -111,7 +111,7 @@ class Report:
         now_ns = self._clock.now_ns()
         if now_ns - self._window_ns >= self._interval_ns:
             self._say(f"{self._window.line(now_ns)}.")
-            self._window_ns, self._window = now_ns, Statistics(now_ns)
+            self._window_ns, self._window = now_ns, Window(now_ns)
 
     def until_next_line_ms(self) -> int:
         return max(1, (self._window_ns + self._interval_ns - self._clock.now_ns()) // NS_PER_MS)

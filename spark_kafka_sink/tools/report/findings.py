@@ -43,7 +43,7 @@ Judge = Callable[[Query], Finding | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FindingRule:
     """Args: a short name; the option that its advice is about; when it speaks, in words; the function; whether few rows tell."""
 
     name: str
@@ -53,12 +53,12 @@ class Rule:
     takes_few_rows: bool
 
 
-RULES: list[Rule] = []
+RULES: list[FindingRule] = []
 
 
 def rule(name: str, option: str, when: str, *, takes_few_rows: bool = True) -> Callable[[Judge], Judge]:
     def add(judge: Judge) -> Judge:
-        RULES.append(Rule(name, option, when, judge, takes_few_rows))
+        RULES.append(FindingRule(name, option, when, judge, takes_few_rows))
         return judge
 
     return add

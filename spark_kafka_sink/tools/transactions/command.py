@@ -276,7 +276,7 @@ class _Change(ABC):
         return [each for each in verdicts if each.fate is not self.FATE] + again
 
 
-class Abort(_Change):
+class AbortOpen(_Change):
     VERB, DONE, FATE = "abort", "aborted", Fate.ABORT
 
     def _concerned(self, found: Survey) -> list[Transaction]:
@@ -318,7 +318,7 @@ def _is_left(now: Transaction, before: Transaction) -> bool:
     return now.is_ongoing or (now.is_empty and same)
 
 
-class Commit(_Change):
+class CommitDecided(_Change):
     """Of decided versions, with all of their transactions: some may have been committed before."""
 
     VERB, DONE, FATE = "commit", "committed", Fate.COMMIT
@@ -368,7 +368,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     with TransactionClient(client_options(arguments)) as client:
         if arguments.command == "list":
             return list_transactions(client, names, arguments, console)
-        change = Abort if arguments.command == "abort" else Commit
+        change = AbortOpen if arguments.command == "abort" else CommitDecided
         return change(client, names, arguments, console).run()
 
 

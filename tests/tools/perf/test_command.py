@@ -17,8 +17,8 @@ from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.tools.errors import UsageError
 from spark_kafka_sink.tools.perf import command as producer_perf
-from spark_kafka_sink.tools.perf.command import Throttle, build_parser, chunk_records, chunks, producer_options
-from spark_kafka_sink.tools.perf.measurements import NS_PER_MS, Report, Statistics
+from spark_kafka_sink.tools.perf.command import ThroughputThrottler, build_parser, chunk_records, chunks, producer_options
+from spark_kafka_sink.tools.perf.measurements import NS_PER_MS, Measurements, Window
 from spark_kafka_sink.tools.perf.payloads import payloads
 from tests.fakes.clock import ManualClock
 from tests.integration.reading import ReadRecord
@@ -33,7 +33,7 @@ S = 1000 * NS_PER_MS
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 3000)), min_size=1, max_size=30))
 def test_percentiles_count_every_record_of_a_chunk(waits: list[tuple[int, int]]) -> None:
     """As if each record were counted by itself: the smallest latency that so many records did not exceed."""
-    measured = Statistics(0)
+    measured = Window(0)
     for records, ms in waits:
         measured.add(records, records, ms * NS_PER_MS, S)
     single = sorted(ms for records, ms in waits for _ in range(records))
@@ -42,7 +42,7 @@ def test_percentiles_count_every_record_of_a_chunk(waits: list[tuple[int, int]])
 
 
 def test_average_and_maximum_are_of_records_and_rates_end_with_the_last_acknowledgement() -> None:
-    measured = Statistics(5 * S)
+    measured = Window(5 * S)
     measured.add(3, 3 * 1024 * 1024, 10 * NS_PER_MS, 7 * S)
     measured.add(1, 1024 * 1024, 50 * NS_PER_MS, 6 * S)
     average = statistics.mean([10, 10, 10, 50])
@@ -51,18 +51,18 @@ def test_average_and_maximum_are_of_records_and_rates_end_with_the_last_acknowle
 
 
 def test_without_acknowledged_records_no_rates_are_printed() -> None:
-    assert Statistics(0).total_line() == "0 records sent."
+    assert Window(0).total_line() == "0 records sent."
 
 
 def test_a_latency_is_never_rounded_down() -> None:
-    measured = Statistics(0)
+    measured = Window(0)
     measured.add(1, 1, 1, 1)
     assert measured.percentiles_ms() == [0.1] * 4
 
 
 def test_a_line_is_printed_each_interval_for_the_records_since_the_last() -> None:
     clock, said = ManualClock(), list[str]()
-    report = Report(clock, 1000, 0, said.append)
+    report = Measurements(clock, 1000, 0, said.append)
     for number in range(4):
         now_ns = clock.now_ns()
         clock.advance(500)
@@ -73,7 +73,7 @@ def test_a_line_is_printed_each_interval_for_the_records_since_the_last() -> Non
 
 def test_the_steady_state_leaves_the_warm_up_out_even_when_that_is_acknowledged_later() -> None:
     clock, said = ManualClock(), list[str]()
-    report = Report(clock, 10_000, 10, said.append)
+    report = Measurements(clock, 10_000, 10, said.append)
     clock.advance(5000)
     report.begin_steady()
     started_ns = clock.now_ns()
@@ -86,7 +86,7 @@ def test_the_steady_state_leaves_the_warm_up_out_even_when_that_is_acknowledged_
 
 
 def test_the_first_failure_is_kept() -> None:
-    report = Report(ManualClock(), 1000, 0, lambda _: None)
+    report = Measurements(ManualClock(), 1000, 0, lambda _: None)
     report.failed(2, KafkaError("first"))
     report.failed(3, KafkaError("second"))
     assert (report.failures, str(report.error)) == (5, "[KAFKA_ERROR] first")
@@ -97,14 +97,14 @@ def test_the_first_failure_is_kept() -> None:
 
 def test_the_throttle_waits_until_the_rate_is_kept_and_catches_up_after_a_pause() -> None:
     clock = ManualClock()
-    throttle = Throttle(1000, clock)
+    throttle = ThroughputThrottler(1000, clock)
     started_ms = clock.now_ms()
     throttle.wait(500)
     assert clock.now_ms() - started_ms == 500
     clock.advance(2000)
     assert throttle.early_ms(2000) <= 0
     assert throttle.early_ms(3000) == 500
-    assert Throttle(-1, clock).early_ms(10**9) == 0
+    assert ThroughputThrottler(-1, clock).early_ms(10**9) == 0
 
 
 @given(st.integers(1, 500), st.integers(1, 100), st.integers(0, 600))

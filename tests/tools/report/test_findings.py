@@ -102,7 +102,7 @@ CASES["partitions are skewed"] = (
 )
 
 
-def rule(name: str) -> findings.Rule:
+def rule(name: str) -> findings.FindingRule:
     (found,) = [each for each in RULES if each.name == name]
     return found
 
