@@ -5,6 +5,7 @@ The options are declared in config/ and legacy/config.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from spark_kafka_sink.config.keys_without_effect import NO_EFFECT, SERIALIZERS
@@ -14,27 +15,35 @@ from spark_kafka_sink.config.security_config import SecurityConfig
 from spark_kafka_sink.config.sink_options import BULK_DEFAULTS, PRODUCER_PREFIX, SinkOptions
 from spark_kafka_sink.legacy.config import LegacyProducerConfig
 
+# What most writes set, in the order in which the table shows it.
+MOST_USED = (
+    "topic", "kafka.bootstrap.servers", "deliveryGuarantee", "transactionalIdPrefix", "onRecordTooLarge", "onInvalidRecord",
+    "reportPath", "kafka.compression.type", "kafka.security.protocol", "kafka.sasl.mechanism", "kafka.sasl.jaas.config",
+    "kafka.ssl.truststore.location",
+)  # fmt: skip
+
 
 class TableRow(NamedTuple):
     """One row of a printed table. `section` is a key of HEADINGS."""
 
     section: str
     key: str
-    type: str
+    values: str
     default: str
-    allowed: str
     doc: str
 
 
 def option_table() -> list[TableRow]:
-    """Every option that is accepted, in order of declaration."""
+    """Every option that is accepted, the most used ones first, and then in order of declaration."""
     security = rows_of(SecurityConfig)
     rows = [_table_row("sink", row) for row in rows_of(SinkOptions).values()]
     for attribute, row in rows_of(ProducerConfig).items():
         rows.append(_table_row("security" if attribute in security else "producer", row, BULK_DEFAULTS.get(attribute)))
-    rows += [TableRow("no effect", key, "", "", "", reason) for key, reason in NO_EFFECT.items() if key not in SERIALIZERS]
-    rows += [_table_row("legacy", row) for row in rows_of(LegacyProducerConfig).values()]
-    return rows
+    by_key = {row.key: row for row in rows}
+    first = [by_key.pop(key)._replace(section="most used") for key in MOST_USED]
+    without_effect = [TableRow("no effect", key, "", "", why) for key, why in NO_EFFECT.items() if key not in SERIALIZERS]
+    legacy = [_table_row("legacy", row) for row in rows_of(LegacyProducerConfig).values()]
+    return [*first, *by_key.values(), *without_effect, *legacy]
 
 
 def _table_row(section: str, row: Option, sink_default: object = None) -> TableRow:
@@ -42,22 +51,37 @@ def _table_row(section: str, row: Option, sink_default: object = None) -> TableR
     default = "" if row.default in (None, "") else str(row.default).lower() if row.kind is BOOLEAN else str(row.default)
     if sink_default is not None:
         default = f"{sink_default} (Kafka: {default})"
-    return TableRow(section, key, row.kind.name, default, row.allowed(), row.doc)
+    return TableRow(section, key, _values(row), default, row.doc)
+
+
+def _values(row: Option) -> str:
+    """The type and what is allowed of it; of choices the choices alone."""
+    if row.choices or row.kind is BOOLEAN:
+        return row.allowed()
+    return ", ".join(filter(None, (row.kind.name, row.allowed())))
 
 
 def markdown_table(section: str) -> str:
     """The rows of one section as a markdown table."""
     rows = [row for row in option_table() if row.section == section]
     if section == "no effect":
-        return "\n".join(["| Option | Why |", "|---|---|", *(f"| `{PRODUCER_PREFIX}{row.key}` | {row.doc} |" for row in rows)])
-    lines = [f"| `{row.key}` | {row.type} | {row.default} | {row.allowed} | {row.doc} |" for row in rows]
-    return "\n".join(["| Option | Type | Default | Allowed | What it does |", "|---|---|---|---|---|", *lines])
+        return _keys_by_reason(rows)
+    lines = [f"| `{row.key}` | {row.values} | {row.default} | {row.doc} |" for row in rows]
+    return "\n".join(["| Option | Values | Default | What it does |", "|---|---|---|---|", *lines])
+
+
+def _keys_by_reason(rows: Sequence[TableRow]) -> str:
+    keys: dict[str, list[str]] = {}
+    for row in rows:
+        keys.setdefault(row.doc, []).append(f"`{PRODUCER_PREFIX}{row.key}`")
+    return "\n".join(["| Why | Options |", "|---|---|", *(f"| {why} | {', '.join(each)} |" for why, each in keys.items())])
 
 
 HEADINGS = {
-    "sink": "Options of the sink",
-    "producer": "Options of the producer",
-    "security": "Security",
+    "most used": "The options that most writes use",
+    "sink": "More options of the sink",
+    "producer": "More options of the producer",
+    "security": "More options for security",
     "no effect": "Accepted without effect, with a warning",
     "legacy": "Options of the old producer",
 }

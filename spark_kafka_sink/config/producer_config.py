@@ -107,8 +107,8 @@ class ProducerConfig(SecurityConfig):
     buffer_memory: int = option("buffer.memory", LONG, default=33_554_432, at_least=0,
         doc="Memory for records that wait to be sent; when it is exhausted, send blocks.")
     max_request_size: int = option("max.request.size", INT, default=1_048_576, at_least=0,
-        doc="Maximum size of a request, and of a single record before compression. Not set: 1 MiB for a record, and 8 batches of "
-            "batch.size for a request, at most an eighth of buffer.memory and 32 MiB, if that is more.")
+        doc="Maximum size of a request, and of a single record before compression. Not set: 1 MiB for a record; for a request "
+            "8 times batch.size, if that is more, within 32 MiB and an eighth of buffer.memory.")
 
     # compression
     compression_type: str = option("compression.type", STRING, default="none", choices=("none", "gzip", "snappy", "lz4", "zstd"),

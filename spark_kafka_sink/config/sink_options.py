@@ -92,42 +92,38 @@ class SinkOptions:
     delivery_guarantee: str = option(
         "deliveryGuarantee", STRING, default=AT_LEAST_ONCE, choices=(AT_LEAST_ONCE, NO_GUARANTEE, EXACTLY_ONCE), ignore_case=True,
         convert=str.lower,
-        doc="at-least-once: a task succeeds only when all in-sync replicas have acknowledged every row; none: kafka.acks "
-            "decides; exactly-once: each row is seen once by readers with isolation.level=read_committed, and a write that "
-            "fails is not seen at all.")
+        doc="at-least-once: a task succeeds only when all in-sync replicas have acknowledged every row. exactly-once: readers "
+            "with isolation.level=read_committed see each row once, and nothing of a write that fails. none: kafka.acks decides.")
     transactional_id_prefix: str | None = option("transactionalIdPrefix", STRING, default=None, non_empty=True,
         convert=_identifier,
-        doc="Required by deliveryGuarantee=exactly-once: what its transactional ids and groups begin with. One query or job at a "
-            "time uses a prefix, as a new one aborts what an earlier one has left.")
+        doc="Required by exactly-once: the beginning of its transactional ids and groups. One query or job at a time uses a "
+            "prefix: a new one aborts what an earlier one has left.")
     txn_app_id: str | None = option("txnAppId", STRING, default=None, non_empty=True, convert=_plain_identifier,
-        doc="exactly-once: name of a series of writes of df.write; each number in txnVersion is written once. A df.write needs "
-            "both options, or allowUnnamedWrite. In foreachBatch, but not over Spark Connect or in threads of one's own, the "
-            "query's id and the batch's number stand in for them; a stream takes these always.")
+        doc="exactly-once: name of a series of writes of df.write. Each number in txnVersion is written once. A stream needs "
+            "neither, nor does a foreachBatch function in its own thread: Spark tells the query's id and the batch's number.")
     txn_version: int | None = option("txnVersion", LONG, default=None, at_least=0,
         doc="exactly-once: number of this write within txnAppId, higher for each new one. A number that was committed is not "
             "written again.")
     allow_unnamed_write: bool = option("allowUnnamedWrite", BOOLEAN, default=False,
-        doc="exactly-once: true lets a df.write go on that has no name, neither txnAppId and txnVersion nor those of a query. It "
-            "is all or nothing, and a repetition is another write: all its rows are written again.")
+        doc="exactly-once: true allows a df.write without a name. A repetition writes all of its rows again.")
     on_non_deterministic_replay: str = option(
         "onNonDeterministicReplay", STRING, default=FAIL, choices=(FAIL, KEEP_FIRST), ignore_case=True,
         convert=lambda text: KEEP_FIRST if text.lower() == KEEP_FIRST.lower() else FAIL,
-        doc="exactly-once: when a write that was committed is repeated with other rows than the first time: fail; or keepFirst: "
-            "succeed, write none of them, warn, and count them in the report.")
+        doc="exactly-once: when a repetition of a committed write brings other rows. fail: it is an error. keepFirst: none of "
+            "them is written, with a warning, and the report counts them.")
     marker_topic: str | None = option("markerTopic", STRING, default=None, convert=_topic,
-        doc="exactly-once: existing topic that the committed offsets name by which a repeated write finds what is done; nothing "
-            "is written to it. Not set: the option topic. Required when the topics come from a column.")
+        doc="exactly-once: existing topic that the offsets of markers and decisions name; nothing is written to it. Not set: the "
+            "option topic. Required when the topics come from a column.")
     include_headers: bool = option("includeHeaders", BOOLEAN, default=False,
         doc="No effect: a `headers` column is always written. Accepted because Spark's own Kafka sink has this option.")
     include_timestamp: bool = option("includeTimestamp", BOOLEAN, default=False,
         doc="Write the `timestamp` column (timestamp, or bigint in milliseconds) as the records' timestamp, by which brokers "
             "delete old records.")
     on_record_too_large: str = option("onRecordTooLarge", STRING, default=FAIL, choices=FATES, ignore_case=True, convert=_fate,
-        doc="What happens to a row that is larger than max.request.size or than the topic accepts: fail: the task fails; skip: "
-            "the row is left out; deadLetter: the row is written to deadLetterTopic.")
+        doc="What happens to a row that is larger than max.request.size or than the topic accepts. fail: the task fails. skip: "
+            "the row is left out. deadLetter: it is written to deadLetterTopic.")
     on_invalid_record: str = option("onInvalidRecord", STRING, default=FAIL, choices=FATES, ignore_case=True, convert=_fate,
-        doc="The same for a row that cannot be written (null or invalid topic, a topic or partition that does not exist, "
-            "negative timestamp, header without key) or that the broker rejects individually (INVALID_RECORD, "
+        doc="The same for a row that cannot be written, such as one with a null topic, or that a broker rejects (INVALID_RECORD, "
             "INVALID_TIMESTAMP).")
     dead_letter_topic: str | None = option("deadLetterTopic", STRING, default=None, convert=_topic,
         doc="Topic for rows that cannot be written: key, value and headers unchanged, plus headers that give the reason.")
@@ -141,8 +137,8 @@ class SinkOptions:
         doc="File on the driver to which each commit appends one line of JSON: rows, bytes, offsets, where the time went. "
             "`python -m jobs.report` draws a page from it.")
     on_commit: str | None = option("onCommit", STRING, default=None, non_empty=True,
-        doc="Dotted name of a function, importable on the driver, that each commit calls with its CommitSummary: rows, bytes, "
-            "counters, offset ranges. `spark_kafka_sink.sink.prometheus.record` hands it to Prometheus.")
+        doc="Dotted name of a function on the driver that each commit calls with its CommitSummary. "
+            "`spark_kafka_sink.sink.prometheus.record` hands it to Prometheus.")
     producer_cache_timeout_ms: int = option("producerCacheTimeoutMs", LONG, default=60_000, at_least=0,
         doc="How long a task's producer stays connected for the next task in the same Python worker; 0: it is closed with the "
             "task.")

@@ -1,7 +1,7 @@
 """Exactly-once writes of a user who lacks one permission: which step asks for it, what is told, and what is in Kafka then.
 
-A real broker with an authorizer. Alice has what docs/exactly-once.md lists, on names that begin with those of the tests. Each
-test denies one operation on the names of its own world, then looks at a task, at the driver's commit() or at its abort().
+A real broker with an authorizer. Alice has what docs/exactly-once-operations.md lists, on names that begin with those of the
+tests. Each test denies one operation on the names of its world, then looks at a task, at the driver's commit() or its abort().
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def cluster(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[LocalKafka]:
-    """Alice's permissions are those of the table in docs/exactly-once.md, and no others."""
+    """Alice's permissions are those of the table in docs/exactly-once-operations.md, and no others."""
     properties = {"transaction.max.timeout.ms": str(LONGEST_MS)}
     with sasl_cluster(tmp_path_factory.mktemp("permissions"), properties, request.param) as cluster:
         allow(cluster, "alice", "WRITE", "prefix-exactly-once-", IDS)
