@@ -11,10 +11,10 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "spark_kafka_sink"
 ELSEWHERE = {
     "interrupts.py": "has the tools",
-    "exactly_once/pulse.py": "its thread is not interrupted; a caller only notifies it",
+    "exactly_once/heartbeat.py": "its thread is not interrupted; a caller only notifies it",
     "network/sasl/tokens.py": "the Sender waits there, and threads of background.py",
     "network/sasl/token_endpoint.py": "a thread of background.py waits there",
-    "sink/throttle.py": "waits on a condition of its own, which nobody else knows",
+    "sink/rows/throttle.py": "waits on a condition of its own, which nobody else knows",
     "sink/prometheus.py": "a thread of its own waits there",
 }
 UNSAFE = {"Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "acquire", "join"}

@@ -18,7 +18,7 @@ Files
     names.py            transactional ids and groups, by prefix, owner, partition and attempt
     fingerprint.py      the content of a partition in 64 bits, whatever the order of its rows
     ledger.py           markers, decisions and records of aborted writes: their encoding, and how they are read and written
-    unfinished.py       which transactional ids are not complete, and how they are fenced
+    fencing.py       which transactional ids are not complete, and how they are fenced
     task_attempt.py     what a task does before and after its rows
     version_commit.py   what the driver does: check, decide, commit, fence, abort
 

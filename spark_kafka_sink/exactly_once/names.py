@@ -5,7 +5,7 @@
     P-owner-decision                group of the owner's decision
     P-owner-number-chunk            groups of what a decision is too long for
     P-owner-number-width            groups of how many partitions a version has had
-    P-owner-pulse                   group of the pulse of the owner's tasks, see pulse.py
+    P-owner-pulse                   group of the heartbeats of the owner's tasks, see heartbeat.py
     P-aborted                       group of the record that writes were aborted
 
 No name contains a version or a run of the driver, so an owner has as many as its largest write has partitions and attempts,
@@ -86,7 +86,7 @@ class Names:
     def width_group(self, owner: str, number: int) -> str:
         return f"{self.prefix}-{owner}-{number}-width"
 
-    def pulse_group(self, owner: str) -> str:
+    def heartbeat_group(self, owner: str) -> str:
         return f"{self.prefix}-{owner}-pulse"
 
     @property

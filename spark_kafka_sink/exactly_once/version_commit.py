@@ -30,6 +30,7 @@ from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transactions import End, TransactionDescription, TransactionState
 from spark_kafka_sink.errors import KafkaError, UnsupportedVersionError, printable, printable_list
 from spark_kafka_sink.exactly_once.content import Content, total
+from spark_kafka_sink.exactly_once.fencing import ENDING, Found, fence_all, guessed, listed
 from spark_kafka_sink.exactly_once.ledger import (
     EARLIER_VERSIONS,
     Decision,
@@ -40,7 +41,6 @@ from spark_kafka_sink.exactly_once.ledger import (
     is_in_kafka,
 )
 from spark_kafka_sink.exactly_once.names import Names, TaskId
-from spark_kafka_sink.exactly_once.unfinished import ENDING, Found, fence_all, guessed, listed
 from spark_kafka_sink.exactly_once.writes import (
     WHY_OTHER_ROWS,
     CommitFailedError,

@@ -1,9 +1,9 @@
 """The Spark data source: checks options and columns on the driver, writes in tasks. The only package that imports pyspark.
 
 On the driver   datasource.py checks options and columns, write_plan.py is the result, topic_check.py asks for the topic
-In a task       writer.py takes the steps: producer_cache.py lends a producer, row_sender.py sends the rows
-                rows that cannot be written: refused_before_sending.py, refused_by_brokers.py, row_fates.py, dead_letters.py
-On the driver   commit_protocol.py adds up the tasks' messages and reports
+In a task       writer.py takes the steps: worker_cache.py lends a producer, row_sender.py sends the rows
+                rows that cannot be written: refused_before_sending.py, refused_by_brokers.py, row_outcomes.py, dead_letters.py
+On the driver   commit.py adds up the tasks' messages and reports
 
 Importing the package fails with one sentence when pyspark is missing or too old.
 """

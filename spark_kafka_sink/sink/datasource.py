@@ -19,8 +19,8 @@ from spark_kafka_sink.config.option import join_problems
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import ConfigError, SchemaError
 from spark_kafka_sink.sink import topic_check
-from spark_kafka_sink.sink.commit_protocol import find_function
-from spark_kafka_sink.sink.row_mapping import RowMapping
+from spark_kafka_sink.sink.commit import find_function
+from spark_kafka_sink.sink.rows.row_mapping import RowMapping
 from spark_kafka_sink.sink.write_plan import WritePlan
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter, freeze_loaded_modules
 

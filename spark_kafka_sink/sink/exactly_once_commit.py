@@ -9,9 +9,9 @@ from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import DeliveryError, KafkaError
 from spark_kafka_sink.exactly_once.version_commit import Committed, How, VersionCommit, abort
 from spark_kafka_sink.exactly_once.writes import Planned, TaskReport, WriteId
-from spark_kafka_sink.sink.commit_protocol import VersionSummary
+from spark_kafka_sink.sink.commit import VersionSummary
 from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan, has_name
-from spark_kafka_sink.sink.producer_cache import CLIENTS
+from spark_kafka_sink.sink.worker_cache import CLIENTS
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import AbortableTransactionError, FatalProducerError, KafkaError, KafkaTimeoutError
 from spark_kafka_sink.exactly_once.content import Content, total
 from spark_kafka_sink.exactly_once.fingerprint import Fingerprint
+from spark_kafka_sink.exactly_once.heartbeat import Heartbeat
 from spark_kafka_sink.exactly_once.names import TaskId
-from spark_kafka_sink.exactly_once.pulse import Pulse
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
 from spark_kafka_sink.exactly_once.writes import TaskReport
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -23,9 +23,9 @@ from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.sink.broker_contact import BrokerContact
 from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan, has_name
-from spark_kafka_sink.sink.producer_cache import CLIENTS, TRANSACTIONAL, TRANSACTIONAL_FOR_LARGE_ROWS
-from spark_kafka_sink.sink.row_mapping import RowMapping
+from spark_kafka_sink.sink.rows.row_mapping import RowMapping
 from spark_kafka_sink.sink.task import Task
+from spark_kafka_sink.sink.worker_cache import CLIENTS, TRANSACTIONAL, TRANSACTIONAL_FOR_LARGE_ROWS
 
 MARKER_TOPIC_MS = 10_000  # for the option markerTopic to be found
 # What the producer cannot know of the reasons, by the condition of an error.
@@ -100,7 +100,7 @@ def open_task(
     names = plan.names
     transactional_id = names.transactional_id(TaskId(write.owner, task.partition, task.attempt))
     place = TopicPartition(plan.marker_topic, 0)
-    pulse = Pulse(lambda: CLIENTS.lend(options, cache_timeout_ms), names.pulse_group(write.owner), place)
+    heartbeat = Heartbeat(lambda: CLIENTS.lend(options, cache_timeout_ms), names.heartbeat_group(write.owner), place)
     with CLIENTS.lend(options, cache_timeout_ms) as client:
         if plan.is_marker_topic_given:
             _require_marker_topic(client, plan.marker_topic)
@@ -108,7 +108,7 @@ def open_task(
         if not plan.has_timeout:  # a transaction is open from a task's first row until the driver commits
             own["transaction.timeout.ms"] = client.longest_transaction_timeout_ms()
         producers = TRANSACTIONAL_FOR_LARGE_ROWS if takes_large_rows else TRANSACTIONAL
-        with pulse, producers.lend(own, cache_timeout_ms) as producer:  # in the end it leaves the transaction open
+        with heartbeat, producers.lend(own, cache_timeout_ms) as producer:  # in the end it leaves the transaction open
             try:
                 producer.use_transactional_id(transactional_id)
                 contact.check(producer)

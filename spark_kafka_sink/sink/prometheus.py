@@ -40,7 +40,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f"{error}: pip install prometheus-client where the driver runs", name=error.name) from error
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.sink.commit_protocol import CommitSummary
+    from spark_kafka_sink.sink.commit import CommitSummary
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from spark_kafka_sink.admin.transaction_client import TransactionClient
 
 
 class WorkerClient(TransactionClient):
-    """Kept by ProducerCache. Its connections, and the coordinators that it has found, serve the next task."""
+    """Kept by WorkerCache. Its connections, and the coordinators that it has found, serve the next task."""
 
     client_id = "exactly-once client"  # for the cache's log
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from spark_kafka_sink.config.sink_options import EXACTLY_ONCE, SinkOptions
 from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan
-from spark_kafka_sink.sink.row_mapping import RowMapping
-from spark_kafka_sink.sink.row_rules import RowRules
+from spark_kafka_sink.sink.rows.row_mapping import RowMapping
+from spark_kafka_sink.sink.rows.row_rules import RowRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The writers that Spark pickles for the tasks, and the steps of a task.
 
-On the driver a writer is plain data: a WritePlan. In a task, write() takes a producer from the worker's ProducerCache, hands
+On the driver a writer is plain data: a WritePlan. In a task, write() takes a producer from the worker's WorkerCache, hands
 every Arrow batch to a RowSender, waits, and returns the task's commit message. On the driver again, commit() and abort() hand
-the messages to commit_protocol.py.
+the messages to commit.py.
 Laws: every row that comes in is accounted for, or write() raises, unless the driver has given the write up: then nobody takes
 what write() returns. On success the iterator has been read to its end. A producer returns to the cache flushed and empty, or it
 is closed: Spark ends its Python workers without warning.
@@ -27,10 +27,10 @@ from spark_kafka_sink.config.option import join_problems
 from spark_kafka_sink.config.sink_options import DEAD_LETTER
 from spark_kafka_sink.errors import ConfigError, KafkaError, RecordTooLargeError
 from spark_kafka_sink.exactly_once.writes import WriteAbortedError
-from spark_kafka_sink.sink import commit_protocol
-from spark_kafka_sink.sink.commit_protocol import COUNTERS, KafkaCommitMessage
-from spark_kafka_sink.sink.gathering import gather
+from spark_kafka_sink.sink import commit
+from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage
 from spark_kafka_sink.sink.idle_timeout import check_rates
+from spark_kafka_sink.sink.rows.gathering import gather
 from spark_kafka_sink.sink.shipped_files import with_shipped_files
 from spark_kafka_sink.sink.task import Task
 from spark_kafka_sink.sink.task_clock import TaskClock
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
     from spark_kafka_sink.sink.broker_contact import BrokerContact
     from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan
-    from spark_kafka_sink.sink.row_sender import RowSender
+    from spark_kafka_sink.sink.rows.row_sender import RowSender
 
 logger = logging.getLogger(__name__)
 
@@ -76,9 +76,9 @@ class _KafkaWriter:
         # Imported here, because the driver plans every batch and needs none of these.
         from spark_kafka_sink.producer.producer import KafkaProducer
         from spark_kafka_sink.sink.broker_contact import BrokerContact
-        from spark_kafka_sink.sink.dead_letters import LARGEST_ROW, options_for_large_rows
-        from spark_kafka_sink.sink.producer_cache import PRODUCERS
-        from spark_kafka_sink.sink.row_sender import RowSender
+        from spark_kafka_sink.sink.rows.dead_letters import LARGEST_ROW, options_for_large_rows
+        from spark_kafka_sink.sink.rows.row_sender import RowSender
+        from spark_kafka_sink.sink.worker_cache import PRODUCERS
 
         plan, task, clock = self.plan, Task.current(), TaskClock()
         iterator = clock.rows(iterator)
@@ -121,7 +121,7 @@ class _KafkaWriter:
         clock: TaskClock,
     ) -> KafkaCommitMessage:
         from spark_kafka_sink.sink.exactly_once_task import open_task
-        from spark_kafka_sink.sink.row_sender import RowSender
+        from spark_kafka_sink.sink.rows.row_sender import RowSender
 
         plan = self.plan
         with open_task(
@@ -144,21 +144,21 @@ class _KafkaWriter:
 
     def _commit(self, messages: list[WriterCommitMessage | None]) -> None:
         plan, clock = self.plan, TaskClock()
-        reports = commit_protocol.complete(messages)  # type: ignore[arg-type]
+        reports = commit.complete(messages)  # type: ignore[arg-type]
         version = None
         if plan.exactly_once is not None:
             from spark_kafka_sink.sink.exactly_once_commit import commit_version
 
-            commit_protocol.require_not_given_up(reports)
+            commit.require_not_given_up(reports)
             options = with_shipped_files(plan.producer_options)
             tasks = [each.exactly_once for each in reports]
             version = commit_version(plan.exactly_once, options, tasks, plan.producer_cache_timeout_ms)
-        commit_protocol.commit(reports, plan.report_path, plan.on_commit, version, clock.seconds())
+        commit.commit(reports, plan.report_path, plan.on_commit, version, clock.seconds())
 
     def _abort(self, messages: list[WriterCommitMessage | None]) -> None:
         plan = self.plan
         if plan.exactly_once is None:
-            commit_protocol.abort(messages)  # type: ignore[arg-type]
+            commit.abort(messages)  # type: ignore[arg-type]
             return
         from spark_kafka_sink.sink.exactly_once_commit import abort_version
 

@@ -30,7 +30,7 @@ from spark_kafka_sink.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from spark_kafka_sink.records.columns import RecordColumns, record_columns
-from spark_kafka_sink.sink.gathering import GATHERED_BYTES, GATHERED_ROWS
+from spark_kafka_sink.sink.rows.gathering import GATHERED_BYTES, GATHERED_ROWS
 from tests.benchmarks.producer_benchmark import SAMPLES, sample_values
 from tests.producer.harness import TOPIC, Stage, metadata_response
 

@@ -35,7 +35,7 @@ KafkaSinkBatchSuiteV1, …V2 → test_sink_batch.py
     generic - write big data with small producer buffer → test_large_rows_pass_through_a_small_buffer
 
 InternalKafkaProducerPoolSuite
-    Should return same cached instance on calling acquire with same params → tests/sink/test_producer_cache.py:
+    Should return same cached instance on calling acquire with same params → tests/sink/test_worker_cache.py:
         test_the_next_task_gets_the_same_producer_with_counters_at_zero
     Should return different cached instances … → test_other_options_make_another_producer
     expire instances → test_it_is_closed_when_its_timeout_ends_and_not_before, test_each_task_restarts_the_timeout
@@ -54,7 +54,7 @@ What Spark has no test for
     no rows, no partitions → test_no_rows_write_nothing, test_empty_spark_partitions_do_no_harm
     string, binary and large types → test_text_and_bytes_are_written_as_they_are, test_sink_rows:
         test_large_types_of_arrow_are_written_as_others_are
-    offsets of arrays other than 0 → tests/records/test_columns.py; tests/sink/test_refused_rows.py
+    offsets of arrays other than 0 → tests/records/test_columns.py; tests/sink/rows/test_refused_rows.py
     a retried task → test_sink_deployment: test_executors_in_other_processes_write_and_a_failed_task_is_run_again
     a commit that fails, and the restart → test_a_commit_that_failed_is_made_good_by_writing_the_batch_again
     complete mode, update mode → test_complete_mode_writes_the_whole_result_with_each_batch, test_update_mode_is_refused_by_spark

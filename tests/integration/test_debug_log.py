@@ -73,8 +73,8 @@ def test_warnings_of_spark_workers_have_a_time_and_a_level(tmp_path: Path) -> No
         assert done.returncode == 0, done.stderr[-4000:]
         assert broker.values("orders") == [b"a"]
     stamp = r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d WARNING spark_kafka_sink\."
-    assert re.search(stamp + r"sink\.row_fates: .*Further rows like it are only counted$", done.stderr, re.MULTILINE)
-    assert re.search(stamp + r"sink\.commit_protocol: wrote 1 row,", done.stderr, re.MULTILINE)
+    assert re.search(stamp + r"sink\.rows\.row_outcomes: .*Further rows like it are only counted$", done.stderr, re.MULTILINE)
+    assert re.search(stamp + r"sink\.commit: wrote 1 row,", done.stderr, re.MULTILINE)
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_each_commit_of_a_batch_and_of_a_stream_is_a_line_on_the_drivers_stderr(
         done = subprocess.run([sys.executable, program], env=os.environ, capture_output=True, text=True, timeout=180, check=False)
         assert done.returncode == 0, done.stderr[-4000:]
         assert len(broker.values("orders")) == 9
-    stamp = r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d INFO spark_kafka_sink\.sink\.commit_protocol: "
+    stamp = r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d INFO spark_kafka_sink\.sink\.commit: "
     lines = re.findall(stamp + r"(.*?); slowest task \d+\.\d s(?:; query \S+, batch (\d))?$", done.stderr, re.MULTILINE)
     told, batches = zip(*lines, strict=True)
     assert set(told) == {"wrote 3 rows, 24 bytes, in 1 task to 1 partition of orders"}

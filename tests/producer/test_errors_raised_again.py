@@ -32,7 +32,7 @@ from spark_kafka_sink.producer.producer_record import ProducerRecord
 from spark_kafka_sink.producer.record_chunk import RecordFuture, failed_record
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
-from spark_kafka_sink.sink.row_rules import RowRules
+from spark_kafka_sink.sink.rows.row_rules import RowRules
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.harness import config
@@ -214,7 +214,7 @@ def test_the_old_producer_raises_a_topics_error_for_every_message_of_it() -> Non
 
 def test_the_sinks_sender_raises_the_error_of_rows_without_changing_what_the_producer_keeps() -> None:
     """The writer adds the task's name to the text of what it raises; a producer that is kept for the next task had it twice."""
-    from spark_kafka_sink.sink.row_sender import RowSender, _Sent
+    from spark_kafka_sink.sink.rows.row_sender import RowSender, _Sent
 
     delivery = Delivery(1, ManualClock())
     delivery.abandon(ROWS, NetworkError("lost"))

@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.producer.topic_rows import LARGEST_SLICE_BYTES, LARGEST_SLICE_ROWS, SLICE_ROWS, TopicRows
 from spark_kafka_sink.records.columns import record_columns
-from spark_kafka_sink.sink.gathering import GATHERED_BYTES, GATHERED_ROWS
+from spark_kafka_sink.sink.rows.gathering import GATHERED_BYTES, GATHERED_ROWS
 
 
 def chunk_of(rows: int, value_size: int = 1) -> TopicRows:

@@ -23,7 +23,7 @@ from spark_kafka_sink.config.sink_options import BULK_DEFAULTS
 from spark_kafka_sink.errors import ConfigError, KafkaError, SchemaError
 from spark_kafka_sink.sink import require_pyspark
 from spark_kafka_sink.sink.datasource import COMMITTING_PROCESS, check_options
-from spark_kafka_sink.sink.row_rules import RowRules
+from spark_kafka_sink.sink.rows.row_rules import RowRules
 from tests.sink.schemas import schema
 
 ROOT = Path(__file__).resolve().parent.parent.parent

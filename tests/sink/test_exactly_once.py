@@ -17,7 +17,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from spark_kafka_sink import exactly_once_options
 from spark_kafka_sink.admin.producers import FindLeaders
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.exactly_once import pulse as pulse_module
+from spark_kafka_sink.exactly_once import heartbeat as heartbeat_module
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, Planned, ReplayError, WriteAbortedError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
@@ -25,10 +25,11 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.sink import exactly_once_task
 from spark_kafka_sink.sink import writer as writer_module
-from spark_kafka_sink.sink.commit_protocol import CommitSummary, KafkaCommitMessage
+from spark_kafka_sink.sink.commit import CommitSummary
+from spark_kafka_sink.sink.commit_message import KafkaCommitMessage
 from spark_kafka_sink.sink.datasource import KafkaDataSource
-from spark_kafka_sink.sink.producer_cache import CLIENTS, TRANSACTIONAL, TRANSACTIONAL_FOR_LARGE_ROWS
 from spark_kafka_sink.sink.task import Task
+from spark_kafka_sink.sink.worker_cache import CLIENTS, TRANSACTIONAL, TRANSACTIONAL_FOR_LARGE_ROWS
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
 from tests.fakes.fake_broker import FakeBroker, Fault
 from tests.fakes.transaction_coordinator import State
@@ -344,11 +345,11 @@ def test_a_marker_topic_that_does_not_exist_is_told_before_any_row_is_written(
 ) -> None:
     """The marker failed after all rows, with an error that did not name the option."""
     monkeypatch.setattr(exactly_once_task, "MARKER_TOPIC_MS", 500)
-    monkeypatch.setattr(pulse_module, "EVERY_MS", 20)
+    monkeypatch.setattr(heartbeat_module, "EVERY_MS", 20)
     with pytest.raises(KafkaError, match=r"KAFKA_UNKNOWN_TOPIC\] markerTopic=absent was not found: .*Create the topic"):
         run_task(monkeypatch, batch_writer(broker, markerTopic="absent"), ["a"])
     assert broker.requests_of(ApiKey.PRODUCE) == []
-    assert broker.requests_of(ApiKey.OFFSET_COMMIT) == []  # there is no pulse, which would fail too and alarm somebody
+    assert broker.requests_of(ApiKey.OFFSET_COMMIT) == []  # there is no heartbeat, which would fail too and alarm somebody
     assert "absent" not in broker.topics
 
 
@@ -449,7 +450,7 @@ def test_a_row_that_a_broker_refuses_fails_its_task(broker: FakeBroker, monkeypa
     assert seen(broker) == ["a"]
 
 
-def pulses(broker: FakeBroker) -> list[str]:
+def heartbeats(broker: FakeBroker) -> list[str]:
     return [each for each in broker.offsets.groups if each.endswith("-pulse")]
 
 
@@ -461,31 +462,31 @@ def slow_rows(until: Callable[[], object]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_arrays([pa.array(["a"])], names=["value"])
 
 
-def test_a_task_that_waits_for_its_first_row_shows_a_pulse_under_its_query(
+def test_a_task_that_waits_for_its_first_row_shows_a_heartbeat_under_its_query(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse_module, "EVERY_MS", 200)
+    monkeypatch.setattr(heartbeat_module, "EVERY_MS", 200)
     task = Task(query_id=QUERY, batch_id=0)
     monkeypatch.setattr(writer_module.Task, "current", classmethod(lambda _: task))
     written = stream_writer(broker).write(slow_rows(lambda: len(broker.requests_of(ApiKey.OFFSET_COMMIT)) >= 2))
-    assert pulses(broker) == [f"p-{QUERY.replace('-', '')}-pulse"]
+    assert heartbeats(broker) == [f"p-{QUERY.replace('-', '')}-pulse"]
     stream_writer(broker).commit([written], 0)
     assert seen(broker) == ["a"]
 
 
-def test_a_pulse_that_brokers_refuse_fails_no_task(
+def test_a_heartbeat_that_brokers_refuse_fails_no_task(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pulse_module, "EVERY_MS", 500)  # which is also how long a pulse waits for its answer
+    monkeypatch.setattr(heartbeat_module, "EVERY_MS", 500)  # which is also how long a heartbeat waits for its answer
     broker.fail_next(ApiKey.OFFSET_COMMIT, Errors.GROUP_AUTHORIZATION_FAILED)
     writer = batch_writer(broker)
-    message = writer.write(slow_rows(lambda: "no pulse" in caplog.text))
+    message = writer.write(slow_rows(lambda: "no heartbeat" in caplog.text))
     assert "Grant the user READ on the group" in caplog.text
     writer.commit([message])
     assert seen(broker) == ["a"]
 
 
-def test_a_task_of_a_moment_commits_no_pulse(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_of_a_moment_commits_no_heartbeat(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     run_task(monkeypatch, batch_writer(broker), ["a"])
     assert not broker.requests_of(ApiKey.OFFSET_COMMIT)
     assert CLIENTS.idle() == 1

@@ -13,11 +13,11 @@ import pytest
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.sink import idle_timeout
 from spark_kafka_sink.sink.idle_timeout import check_rates, idle_timeout_s
-from spark_kafka_sink.sink.row_mapping import RowMapping
-from spark_kafka_sink.sink.row_rules import RowRules
-from spark_kafka_sink.sink.row_sender import RowSender
+from spark_kafka_sink.sink.rows.row_mapping import RowMapping
+from spark_kafka_sink.sink.rows.row_rules import RowRules
+from spark_kafka_sink.sink.rows.row_sender import RowSender
+from spark_kafka_sink.sink.rows.throttle import Throttle
 from spark_kafka_sink.sink.task import Task
-from spark_kafka_sink.sink.throttle import Throttle
 from spark_kafka_sink.sink.writer import write_batches
 from tests.fakes.clock import ManualClock
 from tests.sink.fake_producer import FakeDelivery, FakeProducer

@@ -18,13 +18,14 @@ from pyspark import SparkFiles, TaskContext
 
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import DeliveryError, KafkaError, KafkaTimeoutError
-from spark_kafka_sink.sink import gathering, writer
-from spark_kafka_sink.sink.commit_protocol import COUNTERS, KafkaCommitMessage, WrittenRange
-from spark_kafka_sink.sink.producer_cache import ProducerCache
-from spark_kafka_sink.sink.row_mapping import RowMapping
-from spark_kafka_sink.sink.row_rules import RowRules
-from spark_kafka_sink.sink.row_sender import MAX_PENDING, RowSender
+from spark_kafka_sink.sink import writer
+from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, WrittenRange
+from spark_kafka_sink.sink.rows import gathering
+from spark_kafka_sink.sink.rows.row_mapping import RowMapping
+from spark_kafka_sink.sink.rows.row_rules import RowRules
+from spark_kafka_sink.sink.rows.row_sender import MAX_PENDING, RowSender
 from spark_kafka_sink.sink.task import Task
+from spark_kafka_sink.sink.worker_cache import WorkerCache
 from spark_kafka_sink.sink.write_plan import WritePlan
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter, write_batches
 from tests.sink.fake_producer import FakeDelivery, FakeProducer
@@ -179,7 +180,7 @@ def test_deliveries_of_unanswered_batches_stay_few() -> None:
 
 
 def test_ranges_of_many_batches_are_merged_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_kafka_sink.sink.row_sender.MAX_RANGES", 2)
+    monkeypatch.setattr("spark_kafka_sink.sink.rows.row_sender.MAX_RANGES", 2)
     assert write(Batches(*[1] * 9), FakeProducer(on_send=acknowledge_at_once)).written == (WrittenRange("t", 0, 0, 8, 9, 90),)
 
 
@@ -195,7 +196,7 @@ def producers(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
         made.append(FakeProducer(config))
         return made[-1]
 
-    monkeypatch.setattr("spark_kafka_sink.sink.producer_cache.PRODUCERS", ProducerCache(make))  # type: ignore[arg-type]
+    monkeypatch.setattr("spark_kafka_sink.sink.worker_cache.PRODUCERS", WorkerCache(make))  # type: ignore[arg-type]
     return made
 
 

@@ -27,8 +27,8 @@ from spark_kafka_sink import stderr_log
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import ConfigError, KafkaError, KafkaTimeoutError, printable
+from spark_kafka_sink.exactly_once.fencing import fence_all
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.exactly_once.unfinished import fence_all
 from spark_kafka_sink.exactly_once.version_commit import roll_forward
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
 from spark_kafka_sink.tools.errors import UsageError

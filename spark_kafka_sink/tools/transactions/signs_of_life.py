@@ -1,7 +1,7 @@
 """Whether a query is alive: two looks at its transactions, some seconds apart, and what has changed between them.
 
 Part of `transactions`. Signs of life are told by owner, since all transactions of a version end together: ids that begin, changed
-states, new rows, decisions, and the pulse of tasks that are at work (exactly_once/pulse.py). A query can be alive without a sign:
+states, new rows, decisions, and heartbeats of tasks at work (exactly_once/heartbeat.py). A query can be alive without a sign:
 when it has open transactions and no task at work, when its process is stopped, or when the looks are closer together than pulses.
 That a transaction was aborted is none: no query aborts its own, but whoever fences them, or brokers at their time-out.
 """
@@ -16,9 +16,9 @@ from spark_kafka_sink.admin.producers import ActiveProducer
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transactions import TransactionState
 from spark_kafka_sink.errors import BrokerError, KafkaError, printable
+from spark_kafka_sink.exactly_once.fencing import COMPLETE, ENDING
 from spark_kafka_sink.exactly_once.ledger import Decision
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.exactly_once.unfinished import COMPLETE, ENDING
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.tools.transactions.survey import Survey, Transaction, survey
@@ -27,7 +27,7 @@ ABORTED = frozenset((TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_A
 NOTHING_SHOWN = "brokers show none of its partitions: grant the user READ on the topics that the query writes to"
 
 
-Pulse = Mapping[TopicPartition, CommittedOffset] | KafkaError
+LastHeartbeat = Mapping[TopicPartition, CommittedOffset] | KafkaError
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Look:
 
     survey: Survey
     producers: Mapping[TopicPartition, Mapping[int, ActiveProducer] | KafkaError]
-    pulses: Mapping[str, Pulse]
+    pulses: Mapping[str, LastHeartbeat]
 
 
 def look(client: TransactionClient, names: Names, wall_ms: Callable[[], int], before: Look | None = None) -> Look:
@@ -53,8 +53,8 @@ def look(client: TransactionClient, names: Names, wall_ms: Callable[[], int], be
     return Look(found, producers, _pulses(client, names, {each.task.owner for each in found.unfinished}))
 
 
-def _pulses(client: TransactionClient, names: Names, owners: Iterable[str]) -> Mapping[str, Pulse]:
-    groups = {owner: names.pulse_group(owner) for owner in owners}
+def _pulses(client: TransactionClient, names: Names, owners: Iterable[str]) -> Mapping[str, LastHeartbeat]:
+    groups = {owner: names.heartbeat_group(owner) for owner in owners}
     try:
         found = client.fetch_offsets(dict.fromkeys(groups.values()), require_stable=False)
     except KafkaError as error:

@@ -13,9 +13,9 @@ from urllib.parse import unquote
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transactions import TransactionDescription, TransactionState
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, ResponseTooLargeError, printable
+from spark_kafka_sink.exactly_once.fencing import COMPLETE, UNFINISHED
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, LedgerError, State
 from spark_kafka_sink.exactly_once.names import Names, TaskId
-from spark_kafka_sink.exactly_once.unfinished import COMPLETE, UNFINISHED
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 OFFSETS_TOPIC = "__consumer_offsets"  # where markers go; a transaction's partitions of it say nothing about its rows

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spark_kafka_sink.sink.commit_protocol import COUNTERS, CommitSummary, KafkaCommitMessage, VersionSummary, WrittenRange
+from spark_kafka_sink.sink.commit import CommitSummary, VersionSummary
+from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, WrittenRange
 from spark_kafka_sink.sink.task_clock import TaskTimes
 
 BEGAN = 1_790_000_000  # seconds since 1970

@@ -15,10 +15,10 @@ import pytest
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import AuthorizationError
 from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.fencing import fence_all
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger
 from spark_kafka_sink.exactly_once.ledger import State as LedgerState
 from spark_kafka_sink.exactly_once.names import Names, TaskId
-from spark_kafka_sink.exactly_once.unfinished import fence_all
 from spark_kafka_sink.exactly_once.version_commit import How, VersionCommit
 from spark_kafka_sink.exactly_once.writes import Entry
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
@@ -469,14 +469,14 @@ def test_a_query_that_shows_a_sign_of_life_is_left_alone_with_all_its_transactio
     assert console.questions == ["Abort 1 open transaction?"]
 
 
-def show_pulse(broker: FakeBroker, time_ms: int, owner: str = "q") -> None:
+def show_heartbeat(broker: FakeBroker, time_ms: int, owner: str = "q") -> None:
     """As a task that waits for rows does it."""
     with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
-        client.commit_offsets(Names("P").pulse_group(owner), {partition(): (time_ms, "")})
+        client.commit_offsets(Names("P").heartbeat_group(owner), {partition(): (time_ms, "")})
 
 
 @pytest.mark.parametrize("earlier_ms", [None, 1_700_000_000_000])
-def test_a_query_whose_tasks_wait_for_rows_and_show_a_pulse_is_left_alone(
+def test_a_query_whose_tasks_wait_for_rows_and_show_a_heartbeat_is_left_alone(
     broker: FakeBroker, console: ScriptedConsole, earlier_ms: int | None
 ) -> None:
     """A user's slow function, or a batch before its first row: no id, state or row changes for longer than the job looks."""
@@ -484,11 +484,11 @@ def test_a_query_whose_tasks_wait_for_rows_and_show_a_pulse_is_left_alone(
     Writer(broker, name(task=1))  # has begun, and written nothing
     dead = orphan(broker, name("dead"))
     for owner in ("q", "dead") if earlier_ms else ():
-        show_pulse(broker, earlier_ms or 0, owner)
-    console.meanwhile = lambda: show_pulse(broker, 1_700_000_004_000)
+        show_heartbeat(broker, earlier_ms or 0, owner)
+    console.meanwhile = lambda: show_heartbeat(broker, 1_700_000_004_000)
     assert call(console, "abort", "--yes") == 1
     assert is_open(broker, name())
-    assert not is_open(broker, dead.transactional_id)  # its pulse, if it ever had one, stands still
+    assert not is_open(broker, dead.transactional_id)  # its heartbeat, if it ever had one, stands still
     (left,) = (line for line in console.said if line.startswith("Left alone"))
     assert left.startswith("Left alone: owner q: 2 transactional ids. ")
     assert "The query is alive: a task has shown that it is at work" in left
@@ -497,7 +497,7 @@ def test_a_query_whose_tasks_wait_for_rows_and_show_a_pulse_is_left_alone(
     assert not is_open(broker, name())
 
 
-def test_a_pulse_that_cannot_be_read_is_not_taken_for_none(
+def test_a_heartbeat_that_cannot_be_read_is_not_taken_for_none(
     broker: FakeBroker, console: ScriptedConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched = TransactionClient.fetch_offsets

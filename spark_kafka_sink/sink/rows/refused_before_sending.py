@@ -1,7 +1,7 @@
 """Removes from a chunk the rows that the client rejects, before any row of the chunk is queued.
 
 The producer refuses a whole chunk for one bad row. `remove_refused_rows` finds all bad rows of the chunk (refused_rows.py),
-applies their fate (row_fates.py), and returns the others to be sent.
+applies their fate (row_outcomes.py), and returns the others to be sent.
 The producer waits max.block.ms for topics and partitions that do not exist before it refuses their rows. Such topics and
 partitions are remembered here, so that a task waits once per topic and not once per chunk.
 """
@@ -19,11 +19,11 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.topic_names import is_topic_name
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError
 from spark_kafka_sink.records.columns import texts
-from spark_kafka_sink.sink.chunk import Chunk, error_naming_row
-from spark_kafka_sink.sink.refused_rows import Refusal, find_refused_rows
-from spark_kafka_sink.sink.row_fates import RowFates
-from spark_kafka_sink.sink.row_mapping import RowMapping
-from spark_kafka_sink.sink.row_rules import TOO_LARGE
+from spark_kafka_sink.sink.rows.chunk import Chunk, error_naming_row
+from spark_kafka_sink.sink.rows.refused_rows import Refusal, find_refused_rows
+from spark_kafka_sink.sink.rows.row_mapping import RowMapping
+from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes
+from spark_kafka_sink.sink.rows.row_rules import TOO_LARGE
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
@@ -43,7 +43,7 @@ class RefusedBeforeSending:
         producer: KafkaProducer,
         mapping: RowMapping,
         options: Mapping[str, object],
-        fates: RowFates,
+        fates: RowOutcomes,
         *,
         takes_any_size: bool = False,
     ) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.sink.chunk import Chunk, error_naming_row, row_in_words
-from spark_kafka_sink.sink.row_mapping import RowMapping
+from spark_kafka_sink.sink.rows.chunk import Chunk, error_naming_row, row_in_words
+from spark_kafka_sink.sink.rows.row_mapping import RowMapping
 from tests.sink.columns import HEADERS, columns, not_utf8
 
 MAPPING = RowMapping(topic="t", value=0, key=None, partition=None, headers=None, timestamp=None)

@@ -22,7 +22,7 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.security_config import FILE_KEYS, file_stamp
 from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.sink.dead_letters import LARGEST_ROW, options_for_large_rows
+from spark_kafka_sink.sink.rows.dead_letters import LARGEST_ROW, options_for_large_rows
 from spark_kafka_sink.sink.worker_client import WorkerClient
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class _Entry(Generic[KeepableT]):
         return user is not None and not user.locked()
 
 
-class ProducerCache(Generic[KeepableT]):
+class WorkerCache(Generic[KeepableT]):
     """Thread-safe. Args: `make` makes a producer from its options; a clock, for tests."""
 
     def __init__(self, make: Callable[[Mapping[str, object]], KeepableT], clock: Clock | None = None) -> None:
@@ -239,9 +239,9 @@ def _transactional_for_large_rows(options: Mapping[str, object]) -> KafkaProduce
 
 
 # Of this worker.
-PRODUCERS = ProducerCache(KafkaProducer)
-TRANSACTIONAL = ProducerCache(_transactional)  # lends by the options without transactional.id
-TRANSACTIONAL_FOR_LARGE_ROWS = ProducerCache(_transactional_for_large_rows)  # the same
-CLIENTS = ProducerCache(WorkerClient)
+PRODUCERS = WorkerCache(KafkaProducer)
+TRANSACTIONAL = WorkerCache(_transactional)  # lends by the options without transactional.id
+TRANSACTIONAL_FOR_LARGE_ROWS = WorkerCache(_transactional_for_large_rows)  # the same
+CLIENTS = WorkerCache(WorkerClient)
 for _forget in (PRODUCERS.forget, TRANSACTIONAL.forget, TRANSACTIONAL_FOR_LARGE_ROWS.forget, CLIENTS.forget):
     os.register_at_fork(after_in_child=_forget)

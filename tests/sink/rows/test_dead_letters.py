@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, RecordTooLargeError
-from spark_kafka_sink.sink.dead_letters import LARGEST_ROW, DeadLetters, dead_letters, options_for_large_rows
+from spark_kafka_sink.sink.rows.dead_letters import LARGEST_ROW, DeadLetters, dead_letters, options_for_large_rows
 from tests.sink.fake_producer import FakeProducer
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -11,7 +11,7 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType, Var
 
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import InvalidRecordError
-from spark_kafka_sink.sink.row_mapping import RowMapping
+from spark_kafka_sink.sink.rows.row_mapping import RowMapping
 from tests.sink.schemas import schema
 
 HEADERS = "array<struct<key:string,value:binary>> or map<string,string> or map<string,binary>"

@@ -1,6 +1,6 @@
 """The user's choices for rows: what a task does with those that cannot be written, and how fast it may send.
 
-Plain data, made on the driver from SinkOptions. `row_fates.py` and `throttle.py` follow it in the tasks.
+Plain data, made on the driver from SinkOptions. `row_outcomes.py` and `throttle.py` follow it in the tasks.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.sink.chunk import row_in_words
-from spark_kafka_sink.sink.refused_rows import find_refused_rows
+from spark_kafka_sink.sink.rows.chunk import row_in_words
+from spark_kafka_sink.sink.rows.refused_rows import find_refused_rows
 from tests.sink.columns import HEADERS, columns, not_utf8
 
 LIMITS = {"max.request.size": 1000, "buffer.memory": 5000}

@@ -1,4 +1,4 @@
-"""exactly_once/pulse.py: a task that is at work shows it every few seconds, and is never harmed by that."""
+"""exactly_once/heartbeat.py: a task that is at work shows it every few seconds, and is never harmed by that."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import AuthorizationError
+from spark_kafka_sink.exactly_once.heartbeat import EVERY_MS, Heartbeat
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.exactly_once.pulse import EVERY_MS, Pulse
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
@@ -72,8 +72,8 @@ class StandingClock(ManualClock):
         return condition.wait(LIMIT_S)
 
 
-def pulse_threads() -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if each.name == "kafka-exactly-once-pulse"]
+def heartbeat_threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "kafka-exactly-once-heartbeat"]
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -84,7 +84,7 @@ def test_a_task_at_work_commits_the_time_every_few_seconds_through_one_client() 
     clock = ManualClock()
     client = FakeClient(clock)
     began_ms = clock.wall_ms()
-    with Pulse(client.lend, GROUP, PLACE, clock):
+    with Heartbeat(client.lend, GROUP, PLACE, clock):
         client.wait_for(3)
     client.wait_for_the_end()
     assert [(group, timeout_ms) for group, _, timeout_ms in client.commits[:3]] == [(GROUP, EVERY_MS)] * 3
@@ -94,26 +94,26 @@ def test_a_task_at_work_commits_the_time_every_few_seconds_through_one_client() 
     assert 2 * EVERY_MS < 10_000  # --watch-seconds
 
 
-def test_a_task_that_ends_before_the_first_pulse_takes_no_client_and_its_thread_ends_at_once() -> None:
+def test_a_task_that_ends_before_the_first_heartbeat_takes_no_client_and_its_thread_ends_at_once() -> None:
     clock = StandingClock()
     client = FakeClient(clock)
-    with Pulse(client.lend, GROUP, PLACE, clock):
+    with Heartbeat(client.lend, GROUP, PLACE, clock):
         assert clock.is_waiting.wait(LIMIT_S)
-        (thread,) = pulse_threads()
+        (thread,) = heartbeat_threads()
     thread.join(LIMIT_S)
     assert not thread.is_alive()
     assert clock.asked_ms == [EVERY_MS]
     assert client.lent == 0
 
 
-def test_a_pulse_that_fails_is_told_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_heartbeat_that_fails_is_told_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     def refuse() -> None:
         code = Errors.GROUP_AUTHORIZATION_FAILED.number
         raise AuthorizationError("Grant the user READ on the group 'P-q-r1-pulse'", error_code=code)
 
     clock = ManualClock()
     client = FakeClient(clock, refuse)
-    with Pulse(client.lend, GROUP, PLACE, clock):
+    with Heartbeat(client.lend, GROUP, PLACE, clock):
         client.wait_for(3)
     client.wait_for_the_end()
     (warning,) = warnings(caplog)
@@ -122,16 +122,16 @@ def test_a_pulse_that_fails_is_told_once_and_tried_again(caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("error", [OSError("too many open files"), ValueError("a\nforged line")], ids=["OSError", "ValueError"])
-def test_whatever_befalls_the_pulse_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
+def test_whatever_befalls_the_heartbeat_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
     has_failed = threading.Event()
 
     def lend() -> Any:
         has_failed.set()
         raise error
 
-    with Pulse(lend, GROUP, PLACE, ManualClock()):
+    with Heartbeat(lend, GROUP, PLACE, ManualClock()):
         assert has_failed.wait(LIMIT_S)
-        for thread in pulse_threads():
+        for thread in heartbeat_threads():
             thread.join(LIMIT_S)
     (warning,) = warnings(caplog)
     assert type(error).__name__ in warning
@@ -144,7 +144,7 @@ def test_a_thread_that_cannot_start_fails_no_task(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     client = FakeClient(ManualClock())
-    with Pulse(client.lend, GROUP, PLACE):
+    with Heartbeat(client.lend, GROUP, PLACE):
         pass
     assert "can't start new thread" in warnings(caplog)[0]
 
@@ -154,7 +154,7 @@ def test_the_end_of_the_task_does_not_wait_for_an_answer() -> None:
     clock = ManualClock()
     client = FakeClient(clock, lambda: answered.wait(LIMIT_S))
     try:
-        with Pulse(client.lend, GROUP, PLACE, clock):
+        with Heartbeat(client.lend, GROUP, PLACE, clock):
             client.wait_for(1)
         assert client.threads[0].is_alive()
         assert client.threads[0].daemon
@@ -165,18 +165,18 @@ def test_the_end_of_the_task_does_not_wait_for_an_answer() -> None:
     assert client.returned == 1
 
 
-def test_a_task_that_fails_shows_no_pulse_any_more() -> None:
+def test_a_task_that_fails_shows_no_heartbeat_any_more() -> None:
     clock = ManualClock()
     client = FakeClient(clock)
-    with pytest.raises(KeyError), Pulse(client.lend, GROUP, PLACE, clock):  # noqa: PT012
+    with pytest.raises(KeyError), Heartbeat(client.lend, GROUP, PLACE, clock):  # noqa: PT012
         client.wait_for(1)
         raise KeyError
     client.wait_for_the_end()
 
 
-def test_the_group_of_the_pulse_is_the_owners_and_of_no_other_kind() -> None:
+def test_the_group_of_the_heartbeat_is_the_owners_and_of_no_other_kind() -> None:
     names = Names("P")
-    assert names.pulse_group("q") == GROUP
+    assert names.heartbeat_group("q") == GROUP
     assert GROUP.startswith(names.listed)
     others = {names.marker_group("q", 0), names.decision_group("q"), names.chunk_group("q", 0), names.width_group("q", 0)}
     assert GROUP not in {*others, names.aborted_group}

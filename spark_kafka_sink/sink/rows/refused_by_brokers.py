@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_kafka_sink.errors import KafkaError, fresh_copy
-from spark_kafka_sink.sink.chunk import Chunk, error_naming_row
-from spark_kafka_sink.sink.refused_rows import Refusal
-from spark_kafka_sink.sink.row_fates import RowFates
-from spark_kafka_sink.sink.row_mapping import RowMapping
+from spark_kafka_sink.sink.rows.chunk import Chunk, error_naming_row
+from spark_kafka_sink.sink.rows.refused_rows import Refusal
+from spark_kafka_sink.sink.rows.row_mapping import RowMapping
+from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.accumulator.delivery import Delivery, RowFailure
@@ -32,7 +32,7 @@ def error_of_delivery(delivery: Delivery, error: KafkaError, chunk: Chunk | None
     return error_naming_row(blamed, blamed.message, mapping, chunk, row, _partition(failure))
 
 
-def handle_failure(chunk: Chunk | None, failure: RowFailure, mapping: RowMapping, fates: RowFates) -> Chunk | None:
+def handle_failure(chunk: Chunk | None, failure: RowFailure, mapping: RowMapping, fates: RowOutcomes) -> Chunk | None:
     """Apply the fate of the rows that the broker blames. Returns the other rows of their batch, which must be sent again.
 
     Raises when a blamed row must fail the task, and the failure's error when it does not say which rows are to blame.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from spark_kafka_sink.sink.payloads import header_entries, payload_bytes
+from spark_kafka_sink.sink.rows.payloads import header_entries, payload_bytes
 from tests.sink.columns import HEADERS, columns
 
 

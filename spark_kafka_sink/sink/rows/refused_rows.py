@@ -1,7 +1,7 @@
 """Finds the rows of a chunk that can never be written as they are, with one expression per column.
 
 Called only after the producer has refused a chunk, so that good rows cost nothing. The checks are the producer's own, in its
-order; each row counts for the first check that it fails. row_fates.py decides what happens to the rows.
+order; each row counts for the first check that it fails. row_outcomes.py decides what happens to the rows.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from spark_kafka_sink.config.topic_names import TOPIC_NAME_RULE, is_topic_name
 from spark_kafka_sink.records.columns import record_columns, take_rows, texts
 from spark_kafka_sink.records.record_batch import size_upper_bounds
-from spark_kafka_sink.sink.chunk import NAME_PREFIX
-from spark_kafka_sink.sink.payloads import header_entries
-from spark_kafka_sink.sink.row_mapping import NULL_TOPIC
+from spark_kafka_sink.sink.rows.chunk import NAME_PREFIX
+from spark_kafka_sink.sink.rows.payloads import header_entries
+from spark_kafka_sink.sink.rows.row_mapping import NULL_TOPIC
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

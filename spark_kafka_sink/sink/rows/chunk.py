@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import KafkaError, fresh_copy
 from spark_kafka_sink.records.columns import take_rows, texts
-from spark_kafka_sink.sink.payloads import header_entries
-from spark_kafka_sink.sink.row_mapping import RowMapping
+from spark_kafka_sink.sink.rows.payloads import header_entries
+from spark_kafka_sink.sink.rows.row_mapping import RowMapping
 
 KEY_PREFIX = 32  # bytes of a key that an error shows
 NAME_PREFIX = 300  # characters of a topic's name that an error shows

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from spark_kafka_sink.sink.throttle import RUN_MS, Throttle
+from spark_kafka_sink.sink.rows.throttle import RUN_MS, Throttle
 from tests.fakes.clock import ManualClock
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import AbortableTransactionError, KafkaError, RecordTooLargeError, TransactionAbortedError
 from spark_kafka_sink.protocol.error_codes import Errors
-from spark_kafka_sink.sink.payloads import PerRow, header_entries
+from spark_kafka_sink.sink.rows.payloads import PerRow, header_entries
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.accumulator.delivery import Delivery

@@ -1,4 +1,4 @@
-"""ProducerCache: who gets an idle producer, and when one is closed; first with fakes, then with real ones on FakeBroker."""
+"""WorkerCache: who gets an idle producer, and when one is closed; first with fakes, then with real ones on FakeBroker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.sink.producer_cache import CLOSE_MS, KEPT_BYTES, MAX_IDLE, ProducerCache
+from spark_kafka_sink.sink.worker_cache import CLOSE_MS, KEPT_BYTES, MAX_IDLE, WorkerCache
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.interrupting import Interrupts
@@ -39,7 +39,7 @@ class Stage:
     def __init__(self) -> None:
         self.clock = StillClock()
         self.made: list[FakeProducer] = []
-        self.cache = ProducerCache(self._make, self.clock)  # type: ignore[arg-type]
+        self.cache = WorkerCache(self._make, self.clock)  # type: ignore[arg-type]
 
     def _make(self, options: Mapping[str, object]) -> FakeProducer:
         self.made.append(FakeProducer(options))
@@ -216,7 +216,7 @@ def test_a_thread_closes_expired_producers_and_ends() -> None:
             closed.set()
 
     others = set(threading.enumerate())
-    cache = ProducerCache(Telling)  # type: ignore[arg-type]
+    cache = WorkerCache(Telling)  # type: ignore[arg-type]
     with cache.lend({}, timeout_ms=20):
         pass
     (thread,) = [each for each in set(threading.enumerate()) - others if each.name == "kafka-producer-cache"]
@@ -238,13 +238,13 @@ def broker() -> Iterator[FakeBroker]:
 
 
 @pytest.fixture
-def cache() -> Iterator[ProducerCache]:
-    made = ProducerCache(KafkaProducer)
+def cache() -> Iterator[WorkerCache]:
+    made = WorkerCache(KafkaProducer)
     yield made
     made.close()
 
 
-def write(cache: ProducerCache, broker: FakeBroker, rows: int, value_bytes: int = 8) -> dict[str, float]:
+def write(cache: WorkerCache, broker: FakeBroker, rows: int, value_bytes: int = 8) -> dict[str, float]:
     """Runs one task. Returns its counters."""
     with cache.lend({"bootstrap.servers": [broker.bootstrap_servers], "client.id": "cached"}, KEPT_MS) as producer:
         values = pa.array([b"v" * value_bytes] * rows)
@@ -261,7 +261,7 @@ def until(condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.01)  # polled: there is no notification
 
 
-def test_a_later_task_sends_only_produce_requests(broker: FakeBroker, cache: ProducerCache) -> None:
+def test_a_later_task_sends_only_produce_requests(broker: FakeBroker, cache: WorkerCache) -> None:
     first = write(cache, broker, 100)
     before = {key: len(broker.requests_of(key)) for key in ApiKey}
     second = write(cache, broker, 10)
@@ -271,7 +271,7 @@ def test_a_later_task_sends_only_produce_requests(broker: FakeBroker, cache: Pro
     assert len({batch.producer_id for batch in broker.batches("orders")}) == 1
 
 
-def test_counters_are_the_tasks_own(broker: FakeBroker, cache: ProducerCache) -> None:
+def test_counters_are_the_tasks_own(broker: FakeBroker, cache: WorkerCache) -> None:
     first = write(cache, broker, 100, value_bytes=1000)
     second = write(cache, broker, 10)
     assert (first["record-send-total"], second["record-send-total"]) == (100, 10)
@@ -280,7 +280,7 @@ def test_counters_are_the_tasks_own(broker: FakeBroker, cache: ProducerCache) ->
     assert second["batch-size-max"] < 1000 < first["batch-size-max"]
 
 
-def test_an_idle_producer_keeps_little_memory(broker: FakeBroker, cache: ProducerCache) -> None:
+def test_an_idle_producer_keeps_little_memory(broker: FakeBroker, cache: WorkerCache) -> None:
     write(cache, broker, 5_000, value_bytes=1000)
     (idle,) = cache._entries
     free = idle.producer._pool._free
@@ -288,7 +288,7 @@ def test_an_idle_producer_keeps_little_memory(broker: FakeBroker, cache: Produce
     assert idle.producer.metrics()["buffer-available-bytes"] == idle.producer.metrics()["buffer-total-bytes"]
 
 
-def test_a_connection_that_the_broker_closes_while_idle_causes_no_failure(broker: FakeBroker, cache: ProducerCache) -> None:
+def test_a_connection_that_the_broker_closes_while_idle_causes_no_failure(broker: FakeBroker, cache: WorkerCache) -> None:
     write(cache, broker, 10)
     (idle,) = cache._entries
     broker.drop_connections(0)
@@ -298,7 +298,7 @@ def test_a_connection_that_the_broker_closes_while_idle_causes_no_failure(broker
     assert len(broker.values("orders")) == 20
 
 
-def test_one_that_finds_another_cluster_while_idle_is_not_lent_again(broker: FakeBroker, cache: ProducerCache) -> None:
+def test_one_that_finds_another_cluster_while_idle_is_not_lent_again(broker: FakeBroker, cache: WorkerCache) -> None:
     """It can never write again. If the cache lent it, it would fail a task for which a new producer works."""
     write(cache, broker, 10)
     (idle,) = cache._entries
@@ -307,7 +307,7 @@ def test_one_that_finds_another_cluster_while_idle_is_not_lent_again(broker: Fak
     assert write(cache, broker, 10)["record-error-total"] == 0
 
 
-def test_a_closed_producer_leaves_no_thread_and_no_socket(broker: FakeBroker, cache: ProducerCache) -> None:
+def test_a_closed_producer_leaves_no_thread_and_no_socket(broker: FakeBroker, cache: WorkerCache) -> None:
     write(cache, broker, 10)
     (idle,) = cache._entries
     cache.close()
@@ -320,7 +320,7 @@ def test_a_fork_does_not_touch_its_parents_producers(broker: FakeBroker) -> None
     """The child writes with a new producer, and the parent continues with its own."""
     program = f"""
 import os, sys, pyarrow as pa
-from spark_kafka_sink.sink.producer_cache import PRODUCERS
+from spark_kafka_sink.sink.worker_cache import PRODUCERS
 def write():
     with PRODUCERS.lend({{"bootstrap.servers": [{broker.bootstrap_servers!r}]}}, 60_000) as producer:
         delivery = producer.send_columns("orders", value=pa.array([b"v"]))

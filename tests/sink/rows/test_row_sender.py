@@ -15,11 +15,11 @@ import pytest
 
 from spark_kafka_sink.config.sink_options import DEAD_LETTER, SKIP
 from spark_kafka_sink.errors import BrokerError, InvalidRecordError, KafkaError, KafkaTimeoutError, RecordTooLargeError
-from spark_kafka_sink.sink import row_sender
-from spark_kafka_sink.sink.commit_protocol import WrittenRange
-from spark_kafka_sink.sink.row_mapping import RowMapping
-from spark_kafka_sink.sink.row_rules import RowRules
-from spark_kafka_sink.sink.row_sender import MAX_PENDING, RowSender
+from spark_kafka_sink.sink.commit_message import WrittenRange
+from spark_kafka_sink.sink.rows import row_sender
+from spark_kafka_sink.sink.rows.row_mapping import RowMapping
+from spark_kafka_sink.sink.rows.row_rules import RowRules
+from spark_kafka_sink.sink.rows.row_sender import MAX_PENDING, RowSender
 from tests.sink.columns import not_utf8
 from tests.sink.fake_producer import FakeDelivery, FakeProducer
 

@@ -54,16 +54,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from statistics import median
-from typing import Any, NamedTuple
-
-from pyspark.sql.datasource import WriterCommitMessage
+from typing import NamedTuple
 
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.config.dotted_names import load_callable
 from spark_kafka_sink.errors import DeliveryError
-from spark_kafka_sink.exactly_once.writes import TaskReport, WriteAbortedError
-from spark_kafka_sink.producer.accumulator.delivery import OffsetRange
-from spark_kafka_sink.sink.task_clock import NOT_TIMED, TaskTimes
+from spark_kafka_sink.exactly_once.writes import WriteAbortedError
+from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, WrittenRange, merge_ranges
 
 logger = logging.getLogger(__name__)
 
@@ -73,46 +70,6 @@ REPORT_VERSION = 3
 _IF_RUN_AGAIN = "If the write is run again, it writes these rows again (at-least-once)"
 
 
-class WrittenRange(NamedTuple):
-    """What one write put into one partition of a topic. Offsets are -1 where the broker did not return them."""
-
-    topic: str
-    partition: int
-    first: int
-    last: int
-    rows: int
-    bytes: int
-
-    def merge(self, other: WrittenRange) -> WrittenRange:
-        return WrittenRange(*self[:2], *OffsetRange(*self[2:]).merge(OffsetRange(*other[2:])))
-
-
-# The producer's metrics that a message carries, for the whole task, and the function that merges those of several tasks.
-COUNTERS: dict[str, Callable[[Iterable[float]], float]] = {
-    "record-send-total": sum,
-    "batch-send-total": sum,
-    "batch-split-total": sum,
-    "record-retry-total": sum,
-    "request-total": sum,
-    "byte-total": sum,
-    "uncompressed-byte-total": sum,
-    "outgoing-byte-total": sum,
-    "connection-creation-total": sum,
-    "bufferpool-wait-time-ms-total": sum,
-    "metadata-wait-time-ns-total": sum,
-    "flush-time-ns-total": sum,
-    "produce-request-total": sum,
-    "produce-response-total": sum,
-    "compression-rate-total": sum,
-    "record-queue-time-total": sum,
-    "request-latency-total": sum,
-    "produce-throttle-time-total": sum,
-    "batch-size-max": max,
-    "record-size-max": max,
-    "request-latency-max": max,
-    "record-queue-time-max": max,
-    "produce-throttle-time-max": max,
-}
 # Averages over all tasks: a sum and a count. Averages of averages would be wrong where tasks differ in size.
 AVERAGES: dict[str, tuple[str, str]] = {
     "records-per-request-avg": ("record-send-total", "produce-request-total"),
@@ -132,57 +89,6 @@ def merge_counters(columns: Iterable[Iterable[float]]) -> dict[str, float]:
         if merged.get(count):
             merged[name] = round(merged[total] / merged[count], 3)
     return {name: value for name, value in merged.items() if name not in ONLY_FOR_AVERAGES}
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaCommitMessage(WriterCommitMessage):
-    """One task's report. Every row that it counts is acknowledged. `counters` have the order of COUNTERS."""
-
-    spark_partition: int
-    attempt: int
-    query_id: str | None  # of a stream, foreachBatch included
-    batch_id: int | None
-    rows: int  # acknowledged, dead letters not included
-    bytes: int  # of encoded records, before compression
-    seconds: float
-    counters: tuple[float, ...]
-    skipped: int  # rows left out because of onRecordTooLarge or onInvalidRecord
-    dead_lettered: int  # rows acknowledged in deadLetterTopic
-    written: tuple[WrittenRange, ...]
-    exactly_once: TaskReport | None = None  # the task's transaction, left open; its rows are not visible before the commit
-    times: TaskTimes = NOT_TIMED
-    skipped_by_reason: tuple[tuple[str, int], ...] = ()  # condition and rows
-    dead_lettered_by_reason: tuple[tuple[str, int], ...] = ()
-    is_given_up: bool = False  # the task ended without its rows, as it found that its driver had aborted the write
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle values by position, as plain tuples: a driver may receive thousands of messages with hundreds of ranges."""
-        values = [getattr(self, each.name) for each in fields(self)]
-        tuples = (list(map(tuple, self.written)), tuple(self.times))
-        return _rebuild, (values[:_WRITTEN], *tuples, self.exactly_once, values[_WRITTEN + 3 :])
-
-
-def _rebuild(
-    values: list[Any],
-    written: list[tuple[str, int, int, int, int, int]],
-    times: tuple[int, float, float],
-    exactly_once: TaskReport | None,
-    more: list[Any],
-) -> KafkaCommitMessage:
-    ranges = tuple(map(WrittenRange._make, written))
-    return KafkaCommitMessage(*[*values, ranges, exactly_once, TaskTimes._make(times), *more])
-
-
-_WRITTEN = [each.name for each in fields(KafkaCommitMessage)].index("written")
-
-
-def merge_ranges(ranges: Sequence[WrittenRange]) -> tuple[WrittenRange, ...]:
-    """One range for each topic and partition, sorted by them."""
-    merged: dict[tuple[str, int], WrittenRange] = {}
-    for each in ranges:
-        known = merged.get(each[:2])
-        merged[each[:2]] = each if known is None else known.merge(each)
-    return tuple(merged[key] for key in sorted(merged))
 
 
 class VersionSummary(NamedTuple):

@@ -9,16 +9,16 @@ import logging
 from collections import Counter
 
 from spark_kafka_sink.config.sink_options import FAIL, SKIP
-from spark_kafka_sink.sink.chunk import Chunk, row_in_words
-from spark_kafka_sink.sink.dead_letters import DeadLetters
-from spark_kafka_sink.sink.refused_rows import Refusal
-from spark_kafka_sink.sink.row_mapping import RowMapping
-from spark_kafka_sink.sink.row_rules import RowRules
+from spark_kafka_sink.sink.rows.chunk import Chunk, row_in_words
+from spark_kafka_sink.sink.rows.dead_letters import DeadLetters
+from spark_kafka_sink.sink.rows.refused_rows import Refusal
+from spark_kafka_sink.sink.rows.row_mapping import RowMapping
+from spark_kafka_sink.sink.rows.row_rules import RowRules
 
 logger = logging.getLogger(__name__)
 
 
-class RowFates:
+class RowOutcomes:
     """Of one task. `dead_letters` is None when no rule asks for it."""
 
     def __init__(self, rules: RowRules, mapping: RowMapping, dead_letters: DeadLetters | None) -> None:

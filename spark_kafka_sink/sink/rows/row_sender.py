@@ -1,7 +1,7 @@
 """Sends a task's rows, and waits until each is acknowledged, skipped or dead-lettered.
 
 Stands between writer.py, which reads Arrow batches, and KafkaProducer. refused_before_sending.py handles rows that the client
-rejects, refused_by_brokers.py rows that a broker rejects; both apply the user's choice with row_fates.py.
+rejects, refused_by_brokers.py rows that a broker rejects; both apply the user's choice with row_outcomes.py.
 Chunks are kept until they are acknowledged, up to KEPT_BYTES, so that an error can name its row and rows can be sent again.
 Law: when finish() returns, rows == acknowledged + skipped + dead-lettered; anything else is an error.
 """
@@ -17,16 +17,16 @@ import pyarrow as pa
 
 from spark_kafka_sink.config.sink_options import DEAD_LETTER
 from spark_kafka_sink.errors import AbortableTransactionError, DeliveryError, KafkaError, TransactionAbortedError
-from spark_kafka_sink.sink.chunk import Chunk
-from spark_kafka_sink.sink.commit_protocol import WrittenRange, merge_ranges
-from spark_kafka_sink.sink.dead_letters import DeadLetters, is_consequence
-from spark_kafka_sink.sink.payloads import payload_bytes
-from spark_kafka_sink.sink.refused_before_sending import RefusedBeforeSending
-from spark_kafka_sink.sink.refused_by_brokers import error_of_delivery, handle_failure
-from spark_kafka_sink.sink.row_fates import RowFates
-from spark_kafka_sink.sink.row_mapping import RowMapping
-from spark_kafka_sink.sink.row_rules import RowRules
-from spark_kafka_sink.sink.throttle import Throttle
+from spark_kafka_sink.sink.commit_message import WrittenRange, merge_ranges
+from spark_kafka_sink.sink.rows.chunk import Chunk
+from spark_kafka_sink.sink.rows.dead_letters import DeadLetters, is_consequence
+from spark_kafka_sink.sink.rows.payloads import payload_bytes
+from spark_kafka_sink.sink.rows.refused_before_sending import RefusedBeforeSending
+from spark_kafka_sink.sink.rows.refused_by_brokers import error_of_delivery, handle_failure
+from spark_kafka_sink.sink.rows.row_mapping import RowMapping
+from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes
+from spark_kafka_sink.sink.rows.row_rules import RowRules
+from spark_kafka_sink.sink.rows.throttle import Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +78,7 @@ class RowSender:
         self._is_transactional = is_transactional
         self._throttle = throttle or Throttle(rules.max_records_per_second, rules.max_bytes_per_second)
         topic = rules.dead_letter_topic
-        self._fates = RowFates(rules, mapping, None if topic is None else DeadLetters(topic, producer, make_larger_producer))
+        self._fates = RowOutcomes(rules, mapping, None if topic is None else DeadLetters(topic, producer, make_larger_producer))
         takes_any_size = is_transactional and rules.on_record_too_large == DEAD_LETTER
         self._refused = RefusedBeforeSending(producer, mapping, options, self._fates, takes_any_size=takes_any_size)
         self._no_delivery_may_fail = rules.all_rows_must_be_written or is_transactional

@@ -1,14 +1,15 @@
-"""The pulse of a task: an offset that changes every few seconds as long as the task is at work.
+"""The heartbeat of a task: an offset that changes every few seconds as long as the task is at work.
 
-A task can be at work for long while no row of it arrives: it waits for its first row, for a slow function of the user, for its
-rates, for a batch to fill, for another run's transactions to end. Brokers see nothing of it then, and
-`python -m jobs.transactions abort` would take its query for dead. So a thread of the task commits an offset, the time in
-milliseconds, to a group of the task's owner (names.py). Who sees the offset change knows that a task of the owner is at work.
-The protocol does not depend on it: no step reads these groups; the offset is part of no transaction, and no producer sends it. So
-a pulse that comes late, twice, after the task's end or never changes nothing that is written, decided or read.
-Laws: the thread has a client of its own, which it takes when the first pulse is due: shorter tasks connect no more than without
-it. A pulse that fails is logged once, and fails nothing. The end of the task does not wait for an answer. A fork inherits no
-thread, hence no pulse.
+A task can be at work for long while no row of it arrives. It waits for its first row, for a slow function of the user, for its
+rates, for a batch to fill, or for another run's transactions to end. Brokers see nothing of it then, and
+`python -m jobs.transactions abort` would take its query for dead.
+So a thread of the task commits an offset, the time in milliseconds, to a group of the task's owner (names.py). Whoever sees the
+offset change knows that a task of the owner is at work.
+The protocol does not depend on it: no step reads these groups, the offset is part of no transaction, and no producer sends it. A
+heartbeat that comes late, twice, after the task's end or never changes nothing that is written, decided or read.
+Laws: the thread has a client of its own, which it takes when the first heartbeat is due, so shorter tasks make no connection for
+it. A heartbeat that fails is logged once, and fails nothing. The end of the task does not wait for an answer. A fork inherits no
+thread, hence no heartbeat.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ logger = logging.getLogger(__name__)
 EVERY_MS = 4_000  # twice within `transactions abort --watch-seconds`, whose default is 10 s, with time for a slow answer
 
 
-class Pulse:
+class Heartbeat:
     """For the length of a `with` block. Neither its begin nor its end blocks.
 
     Args:
-        lend: a client that no other thread uses. It is called on the pulse's own thread, at most once.
-        group: see Names.pulse_group.
+        lend: a client that no other thread uses. It is called on the heartbeat's own thread, at most once.
+        group: see Names.heartbeat_group.
         place: of a topic that exists; the same for all tasks of an owner.
         clock: only tests pass it.
     """
@@ -52,11 +53,11 @@ class Pulse:
         self._clock = clock or Clock()
         self._changed = threading.Condition()  # guards the next one
         self._is_over = False
-        self._has_failed = False  # only the pulse's thread, once it has started
+        self._has_failed = False  # only its thread, once it has started
 
-    def __enter__(self) -> Pulse:
+    def __enter__(self) -> Heartbeat:
         try:
-            threading.Thread(target=self._run, name="kafka-exactly-once-pulse", daemon=True).start()
+            threading.Thread(target=self._run, name="kafka-exactly-once-heartbeat", daemon=True).start()
         except RuntimeError as error:  # too many threads
             self._failed(error)
         return self
@@ -94,4 +95,4 @@ class Pulse:
         if not self._has_failed:
             self._has_failed = True
             what = str(error) if isinstance(error, KafkaError) else f"{type(error).__name__}: {printable(error)}"
-            logger.warning("! no pulse: while this task waits, `transactions abort` may take its query for dead: %s", what)
+            logger.warning("! no heartbeat: while this task waits, `transactions abort` may take its query for dead: %s", what)

@@ -1,0 +1,106 @@
+"""What a task reports to the driver: KafkaCommitMessage, and the ranges and counters in it. commit.py adds the messages up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from spark_kafka_sink.exactly_once.writes import TaskReport
+from spark_kafka_sink.producer.accumulator.delivery import OffsetRange
+from spark_kafka_sink.sink.task_clock import NOT_TIMED, TaskTimes
+
+
+class WrittenRange(NamedTuple):
+    """What one write put into one partition of a topic. Offsets are -1 where the broker did not return them."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    rows: int
+    bytes: int
+
+    def merge(self, other: WrittenRange) -> WrittenRange:
+        return WrittenRange(*self[:2], *OffsetRange(*self[2:]).merge(OffsetRange(*other[2:])))
+
+
+# The producer's metrics that a message carries, for the whole task, and the function that merges those of several tasks.
+COUNTERS: dict[str, Callable[[Iterable[float]], float]] = {
+    "record-send-total": sum,
+    "batch-send-total": sum,
+    "batch-split-total": sum,
+    "record-retry-total": sum,
+    "request-total": sum,
+    "byte-total": sum,
+    "uncompressed-byte-total": sum,
+    "outgoing-byte-total": sum,
+    "connection-creation-total": sum,
+    "bufferpool-wait-time-ms-total": sum,
+    "metadata-wait-time-ns-total": sum,
+    "flush-time-ns-total": sum,
+    "produce-request-total": sum,
+    "produce-response-total": sum,
+    "compression-rate-total": sum,
+    "record-queue-time-total": sum,
+    "request-latency-total": sum,
+    "produce-throttle-time-total": sum,
+    "batch-size-max": max,
+    "record-size-max": max,
+    "request-latency-max": max,
+    "record-queue-time-max": max,
+    "produce-throttle-time-max": max,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaCommitMessage(WriterCommitMessage):
+    """One task's report. Every row that it counts is acknowledged. `counters` have the order of COUNTERS."""
+
+    spark_partition: int
+    attempt: int
+    query_id: str | None  # of a stream, foreachBatch included
+    batch_id: int | None
+    rows: int  # acknowledged, dead letters not included
+    bytes: int  # of encoded records, before compression
+    seconds: float
+    counters: tuple[float, ...]
+    skipped: int  # rows left out because of onRecordTooLarge or onInvalidRecord
+    dead_lettered: int  # rows acknowledged in deadLetterTopic
+    written: tuple[WrittenRange, ...]
+    exactly_once: TaskReport | None = None  # the task's transaction, left open; its rows are not visible before the commit
+    times: TaskTimes = NOT_TIMED
+    skipped_by_reason: tuple[tuple[str, int], ...] = ()  # condition and rows
+    dead_lettered_by_reason: tuple[tuple[str, int], ...] = ()
+    is_given_up: bool = False  # the task ended without its rows, as it found that its driver had aborted the write
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle values by position, as plain tuples: a driver may receive thousands of messages with hundreds of ranges."""
+        values = [getattr(self, each.name) for each in fields(self)]
+        tuples = (list(map(tuple, self.written)), tuple(self.times))
+        return _rebuild, (values[:_WRITTEN], *tuples, self.exactly_once, values[_WRITTEN + 3 :])
+
+
+def _rebuild(
+    values: list[Any],
+    written: list[tuple[str, int, int, int, int, int]],
+    times: tuple[int, float, float],
+    exactly_once: TaskReport | None,
+    more: list[Any],
+) -> KafkaCommitMessage:
+    ranges = tuple(map(WrittenRange._make, written))
+    return KafkaCommitMessage(*[*values, ranges, exactly_once, TaskTimes._make(times), *more])
+
+
+_WRITTEN = [each.name for each in fields(KafkaCommitMessage)].index("written")
+
+
+def merge_ranges(ranges: Sequence[WrittenRange]) -> tuple[WrittenRange, ...]:
+    """One range for each topic and partition, sorted by them."""
+    merged: dict[tuple[str, int], WrittenRange] = {}
+    for each in ranges:
+        known = merged.get(each[:2])
+        merged[each[:2]] = each if known is None else known.merge(each)
+    return tuple(merged[key] for key in sorted(merged))
