@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from spark_kafka_sink.errors import TransactionTimeoutError as TransactionTimeoutError
     from spark_kafka_sink.errors import UnsupportedVersionError as UnsupportedVersionError
     from spark_kafka_sink.producer.accumulator.delivery import Delivery as Delivery
-    from spark_kafka_sink.producer.operations import ConsumerGroupMetadata as ConsumerGroupMetadata
-    from spark_kafka_sink.producer.operations import OffsetAndMetadata as OffsetAndMetadata
+    from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata as ConsumerGroupMetadata
+    from spark_kafka_sink.producer.transactions.transactional_call import OffsetAndMetadata as OffsetAndMetadata
     from spark_kafka_sink.producer.producer import KafkaProducer as KafkaProducer
     from spark_kafka_sink.producer.producer_record import ProducerRecord as ProducerRecord
     from spark_kafka_sink.producer.producer_record import RecordMetadata as RecordMetadata
@@ -89,11 +89,11 @@ __all__ = [
 ]
 
 _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
-    "ConsumerGroupMetadata": "spark_kafka_sink.producer.operations",
+    "ConsumerGroupMetadata": "spark_kafka_sink.producer.transactions.transactional_call",
     "Delivery": "spark_kafka_sink.producer.accumulator.delivery",
     "KafkaDataSource": "spark_kafka_sink.sink.datasource",
     "KafkaProducer": "spark_kafka_sink.producer.producer",
-    "OffsetAndMetadata": "spark_kafka_sink.producer.operations",
+    "OffsetAndMetadata": "spark_kafka_sink.producer.transactions.transactional_call",
     "ProducerRecord": "spark_kafka_sink.producer.producer_record",
     "RecordFuture": "spark_kafka_sink.producer.record_chunk",
     "RecordMetadata": "spark_kafka_sink.producer.producer_record",

@@ -34,7 +34,7 @@ from spark_kafka_sink.exactly_once.writes import (
     WriteAbortedError,
     WriteId,
 )
-from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 

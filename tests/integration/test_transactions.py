@@ -19,7 +19,7 @@ from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transactions import End
 from spark_kafka_sink.errors import FatalProducerError, KafkaError, ProducerFencedError
-from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.integration.reading import ReadRecord
@@ -169,7 +169,7 @@ COPY = """
 import sys
 import confluent_kafka as ck
 import pyarrow as pa
-from spark_kafka_sink.producer.operations import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 

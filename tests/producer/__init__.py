@@ -64,7 +64,7 @@ SenderTest → tests/producer/sender, by section or file
     testMessageFormatDownConversion, testDownConversionForMismatchedMagicValues → not applicable: only format v2 is written
     testNodeLatencyStats → test_record_accumulator: a node that takes nothing for too long gets no rows without a key
     everything with Transaction in its name, testReceiveFailedBatchTwice…, testInvalidTxnState…, testAbortableError…,
-    testTooLargeBatches… → one by one in sender/__init__.py
+    testTooLargeBatches… → one by one in transactions/__init__.py
 
 TransactionManagerTest → test_transaction_manager.py, test_sequence_numbers.py, test_retry.py
     testDefaultSequenceNumber, testSequenceNumberOverflow, testProducerIdReset → test_sequence_numbers.py
@@ -75,7 +75,7 @@ TransactionManagerTest → test_transaction_manager.py, test_sequence_numbers.py
     testFailIfNotReadyForSend…IdempotentProducer… → test_transaction_manager.py,
         test_sequences_in_flight.py, test_kafka_producer.py
     test(Background|Foreground)…StateTransition… → test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing
-    the other 120, about transactions → one by one in sender/__init__.py, with librdkafka's tests 0103 and 0105
+    the other 120, about transactions → one by one in transactions/__init__.py, with librdkafka's tests 0103 and 0105
 
 ProducerBatchTest → test_producer_batch.py        all; testBatchExpiration(AfterReenqueue) under TIME, testSplitPreserves…
         under SPLITTING
@@ -97,7 +97,7 @@ KafkaProducerTest → test_kafka_producer.py
     negativePartitionShouldThrow → …: test_a_partition_that_there_is_not_is_told_with_class_and_row (-1 leaves
         the choice here)
     onNewBatch → not applicable: deprecated since 3.3, and a slice is assigned before it is appended
-    transactions → sender/__init__.py
+    transactions → transactions/__init__.py
 ProducerInterceptorsTest → plugins/test_interceptors.py
     testOnSendChain → test_columns_pass_the_interceptors_in_their_order, …_that_fails_is_passed_over_and_the_next_gets_the_last…
     testOnAcknowledgementChain → test_all_hear_even_when_one_raises

@@ -33,7 +33,7 @@ from spark_kafka_sink.producer.record_checks import RECORD_OVERHEAD, RecordDetai
 from spark_kafka_sink.producer.record_chunk import RecordChunk, RecordFuture
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.sender import Sender
-from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
+from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.metadata import (

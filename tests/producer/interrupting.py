@@ -21,11 +21,11 @@ import pytest
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
-from spark_kafka_sink.producer.operations import OffsetAndMetadata
+from spark_kafka_sink.producer.transactions.transactional_call import OffsetAndMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record_chunk import RecordFuture
 from tests.producer.harness import tp
-from tests.producer.transactional_brokers import GROUP
+from tests.producer.transactions.transactional_brokers import GROUP
 
 WHERE = ("spark_kafka_sink", "contextlib.py", "threading.py")
 LIMIT_MS = 20_000  # nothing takes as long, unless it hangs

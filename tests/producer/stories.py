@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from spark_kafka_sink.producer.producer import KafkaProducer
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.interrupting import LIMIT_MS, Application
-from tests.producer.transactional_brokers import producer_of
+from tests.producer.transactions.transactional_brokers import producer_of
 
 Story = Sequence[Callable[[Application], None]]
 

@@ -17,7 +17,7 @@ from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.transport import Address
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.sender.sender import MAX_POLL_MS, Sender
-from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
+from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.produce import (

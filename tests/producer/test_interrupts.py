@@ -16,7 +16,7 @@ import pytest
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.interrupting import Application, Interrupts
 from tests.producer.stories import STORIES, look_at, producer_for
-from tests.producer.transactional_brokers import cluster_of
+from tests.producer.transactions.transactional_brokers import cluster_of
 
 # An interrupt may strike a generator that is being closed. Python prints it then and goes on.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import tests.producer
-import tests.producer.sender
+import tests.producer.transactions
 
 TESTS = Path(__file__).parents[1]
 NAME = re.compile(r"(?<![\w…])(?:test_|…_)[\w…()|]*")  # … stands for any letters, (a|b) for either of the two
@@ -27,7 +27,7 @@ def as_pattern(name: str) -> str:
     return "".join(special.get(letter, letter) for letter in name)
 
 
-@pytest.mark.parametrize("package", [tests.producer, tests.producer.sender], ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", [tests.producer, tests.producer.transactions], ids=lambda package: package.__name__)
 def test_every_test_that_a_table_names_exists(package: ModuleType) -> None:
     known = "\n".join(existing())
     named = NAME.findall(package.__doc__ or "")

@@ -12,9 +12,9 @@ from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
-from spark_kafka_sink.producer.sender.batch_fates import BatchFates
+from spark_kafka_sink.producer.sender.batch_outcomes import BatchFates
 from spark_kafka_sink.producer.sender.failures import SenderFailures
-from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
+from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientRes
 from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.sender.batch_fates import BatchFates
+from spark_kafka_sink.producer.sender.batch_outcomes import BatchFates
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.kafka_client import KafkaClient
-from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
+from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceData,

@@ -11,9 +11,9 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
-from spark_kafka_sink.producer.sender.batch_fates import BatchFates, idempotent_write_denied
+from spark_kafka_sink.producer.sender.batch_outcomes import BatchFates, idempotent_write_denied
 from spark_kafka_sink.producer.sender.kafka_client import KafkaClient
-from spark_kafka_sink.producer.sender.transaction_manager import State, TransactionManager
+from spark_kafka_sink.producer.transactions.transaction_manager import State, TransactionManager
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 

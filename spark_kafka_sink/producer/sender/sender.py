@@ -31,13 +31,13 @@ from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccum
 from spark_kafka_sink.producer.hand_overs import HandOvers
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
-from spark_kafka_sink.producer.sender.batch_fates import BatchFates
+from spark_kafka_sink.producer.sender.batch_outcomes import BatchFates
 from spark_kafka_sink.producer.sender.expiry import Expiry
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.kafka_client import KafkaClient
 from spark_kafka_sink.producer.sender.produce_requests import ProduceRequests
 from spark_kafka_sink.producer.sender.producer_id import ProducerIdRequests
-from spark_kafka_sink.producer.sender.transaction_manager import TransactionManager
+from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,260 @@
+"""What becomes of a batch: it succeeds, fails, is retried or split, after an answer, an expiry or an abort.
+
+retry.decide decides about answers; BatchFates applies the decision to the batch's owners, the accumulator, the
+TransactionManager and the metrics. Sender thread only.
+Laws: a batch's memory is given back only when no request refers to it any more, whether the batch is done or not (KAFKA-19012).
+A batch that was taken out of its queue is settled or queued again, whatever is raised meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from spark_kafka_sink.config.option import LONG_MAX
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.errors import KafkaError, printable
+from spark_kafka_sink.network.metadata import Metadata
+from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET
+from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
+from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
+from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
+from spark_kafka_sink.producer.sender.failures import SenderFailures
+from spark_kafka_sink.producer.sender.in_flight_batches import InFlightBatches
+from spark_kafka_sink.producer.sender.retry import Attempt, Decision, decide
+from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors, Persisted
+from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse
+from spark_kafka_sink.protocol.permissions import to_grant
+
+logger = logging.getLogger(__name__)
+
+
+class BatchFates:
+    """Args: see KafkaProducer, which makes most of them. `transactions` is None without idempotence."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        metadata: Metadata,
+        accumulator: RecordAccumulator,
+        transactions: TransactionManager | None,
+        metrics: ProducerMetrics,
+        failures: SenderFailures,
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._accumulator = accumulator
+        self._transactions = transactions
+        self._metrics = metrics
+        self._failures = failures
+        self._guarantee_message_order = config.max_in_flight_requests_per_connection == 1
+        self.in_flight = InFlightBatches()
+
+    # IN FLIGHT
+
+    def drained(self, batches: Iterable[ProducerBatch]) -> None:
+        """These batches go into a request now."""
+        for batch in batches:
+            self.in_flight.add(batch)
+            if self._guarantee_message_order:
+                self._accumulator.mute_partition(batch.topic_partition)
+
+    def take_back(self, batches: Iterable[ProducerBatch], now_ms: int) -> None:
+        """No request was made of these batches: queue them again."""
+        for batch in batches:
+            if batch.in_flight:
+                self.in_flight.remove(batch)
+            self._accumulator.reenqueue(batch, now_ms)
+            self._unmute(batch)
+
+    def _unmute(self, batch: ProducerBatch) -> None:
+        if self._guarantee_message_order:
+            self._accumulator.unmute_partition(batch.topic_partition)
+
+    # ANSWERS
+
+    def answered(self, batch: ProducerBatch, answer: PartitionProduceResponse, source: tuple[int, int], now_ms: int) -> None:
+        """Apply a broker's answer to a batch that is no longer in flight. `source`: node and correlation id, for the log."""
+        error = Errors.for_code(answer.error_code)
+        if error:
+            batch.last_error = str(error) + (f": {printable(answer.error_message)}" if answer.error_message else "")
+            batch.in_doubt |= error.persisted is not Persisted.NO  # an answer says nothing of the attempts before
+        try:
+            # Without an error the answer alone decides: most batches need no Attempt.
+            decision = decide(error, self._attempt(batch, answer, now_ms)) if error else Decision.COMPLETE
+            if logger.isEnabledFor(logging.DEBUG):
+                node, correlation_id = source
+                logger.debug("< node %d: %r, correlation id %d: %s -> %s", node, batch, correlation_id, error, decision.value)
+            if batch.is_done:
+                self._settle_late_answer(batch, decision)
+            else:
+                self._apply(batch, decision, error, answer, now_ms)
+        except Exception as raised:
+            if batch.is_done:
+                self._accumulator.deallocate(batch)  # does nothing if that was done before
+            elif not self._accumulator.is_queued(batch):
+                failure = _internal_error(batch, f"handled the broker's answer, {error}", raised)
+                self.fail(batch, failure, final_state=FinalState.ABORTED)
+            raise
+        finally:
+            self._unmute(batch)
+        if error.refresh_metadata:
+            self._metadata.request_update(f"{batch.topic_partition}: {error}")
+
+    def _attempt(self, batch: ProducerBatch, answer: PartitionProduceResponse, now_ms: int) -> Attempt:
+        expired = batch.has_reached_delivery_timeout(self._config.delivery_timeout_ms, now_ms)
+        may_retry = batch.attempts < self._config.retries and not expired and not batch.is_done
+        transactions = self._transactions
+        if transactions is None:
+            return Attempt(batch.record_count, may_retry, done=batch.is_done)
+        return Attempt(
+            batch.record_count,
+            may_retry,
+            done=batch.is_done,
+            idempotent=True,
+            transactional=transactions.transactional_id is not None,
+            sequence_was_reset=batch.sequence_has_been_reset,
+            is_first=transactions.is_first_in_flight(batch),
+            is_next=transactions.sequences[batch.topic_partition].is_next(batch.base_sequence),
+            unresolved=transactions.has_unresolved(batch.topic_partition),
+            log_start_offset=answer.log_start_offset,
+        )
+
+    def _settle_late_answer(self, batch: ProducerBatch, decision: Decision) -> None:
+        """The answer for a batch that expired in flight. Its rows have failed already; only the sequences change."""
+        if self._transactions is not None and decision is Decision.COMPLETE:
+            self._transactions.batch_completed(batch)
+        self._accumulator.deallocate(batch)
+
+    def _apply(
+        self, batch: ProducerBatch, decision: Decision, error: ErrorCode, answer: PartitionProduceResponse, now_ms: int
+    ) -> None:
+        if decision is Decision.COMPLETE:
+            self._succeed(batch, answer)
+        elif decision in (Decision.RETRY, Decision.RETRY_IN_NEW_EPOCH):
+            if decision is Decision.RETRY_IN_NEW_EPOCH and self._transactions is not None:
+                self._transactions.request_epoch_bump(batch.topic_partition)
+            self._retry(batch, error, now_ms)
+        elif decision is Decision.SPLIT:
+            self._split(batch)
+        else:
+            failure = self._failure(batch, error, answer)
+            if decision is Decision.FATAL and self._transactions is not None:
+                self._transactions.become_fatal(failure)
+            self.fail(batch, failure, _record_errors(failure, error, answer, batch.record_count))
+
+    def _retry(self, batch: ProducerBatch, error: ErrorCode, now_ms: int) -> None:
+        logger.info("! %s: retrying after attempt %d: %s", batch.topic_partition, batch.attempts + 1, batch.last_error)
+        self._metrics.records_retried(batch.topic_partition.topic, batch.record_count)
+        at_most_ms = None if self._transactions is None else self._transactions.retry_backoff_ms(error)
+        self._accumulator.reenqueue(batch, now_ms, at_most_ms)
+
+    def _split(self, batch: ProducerBatch) -> None:
+        logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)
+        self._metrics.splits.record(1)
+        # An earlier attempt was as large, so the broker did not write it either: the children are certainly not in the log.
+        children = self._accumulator.split(batch)
+        try:
+            if self._transactions is not None:
+                self._transactions.replace_in_flight(batch, children)
+            for child in reversed(children):  # inserted by sequence; without sequences each goes to the front
+                self._accumulator.insert(child)
+        except Exception as raised:
+            error = _internal_error(batch, "split the batch", raised)
+            if self._transactions is not None:
+                self._transactions.batch_failed(batch, error)
+            for child in children:
+                if not self._accumulator.is_queued(child):
+                    self.give_up(child, error)
+            raise
+
+    def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
+        if self._transactions is not None:
+            self._transactions.batch_completed(batch)
+        # A duplicate that the broker no longer remembers is a success with an unknown offset; so is one that no log can have.
+        is_known = not answer.error_code and 0 <= answer.base_offset <= LONG_MAX - batch.record_count
+        base_offset = answer.base_offset if is_known else UNKNOWN_OFFSET
+        try:
+            batch.complete(base_offset, answer.log_append_time_ms)
+        finally:
+            self._accumulator.deallocate(batch)
+
+    def _failure(self, batch: ProducerBatch, error: ErrorCode, answer: PartitionProduceResponse) -> KafkaError:
+        where = f"{batch.topic_partition} ({batch.record_count} records, {batch.size_in_bytes} bytes)"
+        if error == Errors.CLUSTER_AUTHORIZATION_FAILED:
+            return idempotent_write_denied(where)
+        if error.retriable:
+            where += f", attempt {batch.attempts + 1}, retries={self._config.retries} or delivery.timeout.ms exhausted"
+        found = error.error(where, answer.error_message)
+        found.message += to_grant(error, topic=batch.topic_partition.topic)
+        if error == Errors.MESSAGE_TOO_LARGE:
+            found.message += (
+                f" Raise it to at least {batch.size_in_bytes} (without a value of its own, the topic has the brokers'"
+                " message.max.bytes), compress more (compression.type), or write less per row."
+            )
+        return found
+
+    # FAILURE
+
+    def fail(
+        self,
+        batch: ProducerBatch,
+        error: KafkaError,
+        record_errors: dict[int, KafkaError] | None = None,
+        *,
+        final_state: FinalState = FinalState.FAILED,
+    ) -> None:
+        if not batch.is_done:  # counted before the owners get the outcome
+            self._metrics.records_failed(batch.topic_partition.topic, batch.record_count)
+        try:
+            batch.fail(error, record_errors, final_state)
+        finally:
+            if self._transactions is not None:
+                self._transactions.batch_failed(batch, error)
+            if batch.in_flight or batch.reservations:
+                # Its memory is still in use, but flush() need not wait for it: its rows have failed.
+                self._accumulator.remove_incomplete(batch)
+            else:
+                self._accumulator.deallocate(batch)
+
+    def give_up(self, batch: ProducerBatch, error: KafkaError) -> None:
+        """Fail a batch by the client's own decision. Never raises, so that the batches after it fail too."""
+        with self._failures.contained(batch):
+            self.fail(batch, error, final_state=FinalState.ABORTED)
+
+    def give_up_all(self, error: KafkaError) -> None:
+        for batch in self._accumulator.withdraw_batches(error):
+            self.give_up(batch, error)
+
+
+def _internal_error(batch: ProducerBatch, what: str, raised: Exception) -> KafkaError:
+    text = f"{batch.topic_partition}: the producer failed while it {what}: {raised!r}"
+    return KafkaError(text, condition="KAFKA_INTERNAL_ERROR")
+
+
+def idempotent_write_denied(where: str) -> KafkaError:
+    return Errors.CLUSTER_AUTHORIZATION_FAILED.error(
+        f"{where}: idempotent writes are not allowed for this user; grant IDEMPOTENT_WRITE on the cluster"
+        " (brokers from 2.8 on also accept WRITE on any topic), or set enable.idempotence=false"
+    )
+
+
+# With these errors the broker rejects the records, not only the batch.
+_OF_RECORDS = (Errors.MESSAGE_TOO_LARGE, Errors.RECORD_LIST_TOO_LARGE, Errors.INVALID_RECORD, Errors.INVALID_TIMESTAMP)
+
+
+def _record_errors(
+    failure: KafkaError, error: ErrorCode, answer: PartitionProduceResponse, record_count: int
+) -> dict[int, KafkaError]:
+    """Errors of the rows that the broker names, by offset delta (KIP-467). The batch's own error fits only a single one."""
+    if record_count == 1 and error in _OF_RECORDS and not answer.record_errors:
+        return {0: failure}
+    condition = failure.condition if len(answer.record_errors) == 1 else "KAFKA_INVALID_RECORD"
+    return {
+        each.batch_index: KafkaError(
+            printable(each.batch_index_error_message or answer.error_message or "") or failure.message, condition=condition
+        )
+        for each in answer.record_errors
+        if 0 <= each.batch_index < record_count
+    }

@@ -1,0 +1,124 @@
+"""The arguments of `send_offsets_to_transaction`, as this package has them or as the consumers of others return them.
+
+Taken are, besides OffsetAndMetadata and ConsumerGroupMetadata: confluent-kafka's list of TopicPartitions (`position`) and the
+bytes of its `consumer_group_metadata()`, kafka-python's dict and `group_metadata()`, and an int as an offset. They are known by
+their attributes, so that no consumer need be installed.
+Law: values that no request can carry are rejected here. On the Sender's thread, an error could not be raised to the caller.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
+from typing import Any
+
+from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.producer_record import whole_number
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+# librdkafka's: magic, generation, group id, member id, whether there is no instance id, instance id. Texts end with a zero byte.
+_MAGIC = b"CGMDv2:"
+_GENERATION = struct.Struct("=i")
+_MEMBER = attrgetter("group_id", "generation_id", "member_id", "group_instance_id")
+_NO_POSITION = -1001  # librdkafka's OFFSET_INVALID: nothing was read from the partition
+_GROUP = (
+    "group_metadata must be a ConsumerGroupMetadata, what consumer_group_metadata() of confluent-kafka's consumer returns, or"
+    " group_metadata() of kafka-python's"
+)
+_OFFSETS = (
+    "offsets must map a TopicPartition to an OffsetAndMetadata or an int, or be a list of objects with topic, partition and"
+    " offset, as position() of confluent-kafka's consumer returns it"
+)
+
+
+def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
+    """By partition. Raises TypeError or ValueError."""
+    checked = {}
+    for given, found in _pairs(offsets):
+        topic, partition = _place(given)
+        where = TopicPartition(checked_text(topic, "a topic"), _number(partition, "a partition", 0, 2**31))
+        if getattr(given, "error", None) is not None:
+            raise ValueError(f"the consumer has no position in {where}: {given.error}")
+        offset, metadata, leader_epoch = _position(found)
+        if offset == _NO_POSITION and found is given:
+            continue
+        checked[where] = OffsetAndMetadata(
+            _number(offset, f"the offset of {where}", 0, 2**63),
+            checked_text("" if metadata is None else metadata, f"the metadata of {where}"),
+            _number(-1 if leader_epoch is None else leader_epoch, f"the leader epoch of {where}", -1, 2**31),
+        )
+    return checked
+
+
+def _pairs(offsets: object) -> Iterator[tuple[Any, Any]]:
+    """What says where, and what says which offset: an object of confluent-kafka says both."""
+    if isinstance(offsets, Mapping):
+        yield from offsets.items()
+    elif isinstance(offsets, Iterable) and not isinstance(offsets, str | bytes):
+        yield from ((each, each) for each in offsets)
+    else:
+        raise TypeError(f"{_OFFSETS}, not a {type(offsets).__name__}")
+
+
+def _place(given: Any) -> tuple[Any, Any]:
+    if isinstance(given, tuple) and len(given) == 2:
+        return given
+    try:
+        return given.topic, given.partition
+    except AttributeError:
+        raise TypeError(f"{_OFFSETS}; there is a {type(given).__name__}") from None
+
+
+def _position(found: Any) -> tuple[Any, Any, Any]:
+    return getattr(found, "offset", found), getattr(found, "metadata", None), getattr(found, "leader_epoch", None)
+
+
+def checked_group(group: object) -> ConsumerGroupMetadata:
+    """Raises TypeError or ValueError."""
+    if isinstance(group, bytes | bytearray | memoryview):
+        group = _read(bytes(group))
+    try:
+        group_id, generation, member_id, instance = _MEMBER(group)
+    except AttributeError:
+        raise TypeError(f"{_GROUP}, not {group!r}") from None
+    checked = ConsumerGroupMetadata(
+        checked_text(group_id, "a group id"),
+        _number(generation, "a generation id", -1, 2**31),
+        checked_text(member_id, "a member id"),
+        None if instance is None else checked_text(instance, "a group instance id"),
+    )
+    if checked.generation_id > 0 and not checked.member_id:
+        raise ValueError(f"generation {checked.generation_id} of group {checked.group_id!r} needs a member id")
+    return checked
+
+
+def _read(data: bytes) -> ConsumerGroupMetadata:
+    try:
+        magic, (generation,) = data[: len(_MAGIC)], _GENERATION.unpack_from(data, len(_MAGIC))
+        group_id, member_id, rest = data[len(_MAGIC) + _GENERATION.size :].split(b"\0", 2)
+        has_no_instance, instance, end = rest[:1] == b"\1", rest[1:-1], rest[-1:]
+        is_read = magic == _MAGIC and (rest == b"\1" or (rest[:1] == b"\0" and end == b"\0" and len(rest) > 1))
+        found = ConsumerGroupMetadata(
+            group_id.decode(), generation, member_id.decode(), None if has_no_instance else instance.decode()
+        )
+    except (ValueError, struct.error):
+        is_read = False
+    if not is_read:
+        raise TypeError(f"{_GROUP}, not {data[:20]!r}…: these bytes are of another version of librdkafka, or of something else")
+    return found
+
+
+def _number(value: object, what: str, at_least: int, below: int) -> int:
+    number = whole_number(value, what)
+    if not at_least <= number < below:
+        raise ValueError(f"{what} must be from {at_least} to {below - 1}, not {number}")
+    return number
+
+
+def checked_text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str, not {value!r} of type {type(value).__name__}")
+    if len(value.encode("utf-8", "surrogatepass")) > 32_767 or any("\ud800" <= each <= "\udfff" for each in value):
+        raise ValueError(f"{what} must be valid text of at most 32,767 bytes in UTF-8")
+    return value

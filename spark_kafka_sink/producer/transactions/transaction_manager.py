@@ -1,0 +1,272 @@
+"""The producer's id and epoch, and how batches get their sequence numbers.
+
+The idempotent half of Kafka's TransactionManager; a transactional one overrides the hooks. It decides and keeps state, the Sender
+sends, sequence_numbers.py counts. Sender thread only, except `fatal_error`, which callers read.
+Law: a batch is renumbered only if it is certainly not in the log. A broker recognizes a batch by its epoch and sequence: a batch
+that may have been written is sent again with the old ones, and the broker acknowledges it if it has it.
+
+    UNINITIALIZED ──request──▶ INITIALIZING ──id received──▶ READY
+          ▲                        │                           │
+          └──retriable error───────┴──epoch exhausted──────────┘       FATAL_ERROR is reachable from each state, and final
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+
+from spark_kafka_sink.clock import NEVER_MS
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.transactions.sequence_numbers import (
+    NO_LAST_ACKED_SEQUENCE,
+    NO_PRODUCER,
+    ProducerIdAndEpoch,
+    SequenceNumbers,
+)
+from spark_kafka_sink.protocol.error_codes import ErrorCode
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+MAX_EPOCH = 32767
+
+
+class State(enum.Enum):
+    """An idempotent producer knows the first three and the last; a transactional one knows all of them."""
+
+    UNINITIALIZED = "uninitialized"
+    INITIALIZING = "initializing"
+    READY = "ready"
+    RAISING_EPOCH = "getting the epoch for its next transaction"
+    IN_TRANSACTION = "in a transaction"
+    PREPARED = "in a prepared transaction"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    ABORTABLE_ERROR = "in a transaction that must be aborted"
+    FATAL_ERROR = "fatal error"
+
+
+NEXT = {  # an absent entry is the error; FATAL_ERROR is reachable from every state
+    State.UNINITIALIZED: {State.INITIALIZING},
+    State.INITIALIZING: {State.READY, State.UNINITIALIZED},
+    State.READY: {State.IN_TRANSACTION, State.UNINITIALIZED},
+    State.IN_TRANSACTION: {State.PREPARED, State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR},
+    State.PREPARED: {State.COMMITTING, State.ABORTING, State.UNINITIALIZED},  # the last: under another transactional id
+    State.COMMITTING: {State.READY, State.RAISING_EPOCH, State.ABORTABLE_ERROR},
+    State.ABORTING: {State.READY, State.RAISING_EPOCH},
+    State.RAISING_EPOCH: {State.READY, State.UNINITIALIZED},  # InitProducerId raises it; it may be denied
+    State.ABORTABLE_ERROR: {State.ABORTING},
+    State.FATAL_ERROR: set(),
+}
+
+
+class TransactionManager:
+    # For Produce requests; a transactional producer overrides them.
+    transactional_id: str | None = None
+    produce_version_cap: int | None = None  # the newest version to use; None: the newest that the node knows
+
+    def __init__(self) -> None:
+        self.state = State.UNINITIALIZED
+        self.producer = NO_PRODUCER
+        self.fatal_error: KafkaError | None = None
+        self.sequences = SequenceNumbers()
+        self._unresolved: set[TopicPartition] = set()  # partitions where a numbered batch failed: there may be a gap
+        self._to_rewrite: set[TopicPartition] = set()  # partitions whose batches in flight get new sequences in a new epoch
+
+    def transition_to(self, target: State) -> None:
+        if target is not State.FATAL_ERROR and target not in NEXT[self.state]:
+            text = f"a producer that is {self.state.value} cannot become {target.value}"
+            if self.transactional_id is not None:  # what its transaction contains is not known any more (KAFKA-14831)
+                self.become_fatal(KafkaError(text, condition="KAFKA_INTERNAL_ERROR"))
+            raise RuntimeError(text)
+        logger.debug("= producer id %s: %s -> %s", self.producer.producer_id, self.state.value, target.value)
+        self.state = target
+
+    def become_fatal(self, error: KafkaError) -> None:
+        """Send no more batches. The Sender fails all of them with `error`, and callers get it at their next call."""
+        if self.fatal_error is None:
+            self.fatal_error = error
+            self.transition_to(State.FATAL_ERROR)
+
+    def check_usable(self) -> None:
+        """Raise why no row can be written any more, if so. Any thread."""
+
+    # EACH ROUND
+
+    def begin_round(self) -> None:
+        """Take what callers have posted since the last round."""
+
+    def step(self, now_ms: int, all_settled: bool) -> int:  # noqa: ARG002
+        """Send what is due to coordinators, after batches were drained and sent; returns in how many ms to call again.
+
+        Called in every round while there is no fatal error. Never waits; the answer to a request ends the poll that follows.
+
+        Args:
+            all_settled: every batch is acknowledged or has failed, and no answer to a Produce request is due.
+        """
+        return NEVER_MS
+
+    def rows_are_lost(self) -> KafkaError | None:
+        """What rows fail with that were never sent, where a transaction is being aborted."""
+        return None
+
+    @property
+    def wants_rows_at_once(self) -> bool:
+        """Whether nothing lingers: somebody waits for the end of a transaction."""
+        return False
+
+    @property
+    def has_open_transaction(self) -> bool:
+        """Whether this producer has a transaction to end."""
+        return False
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a transaction is being committed or aborted."""
+        return False
+
+    def abort_for_close(self) -> None:
+        """Abort the open transaction, as nobody else will."""
+
+    def settle_all(self, error: KafkaError) -> None:
+        """Tell every caller who waits that nothing more will be sent."""
+
+    def sender_ended(self, error: KafkaError) -> None:
+        """The same, and every caller from now on."""
+
+    def row_failed(self, error: KafkaError) -> None:
+        """A row failed before it got into a batch. Any thread."""
+
+    # PRODUCER ID
+
+    @property
+    def needs_producer_id(self) -> bool:
+        return self.state is State.UNINITIALIZED
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer.is_valid
+
+    def producer_id_received(self, producer_id: int, epoch: int) -> None:
+        self.producer = ProducerIdAndEpoch(producer_id, epoch)
+        self.transition_to(State.READY)
+        logger.info("= producer id is %d, epoch %d", producer_id, epoch)
+        self.maybe_bump_epoch()
+
+    def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
+        """Renumber a partition's batches in flight. None of them is in the log, unless its answer is still due."""
+        self._to_rewrite.add(topic_partition)
+
+    def maybe_bump_epoch(self) -> None:
+        """Carry out a requested bump. The step is local: the broker learns the epoch from the next batch (KIP-360).
+
+        A partition that needs it is renumbered as soon as no request contains a batch of it. The other partitions keep the
+        old epoch until their batches in flight are done, and restart at 0 at their next drain (`assign_sequence`).
+        """
+        ready = [each for each in self._to_rewrite if not any(batch.in_flight for batch in self.sequences[each].in_flight)]
+        if not ready or self.state is not State.READY:
+            return
+        if any(self.sequences[each].producer == self.producer for each in ready):
+            self._begin_epoch()
+        if self.producer.is_valid:
+            for each in ready:
+                self._start_at_beginning(each)
+
+    def _begin_epoch(self) -> None:
+        if self.producer.epoch == MAX_EPOCH:
+            self.producer = NO_PRODUCER  # a new id is requested; batches to be renumbered wait for it
+            self.transition_to(State.UNINITIALIZED)
+        else:
+            self.producer = ProducerIdAndEpoch(self.producer.producer_id, self.producer.epoch + 1)
+            logger.debug("= producer id %d: epoch is now %d", *self.producer)
+
+    def _start_at_beginning(self, topic_partition: TopicPartition) -> None:
+        self.sequences[topic_partition].start_at_beginning(self.producer)
+        self._to_rewrite.discard(topic_partition)
+        self._unresolved.discard(topic_partition)
+
+    # DRAIN
+
+    def must_stop_draining(self, first: ProducerBatch) -> bool:
+        """Whether the batch at the head of a queue must wait for other batches of its partition."""
+        if not self.producer.is_valid:
+            return True
+        if first.topic_partition in self._to_rewrite:
+            return True  # it will be renumbered, or must follow batches that will be
+        entry = self.sequences[first.topic_partition]
+        if first.has_sequence:
+            # A batch that has its sequence is being retried. Only the lowest one in flight may go; a broker rejects the others.
+            return bool(entry.in_flight) and entry.in_flight[0] is not first
+        if entry.in_flight and entry.producer != self.producer:
+            return True  # a new epoch's batch 0 must not overtake batches of the old epoch
+        if entry.in_flight and entry.last_acked_sequence == NO_LAST_ACKED_SEQUENCE and not self._is_known(first.topic_partition):
+            # A broker that does not know the producer accepts any first sequence. If it rejected batch 0 and accepted batch 1,
+            # batch 0 would stay out of order for ever. So the second batch waits until the first is acknowledged, once per
+            # partition and epoch.
+            return True
+        return first.topic_partition in self._unresolved
+
+    def _is_known(self, topic_partition: TopicPartition) -> bool:  # noqa: ARG002
+        """Whether the partition's brokers know the producer id: then they refuse a new epoch that does not begin at 0."""
+        return False
+
+    def assign_sequence(self, batch: ProducerBatch) -> None:
+        """Assign a batch its sequence at its first drain, and track it. A batch that has one keeps it."""
+        if batch.has_sequence:
+            return
+        entry = self.sequences[batch.topic_partition]
+        if entry.producer != self.producer and not entry.in_flight:
+            entry.start_at_beginning(self.producer)
+        batch.set_producer_state(self.producer.producer_id, self.producer.epoch, entry.take_sequence(batch.record_count))
+        entry.add_in_flight(batch)
+
+    # OUTCOMES
+
+    def batch_completed(self, batch: ProducerBatch) -> None:
+        entry = self.sequences[batch.topic_partition]
+        if entry.producer == (batch.producer_id, batch.producer_epoch):  # else it is a late answer from an earlier epoch
+            entry.acknowledge(batch.last_sequence)
+        entry.remove_in_flight(batch)
+
+    def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:  # noqa: ARG002
+        """Stop tracking a batch that will not be sent again. If it was not written, its sequences are a gap."""
+        if not batch.has_sequence:
+            return
+        self.sequences[batch.topic_partition].remove_in_flight(batch)
+        if self.fatal_error is None:
+            self._unresolved.add(batch.topic_partition)
+
+    def replace_in_flight(self, parent: ProducerBatch, children: list[ProducerBatch]) -> None:
+        """After a split: the children have the parent's sequences."""
+        entry = self.sequences[parent.topic_partition]
+        entry.remove_in_flight(parent)
+        for child in children:
+            entry.add_in_flight(child)
+
+    def retry_backoff_ms(self, error: ErrorCode) -> int | None:  # noqa: ARG002
+        """How long a batch waits for its next attempt, where that is less than retry.backoff.ms."""
+        return None
+
+    # UNRESOLVED SEQUENCES
+
+    def has_unresolved(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition in self._unresolved
+
+    def is_first_in_flight(self, batch: ProducerBatch) -> bool:
+        in_flight = self.sequences[batch.topic_partition].in_flight
+        return bool(in_flight) and in_flight[0] is batch
+
+    def maybe_resolve(self) -> None:
+        """Close the gaps that failed batches may have left: by a new epoch, unless a later batch was accepted.
+
+        A batch behind the gap that may have been written is sent again with its own sequence first. The broker acknowledges
+        it, or rejects it as out of order and then has no batch behind it either.
+        """
+        for topic_partition in self._unresolved - self._to_rewrite:
+            entry = self.sequences[topic_partition]
+            if not entry.in_flight and entry.is_next(entry.next_sequence):
+                self._unresolved.discard(topic_partition)
+            elif not any(batch.may_be_written for batch in entry.in_flight):
+                logger.info("= %s: starting a new epoch, because a batch failed and may be missing", topic_partition)
+                self.request_epoch_bump(topic_partition)

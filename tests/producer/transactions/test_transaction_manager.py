@@ -1,0 +1,381 @@
+"""TransactionManager: whose batches these are, when the epoch is bumped, and which batch must wait for which.
+
+The Sender's side of each story is in test_sequences_in_flight.py; here the decisions are made one by one.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH, NEXT, State, TransactionManager
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from tests.producer.harness import tp
+
+LOST = KafkaError("lost")
+
+
+def manager(epoch: int = 0) -> TransactionManager:
+    """One that has its id, 7."""
+    found = TransactionManager()
+    found.transition_to(State.INITIALIZING)
+    found.producer_id_received(7, epoch)
+    return found
+
+
+def batch_of(where: TopicPartition | None = None, records: int = 1) -> ProducerBatch:
+    batch = ProducerBatch(where or tp(), 0, 1000, 0, 1, 1024)
+    batch.record_count = records
+    return batch
+
+
+def drained(txn: TransactionManager, where: TopicPartition | None = None, records: int = 1) -> ProducerBatch:
+    batch = batch_of(where, records)
+    assert not txn.must_stop_draining(batch)
+    txn.assign_sequence(batch)
+    return batch
+
+
+def settled(txn: TransactionManager, where: TopicPartition | None = None, records: int = 1) -> ProducerBatch:
+    """Drained and acknowledged: the brokers know this producer."""
+    batch = drained(txn, where, records)
+    txn.batch_completed(batch)
+    return batch
+
+
+def identity(batch: ProducerBatch) -> tuple[int, int, int]:
+    return batch.producer_id, batch.producer_epoch, batch.base_sequence
+
+
+# ---- STATES
+
+LEGAL = [(State.UNINITIALIZED, State.INITIALIZING), (State.INITIALIZING, State.READY), (State.INITIALIZING, State.UNINITIALIZED)]
+LEGAL += [(State.READY, target) for target in (State.IN_TRANSACTION, State.UNINITIALIZED)]
+LEGAL += [(State.IN_TRANSACTION, target) for target in (State.PREPARED, State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR)]
+LEGAL += [(State.PREPARED, target) for target in (State.COMMITTING, State.ABORTING, State.UNINITIALIZED)]
+LEGAL += [(State.COMMITTING, target) for target in (State.READY, State.RAISING_EPOCH, State.ABORTABLE_ERROR)]
+LEGAL += [(State.ABORTING, target) for target in (State.READY, State.RAISING_EPOCH)]
+LEGAL += [(State.RAISING_EPOCH, target) for target in (State.READY, State.UNINITIALIZED)]
+LEGAL += [(State.ABORTABLE_ERROR, State.ABORTING)]
+LEGAL += [(source, State.FATAL_ERROR) for source in State]
+
+
+@pytest.mark.parametrize(("source", "target"), list(itertools.product(State, State)))
+def test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing(source: State, target: State) -> None:
+    txn = TransactionManager()
+    txn.state = source
+    if (source, target) in LEGAL:
+        txn.transition_to(target)
+        assert txn.state is target
+    else:
+        with pytest.raises(RuntimeError, match=f"a producer that is {source.value} cannot become {target.value}"):
+            txn.transition_to(target)
+        assert txn.state is source
+
+
+def test_every_state_is_in_the_table() -> None:
+    assert set(NEXT) == set(State)
+
+
+def test_it_needs_an_id_until_one_is_asked_for() -> None:
+    txn = TransactionManager()
+    assert (txn.needs_producer_id, txn.has_producer_id) == (True, False)
+    txn.transition_to(State.INITIALIZING)
+    assert (txn.needs_producer_id, txn.has_producer_id) == (False, False)
+    txn.producer_id_received(7, 2)
+    assert (txn.needs_producer_id, txn.has_producer_id) == (False, True)
+    assert txn.producer == (7, 2)
+
+
+def test_producer_id_0_is_an_id() -> None:
+    txn = TransactionManager()
+    txn.transition_to(State.INITIALIZING)
+    txn.producer_id_received(0, 0)
+    assert txn.has_producer_id
+
+
+def test_the_first_fatal_error_is_the_one_that_counts() -> None:
+    txn = manager()
+    first = KafkaError("first")
+    txn.become_fatal(first)
+    txn.become_fatal(KafkaError("second"))
+    assert txn.fatal_error is first
+    assert txn.state is State.FATAL_ERROR
+
+
+# ---- DRAIN
+
+
+def test_nothing_is_drained_without_an_id() -> None:
+    assert TransactionManager().must_stop_draining(batch_of())
+
+
+def test_a_batch_keeps_the_number_of_its_first_drain() -> None:
+    txn = manager()
+    batch = drained(txn, records=3)
+    txn.assign_sequence(batch)
+    assert identity(batch) == (7, 0, 0)
+    assert txn.sequences[tp()].next_sequence == 3
+
+
+def test_a_retried_batch_waits_unless_it_is_the_lowest_in_flight() -> None:
+    txn = manager()
+    settled(txn)
+    first, second = drained(txn), drained(txn)
+    assert not txn.must_stop_draining(first)
+    assert txn.must_stop_draining(second)
+    txn.batch_completed(first)
+    assert not txn.must_stop_draining(second)
+
+
+def test_a_retried_batch_of_another_partition_does_not_wait() -> None:
+    txn = manager()
+    drained(txn, tp(0))
+    assert not txn.must_stop_draining(drained(txn, tp(1)))
+
+
+def test_new_batches_wait_while_older_ones_are_in_flight_under_another_epoch() -> None:
+    txn = manager()
+    settled(txn)
+    old = drained(txn)
+    other = drained(txn, tp(1))
+    txn.request_epoch_bump(tp(1))
+    txn.maybe_bump_epoch()
+    assert txn.must_stop_draining(batch_of())
+    assert not txn.must_stop_draining(old)  # it is retried under its own epoch
+    txn.batch_completed(old)
+    assert identity(drained(txn)) == (7, 1, 0)
+    assert identity(other) == (7, 1, 0)
+
+
+# ---- COMPLETION
+
+
+def test_acknowledgements_are_remembered() -> None:
+    txn = manager()
+    batch = drained(txn, records=5)
+    txn.batch_completed(batch)
+    entry = txn.sequences[tp()]
+    assert (entry.last_acked_sequence, entry.in_flight) == (4, [])
+
+
+def test_an_acknowledgement_of_an_epoch_gone_by_says_nothing_of_this_one() -> None:
+    txn = manager()
+    batch = drained(txn)
+    txn.batch_failed(batch, LOST)
+    next_round(txn)
+    txn.batch_completed(batch)
+    assert txn.sequences[tp()].last_acked_sequence == -1
+
+
+# ---- FAILURE
+
+
+def next_round(txn: TransactionManager) -> None:
+    """As the Sender begins one."""
+    txn.maybe_resolve()
+    txn.maybe_bump_epoch()
+
+
+def test_a_batch_that_was_given_up_starts_a_new_epoch_for_those_that_are_not_in_the_log() -> None:
+    txn = manager()
+    settled(txn)
+    failed, behind = drained(txn), drained(txn, records=2)
+    txn.batch_failed(failed, LOST)
+    assert txn.producer.epoch == 0  # at the Sender's next round, not in the middle of an answer
+    next_round(txn)
+    assert txn.producer == (7, 1)
+    assert identity(behind) == (7, 1, 0)
+    assert behind.sequence_has_been_reset
+    assert txn.sequences[tp()].next_sequence == 2
+
+
+@pytest.mark.parametrize("fact", ["in_flight", "in_doubt"])
+def test_a_batch_that_may_have_been_written_keeps_its_number(fact: str) -> None:
+    txn = manager()
+    settled(txn)
+    failed, behind, last = drained(txn), drained(txn), drained(txn)
+    setattr(behind, fact, True)
+    txn.batch_failed(failed, LOST)
+    next_round(txn)
+    assert txn.producer == (7, 0)
+    assert (behind.base_sequence, last.base_sequence) == (2, 3)
+    assert not txn.must_stop_draining(behind)  # it goes again under its own number
+    assert txn.must_stop_draining(last)
+    setattr(behind, fact, False)
+    next_round(txn)
+    assert (identity(behind), identity(last)) == ((7, 1, 0), (7, 1, 1))
+
+
+def test_a_batch_that_never_had_a_number_changes_nothing() -> None:
+    txn = manager()
+    txn.batch_failed(batch_of(), LOST)
+    next_round(txn)
+    assert txn.producer == (7, 0)
+
+
+def test_in_the_fatal_state_no_epoch_is_bumped() -> None:
+    txn = manager()
+    batch = drained(txn)
+    txn.become_fatal(KafkaError("fatal"))
+    txn.batch_failed(batch, LOST)
+    next_round(txn)
+    assert txn.producer == (7, 0)
+    assert txn.sequences[tp()].in_flight == []
+
+
+def test_several_failures_before_the_next_round_are_one_bump() -> None:
+    txn = manager()
+    for partition in (0, 1):
+        txn.batch_failed(drained(txn, tp(partition)), LOST)
+    next_round(txn)
+    next_round(txn)
+    assert txn.producer == (7, 1)
+
+
+def test_a_new_epoch_waits_until_no_request_with_a_batch_of_its_partition_is_out() -> None:
+    txn = manager()
+    settled(txn)
+    refused, behind = drained(txn), drained(txn)
+    refused.in_doubt = behind.in_flight = True
+    txn.request_epoch_bump(tp())  # the broker said that it has none of them
+    next_round(txn)
+    assert (identity(refused), identity(behind)) == ((7, 0, 1), (7, 0, 2))
+    assert txn.must_stop_draining(refused)
+    assert txn.must_stop_draining(batch_of())
+    behind.in_flight, behind.in_doubt = False, True
+    next_round(txn)
+    assert (identity(refused), identity(behind)) == ((7, 1, 0), (7, 1, 1))
+    assert not behind.in_doubt
+
+
+def test_a_partition_that_waited_joins_an_epoch_that_began_meanwhile() -> None:
+    txn = manager()
+    waits, other = drained(txn, tp(0)), drained(txn, tp(1))
+    waits.in_flight = True
+    for partition in (0, 1):
+        txn.request_epoch_bump(tp(partition))
+    next_round(txn)
+    assert (identity(waits), identity(other)) == ((7, 0, 0), (7, 1, 0))
+    waits.in_flight = False
+    next_round(txn)
+    assert txn.producer == (7, 1)
+    assert identity(waits) == (7, 1, 0)
+
+
+def test_the_epoch_is_not_bumped_before_there_is_one() -> None:
+    txn = manager(MAX_EPOCH)
+    drained(txn)
+    txn.request_epoch_bump(tp())
+    txn.maybe_bump_epoch()
+    assert txn.state is State.UNINITIALIZED
+    txn.request_epoch_bump(tp(1))
+    txn.maybe_bump_epoch()
+    txn.transition_to(State.INITIALIZING)
+    txn.maybe_bump_epoch()
+    assert txn.needs_producer_id is False
+    assert txn.has_producer_id is False
+
+
+def test_after_the_last_epoch_a_new_id_renumbers_what_asked_for_it() -> None:
+    txn = manager(MAX_EPOCH)
+    settled(txn)
+    batch = drained(txn)
+    txn.request_epoch_bump(tp())
+    txn.maybe_bump_epoch()
+    assert not txn.has_producer_id
+    assert txn.must_stop_draining(batch)
+    txn.transition_to(State.INITIALIZING)
+    txn.producer_id_received(8, 0)
+    assert identity(batch) == (8, 0, 0)
+    assert not txn.must_stop_draining(batch)
+
+
+# ---- UNRESOLVED SEQUENCES
+
+
+def test_after_a_batch_that_was_given_up_no_new_batch_is_drained() -> None:
+    txn = manager()
+    settled(txn)
+    first, second = drained(txn), drained(txn)
+    second.in_flight = True
+    txn.batch_failed(first, LOST)
+    next_round(txn)
+    assert txn.must_stop_draining(batch_of())
+    assert not txn.must_stop_draining(batch_of(tp(1)))
+
+
+def test_the_first_batch_in_flight_is_known() -> None:
+    txn = manager()
+    settled(txn)
+    first, second, third = drained(txn, records=3), drained(txn), drained(txn)
+    assert txn.is_first_in_flight(first)
+    txn.batch_failed(first, LOST)
+    assert not txn.is_first_in_flight(first)
+    assert txn.is_first_in_flight(second)
+    assert not txn.is_first_in_flight(third)
+
+
+def test_a_gap_is_resolved_when_a_later_batch_was_accepted() -> None:
+    txn = manager()
+    settled(txn)
+    first, second = drained(txn), drained(txn)
+    second.in_flight = True
+    txn.batch_failed(first, LOST)
+    next_round(txn)
+    assert txn.has_unresolved(tp())  # the second one is still out
+    txn.batch_completed(second)
+    next_round(txn)
+    assert not txn.has_unresolved(tp())
+    assert txn.producer == (7, 0)
+    assert identity(drained(txn)) == (7, 0, 3)
+
+
+def test_a_gap_that_nothing_resolves_starts_a_new_epoch() -> None:
+    txn = manager()
+    settled(txn)
+    txn.batch_failed(drained(txn), LOST)
+    next_round(txn)
+    assert not txn.has_unresolved(tp())
+    assert identity(drained(txn)) == (7, 1, 0)
+
+
+def test_when_the_last_batch_in_flight_fails_too_a_new_epoch_begins() -> None:
+    txn = manager()
+    settled(txn)
+    first, second = drained(txn), drained(txn)
+    second.in_doubt = True
+    txn.batch_failed(first, LOST)
+    next_round(txn)
+    txn.batch_failed(second, LOST)
+    next_round(txn)
+    assert identity(drained(txn)) == (7, 1, 0)
+
+
+def test_renumbering_a_partition_resolves_its_gap() -> None:
+    txn = manager()
+    settled(txn)
+    first, second = drained(txn), drained(txn)
+    txn.batch_failed(first, LOST)
+    txn.request_epoch_bump(tp())
+    txn.maybe_bump_epoch()
+    assert not txn.has_unresolved(tp())
+    assert identity(second) == (7, 1, 0)
+
+
+def test_a_healthy_partition_goes_on_while_another_waits_for_its_new_epoch() -> None:
+    txn = manager()
+    settled(txn, tp(0))
+    settled(txn, tp(1))
+    healthy = drained(txn, tp(1))
+    broken = drained(txn, tp(0))
+    txn.request_epoch_bump(tp(0))
+    txn.maybe_bump_epoch()
+    assert identity(broken) == (7, 1, 0)
+    assert identity(healthy) == (7, 0, 1)
+    assert not txn.must_stop_draining(healthy)
+    txn.batch_completed(healthy)
+    assert txn.sequences[tp(1)].last_acked_sequence == 1

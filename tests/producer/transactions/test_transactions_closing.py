@@ -1,0 +1,177 @@
+"""Prepared transactions, and what closing the producer does to an open one."""
+
+from __future__ import annotations
+
+from threading import Thread
+
+import pytest
+
+from spark_kafka_sink.errors import AbortableTransactionError, KafkaError
+from spark_kafka_sink.producer.transactions.transactional_call import Kind, Operation
+from spark_kafka_sink.producer.transactions.transaction_manager import State
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.error_codes import Errors
+from tests.producer.harness import TOPIC, all_good, partition_answer, produce_response
+from tests.producer.transactions.transaction_stage import ID, TransactionStage
+
+
+@pytest.fixture(params=[1, 2], ids=["TV1", "TV2"])
+def version(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture
+def stage(version: int) -> TransactionStage:
+    """Within a transaction, one row of which is written."""
+    made = TransactionStage(version, leaders={TOPIC: (0, 0)})
+    made.begin()
+    made.write(b"a")
+    return made
+
+
+# ---- PREPARE
+
+
+def test_a_prepared_transaction_is_whole_and_left_alone(stage: TransactionStage, version: int) -> None:
+    delivery = stage.send(b"b")
+    prepare = stage.post(Kind.PREPARE)
+    stage.run(3)
+    assert not prepare.is_done
+    stage.acknowledge()
+    assert stage.settle(prepare) is None
+    assert delivery.done()
+    assert stage.manager.state is State.PREPARED
+    assert stage.manager.prepared == (ID, *stage.manager.producer, version)
+    assert not stage.manager.has_open_transaction  # closing the producer does not end it
+    for kind in (Kind.BEGIN, Kind.SEND_OFFSETS, Kind.PREPARE, Kind.INIT):
+        assert stage.settle(stage.post(kind)) is not None
+    assert stage.ended == []
+    stage.call(Kind.ABORT)
+    stage.begin()
+    stage.write(b"next")
+    stage.call(Kind.COMMIT)
+    assert stage.ended[-1] == "committed"
+
+
+def test_a_transaction_with_a_failed_row_is_not_prepared(stage: TransactionStage) -> None:
+    stage.send(b"b")
+    prepare = stage.post(Kind.PREPARE)
+    stage.client.respond(produce_response(partition_answer(0, Errors.INVALID_RECORD)), request=stage.produced()[0])
+    assert isinstance(stage.settle(prepare), AbortableTransactionError)
+    stage.call(Kind.ABORT)
+    stage.begin()
+    stage.write(b"next")
+    stage.call(Kind.COMMIT)
+    assert stage.ended[-1] == "committed"
+
+
+def test_prepare_waits_for_offsets_that_are_under_way(stage: TransactionStage) -> None:
+    stage.holds = {ApiKey.TXN_OFFSET_COMMIT}
+    offsets = stage.post_offsets()
+    prepare = stage.post(Kind.PREPARE)
+    stage.run(3)
+    assert not prepare.is_done
+    stage.holds.clear()
+    assert stage.settle(offsets) is None
+    assert stage.settle(prepare) is None
+
+
+# ---- CLOSE
+
+
+class Closing:
+    """The Sender's thread, from close() to its end."""
+
+    def __init__(self, stage: TransactionStage) -> None:
+        self._stage = stage
+        self._thread = Thread(target=stage.sender.run, daemon=True)
+
+    def ends(self) -> None:
+        self._thread.start()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+def play_brokers(stage: TransactionStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answer whatever is asked, in each poll."""
+    poll = stage.client.poll
+
+    def answer_and_poll(timeout_ms: int, now_ms: int) -> object:
+        stage.clock.advance(1)
+        for request in stage.produced():
+            stage.verify(request)
+            stage.client.respond(all_good(request), request=request)
+        for request in stage.in_flight:
+            stage.answer(request)
+        return poll(timeout_ms, now_ms)
+
+    monkeypatch.setattr(stage.client, "poll", answer_and_poll)
+
+
+def test_close_ends_the_rows_and_aborts_the_transaction(stage: TransactionStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    deliveries = [stage.send(b"b"), stage.append(b"of a partition that is not added yet", partition=1)]
+    stage.sender.initiate_close()
+    play_brokers(stage, monkeypatch)
+    Closing(stage).ends()
+    assert [(delivery.done(), delivery.error) for delivery in deliveries] == [(True, None)] * 2
+    assert stage.ended == ["aborted"]
+
+
+def test_close_waits_for_a_commit_that_is_under_way(stage: TransactionStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.send(b"b")
+    commit = stage.post(Kind.COMMIT)
+    stage.sender.initiate_close()
+    play_brokers(stage, monkeypatch)
+    Closing(stage).ends()
+    assert (commit.is_done, commit.error) == (True, None)
+    assert stage.ended == ["committed"]
+
+
+@pytest.mark.parametrize("kind", [Kind.COMMIT, Kind.PREPARE])
+def test_close_ends_no_transaction_whose_end_was_asked_for_before(
+    stage: TransactionStage, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """commit_transaction() in one thread, close() in another: before the Sender had heard of the commit, it aborted."""
+    operation = Operation(kind, stage.clock)
+    stage.manager.post(operation)  # the Sender has not taken it
+    stage.sender.initiate_close()
+    play_brokers(stage, monkeypatch)
+    Closing(stage).ends()
+    assert (operation.is_done, operation.error) == (True, None)
+    assert stage.ended == (["committed"] if kind is Kind.COMMIT else [])
+
+
+def test_a_forced_close_aborts_nothing_and_tells_who_waits(stage: TransactionStage) -> None:
+    stage.holds = {ApiKey.END_TXN}
+    stage.send(b"b")
+    commit = stage.post(Kind.COMMIT)
+    stage.sender.force_close()
+    Closing(stage).ends()
+    assert commit.error is not None
+    assert "closed forcefully" in str(commit.error)
+    assert stage.ended == []
+
+
+def test_close_ends_at_once_after_a_fatal_error(stage: TransactionStage) -> None:
+    stage.manager.become_fatal(KafkaError("ended"))
+    stage.sender.initiate_close()
+    Closing(stage).ends()
+    assert stage.ended == []
+
+
+def test_close_ends_at_once_where_the_brokers_are_those_of_another_cluster(stage: TransactionStage) -> None:
+    """The abort could not be sent, and close() waited for it until its time was over."""
+    stage.metadata.cluster_changed("another")
+    stage.sender.initiate_close()
+    Closing(stage).ends()
+    assert stage.ended == []
+
+
+def test_a_call_after_the_end_of_the_sender_hears_of_it_at_once(stage: TransactionStage) -> None:
+    """Its caller waited for max.block.ms."""
+    stage.sender.force_close()
+    Closing(stage).ends()
+    late = Operation(Kind.COMMIT, stage.clock)
+    stage.manager.post(late)
+    assert late.is_done
+    assert "closed forcefully" in str(late.error)

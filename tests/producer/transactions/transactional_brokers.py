@@ -1,0 +1,41 @@
+"""Transactional producers over real sockets, and the fake cluster that they write to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata
+from spark_kafka_sink.producer.producer import KafkaProducer
+from tests.fakes.fake_broker import FakeBroker
+
+WAIT_MS = 30_000
+ID = "copies-1"
+GROUP = ConsumerGroupMetadata("readers")
+
+
+@contextmanager
+def cluster_of(version: int) -> Iterator[FakeBroker]:
+    """Two brokers with transactions of this version, which nobody may violate."""
+    with FakeBroker(nodes=2, topics={"orders": 2, "single": 1}, transaction_version=version) as cluster:
+        yield cluster
+        assert cluster.violations == []
+
+
+def producer_of(broker: FakeBroker, **options: Any) -> KafkaProducer:
+    given = {
+        "bootstrap_servers": broker.bootstrap_servers,
+        "transactional_id": ID,
+        "retry_backoff_ms": 10,
+        "retry_backoff_max_ms": 50,
+        "linger_ms": 0,
+    }
+    return KafkaProducer({name.replace("_", "."): value for name, value in (given | options).items()})
+
+
+def write(producer: KafkaProducer, *values: bytes, topic: str = "single", partition: int | None = None) -> Any:
+    where = None if partition is None else pa.array([partition] * len(values), pa.int32())
+    return producer.send_columns(topic, value=pa.array(values, pa.binary()), partition=where)
