@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from spark_kafka_sink.errors import TransactionTimeoutError as TransactionTimeoutError
     from spark_kafka_sink.errors import UnsupportedVersionError as UnsupportedVersionError
     from spark_kafka_sink.producer.accumulator.delivery import Delivery as Delivery
-    from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata as ConsumerGroupMetadata
-    from spark_kafka_sink.producer.transactions.transactional_call import OffsetAndMetadata as OffsetAndMetadata
     from spark_kafka_sink.producer.producer import KafkaProducer as KafkaProducer
     from spark_kafka_sink.producer.producer_record import ProducerRecord as ProducerRecord
     from spark_kafka_sink.producer.producer_record import RecordMetadata as RecordMetadata
     from spark_kafka_sink.producer.record_chunk import RecordFuture as RecordFuture
     from spark_kafka_sink.producer.serializers import SerializationError as SerializationError
+    from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata as ConsumerGroupMetadata
+    from spark_kafka_sink.producer.transactions.transactional_call import OffsetAndMetadata as OffsetAndMetadata
     from spark_kafka_sink.protocol.topic_partition import TopicPartition as TopicPartition
     from spark_kafka_sink.sink.datasource import KafkaDataSource as KafkaDataSource
 

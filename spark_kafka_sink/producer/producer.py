@@ -34,9 +34,9 @@ from spark_kafka_sink.producer.producer_record import ProducerColumns, ProducerR
 from spark_kafka_sink.producer.record_checks import RECORD_OVERHEAD, RecordDetails, checked_details, headers_bound
 from spark_kafka_sink.producer.record_chunk import Callback, RecordFuture, failed_record
 from spark_kafka_sink.producer.send_arguments import record_of_arguments
-from spark_kafka_sink.producer.transactions.transactions import Transactions
 from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, serialize
 from spark_kafka_sink.producer.transactions.transactional_methods import TransactionalMethods
+from spark_kafka_sink.producer.transactions.transactions import Transactions
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import Column
 

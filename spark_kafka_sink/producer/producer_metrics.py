@@ -33,7 +33,7 @@ from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_metrics import NETWORK_METRICS, NODE_METRICS, NetworkMetrics
 from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.transactional_call import Kind
+from spark_kafka_sink.producer.transactions.transactional_call import Method
 from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE
 
 SENDER_METRICS = [
@@ -139,13 +139,13 @@ class ProducerMetrics:
         self.txn_commit_times = self.samples.stat()
         self.txn_abort_times = self.samples.stat()
         self._txn_times = {
-            Kind.USE_ID: self.txn_init_times,
-            Kind.INIT: self.txn_init_times,
-            Kind.BEGIN: self.txn_begin_times,
-            Kind.SEND_OFFSETS: self.txn_offsets_times,
-            Kind.PREPARE: self.txn_commit_times,
-            Kind.COMMIT: self.txn_commit_times,
-            Kind.ABORT: self.txn_abort_times,
+            Method.USE_ID: self.txn_init_times,
+            Method.INIT: self.txn_init_times,
+            Method.BEGIN: self.txn_begin_times,
+            Method.SEND_OFFSETS: self.txn_offsets_times,
+            Method.PREPARE: self.txn_commit_times,
+            Method.COMMIT: self.txn_commit_times,
+            Method.ABORT: self.txn_abort_times,
         }
 
     def watch(self, pool: BufferPool, metadata: Metadata, requests_in_flight: Callable[[], float]) -> None:
@@ -220,9 +220,9 @@ class ProducerMetrics:
         with self._lock:
             self.flush_times.total += self._clock.now_ns() - since_ns
 
-    def transaction_call(self, kind: Kind, took_ns: int) -> None:
+    def transaction_call(self, method: Method, took_ns: int) -> None:
         with self._lock:
-            self._txn_times[kind].total += took_ns
+            self._txn_times[method].total += took_ns
 
     def waited_for_metadata(self, since_ns: int) -> None:
         with self._lock:

@@ -25,11 +25,11 @@ from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.record_checks import SizeLimits
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
-from spark_kafka_sink.producer.transactions.coordinators import Coordinators
 from spark_kafka_sink.producer.sender.sender import Sender
+from spark_kafka_sink.producer.transactions.coordinators import Coordinators
+from spark_kafka_sink.producer.transactions.transaction_calls import TransactionCalls
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.producer.transactions.transactions import Transactions, identity_of
-from spark_kafka_sink.producer.transactions.transaction_calls import TransactionCalls
 
 
 class ProducerParts:

@@ -23,7 +23,7 @@ from spark_kafka_sink.errors import AuthenticationError, AuthorizationError, Kaf
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
-from spark_kafka_sink.producer.sender.retry import Attempt, Decision, decide
+from spark_kafka_sink.producer.sender.retry import Attempt, NextStep, decide
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.schema import Request
@@ -325,7 +325,7 @@ def test_a_missing_permission_on_a_transactional_id_is_a_fatal_error_of_its_own(
         " permission on the transactional id."
     )
     assert not refused.retriable
-    assert decide(refused, Attempt(record_count=1, may_retry=True, idempotent=True)) is Decision.FATAL
+    assert decide(refused, Attempt(record_count=1, may_retry=True, idempotent=True)) is NextStep.FATAL
 
 
 # --- from Spark -----------------------------------------------------------------------------------------------------------

@@ -21,9 +21,9 @@ import pytest
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
-from spark_kafka_sink.producer.transactions.transactional_call import OffsetAndMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record_chunk import RecordFuture
+from spark_kafka_sink.producer.transactions.transactional_call import OffsetAndMetadata
 from tests.producer.harness import tp
 from tests.producer.transactions.transactional_brokers import GROUP
 

@@ -1,6 +1,6 @@
 """What becomes of a batch: it succeeds, fails, is retried or split, after an answer, an expiry or an abort.
 
-retry.decide decides about answers; BatchFates applies the decision to the batch's owners, the accumulator, the
+retry.decide decides about answers; BatchOutcomes applies the decision to the batch's owners, the accumulator, the
 TransactionManager and the metrics. Sender thread only.
 Laws: a batch's memory is given back only when no request refers to it any more, whether the batch is done or not (KAFKA-19012).
 A batch that was taken out of its queue is settled or queued again, whatever is raised meanwhile.
@@ -21,7 +21,7 @@ from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccum
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.in_flight_batches import InFlightBatches
-from spark_kafka_sink.producer.sender.retry import Attempt, Decision, decide
+from spark_kafka_sink.producer.sender.retry import Attempt, NextStep, decide
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors, Persisted
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse
@@ -30,7 +30,7 @@ from spark_kafka_sink.protocol.permissions import to_grant
 logger = logging.getLogger(__name__)
 
 
-class BatchFates:
+class BatchOutcomes:
     """Args: see KafkaProducer, which makes most of them. `transactions` is None without idempotence."""
 
     def __init__(
@@ -82,7 +82,7 @@ class BatchFates:
             batch.in_doubt |= error.persisted is not Persisted.NO  # an answer says nothing of the attempts before
         try:
             # Without an error the answer alone decides: most batches need no Attempt.
-            decision = decide(error, self._attempt(batch, answer, now_ms)) if error else Decision.COMPLETE
+            decision = decide(error, self._attempt(batch, answer, now_ms)) if error else NextStep.COMPLETE
             if logger.isEnabledFor(logging.DEBUG):
                 node, correlation_id = source
                 logger.debug("< node %d: %r, correlation id %d: %s -> %s", node, batch, correlation_id, error, decision.value)
@@ -121,26 +121,26 @@ class BatchFates:
             log_start_offset=answer.log_start_offset,
         )
 
-    def _settle_late_answer(self, batch: ProducerBatch, decision: Decision) -> None:
+    def _settle_late_answer(self, batch: ProducerBatch, decision: NextStep) -> None:
         """The answer for a batch that expired in flight. Its rows have failed already; only the sequences change."""
-        if self._transactions is not None and decision is Decision.COMPLETE:
+        if self._transactions is not None and decision is NextStep.COMPLETE:
             self._transactions.batch_completed(batch)
         self._accumulator.deallocate(batch)
 
     def _apply(
-        self, batch: ProducerBatch, decision: Decision, error: ErrorCode, answer: PartitionProduceResponse, now_ms: int
+        self, batch: ProducerBatch, decision: NextStep, error: ErrorCode, answer: PartitionProduceResponse, now_ms: int
     ) -> None:
-        if decision is Decision.COMPLETE:
+        if decision is NextStep.COMPLETE:
             self._succeed(batch, answer)
-        elif decision in (Decision.RETRY, Decision.RETRY_IN_NEW_EPOCH):
-            if decision is Decision.RETRY_IN_NEW_EPOCH and self._transactions is not None:
+        elif decision in (NextStep.RETRY, NextStep.RETRY_IN_NEW_EPOCH):
+            if decision is NextStep.RETRY_IN_NEW_EPOCH and self._transactions is not None:
                 self._transactions.request_epoch_bump(batch.topic_partition)
             self._retry(batch, error, now_ms)
-        elif decision is Decision.SPLIT:
+        elif decision is NextStep.SPLIT:
             self._split(batch)
         else:
             failure = self._failure(batch, error, answer)
-            if decision is Decision.FATAL and self._transactions is not None:
+            if decision is NextStep.FATAL and self._transactions is not None:
                 self._transactions.become_fatal(failure)
             self.fail(batch, failure, _record_errors(failure, error, answer, batch.record_count))
 

@@ -12,7 +12,7 @@ from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
-from spark_kafka_sink.producer.sender.batch_outcomes import BatchFates
+from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 
@@ -26,14 +26,14 @@ class Expiry:
         metadata: Metadata,
         accumulator: RecordAccumulator,
         transactions: TransactionManager | None,
-        fates: BatchFates,
+        outcomes: BatchOutcomes,
         failures: SenderFailures,
     ) -> None:
         self._limit_ms = config.delivery_timeout_ms
         self._metadata = metadata
         self._accumulator = accumulator
         self._transactions = transactions
-        self._fates = fates
+        self._outcomes = outcomes
         self._failures = failures
 
     def expire(self, now_ms: int) -> bool:
@@ -42,11 +42,11 @@ class Expiry:
         for batch in expired:
             logger.debug("- %s: delivery.timeout.ms has run out", batch)
             with self._failures.contained(batch):
-                self._fates.fail(batch, batch.poison or self._error(batch, now_ms), final_state=FinalState.ABORTED)
+                self._outcomes.fail(batch, batch.poison or self._error(batch, now_ms), final_state=FinalState.ABORTED)
         return bool(expired)
 
     def _expired_in_flight(self, now_ms: int) -> list[ProducerBatch]:
-        in_flight = self._fates.in_flight
+        in_flight = self._outcomes.in_flight
         if now_ms - in_flight.oldest_made_ms < self._limit_ms:
             return []
         in_flight.look_anew()
@@ -54,7 +54,9 @@ class Expiry:
 
     def next_delay_ms(self, now_ms: int) -> int:
         """How long it takes until the next batch expires, or less."""
-        return min(self._accumulator.next_expiry_delay_ms(now_ms), self._fates.in_flight.oldest_made_ms + self._limit_ms - now_ms)
+        return min(
+            self._accumulator.next_expiry_delay_ms(now_ms), self._outcomes.in_flight.oldest_made_ms + self._limit_ms - now_ms
+        )
 
     def _is_over(self, batch: ProducerBatch, now_ms: int) -> bool:
         return batch.has_reached_delivery_timeout(self._limit_ms, now_ms)

@@ -1,6 +1,6 @@
 """Produce requests: makes one of the batches for a node, and reads its answer batch by batch.
 
-BatchFates applies the answers. Sender thread only.
+BatchOutcomes applies the answers. Sender thread only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientRes
 from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.sender.batch_outcomes import BatchFates
+from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.kafka_client import KafkaClient
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
@@ -46,7 +46,7 @@ class ProduceRequests:
         client: KafkaClient,
         metadata: Metadata,
         transactions: TransactionManager | None,
-        fates: BatchFates,
+        outcomes: BatchOutcomes,
         metrics: ProducerMetrics,
         failures: SenderFailures,
         clock: Clock,
@@ -56,7 +56,7 @@ class ProduceRequests:
         self._client = client
         self._metadata = metadata
         self._transactions = transactions
-        self._fates = fates
+        self._outcomes = outcomes
         self._metrics = metrics
         self._failures = failures
         self._clock = clock
@@ -67,7 +67,7 @@ class ProduceRequests:
         """Send drained batches to their leader. If that raises and no request was made, they are queued again."""
         in_flight = self._client.in_flight_request_count(node)
         try:
-            self._fates.drained(batches)
+            self._outcomes.drained(batches)
             self._metrics.request_sent(batches)
             request = self._request(node, batches, cluster, now_ms)
             if logger.isEnabledFor(logging.DEBUG):
@@ -76,7 +76,7 @@ class ProduceRequests:
             self._client.send(request, now_ms)
         except BaseException:
             if self._client.in_flight_request_count(node) == in_flight:  # else the client has it, and will call back
-                self._fates.take_back(batches, now_ms)
+                self._outcomes.take_back(batches, now_ms)
             raise
 
     def _request(self, node: int, batches: list[ProducerBatch], cluster: Cluster, now_ms: int) -> ClientRequest:
@@ -121,7 +121,7 @@ class ProduceRequests:
         now_ms = self._clock.now_ms()
         node = response.request.node_id
         for batch in batches:
-            self._fates.in_flight.remove(batch)
+            self._outcomes.in_flight.remove(batch)
         answers: dict[TopicPartition, PartitionProduceResponse] = {}
         with self._failures.contained(f"the answer of node {node}"):
             answers = self._answers(response, batches, names)
@@ -130,7 +130,7 @@ class ProduceRequests:
                 batch, Errors.UNKNOWN_SERVER_ERROR, "the response does not mention this partition"
             )
             with self._failures.contained(batch):
-                self._fates.answered(batch, answer, (node, response.correlation_id), now_ms)
+                self._outcomes.answered(batch, answer, (node, response.correlation_id), now_ms)
 
     def _answers(
         self, response: ClientResponse, batches: list[ProducerBatch], names: dict[UUID, str]

@@ -11,9 +11,9 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
-from spark_kafka_sink.producer.sender.batch_outcomes import BatchFates, idempotent_write_denied
+from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes, idempotent_write_denied
 from spark_kafka_sink.producer.sender.kafka_client import KafkaClient
-from spark_kafka_sink.producer.transactions.transaction_manager import State, TransactionManager
+from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager, TxnState
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -28,14 +28,14 @@ class ProducerIdRequests:
         config: ProducerConfig,
         client: KafkaClient,
         transactions: TransactionManager,
-        fates: BatchFates,
+        outcomes: BatchOutcomes,
         clock: Clock,
     ) -> None:
         self._request_timeout_ms = config.request_timeout_ms
         self._retry_backoff_ms = config.retry_backoff_ms
         self._client = client
         self._transactions = transactions
-        self._fates = fates
+        self._outcomes = outcomes
         self._clock = clock
         self._in_flight = False
         self._retry_at_ms = 0
@@ -61,7 +61,7 @@ class ProducerIdRequests:
             callback=self._handle_response,
         )
         self._client.send(request, now_ms)  # before the state changes: if it raises, the next round sends a request again
-        self._transactions.transition_to(State.INITIALIZING)
+        self._transactions.transition_to(TxnState.INITIALIZING)
         self._in_flight = True
 
     def _handle_response(self, response: ClientResponse) -> None:
@@ -75,7 +75,7 @@ class ProducerIdRequests:
             self._was_refused = False
             self._transactions.producer_id_received(message.producer_id, message.producer_epoch)
             return
-        self._transactions.transition_to(State.UNINITIALIZED)
+        self._transactions.transition_to(TxnState.UNINITIALIZED)
         self._retry_at_ms = self._clock.now_ms() + self._retry_backoff_ms
         if not error:
             logger.info("! node %d answers with an invalid producer id: %r; trying again", response.request.node_id, message)
@@ -84,7 +84,7 @@ class ProducerIdRequests:
         else:
             # What waits now fails. A later write sends a request again: a permission may have been granted by then.
             self._was_refused = True
-            self._fates.give_up_all(_failure(error, response))
+            self._outcomes.give_up_all(_failure(error, response))
 
 
 def _failure(error: ErrorCode, response: ClientResponse) -> KafkaError:

@@ -1,6 +1,6 @@
 """What to do with a batch after an answer: one pure table, with a row for each error that has its own rule.
 
-Other errors follow their `retriable` flag in protocol/error_codes.py. BatchFates applies the decision; nothing here has an
+Other errors follow their `retriable` flag in protocol/error_codes.py. BatchOutcomes applies the decision; nothing here has an
 effect. Sources: Kafka's Sender.completeBatch and TransactionManager.canRetry; KIP-360 for the epoch bumps.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 
 
-class Decision(enum.Enum):
+class NextStep(enum.Enum):
     COMPLETE = "complete"
     RETRY = "retry"
     RETRY_IN_NEW_EPOCH = "retry in a new epoch"
@@ -38,60 +38,60 @@ class Attempt:
     log_start_offset: int = -1
 
 
-def decide(error: ErrorCode, attempt: Attempt) -> Decision:
+def decide(error: ErrorCode, attempt: Attempt) -> NextStep:
     rule = _RULES.get(error)
     decision = _by_flag(error) if rule is None else rule(attempt)
-    if decision in (Decision.RETRY, Decision.RETRY_IN_NEW_EPOCH) and not attempt.may_retry:
-        return Decision.FAIL
-    if decision is Decision.RETRY_IN_NEW_EPOCH and attempt.transactional:
-        return Decision.FAIL
+    if decision in (NextStep.RETRY, NextStep.RETRY_IN_NEW_EPOCH) and not attempt.may_retry:
+        return NextStep.FAIL
+    if decision is NextStep.RETRY_IN_NEW_EPOCH and attempt.transactional:
+        return NextStep.FAIL
     return decision
 
 
-def _by_flag(error: ErrorCode) -> Decision:
-    return Decision.RETRY if error.retriable else Decision.FAIL
+def _by_flag(error: ErrorCode) -> NextStep:
+    return NextStep.RETRY if error.retriable else NextStep.FAIL
 
 
-def _too_large(attempt: Attempt) -> Decision:
-    return Decision.SPLIT if attempt.record_count > 1 and not attempt.done else Decision.FAIL
+def _too_large(attempt: Attempt) -> NextStep:
+    return NextStep.SPLIT if attempt.record_count > 1 and not attempt.done else NextStep.FAIL
 
 
-def _unknown_producer(attempt: Attempt) -> Decision:
+def _unknown_producer(attempt: Attempt) -> NextStep:
     """The broker has no state of this producer, because its records were deleted. It accepts sequence 0 of a new epoch."""
     if not attempt.idempotent:
-        return Decision.FAIL
+        return NextStep.FAIL
     if attempt.log_start_offset == -1 or attempt.sequence_was_reset or not attempt.is_first:
-        return Decision.RETRY  # the broker does not know why; or it was renumbered already; or the first batch decides
-    return Decision.RETRY_IN_NEW_EPOCH
+        return NextStep.RETRY  # the broker does not know why; or it was renumbered already; or the first batch decides
+    return NextStep.RETRY_IN_NEW_EPOCH
 
 
-def _out_of_order(attempt: Attempt) -> Decision:
+def _out_of_order(attempt: Attempt) -> NextStep:
     """A gap before this batch: an earlier batch in flight is being retried too, or the gap is real.
 
     For the first batch in flight the gap is real. The broker has neither this batch nor any behind it, so all of them can be
     sent again in a new epoch.
     """
     if not attempt.idempotent:
-        return Decision.FAIL
+        return NextStep.FAIL
     if not attempt.is_first:
-        return Decision.RETRY
+        return NextStep.RETRY
     if attempt.unresolved or (attempt.is_next and not attempt.sequence_was_reset):
-        return Decision.RETRY_IN_NEW_EPOCH
-    return Decision.RETRY
+        return NextStep.RETRY_IN_NEW_EPOCH
+    return NextStep.RETRY
 
 
-def _always(decision: Decision) -> Callable[[Attempt], Decision]:
+def _always(decision: NextStep) -> Callable[[Attempt], NextStep]:
     return lambda _: decision
 
 
-_RULES: dict[ErrorCode, Callable[[Attempt], Decision]] = {
-    Errors.NONE: _always(Decision.COMPLETE),
-    Errors.DUPLICATE_SEQUENCE_NUMBER: _always(Decision.COMPLETE),  # an earlier attempt wrote it; its offset is unknown
+_RULES: dict[ErrorCode, Callable[[Attempt], NextStep]] = {
+    Errors.NONE: _always(NextStep.COMPLETE),
+    Errors.DUPLICATE_SEQUENCE_NUMBER: _always(NextStep.COMPLETE),  # an earlier attempt wrote it; its offset is unknown
     Errors.MESSAGE_TOO_LARGE: _too_large,
     Errors.UNKNOWN_PRODUCER_ID: _unknown_producer,
     Errors.OUT_OF_ORDER_SEQUENCE_NUMBER: _out_of_order,
-    Errors.CLUSTER_AUTHORIZATION_FAILED: _always(Decision.FATAL),  # no IDEMPOTENT_WRITE: every batch would fail
-    Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _always(Decision.FATAL),
-    Errors.PRODUCER_FENCED: _always(Decision.FATAL),
-    Errors.UNSUPPORTED_VERSION: _always(Decision.FATAL),
+    Errors.CLUSTER_AUTHORIZATION_FAILED: _always(NextStep.FATAL),  # no IDEMPOTENT_WRITE: every batch would fail
+    Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _always(NextStep.FATAL),
+    Errors.PRODUCER_FENCED: _always(NextStep.FATAL),
+    Errors.UNSUPPORTED_VERSION: _always(NextStep.FATAL),
 }

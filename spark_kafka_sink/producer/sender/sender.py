@@ -31,7 +31,7 @@ from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccum
 from spark_kafka_sink.producer.hand_overs import HandOvers
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
-from spark_kafka_sink.producer.sender.batch_outcomes import BatchFates
+from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
 from spark_kafka_sink.producer.sender.expiry import Expiry
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.kafka_client import KafkaClient
@@ -71,10 +71,12 @@ class Sender:
         self._gatherer = gatherer
         self._hand_overs = hand_overs
         self._failures = SenderFailures(config)
-        self._fates = BatchFates(config, metadata, accumulator, transactions, metrics, self._failures)
-        self._expiry = Expiry(config, metadata, accumulator, transactions, self._fates, self._failures)
-        self._produce = ProduceRequests(config, client, metadata, transactions, self._fates, metrics, self._failures, clock)
-        self._producer_id = None if transactions is None else ProducerIdRequests(config, client, transactions, self._fates, clock)
+        self._outcomes = BatchOutcomes(config, metadata, accumulator, transactions, metrics, self._failures)
+        self._expiry = Expiry(config, metadata, accumulator, transactions, self._outcomes, self._failures)
+        self._produce = ProduceRequests(config, client, metadata, transactions, self._outcomes, metrics, self._failures, clock)
+        self._producer_id = (
+            None if transactions is None else ProducerIdRequests(config, client, transactions, self._outcomes, clock)
+        )
         self._running = True  # written by initiate_close, read by run
         self._must_end = Signal()  # given by force_close
         self.ended = Signal()  # the thread has done all that it had to do; given by whoever runs it
@@ -150,11 +152,11 @@ class Sender:
         with self._failures.contained("closing the connections"):
             self._client.close()  # first: from here on no request refers to a batch
         self._metadata.close(ended_by)
-        for batch in self._fates.in_flight.clear():
+        for batch in self._outcomes.in_flight.clear():
             if batch.is_done:  # it had failed already, and only the request still needed its memory
                 self._accumulator.deallocate(batch)
         self._gatherer.close(ended_by)
-        self._fates.give_up_all(error)
+        self._outcomes.give_up_all(error)
         self._fail_gathered(error)
         for chunk in self._gatherer.take_unfinished():
             with self._failures.contained(f"failing records for {chunk.topic}"):
@@ -211,7 +213,7 @@ class Sender:
 
     def is_settled(self) -> bool:
         """Whether every batch is acknowledged or has failed, and no answer is due, not even for a batch that has expired."""
-        return not self._fates.in_flight and not self._accumulator.has_incomplete()
+        return not self._outcomes.in_flight and not self._accumulator.has_incomplete()
 
     def _fatal_error(self) -> KafkaError | None:
         """The error because of which nothing can be sent any more, if there is one."""
@@ -220,7 +222,7 @@ class Sender:
 
     def _fail_everything(self, error: KafkaError, now_ms: int) -> None:
         if self._accumulator.has_incomplete():
-            self._fates.give_up_all(error)
+            self._outcomes.give_up_all(error)
         self._expiry.expire(now_ms)  # collects what a caller was still writing into
         self._fail_gathered(error)
         if self._transactions is not None:
@@ -258,7 +260,7 @@ class Sender:
         self._accumulator.refuse_rows(error)
         lost = list(self._accumulator.abort_undrained(error))
         for batch in lost:
-            self._fates.give_up(batch, error)
+            self._outcomes.give_up(batch, error)
         self._fail_gathered(error)
         return bool(lost)
 
@@ -321,7 +323,7 @@ class Sender:
         for leader, error in refused.items():
             if error is not None:
                 for batch in self._accumulator.take_waiting_for(leader, cluster, error):
-                    self._fates.give_up(batch, error)
+                    self._outcomes.give_up(batch, error)
 
     def _send_requests(self, drained: dict[int, list[ProducerBatch]], cluster: Cluster, now_ms: int) -> None:
         for node, batches in drained.items():

@@ -20,6 +20,7 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
+from spark_kafka_sink.producer.transactions.transaction_errors import Effect
 from spark_kafka_sink.producer.transactions.txn_request_handlers import (
     CoordinatorKey,
     CoordinatorRequest,
@@ -28,7 +29,6 @@ from spark_kafka_sink.producer.transactions.txn_request_handlers import (
     Problem,
     TransactionState,
 )
-from spark_kafka_sink.producer.transactions.transaction_errors import Effect
 from spark_kafka_sink.protocol.error_codes import Errors
 
 logger = logging.getLogger(__name__)

@@ -8,20 +8,22 @@ from __future__ import annotations
 from collections import deque
 
 from spark_kafka_sink.errors import KafkaError, for_keeping
-from spark_kafka_sink.producer.transactions.transactional_call import Operation
+from spark_kafka_sink.producer.transactions.transactional_call import TransactionalCall
 
 
 class PostedCalls:
     def __init__(self) -> None:
-        self._posted: deque[Operation | KafkaError] = deque()  # calls, and rows' errors: appended by callers, taken by the Sender
+        self._posted: deque[TransactionalCall | KafkaError] = (
+            deque()
+        )  # calls, and rows' errors: appended by callers, taken by the Sender
         self._ended_by: KafkaError | None = None  # the Sender takes no more of them
         # Sender thread:
-        self.preparing: Operation | None = None  # waits until everything is settled
-        self.begun: list[Operation] = []  # told in this round, when rows are accepted
+        self.preparing: TransactionalCall | None = None  # waits until everything is settled
+        self.begun: list[TransactionalCall] = []  # told in this round, when rows are accepted
 
     # CALLERS
 
-    def post(self, operation: Operation) -> None:
+    def post(self, operation: TransactionalCall) -> None:
         """A second time does nothing, if the Sender has taken it."""
         self._posted.append(operation)
         if self._ended_by is not None:  # looked at after it was posted: one of the two threads sees the other
@@ -32,7 +34,7 @@ class PostedCalls:
 
     # SENDER
 
-    def first(self) -> Operation | KafkaError | None:
+    def first(self) -> TransactionalCall | KafkaError | None:
         return self._posted[0] if self._posted else None
 
     def take_first(self) -> None:
@@ -53,7 +55,7 @@ class PostedCalls:
             self.begun.pop().fail(error)
         while self._posted:
             posted = self._posted.popleft()
-            if isinstance(posted, Operation):
+            if isinstance(posted, TransactionalCall):
                 posted.fail(error)
 
     def end(self, error: KafkaError) -> None:

@@ -19,7 +19,12 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import IllegalStateError, KafkaError, KafkaTimeoutError, TransactionTimeoutError, fresh_copy
 from spark_kafka_sink.interrupts import Inside, Waiters
 from spark_kafka_sink.producer.transactions.group_offsets import checked_group, checked_offsets, checked_text
-from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, Kind, OffsetAndMetadata, Operation
+from spark_kafka_sink.producer.transactions.transactional_call import (
+    ConsumerGroupMetadata,
+    Method,
+    OffsetAndMetadata,
+    TransactionalCall,
+)
 from spark_kafka_sink.producer.transactions.transactions import Transactions
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -46,7 +51,7 @@ class TransactionCalls:
         wake_sender: Callable[[], None],
         clock: Clock,
         max_block_ms: int,
-        took: Callable[[Kind, int], None],
+        took: Callable[[Method, int], None],
     ) -> None:
         self._transactions = transactions
         self._encode_gathered = encode_gathered
@@ -59,7 +64,7 @@ class TransactionCalls:
         self._is_open = False
         self._beginning = Inside()  # the call that waits in begin()
         self._writers = Inside()
-        self._pending: Operation | None = None  # the last call; unless `is_told`, nobody has received its outcome
+        self._pending: TransactionalCall | None = None  # the last call; unless `is_told`, nobody has received its outcome
 
     def write(self, hand_over_rows: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
         """Call `hand_over_rows`. Raises IllegalStateError outside of a transaction, or a failed one's error."""
@@ -81,23 +86,23 @@ class TransactionCalls:
     def use_id(self, transactional_id: str) -> None:
         if not checked_text(transactional_id, "transactional.id"):
             raise ValueError("transactional.id must not be empty")
-        self._call(Kind.USE_ID, self._deadline_ms(), transactional_id=transactional_id)
+        self._call(Method.USE_ID, self._deadline_ms(), transactional_id=transactional_id)
 
     def init(self) -> None:
-        self._call(Kind.INIT, self._deadline_ms()).is_told = True
+        self._call(Method.INIT, self._deadline_ms()).is_told = True
 
     def begin(self) -> None:
         deadline_ms = self._deadline_ms()
         call = threading.Lock()
         with call:
             with self._lock:
-                self._unfinished_locked(Kind.BEGIN)
+                self._unfinished_locked(Method.BEGIN)
                 if self._beginning:
                     raise IllegalStateError("begin_transaction() is not possible now: another thread waits in it")
                 self._beginning.add(call)
             # Of a transaction that was aborted while they wrote: what they leave behind fails here, not in this transaction.
-            self._hand_over(Kind.BEGIN, deadline_ms)
-            operation = self._call(Kind.BEGIN, deadline_ms)
+            self._hand_over(Method.BEGIN, deadline_ms)
+            operation = self._call(Method.BEGIN, deadline_ms)
             self._is_open = True
         operation.is_told = True  # until now no other call was possible
 
@@ -105,13 +110,13 @@ class TransactionCalls:
         checked = checked_group(group)
         positions = checked_offsets(offsets)
         if positions:
-            self._call(Kind.SEND_OFFSETS, self._deadline_ms(), positions, checked)
+            self._call(Method.SEND_OFFSETS, self._deadline_ms(), positions, checked)
 
     def commit(self) -> None:
-        self._end(Kind.COMMIT).is_told = True
+        self._end(Method.COMMIT).is_told = True
 
     def prepare(self) -> PreparedTransaction:
-        operation = self._end(Kind.PREPARE)
+        operation = self._end(Method.PREPARE)
         prepared = self._transactions.prepared
         operation.is_told = True
         return prepared
@@ -119,59 +124,59 @@ class TransactionCalls:
     def abort(self) -> None:
         deadline_ms = self._deadline_ms()
         with self._lock:
-            if self._unfinished_locked(Kind.ABORT) is None:
+            if self._unfinished_locked(Method.ABORT) is None:
                 self._is_open = False
-        self._call(Kind.ABORT, deadline_ms).is_told = True
+        self._call(Method.ABORT, deadline_ms).is_told = True
 
     def finish_abort(self) -> None:
         """Wait for the end of an abort that has timed out, if there is one."""
         pending = self._pending
-        if pending is not None and pending.kind is Kind.ABORT and not pending.is_told:
+        if pending is not None and pending.method is Method.ABORT and not pending.is_told:
             self.abort()
 
-    def _end(self, kind: Kind) -> Operation:
+    def _end(self, method: Method) -> TransactionalCall:
         """Queue all rows that were handed over so far, then end the transaction."""
         deadline_ms = self._deadline_ms()
         with self._lock:
-            is_new = self._unfinished_locked(kind) is None
+            is_new = self._unfinished_locked(method) is None
             if is_new:
                 self._is_open = False
         if is_new:
-            self._hand_over(kind, deadline_ms)
-        return self._call(kind, deadline_ms)
+            self._hand_over(method, deadline_ms)
+        return self._call(method, deadline_ms)
 
-    def _hand_over(self, kind: Kind, deadline_ms: int) -> None:
+    def _hand_over(self, method: Method, deadline_ms: int) -> None:
         """Wait until whoever was let in has queued its rows, and queue those that were gathered."""
-        self._await_writers(kind, deadline_ms)
+        self._await_writers(method, deadline_ms)
         if not self._encode_gathered(deadline_ms):
-            raise self._timed_out(kind, "another thread is still encoding records")
+            raise self._timed_out(method, "another thread is still encoding records")
 
     def _deadline_ms(self) -> int:
         return self._clock.now_ms() + self._max_block_ms
 
-    def _await_writers(self, kind: Kind, deadline_ms: int) -> None:
+    def _await_writers(self, method: Method, deadline_ms: int) -> None:
         if not self._waiters.wait_until(lambda: not self._writers, self._clock, deadline_ms):
-            raise self._timed_out(kind, "another thread is still handing rows over")
+            raise self._timed_out(method, "another thread is still handing rows over")
 
     def _call(
         self,
-        kind: Kind,
+        method: Method,
         deadline_ms: int,
         offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
         group: ConsumerGroupMetadata | None = None,
         transactional_id: str = "",
-    ) -> Operation:
+    ) -> TransactionalCall:
         """The operation, which has succeeded. The caller's last step is to set `is_told`: until then, an interrupt may strike and
         the same call finds it again.
         """
         started_ns = self._clock.now_ns()
-        operation = self._posted(kind, offsets, group, transactional_id)
+        operation = self._posted(method, offsets, group, transactional_id)
         self._wake_sender()
         try:
             if not operation.wait(max(0, deadline_ms - self._clock.now_ms())):
-                raise self._timed_out(kind, self._transactions.waiting_for())
+                raise self._timed_out(method, self._transactions.waiting_for())
         finally:
-            self._took(kind, self._clock.now_ns() - started_ns)
+            self._took(method, self._clock.now_ns() - started_ns)
         if operation.error is not None:
             error = fresh_copy(operation.error)
             operation.is_told = True
@@ -180,42 +185,44 @@ class TransactionCalls:
 
     def _posted(
         self,
-        kind: Kind,
+        method: Method,
         offsets: Mapping[TopicPartition, OffsetAndMetadata] | None,
         group: ConsumerGroupMetadata | None,
         transactional_id: str,
-    ) -> Operation:
+    ) -> TransactionalCall:
         """The operation to wait for: the one that timed out before, or a new one."""
         with self._lock:
-            operation = self._unfinished_locked(kind)
+            operation = self._unfinished_locked(method)
             if operation is None:
-                operation = Operation(kind, self._clock, offsets, group, transactional_id)
-                if kind not in (Kind.SEND_OFFSETS, Kind.USE_ID):  # these are made anew, with what they say then
+                operation = TransactionalCall(method, self._clock, offsets, group, transactional_id)
+                if method not in (Method.SEND_OFFSETS, Method.USE_ID):  # these are made anew, with what they say then
                     self._pending = operation
             self._transactions.post(operation)  # also again: an interrupt may have come before it was posted
             return operation
 
-    def _unfinished_locked(self, kind: Kind) -> Operation | None:
+    def _unfinished_locked(self, method: Method) -> TransactionalCall | None:
         """The same call that timed out before, if there was one. Raises why this call is not possible now."""
         pending = self._pending
         if pending is not None and pending.is_told:
             pending = None
-        if pending is not None and pending.kind is not kind:
-            if kind is not Kind.ABORT or not pending.is_done or pending.error is None:
+        if pending is not None and pending.method is not method:
+            if method is not Method.ABORT or not pending.is_done or pending.error is None:
                 raise IllegalStateError(
-                    f"{kind.value}() is not possible now: {pending.kind.value}() timed out before and is still in progress;"
-                    f" call {pending.kind.value}() again to wait for its end"
+                    f"{method.value}() is not possible now: {pending.method.value}() timed out before and is still in progress;"
+                    f" call {pending.method.value}() again to wait for its end"
                 )
             pending = None  # a commit that failed after its caller had gone
         if pending is None:
-            self._transactions.check_allowed(kind)
+            self._transactions.check_allowed(method)
         return pending
 
     def log_failed_abort(self, error: KafkaError) -> None:
         logger.warning("! the transaction could not be aborted: %s", error)
 
-    def _timed_out(self, kind: Kind, why: str) -> KafkaTimeoutError:
-        remedy = f"Call {kind.value}() again to continue waiting"
-        if kind is Kind.SEND_OFFSETS:
+    def _timed_out(self, method: Method, why: str) -> KafkaTimeoutError:
+        remedy = f"Call {method.value}() again to continue waiting"
+        if method is Method.SEND_OFFSETS:
             remedy = "Send them again, or abort the transaction"
-        return TransactionTimeoutError(f"{kind.value}() has not ended within max.block.ms={self._max_block_ms}: {why}. {remedy}")
+        return TransactionTimeoutError(
+            f"{method.value}() has not ended within max.block.ms={self._max_block_ms}: {why}. {remedy}"
+        )

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 MAX_EPOCH = 32767
 
 
-class State(enum.Enum):
+class TxnState(enum.Enum):
     """An idempotent producer knows the first three and the last; a transactional one knows all of them."""
 
     UNINITIALIZED = "uninitialized"
@@ -48,16 +48,25 @@ class State(enum.Enum):
 
 
 NEXT = {  # an absent entry is the error; FATAL_ERROR is reachable from every state
-    State.UNINITIALIZED: {State.INITIALIZING},
-    State.INITIALIZING: {State.READY, State.UNINITIALIZED},
-    State.READY: {State.IN_TRANSACTION, State.UNINITIALIZED},
-    State.IN_TRANSACTION: {State.PREPARED, State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR},
-    State.PREPARED: {State.COMMITTING, State.ABORTING, State.UNINITIALIZED},  # the last: under another transactional id
-    State.COMMITTING: {State.READY, State.RAISING_EPOCH, State.ABORTABLE_ERROR},
-    State.ABORTING: {State.READY, State.RAISING_EPOCH},
-    State.RAISING_EPOCH: {State.READY, State.UNINITIALIZED},  # InitProducerId raises it; it may be denied
-    State.ABORTABLE_ERROR: {State.ABORTING},
-    State.FATAL_ERROR: set(),
+    TxnState.UNINITIALIZED: {TxnState.INITIALIZING},
+    TxnState.INITIALIZING: {TxnState.READY, TxnState.UNINITIALIZED},
+    TxnState.READY: {TxnState.IN_TRANSACTION, TxnState.UNINITIALIZED},
+    TxnState.IN_TRANSACTION: {
+        TxnState.PREPARED,
+        TxnState.COMMITTING,
+        TxnState.ABORTING,
+        TxnState.ABORTABLE_ERROR,
+    },
+    TxnState.PREPARED: {
+        TxnState.COMMITTING,
+        TxnState.ABORTING,
+        TxnState.UNINITIALIZED,
+    },  # the last: under another transactional id
+    TxnState.COMMITTING: {TxnState.READY, TxnState.RAISING_EPOCH, TxnState.ABORTABLE_ERROR},
+    TxnState.ABORTING: {TxnState.READY, TxnState.RAISING_EPOCH},
+    TxnState.RAISING_EPOCH: {TxnState.READY, TxnState.UNINITIALIZED},  # InitProducerId raises it; it may be denied
+    TxnState.ABORTABLE_ERROR: {TxnState.ABORTING},
+    TxnState.FATAL_ERROR: set(),
 }
 
 
@@ -67,15 +76,15 @@ class TransactionManager:
     produce_version_cap: int | None = None  # the newest version to use; None: the newest that the node knows
 
     def __init__(self) -> None:
-        self.state = State.UNINITIALIZED
+        self.state = TxnState.UNINITIALIZED
         self.producer = NO_PRODUCER
         self.fatal_error: KafkaError | None = None
         self.sequences = SequenceNumbers()
         self._unresolved: set[TopicPartition] = set()  # partitions where a numbered batch failed: there may be a gap
         self._to_rewrite: set[TopicPartition] = set()  # partitions whose batches in flight get new sequences in a new epoch
 
-    def transition_to(self, target: State) -> None:
-        if target is not State.FATAL_ERROR and target not in NEXT[self.state]:
+    def transition_to(self, target: TxnState) -> None:
+        if target is not TxnState.FATAL_ERROR and target not in NEXT[self.state]:
             text = f"a producer that is {self.state.value} cannot become {target.value}"
             if self.transactional_id is not None:  # what its transaction contains is not known any more (KAFKA-14831)
                 self.become_fatal(KafkaError(text, condition="KAFKA_INTERNAL_ERROR"))
@@ -87,7 +96,7 @@ class TransactionManager:
         """Send no more batches. The Sender fails all of them with `error`, and callers get it at their next call."""
         if self.fatal_error is None:
             self.fatal_error = error
-            self.transition_to(State.FATAL_ERROR)
+            self.transition_to(TxnState.FATAL_ERROR)
 
     def check_usable(self) -> None:
         """Raise why no row can be written any more, if so. Any thread."""
@@ -142,7 +151,7 @@ class TransactionManager:
 
     @property
     def needs_producer_id(self) -> bool:
-        return self.state is State.UNINITIALIZED
+        return self.state is TxnState.UNINITIALIZED
 
     @property
     def has_producer_id(self) -> bool:
@@ -150,7 +159,7 @@ class TransactionManager:
 
     def producer_id_received(self, producer_id: int, epoch: int) -> None:
         self.producer = ProducerIdAndEpoch(producer_id, epoch)
-        self.transition_to(State.READY)
+        self.transition_to(TxnState.READY)
         logger.info("= producer id is %d, epoch %d", producer_id, epoch)
         self.maybe_bump_epoch()
 
@@ -165,7 +174,7 @@ class TransactionManager:
         old epoch until their batches in flight are done, and restart at 0 at their next drain (`assign_sequence`).
         """
         ready = [each for each in self._to_rewrite if not any(batch.in_flight for batch in self.sequences[each].in_flight)]
-        if not ready or self.state is not State.READY:
+        if not ready or self.state is not TxnState.READY:
             return
         if any(self.sequences[each].producer == self.producer for each in ready):
             self._begin_epoch()
@@ -176,7 +185,7 @@ class TransactionManager:
     def _begin_epoch(self) -> None:
         if self.producer.epoch == MAX_EPOCH:
             self.producer = NO_PRODUCER  # a new id is requested; batches to be renumbered wait for it
-            self.transition_to(State.UNINITIALIZED)
+            self.transition_to(TxnState.UNINITIALIZED)
         else:
             self.producer = ProducerIdAndEpoch(self.producer.producer_id, self.producer.epoch + 1)
             logger.debug("= producer id %d: epoch is now %d", *self.producer)

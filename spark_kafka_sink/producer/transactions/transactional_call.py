@@ -43,7 +43,7 @@ class ConsumerGroupMetadata(NamedTuple):
     group_instance_id: str | None = None
 
 
-class Kind(enum.Enum):
+class Method(enum.Enum):
     """The method that was called."""
 
     USE_ID = "use_transactional_id"
@@ -55,11 +55,11 @@ class Kind(enum.Enum):
     ABORT = "abort_transaction"
 
 
-class Operation:
+class TransactionalCall:
     """One call.
 
     Args:
-        kind: which method.
+        method: which method.
         clock: for the caller's bounded wait.
         offsets, group: of send_offsets_to_transaction.
         transactional_id: of use_transactional_id.
@@ -74,20 +74,20 @@ class Operation:
         "is_done",
         "is_taken",
         "is_told",
-        "kind",
+        "method",
         "offsets",
         "transactional_id",
     )
 
     def __init__(
         self,
-        kind: Kind,
+        method: Method,
         clock: Clock,
         offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
         group: ConsumerGroupMetadata | None = None,
         transactional_id: str = "",
     ) -> None:
-        self.kind = kind
+        self.method = method
         self.transactional_id = transactional_id
         self.offsets = dict(offsets or {})
         self.group = group

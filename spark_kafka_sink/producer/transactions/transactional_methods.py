@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 from spark_kafka_sink.errors import FatalProducerError, IllegalStateError, KafkaError
-from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.transaction_calls import TransactionCalls
+from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 

@@ -29,9 +29,16 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.transactional_call import Kind, Operation
 from spark_kafka_sink.producer.transactions.allowed_calls import ALLOWED_IN, illegal_state
 from spark_kafka_sink.producer.transactions.caller_errors import abortable, aborted, fatal, fenced, maybe_committed
+from spark_kafka_sink.producer.transactions.coordinators import Coordinators
+from spark_kafka_sink.producer.transactions.open_transaction import OpenTransaction
+from spark_kafka_sink.producer.transactions.posted_calls import PostedCalls
+from spark_kafka_sink.producer.transactions.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch, SequenceNumbers
+from spark_kafka_sink.producer.transactions.transaction_errors import Effect
+from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH, TransactionManager, TxnState
+from spark_kafka_sink.producer.transactions.transaction_version import FeaturesClient, TransactionVersion
+from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
 from spark_kafka_sink.producer.transactions.txn_request_handlers import (
     FIRST_BACKOFF_MS,
     MOST_ABORTS_AMID_MARKERS,
@@ -45,13 +52,6 @@ from spark_kafka_sink.producer.transactions.txn_request_handlers import (
     InitProducerId,
     Problem,
 )
-from spark_kafka_sink.producer.transactions.coordinators import Coordinators
-from spark_kafka_sink.producer.transactions.open_transaction import OpenTransaction
-from spark_kafka_sink.producer.transactions.posted_calls import PostedCalls
-from spark_kafka_sink.producer.transactions.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch, SequenceNumbers
-from spark_kafka_sink.producer.transactions.transaction_errors import Effect
-from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH, State, TransactionManager
-from spark_kafka_sink.producer.transactions.transaction_version import FeaturesClient, TransactionVersion
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.produce import LAST_VERSION_BEFORE_TRANSACTION_V2 as LAST_PRODUCE
@@ -78,14 +78,14 @@ class Transactions(TransactionManager):
         self._denial: KafkaError | None = None  # of the epoch for the next transaction, after which init_transactions() is due
         self._open = OpenTransaction()
         self._known_by: set[TopicPartition] = set()  # where a batch of this producer id was ever acknowledged
-        self._carry_out: dict[Kind, Callable[[Operation], None]] = {
-            Kind.USE_ID: self._use_id,
-            Kind.INIT: self._initialize,
-            Kind.BEGIN: self._begin,
-            Kind.SEND_OFFSETS: self._send_offsets,
-            Kind.PREPARE: self._prepare,
-            Kind.COMMIT: self._commit,
-            Kind.ABORT: self._abort,
+        self._carry_out: dict[Method, Callable[[TransactionalCall], None]] = {
+            Method.USE_ID: self._use_id,
+            Method.INIT: self._initialize,
+            Method.BEGIN: self._begin,
+            Method.SEND_OFFSETS: self._send_offsets,
+            Method.PREPARE: self._prepare,
+            Method.COMMIT: self._commit,
+            Method.ABORT: self._abort,
         }
 
     def use(self, client: FeaturesClient, coordinators: Coordinators) -> None:
@@ -95,7 +95,7 @@ class Transactions(TransactionManager):
 
     # CALLERS
 
-    def post(self, operation: Operation) -> None:
+    def post(self, operation: TransactionalCall) -> None:
         """Hand a call over to the Sender; wake it afterwards. Any thread, never blocks."""
         self._calls.post(operation)
 
@@ -109,22 +109,22 @@ class Transactions(TransactionManager):
         if error is not None:
             raise error
 
-    def check_allowed(self, kind: Kind) -> None:
+    def check_allowed(self, method: Method) -> None:
         """Raise why a method cannot be called now, if so. Any thread; the Sender checks again."""
-        error = self._why_not(kind)
+        error = self._why_not(method)
         if error is not None:
             raise error
 
-    def _why_not(self, kind: Kind) -> KafkaError | None:
+    def _why_not(self, method: Method) -> KafkaError | None:
         """Why a method cannot be called in this state."""
         error, state, denial = self.call_error(), self.state, self._denial
-        if error is not None and (kind is not Kind.ABORT or self.fatal_error is not None):
+        if error is not None and (method is not Method.ABORT or self.fatal_error is not None):
             return error
-        if state in ALLOWED_IN[kind]:
+        if state in ALLOWED_IN[method]:
             return None
-        if denial is not None and kind is Kind.BEGIN:
+        if denial is not None and method is Method.BEGIN:
             return fresh_copy(denial)
-        return illegal_state(kind, state)
+        return illegal_state(method, state)
 
     def waiting_for(self) -> str:
         """Why an operation has not ended yet, for the error of a caller who waited. Any thread."""
@@ -135,7 +135,7 @@ class Transactions(TransactionManager):
         fatal, last = self.fatal_error, self.last_error
         if fatal is not None:
             return fresh_copy(fatal)
-        if self.state is State.ABORTABLE_ERROR and last is not None:
+        if self.state is TxnState.ABORTABLE_ERROR and last is not None:
             return abortable(last)
         return None
 
@@ -149,41 +149,45 @@ class Transactions(TransactionManager):
     def begin_round(self) -> None:
         """Carry out what callers have posted, as far as that needs no answer of a broker."""
         while (operation := self._calls.first()) is not None:
-            if isinstance(operation, Operation) and operation.kind is Kind.BEGIN and self.state is State.RAISING_EPOCH:
+            if (
+                isinstance(operation, TransactionalCall)
+                and operation.method is Method.BEGIN
+                and self.state is TxnState.RAISING_EPOCH
+            ):
                 return  # it waits for the epoch
             self._calls.take_first()
             if isinstance(operation, KafkaError):
-                if self.state is State.IN_TRANSACTION:
+                if self.state is TxnState.IN_TRANSACTION:
                     self.become_abortable(operation)
                 continue
             if operation.is_taken:
                 continue  # posted twice: its caller was interrupted in between
             operation.is_taken = True
-            error = self._why_not(operation.kind)
+            error = self._why_not(operation.method)
             if error is not None:
                 operation.fail(error)
             else:
-                self._carry_out[operation.kind](operation)
+                self._carry_out[operation.method](operation)
 
-    def _use_id(self, operation: Operation) -> None:
+    def _use_id(self, operation: TransactionalCall) -> None:
         """Nothing is under way: what was written under the id before is somebody else's to end."""
-        if self.state is not State.UNINITIALIZED:
-            self.transition_to(State.UNINITIALIZED)
+        if self.state is not TxnState.UNINITIALIZED:
+            self.transition_to(TxnState.UNINITIALIZED)
         self._adopt(NO_PRODUCER)
         self._open, self._denial = OpenTransaction(), None
         self.transactional_id = operation.transactional_id
         operation.succeed()
 
-    def _initialize(self, operation: Operation) -> None:
+    def _initialize(self, operation: TransactionalCall) -> None:
         self._denial = None
-        self.transition_to(State.INITIALIZING)
+        self.transition_to(TxnState.INITIALIZING)
         self.coordinators.enqueue(InitProducerId(self.transactional_id, self._timeout_ms, NO_PRODUCER, operation))
 
-    def _begin(self, operation: Operation) -> None:
-        self.transition_to(State.IN_TRANSACTION)
+    def _begin(self, operation: TransactionalCall) -> None:
+        self.transition_to(TxnState.IN_TRANSACTION)
         self._calls.begun.append(operation)
 
-    def _send_offsets(self, operation: Operation) -> None:
+    def _send_offsets(self, operation: TransactionalCall) -> None:
         identity, begins = (self.transactional_id, self.producer), not self._open.has_begun
         if self._version.is_v2:
             self._open.has_begun = True
@@ -191,15 +195,15 @@ class Transactions(TransactionManager):
         else:
             self.coordinators.enqueue(AddOffsets(*identity, operation, begins_transaction=begins))
 
-    def _prepare(self, operation: Operation) -> None:
+    def _prepare(self, operation: TransactionalCall) -> None:
         self._calls.preparing = operation
 
-    def _commit(self, operation: Operation) -> None:
-        self.transition_to(State.COMMITTING)
+    def _commit(self, operation: TransactionalCall) -> None:
+        self.transition_to(TxnState.COMMITTING)
         self._end(operation, commits=True)
 
-    def _abort(self, operation: Operation | None) -> None:
-        self.transition_to(State.ABORTING)
+    def _abort(self, operation: TransactionalCall | None) -> None:
+        self.transition_to(TxnState.ABORTING)
         self._open.want_none()
         self._end(operation, commits=False)
 
@@ -207,7 +211,7 @@ class Transactions(TransactionManager):
         """The producer closes within a transaction."""
         self._abort(None)
 
-    def _end(self, operation: Operation | None, *, commits: bool) -> None:
+    def _end(self, operation: TransactionalCall | None, *, commits: bool) -> None:
         self.coordinators.enqueue(
             EndTransaction(self.transactional_id, self.producer, operation, commits=commits, raises_epoch=self._version.is_v2)
         )
@@ -218,7 +222,7 @@ class Transactions(TransactionManager):
         if operation is None or not all_settled or self.coordinators.has_work or self._open.has_wanted:
             return
         self._calls.preparing = None
-        self.transition_to(State.PREPARED)
+        self.transition_to(TxnState.PREPARED)
         self._open.may_be_committed = True
         operation.succeed()
 
@@ -228,11 +232,11 @@ class Transactions(TransactionManager):
         """Why a request is not sent any more: the transaction has failed meanwhile."""
         if self.fatal_error is not None:
             return self.call_error()
-        if isinstance(request, EndTransaction) and request.commits and self.state is State.ABORTING:  # by close()
+        if isinstance(request, EndTransaction) and request.commits and self.state is TxnState.ABORTING:  # by close()
             return TransactionAbortedError("The transaction cannot be committed any more: it is being aborted")
-        if self.state is State.ABORTABLE_ERROR and not isinstance(request, FindCoordinator):
+        if self.state is TxnState.ABORTABLE_ERROR and not isinstance(request, FindCoordinator):
             return self.call_error()
-        if self.state is State.ABORTING and request.group is not None:
+        if self.state is TxnState.ABORTING and request.group is not None:
             return TransactionAbortedError(f"The transaction was aborted before offsets of group {request.group!r} were sent")
         return None
 
@@ -250,7 +254,7 @@ class Transactions(TransactionManager):
         self._adopt(identity)
         self._version.look()
         self.last_error = None
-        self.transition_to(State.READY)
+        self.transition_to(TxnState.READY)
         logger.info("= transactional id %r: producer id is %d, epoch %d", self.transactional_id, *identity)
 
     def _adopt(self, identity: ProducerIdAndEpoch) -> None:
@@ -279,11 +283,11 @@ class Transactions(TransactionManager):
         if self._must_raise_epoch:
             self._raise_epoch(None)
         else:
-            self.transition_to(State.READY)
+            self.transition_to(TxnState.READY)
 
-    def _raise_epoch(self, operation: Operation | None) -> None:
+    def _raise_epoch(self, operation: TransactionalCall | None) -> None:
         """begin_transaction() waits for the epoch; and `operation`, if there is one."""
-        self.transition_to(State.RAISING_EPOCH)
+        self.transition_to(TxnState.RAISING_EPOCH)
         self.coordinators.enqueue(InitProducerId(self.transactional_id, self._timeout_ms, self.producer, operation))
 
     def request_failed(self, request: CoordinatorRequest, problem: Problem) -> None:
@@ -304,12 +308,12 @@ class Transactions(TransactionManager):
             self.become_abortable(error)
         elif effect is Effect.DENIED:
             self._denial = error if request.operation is None else None  # else the call tells it
-            self.transition_to(State.UNINITIALIZED)
+            self.transition_to(TxnState.UNINITIALIZED)
         elif effect is Effect.FENCED:
             self.become_fatal(fenced(problem.where, self.transactional_id, self.producer, self._timeout_ms))
         else:
             self.become_fatal(error)
-        if self.state is State.ABORTING:
+        if self.state is TxnState.ABORTING:
             self._go_on_aborting(request, effect, error)
         if request.operation is not None:
             request.operation.fail(self.call_error() or error)
@@ -357,12 +361,12 @@ class Transactions(TransactionManager):
 
     def become_abortable(self, error: KafkaError) -> None:
         """The transaction can only be aborted. The first error is the one that callers get: others follow from it."""
-        if self.state in (State.ABORTABLE_ERROR, State.ABORTING, State.FATAL_ERROR):
+        if self.state in (TxnState.ABORTABLE_ERROR, TxnState.ABORTING, TxnState.FATAL_ERROR):
             logger.debug("! transactional id %r, %s: %s", self.transactional_id, self.state.value, error)
             return
         logger.info("! transactional id %r: the transaction must be aborted: %s", self.transactional_id, error)
         self.last_error = error
-        self.transition_to(State.ABORTABLE_ERROR)
+        self.transition_to(TxnState.ABORTABLE_ERROR)
         self._calls.fail_preparing(self.call_error() or error)
 
     def _become_abortable_by_bump(self, error: KafkaError) -> None:
@@ -380,26 +384,31 @@ class Transactions(TransactionManager):
     @property
     def may_use_another_id(self) -> bool:
         """Whether nothing is under way under this transactional id. Any thread."""
-        return self.state in ALLOWED_IN[Kind.USE_ID]
+        return self.state in ALLOWED_IN[Method.USE_ID]
 
     @property
     def has_open_transaction(self) -> bool:
         """Whether this producer has to end a transaction that is under way; a prepared one is somebody else's to end."""
-        return self.state in (State.IN_TRANSACTION, State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR)
+        return self.state in (
+            TxnState.IN_TRANSACTION,
+            TxnState.COMMITTING,
+            TxnState.ABORTING,
+            TxnState.ABORTABLE_ERROR,
+        )
 
     @property
     def is_ending(self) -> bool:
         """Whether it is committed, aborted or prepared now."""
-        return self.state in (State.COMMITTING, State.ABORTING) or self._calls.preparing is not None
+        return self.state in (TxnState.COMMITTING, TxnState.ABORTING) or self._calls.preparing is not None
 
     @property
     def wants_rows_at_once(self) -> bool:
         """Whether nothing lingers: somebody waits for the transaction's end."""
-        return self.state is State.COMMITTING or self._calls.preparing is not None
+        return self.state is TxnState.COMMITTING or self._calls.preparing is not None
 
     def rows_are_lost(self) -> TransactionAbortedError | None:
         """What rows that were not sent yet fail with, where the transaction is being aborted."""
-        if self.state not in (State.ABORTABLE_ERROR, State.ABORTING):
+        if self.state not in (TxnState.ABORTABLE_ERROR, TxnState.ABORTING):
             return None
         return aborted(self.last_error)
 
@@ -419,7 +428,7 @@ class Transactions(TransactionManager):
         if not self.producer.is_valid or not self.has_open_transaction:
             return True
         if not self._version.is_v2 and first.topic_partition not in self._open:
-            if self.state in (State.IN_TRANSACTION, State.COMMITTING):
+            if self.state in (TxnState.IN_TRANSACTION, TxnState.COMMITTING):
                 self._open.want(first.topic_partition)
             return True
         return super().must_stop_draining(first)
@@ -485,10 +494,13 @@ class Transactions(TransactionManager):
         self._calls.end(error)
 
 
-def _effect_in(state: State, transaction: OpenTransaction, request: CoordinatorRequest, problem: Problem) -> Effect:
+def _effect_in(state: TxnState, transaction: OpenTransaction, request: CoordinatorRequest, problem: Problem) -> Effect:
     """What a refusal means here; mostly what transaction_errors.py says of the error."""
     effect = problem.effect
-    if state in (State.INITIALIZING, State.RAISING_EPOCH) and effect in (Effect.ABORTABLE, Effect.ABORTABLE_BY_BUMP):
+    if state in (TxnState.INITIALIZING, TxnState.RAISING_EPOCH) and effect in (
+        Effect.ABORTABLE,
+        Effect.ABORTABLE_BY_BUMP,
+    ):
         return Effect.FATAL  # there is no transaction to abort
     if not isinstance(request, EndTransaction):
         return effect

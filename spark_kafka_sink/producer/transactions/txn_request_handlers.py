@@ -14,9 +14,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.producer.transactions.transactional_call import OffsetAndMetadata, Operation
 from spark_kafka_sink.producer.transactions.sequence_numbers import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.transaction_errors import Effect, effect_of
+from spark_kafka_sink.producer.transactions.transactional_call import OffsetAndMetadata, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -89,7 +89,7 @@ class CoordinatorRequest(ABC):
     completes_operation: ClassVar[bool] = True  # whether nothing follows this request
     max_version: int | None = None
 
-    def __init__(self, operation: Operation | None = None, *, begins_transaction: bool = False) -> None:
+    def __init__(self, operation: TransactionalCall | None = None, *, begins_transaction: bool = False) -> None:
         self.operation = operation
         self.begins_transaction = begins_transaction
         self.attempts = 0
@@ -170,7 +170,7 @@ class OfTransaction(CoordinatorRequest):
         self,
         transactional_id: str,
         identity: ProducerIdAndEpoch,
-        operation: Operation | None = None,
+        operation: TransactionalCall | None = None,
         *,
         begins_transaction: bool = False,
     ) -> None:
@@ -196,7 +196,7 @@ class InitProducerId(OfTransaction):
     API = ApiKey.INIT_PRODUCER_ID
 
     def __init__(
-        self, transactional_id: str, timeout_ms: int, identity: ProducerIdAndEpoch, operation: Operation | None = None
+        self, transactional_id: str, timeout_ms: int, identity: ProducerIdAndEpoch, operation: TransactionalCall | None = None
     ) -> None:
         super().__init__(transactional_id, identity, operation)
         self.timeout_ms = timeout_ms
@@ -276,7 +276,7 @@ class AddOffsets(OfTransaction):
     API = ApiKey.ADD_OFFSETS_TO_TXN
 
     def __init__(
-        self, transactional_id: str, identity: ProducerIdAndEpoch, operation: Operation, *, begins_transaction: bool
+        self, transactional_id: str, identity: ProducerIdAndEpoch, operation: TransactionalCall, *, begins_transaction: bool
     ) -> None:
         super().__init__(transactional_id, identity, operation, begins_transaction=begins_transaction)
         assert operation.group is not None
@@ -308,7 +308,7 @@ class CommitOffsets(OfTransaction):
         self,
         transactional_id: str,
         identity: ProducerIdAndEpoch,
-        operation: Operation,
+        operation: TransactionalCall,
         *,
         adds_group: bool,
         begins_transaction: bool = False,
@@ -374,7 +374,7 @@ class EndTransaction(OfTransaction):
         self,
         transactional_id: str,
         identity: ProducerIdAndEpoch,
-        operation: Operation | None,
+        operation: TransactionalCall | None,
         *,
         commits: bool,
         raises_epoch: bool,

@@ -1,4 +1,4 @@
-"""The table of fates: what becomes of a batch, for each error and each combination of facts that makes a difference."""
+"""The table of outcomes: what becomes of a batch, for each error and each combination of facts that makes a difference."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.producer.sender.retry import Attempt, Decision, decide
+from spark_kafka_sink.producer.sender.retry import Attempt, NextStep, decide
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES, ErrorCode, Errors
 
-COMPLETE, RETRY, NEW_EPOCH, SPLIT, FAIL, FATAL = Decision
+COMPLETE, RETRY, NEW_EPOCH, SPLIT, FAIL, FATAL = NextStep
 PLAIN = Attempt(record_count=10, may_retry=True)
 IDEMPOTENT = replace(PLAIN, idempotent=True)
 
 # (error, facts that differ from PLAIN, decision)
-TABLE: list[tuple[ErrorCode, dict[str, Any], Decision]] = [
+TABLE: list[tuple[ErrorCode, dict[str, Any], NextStep]] = [
     (Errors.NONE, {}, COMPLETE),
     (Errors.NONE, {"may_retry": False}, COMPLETE),
     (Errors.NONE, {"done": True, "may_retry": False}, COMPLETE),
@@ -79,7 +79,7 @@ TABLE: list[tuple[ErrorCode, dict[str, Any], Decision]] = [
     TABLE,
     ids=[f"{error.name}-{','.join(f'{name}={value}' for name, value in facts.items()) or 'plain'}" for error, facts, _ in TABLE],
 )
-def test_the_fate_of_a_batch(error: ErrorCode, facts: dict[str, Any], decision: Decision) -> None:
+def test_the_fate_of_a_batch(error: ErrorCode, facts: dict[str, Any], decision: NextStep) -> None:
     assert decide(error, replace(PLAIN, **facts)) is decision
 
 

@@ -441,8 +441,8 @@ def test_a_round_that_fails_is_followed_by_one_that_works(
     ("part", "method"),
     [
         ("sender._produce", "_learn_leaders"),
-        ("sender._fates", "_apply"),
-        ("sender._fates", "_succeed"),
+        ("sender._outcomes", "_apply"),
+        ("sender._outcomes", "_succeed"),
         ("txn", "batch_completed"),
         ("metrics", "request_answered"),
     ],
@@ -465,7 +465,7 @@ def test_an_error_that_cannot_be_judged_fails_its_batch() -> None:
     """The look at what the error means stood outside of the guard: the rows stayed in no queue, and were never settled."""
     scene = Scene()
     delivery = scene.stage.send(b"a")
-    let_fail(scene.stage.sender._fates, "_attempt", BUG)
+    let_fail(scene.stage.sender._outcomes, "_attempt", BUG)
     scene.fail_with(False, Errors.REQUEST_TIMED_OUT)
     assert (delivery.failed, delivery.acknowledged) == (1, 0)
     assert isinstance(delivery.error, KafkaError)
@@ -480,7 +480,7 @@ def test_a_late_error_that_cannot_be_judged_frees_the_memory_of_its_batch() -> N
     delivery = stage.send(b"a")
     stage.clock.advance(1500)
     stage.run()  # expires it in flight
-    let_fail(stage.sender._fates, "_attempt", BUG)
+    let_fail(stage.sender._outcomes, "_attempt", BUG)
     stage.refuse(Errors.REQUEST_TIMED_OUT)
     assert delivery.failed == 1
     assert stage.is_whole
@@ -493,7 +493,7 @@ def test_a_late_error_that_cannot_be_judged_frees_the_memory_of_its_batch() -> N
         ("txn", "must_stop_draining"),
         ("txn", "assign_sequence"),
         ("accumulator", "mute_partition"),
-        ("sender._fates", "drained"),
+        ("sender._outcomes", "drained"),
         ("sender._expiry", "next_delay_ms"),
     ],
 )

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, ProducerBatch
-from spark_kafka_sink.producer.transactions.sequence_numbers import NO_PRODUCER, PartitionSequences, ProducerIdAndEpoch, SequenceNumbers
+from spark_kafka_sink.producer.transactions.sequence_numbers import (
+    NO_PRODUCER,
+    PartitionSequences,
+    ProducerIdAndEpoch,
+    SequenceNumbers,
+)
 from tests.producer.harness import tp
 
 

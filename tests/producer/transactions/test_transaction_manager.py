@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH, NEXT, State, TransactionManager
+from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH, NEXT, TransactionManager, TxnState
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.producer.harness import tp
 
@@ -21,7 +21,7 @@ LOST = KafkaError("lost")
 def manager(epoch: int = 0) -> TransactionManager:
     """One that has its id, 7."""
     found = TransactionManager()
-    found.transition_to(State.INITIALIZING)
+    found.transition_to(TxnState.INITIALIZING)
     found.producer_id_received(7, epoch)
     return found
 
@@ -52,19 +52,26 @@ def identity(batch: ProducerBatch) -> tuple[int, int, int]:
 
 # ---- STATES
 
-LEGAL = [(State.UNINITIALIZED, State.INITIALIZING), (State.INITIALIZING, State.READY), (State.INITIALIZING, State.UNINITIALIZED)]
-LEGAL += [(State.READY, target) for target in (State.IN_TRANSACTION, State.UNINITIALIZED)]
-LEGAL += [(State.IN_TRANSACTION, target) for target in (State.PREPARED, State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR)]
-LEGAL += [(State.PREPARED, target) for target in (State.COMMITTING, State.ABORTING, State.UNINITIALIZED)]
-LEGAL += [(State.COMMITTING, target) for target in (State.READY, State.RAISING_EPOCH, State.ABORTABLE_ERROR)]
-LEGAL += [(State.ABORTING, target) for target in (State.READY, State.RAISING_EPOCH)]
-LEGAL += [(State.RAISING_EPOCH, target) for target in (State.READY, State.UNINITIALIZED)]
-LEGAL += [(State.ABORTABLE_ERROR, State.ABORTING)]
-LEGAL += [(source, State.FATAL_ERROR) for source in State]
+LEGAL = [
+    (TxnState.UNINITIALIZED, TxnState.INITIALIZING),
+    (TxnState.INITIALIZING, TxnState.READY),
+    (TxnState.INITIALIZING, TxnState.UNINITIALIZED),
+]
+LEGAL += [(TxnState.READY, target) for target in (TxnState.IN_TRANSACTION, TxnState.UNINITIALIZED)]
+LEGAL += [
+    (TxnState.IN_TRANSACTION, target)
+    for target in (TxnState.PREPARED, TxnState.COMMITTING, TxnState.ABORTING, TxnState.ABORTABLE_ERROR)
+]
+LEGAL += [(TxnState.PREPARED, target) for target in (TxnState.COMMITTING, TxnState.ABORTING, TxnState.UNINITIALIZED)]
+LEGAL += [(TxnState.COMMITTING, target) for target in (TxnState.READY, TxnState.RAISING_EPOCH, TxnState.ABORTABLE_ERROR)]
+LEGAL += [(TxnState.ABORTING, target) for target in (TxnState.READY, TxnState.RAISING_EPOCH)]
+LEGAL += [(TxnState.RAISING_EPOCH, target) for target in (TxnState.READY, TxnState.UNINITIALIZED)]
+LEGAL += [(TxnState.ABORTABLE_ERROR, TxnState.ABORTING)]
+LEGAL += [(source, TxnState.FATAL_ERROR) for source in TxnState]
 
 
-@pytest.mark.parametrize(("source", "target"), list(itertools.product(State, State)))
-def test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing(source: State, target: State) -> None:
+@pytest.mark.parametrize(("source", "target"), list(itertools.product(TxnState, TxnState)))
+def test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing(source: TxnState, target: TxnState) -> None:
     txn = TransactionManager()
     txn.state = source
     if (source, target) in LEGAL:
@@ -77,13 +84,13 @@ def test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing(sou
 
 
 def test_every_state_is_in_the_table() -> None:
-    assert set(NEXT) == set(State)
+    assert set(NEXT) == set(TxnState)
 
 
 def test_it_needs_an_id_until_one_is_asked_for() -> None:
     txn = TransactionManager()
     assert (txn.needs_producer_id, txn.has_producer_id) == (True, False)
-    txn.transition_to(State.INITIALIZING)
+    txn.transition_to(TxnState.INITIALIZING)
     assert (txn.needs_producer_id, txn.has_producer_id) == (False, False)
     txn.producer_id_received(7, 2)
     assert (txn.needs_producer_id, txn.has_producer_id) == (False, True)
@@ -92,7 +99,7 @@ def test_it_needs_an_id_until_one_is_asked_for() -> None:
 
 def test_producer_id_0_is_an_id() -> None:
     txn = TransactionManager()
-    txn.transition_to(State.INITIALIZING)
+    txn.transition_to(TxnState.INITIALIZING)
     txn.producer_id_received(0, 0)
     assert txn.has_producer_id
 
@@ -103,7 +110,7 @@ def test_the_first_fatal_error_is_the_one_that_counts() -> None:
     txn.become_fatal(first)
     txn.become_fatal(KafkaError("second"))
     assert txn.fatal_error is first
-    assert txn.state is State.FATAL_ERROR
+    assert txn.state is TxnState.FATAL_ERROR
 
 
 # ---- DRAIN
@@ -271,10 +278,10 @@ def test_the_epoch_is_not_bumped_before_there_is_one() -> None:
     drained(txn)
     txn.request_epoch_bump(tp())
     txn.maybe_bump_epoch()
-    assert txn.state is State.UNINITIALIZED
+    assert txn.state is TxnState.UNINITIALIZED
     txn.request_epoch_bump(tp(1))
     txn.maybe_bump_epoch()
-    txn.transition_to(State.INITIALIZING)
+    txn.transition_to(TxnState.INITIALIZING)
     txn.maybe_bump_epoch()
     assert txn.needs_producer_id is False
     assert txn.has_producer_id is False
@@ -288,7 +295,7 @@ def test_after_the_last_epoch_a_new_id_renumbers_what_asked_for_it() -> None:
     txn.maybe_bump_epoch()
     assert not txn.has_producer_id
     assert txn.must_stop_draining(batch)
-    txn.transition_to(State.INITIALIZING)
+    txn.transition_to(TxnState.INITIALIZING)
     txn.producer_id_received(8, 0)
     assert identity(batch) == (8, 0, 0)
     assert not txn.must_stop_draining(batch)

@@ -11,7 +11,18 @@ from spark_kafka_sink.errors import FatalProducerError, ProducerFencedError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.producer.simulated_cluster import Fate
 from tests.producer.transactions.told_transactions import Told
-from tests.producer.transactions.transaction_steps import Begin, Behave, End, Pass, Prepare, SendOffsets, Step, TakeOver, Upgrade, Write
+from tests.producer.transactions.transaction_steps import (
+    Begin,
+    Behave,
+    End,
+    Pass,
+    Prepare,
+    SendOffsets,
+    Step,
+    TakeOver,
+    Upgrade,
+    Write,
+)
 from tests.producer.transactions.transaction_stories import Story
 from tests.producer.transactions.transactional_application import Application
 

@@ -21,11 +21,11 @@ from spark_kafka_sink.errors import (
     TransactionAbortedError,
     TransactionTimeoutError,
 )
-from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
-from spark_kafka_sink.producer.transactions.txn_request_handlers import CommitOffsets
 from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH
+from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.transactions.txn_request_handlers import CommitOffsets
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType

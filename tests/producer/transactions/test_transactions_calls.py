@@ -23,8 +23,8 @@ from spark_kafka_sink.errors import (
     ProducerFencedError,
     TransactionTimeoutError,
 )
-from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata, Operation
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
@@ -67,7 +67,7 @@ def hurried(producer: KafkaProducer) -> Iterator[None]:
         calls._max_block_ms = before
 
 
-def settled(producer: KafkaProducer) -> Operation:
+def settled(producer: KafkaProducer) -> TransactionalCall:
     """The call that ran out of time, when it has ended."""
     assert producer._transaction_calls is not None
     operation = producer._transaction_calls._pending
@@ -584,7 +584,7 @@ def test_no_other_thread_ends_a_transaction_before_its_begin_has_returned(broker
         assert calls is not None
         call = calls._call
 
-        def call_and_be_overtaken(*arguments: Any) -> Operation:
+        def call_and_be_overtaken(*arguments: Any) -> TransactionalCall:
             operation = call(*arguments)
             with pytest.raises(IllegalStateError, match=r"call begin_transaction\(\) again"):
                 producer.abort_transaction()
@@ -645,7 +645,7 @@ def test_a_block_that_is_interrupted_while_it_commits_leaves_the_commit_to_go_on
         producer.init_transactions()
         with pytest.raises(KeyboardInterrupt), producer.transaction():  # noqa: PT012 - the block is tested
             write(producer, b"a")
-            monkeypatch.setattr(Operation, "wait", _interrupted)
+            monkeypatch.setattr(TransactionalCall, "wait", _interrupted)
         monkeypatch.undo()
         producer.commit_transaction()
         with producer.transaction():

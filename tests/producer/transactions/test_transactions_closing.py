@@ -7,8 +7,8 @@ from threading import Thread
 import pytest
 
 from spark_kafka_sink.errors import AbortableTransactionError, KafkaError
-from spark_kafka_sink.producer.transactions.transactional_call import Kind, Operation
-from spark_kafka_sink.producer.transactions.transaction_manager import State
+from spark_kafka_sink.producer.transactions.transaction_manager import TxnState
+from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.producer.harness import TOPIC, all_good, partition_answer, produce_response
@@ -34,41 +34,41 @@ def stage(version: int) -> TransactionStage:
 
 def test_a_prepared_transaction_is_whole_and_left_alone(stage: TransactionStage, version: int) -> None:
     delivery = stage.send(b"b")
-    prepare = stage.post(Kind.PREPARE)
+    prepare = stage.post(Method.PREPARE)
     stage.run(3)
     assert not prepare.is_done
     stage.acknowledge()
     assert stage.settle(prepare) is None
     assert delivery.done()
-    assert stage.manager.state is State.PREPARED
+    assert stage.manager.state is TxnState.PREPARED
     assert stage.manager.prepared == (ID, *stage.manager.producer, version)
     assert not stage.manager.has_open_transaction  # closing the producer does not end it
-    for kind in (Kind.BEGIN, Kind.SEND_OFFSETS, Kind.PREPARE, Kind.INIT):
+    for kind in (Method.BEGIN, Method.SEND_OFFSETS, Method.PREPARE, Method.INIT):
         assert stage.settle(stage.post(kind)) is not None
     assert stage.ended == []
-    stage.call(Kind.ABORT)
+    stage.call(Method.ABORT)
     stage.begin()
     stage.write(b"next")
-    stage.call(Kind.COMMIT)
+    stage.call(Method.COMMIT)
     assert stage.ended[-1] == "committed"
 
 
 def test_a_transaction_with_a_failed_row_is_not_prepared(stage: TransactionStage) -> None:
     stage.send(b"b")
-    prepare = stage.post(Kind.PREPARE)
+    prepare = stage.post(Method.PREPARE)
     stage.client.respond(produce_response(partition_answer(0, Errors.INVALID_RECORD)), request=stage.produced()[0])
     assert isinstance(stage.settle(prepare), AbortableTransactionError)
-    stage.call(Kind.ABORT)
+    stage.call(Method.ABORT)
     stage.begin()
     stage.write(b"next")
-    stage.call(Kind.COMMIT)
+    stage.call(Method.COMMIT)
     assert stage.ended[-1] == "committed"
 
 
 def test_prepare_waits_for_offsets_that_are_under_way(stage: TransactionStage) -> None:
     stage.holds = {ApiKey.TXN_OFFSET_COMMIT}
     offsets = stage.post_offsets()
-    prepare = stage.post(Kind.PREPARE)
+    prepare = stage.post(Method.PREPARE)
     stage.run(3)
     assert not prepare.is_done
     stage.holds.clear()
@@ -119,7 +119,7 @@ def test_close_ends_the_rows_and_aborts_the_transaction(stage: TransactionStage,
 
 def test_close_waits_for_a_commit_that_is_under_way(stage: TransactionStage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.send(b"b")
-    commit = stage.post(Kind.COMMIT)
+    commit = stage.post(Method.COMMIT)
     stage.sender.initiate_close()
     play_brokers(stage, monkeypatch)
     Closing(stage).ends()
@@ -127,24 +127,24 @@ def test_close_waits_for_a_commit_that_is_under_way(stage: TransactionStage, mon
     assert stage.ended == ["committed"]
 
 
-@pytest.mark.parametrize("kind", [Kind.COMMIT, Kind.PREPARE])
+@pytest.mark.parametrize("kind", [Method.COMMIT, Method.PREPARE])
 def test_close_ends_no_transaction_whose_end_was_asked_for_before(
-    stage: TransactionStage, monkeypatch: pytest.MonkeyPatch, kind: Kind
+    stage: TransactionStage, monkeypatch: pytest.MonkeyPatch, kind: Method
 ) -> None:
     """commit_transaction() in one thread, close() in another: before the Sender had heard of the commit, it aborted."""
-    operation = Operation(kind, stage.clock)
+    operation = TransactionalCall(kind, stage.clock)
     stage.manager.post(operation)  # the Sender has not taken it
     stage.sender.initiate_close()
     play_brokers(stage, monkeypatch)
     Closing(stage).ends()
     assert (operation.is_done, operation.error) == (True, None)
-    assert stage.ended == (["committed"] if kind is Kind.COMMIT else [])
+    assert stage.ended == (["committed"] if kind is Method.COMMIT else [])
 
 
 def test_a_forced_close_aborts_nothing_and_tells_who_waits(stage: TransactionStage) -> None:
     stage.holds = {ApiKey.END_TXN}
     stage.send(b"b")
-    commit = stage.post(Kind.COMMIT)
+    commit = stage.post(Method.COMMIT)
     stage.sender.force_close()
     Closing(stage).ends()
     assert commit.error is not None
@@ -171,7 +171,7 @@ def test_a_call_after_the_end_of_the_sender_hears_of_it_at_once(stage: Transacti
     """Its caller waited for max.block.ms."""
     stage.sender.force_close()
     Closing(stage).ends()
-    late = Operation(Kind.COMMIT, stage.clock)
+    late = TransactionalCall(Method.COMMIT, stage.clock)
     stage.manager.post(late)
     assert late.is_done
     assert "closed forcefully" in str(late.error)

@@ -17,8 +17,13 @@ from spark_kafka_sink.errors import (
     TransactionAbortedError,
 )
 from spark_kafka_sink.network.in_flight_requests import ClientRequest
-from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, Kind, OffsetAndMetadata, Operation
-from spark_kafka_sink.producer.transactions.transaction_manager import State
+from spark_kafka_sink.producer.transactions.transaction_manager import TxnState
+from spark_kafka_sink.producer.transactions.transactional_call import (
+    ConsumerGroupMetadata,
+    Method,
+    OffsetAndMetadata,
+    TransactionalCall,
+)
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
@@ -70,7 +75,7 @@ def held(stage: TransactionStage, api: ApiKey) -> ClientRequest:
 
 
 def test_init_finds_the_coordinator_and_takes_the_identity_from_it(fresh: TransactionStage) -> None:
-    fresh.call(Kind.INIT)
+    fresh.call(Method.INIT)
     found, asked = fresh.client.sent
     assert isinstance(found.message, FindCoordinatorRequest)
     assert (found.message.key_type, found.message.coordinator_keys) == (KeyType.TRANSACTION, (ID,))
@@ -81,7 +86,7 @@ def test_init_finds_the_coordinator_and_takes_the_identity_from_it(fresh: Transa
 @pytest.mark.parametrize("api", [ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID], ids=lambda api: api.name)
 def test_a_connection_that_is_lost_with_a_request_brings_it_again(fresh: TransactionStage, api: ApiKey) -> None:
     fresh.holds = {api}
-    init = fresh.post(Kind.INIT)
+    init = fresh.post(Method.INIT)
     lost = held(fresh, api)
     fresh.disconnect(lost.node_id)
     assert not init.is_done
@@ -94,7 +99,7 @@ def test_a_connection_that_is_lost_with_a_request_brings_it_again(fresh: Transac
 def test_a_coordinator_that_cannot_be_reached_is_looked_for_again(fresh: TransactionStage) -> None:
     coordinator = fresh.cluster.node_of(KeyType.TRANSACTION, ID)
     fresh.client.set_unreachable(coordinator, 300)
-    init = fresh.post(Kind.INIT)
+    init = fresh.post(Method.INIT)
     fresh.run(5)
     assert not init.is_done
     assert fresh.settle(init) is None
@@ -105,7 +110,7 @@ def test_a_coordinator_that_cannot_be_reached_is_looked_for_again(fresh: Transac
 def test_a_node_that_says_it_is_not_the_coordinator_is_left_for_the_one_that_is(stage: TransactionStage) -> None:
     stage.write(b"a")
     stage.cluster.move(KeyType.TRANSACTION, ID, 4)
-    stage.call(Kind.COMMIT)
+    stage.call(Method.COMMIT)
     ends = stage.requests_of(ApiKey.END_TXN)
     assert [request.node_id for request in ends][-1] == 4
     assert len(ends) == 2
@@ -122,8 +127,8 @@ def test_a_coordinator_is_looked_for_in_a_transaction_that_must_be_aborted_too()
     stage.holds.clear()
     stage.answer(request)
     stage.run(3)
-    assert stage.manager.state is State.ABORTABLE_ERROR
-    stage.call(Kind.ABORT)
+    assert stage.manager.state is TxnState.ABORTABLE_ERROR
+    stage.call(Method.ABORT)
     stage.begin()
     stage.write(b"b")
     assert stage.requests_of(ApiKey.ADD_PARTITIONS_TO_TXN)[-1].node_id == 4
@@ -132,7 +137,7 @@ def test_a_coordinator_is_looked_for_in_a_transaction_that_must_be_aborted_too()
 def test_a_coordinator_that_is_not_available_yet_is_waited_for(fresh: TransactionStage) -> None:
     fresh.fail_next(ApiKey.FIND_COORDINATOR, Errors.COORDINATOR_NOT_AVAILABLE, times=3)
     started_ms = fresh.now_ms
-    fresh.call(Kind.INIT)
+    fresh.call(Method.INIT)
     assert fresh.now_ms - started_ms >= 3 * 80
     assert len(fresh.requests_of(ApiKey.FIND_COORDINATOR)) == 4
 
@@ -143,14 +148,14 @@ def test_a_coordinator_that_becomes_unknown_in_the_middle_is_no_fatal_error(stag
     stage.client.disconnect(stage.cluster.node_of(KeyType.TRANSACTION, ID), stage.now_ms)
     stage.fail_next(ApiKey.END_TXN, Errors.NOT_COORDINATOR)
     stage.fail_next(ApiKey.FIND_COORDINATOR, Errors.COORDINATOR_NOT_AVAILABLE, times=2)
-    stage.call(Kind.COMMIT)
+    stage.call(Method.COMMIT)
     assert stage.ended == ["committed", "committed"]
 
 
 def test_a_throttled_coordinator_is_asked_when_its_time_is_over(fresh: TransactionStage) -> None:
     for node in range(5):
         fresh.client.throttle(node, 500)
-    init = fresh.post(Kind.INIT)
+    init = fresh.post(Method.INIT)
     fresh.run(3)
     assert fresh.client.sent == []
     assert 0 < fresh.client.poll_timeouts_ms[-1] <= 500
@@ -201,7 +206,7 @@ def test_every_request_is_retried_after_an_error_that_passes(version: int, error
         ApiKey.END_TXN,
     ):
         stage.fail_next(api, error, times=2)
-    stage.call(Kind.INIT)
+    stage.call(Method.INIT)
     stage.begin()
     stage.append(b"a")
     for _ in range(100):
@@ -209,7 +214,7 @@ def test_every_request_is_retried_after_an_error_that_passes(version: int, error
         stage.clock.advance(10)
     stage.acknowledge_all()
     assert stage.settle(stage.post_offsets()) is None
-    stage.call(Kind.COMMIT)
+    stage.call(Method.COMMIT)
     assert stage.ended == ["committed"] * 3
     assert len(stage.requests_of(ApiKey.TXN_OFFSET_COMMIT)) == 3
 
@@ -218,14 +223,14 @@ def test_retries_back_off(stage: TransactionStage) -> None:
     stage.write(b"a")
     stage.fail_next(ApiKey.END_TXN, Errors.COORDINATOR_LOAD_IN_PROGRESS, times=5)
     started_ms = stage.now_ms
-    stage.call(Kind.COMMIT)
+    stage.call(Method.COMMIT)
     assert 5 * 80 <= stage.now_ms - started_ms <= 5 * 130
 
 
 def test_an_answer_that_does_not_come_in_time_is_asked_for_again(stage: TransactionStage) -> None:
     stage.write(b"a")
     stage.holds = {ApiKey.END_TXN}
-    commit = stage.post(Kind.COMMIT)
+    commit = stage.post(Method.COMMIT)
     stage.clock.advance(stage.config.request_timeout_ms + 1)
     stage.run()
     assert "connection to node" in stage.manager.waiting_for()
@@ -237,15 +242,15 @@ def test_an_answer_that_does_not_come_in_time_is_asked_for_again(stage: Transact
 # ---- ERRORS THAT DO NOT
 
 
-def add_partition(stage: TransactionStage) -> Operation:
+def add_partition(stage: TransactionStage) -> TransactionalCall:
     """A row for a new partition, and the commit that waits for it."""
     stage.append(b"a")
-    return stage.post(Kind.COMMIT)
+    return stage.post(Method.COMMIT)
 
 
-def end(stage: TransactionStage) -> Operation:
+def end(stage: TransactionStage) -> TransactionalCall:
     stage.write(b"a")
-    return stage.post(Kind.COMMIT)
+    return stage.post(Method.COMMIT)
 
 
 ASKING = {
@@ -289,16 +294,16 @@ def test_an_error_that_does_not_pass_is_told_by_name_and_is_abortable_or_fatal(
     assert type(found) is kind
     assert "another producer" in str(found) if kind is ProducerFencedError else found.condition == f"KAFKA_{error.name}"
     assert len(stage.requests_of(api)) == 1  # nothing is tried again
-    again = stage.settle(stage.post(Kind.COMMIT))
+    again = stage.settle(stage.post(Method.COMMIT))
     assert type(again) is kind
     if kind is AbortableTransactionError:
-        stage.call(Kind.ABORT)
+        stage.call(Method.ABORT)
         stage.begin()
         stage.write(b"next")
-        stage.call(Kind.COMMIT)
+        stage.call(Method.COMMIT)
         assert stage.ended[-1] == "committed"
     else:
-        for call in Kind:
+        for call in Method:
             assert type(stage.settle(stage.post(call, OFFSETS, GROUP))) is kind
         before = len(stage.client.sent)
         stage.run(20)
@@ -308,8 +313,8 @@ def test_an_error_that_does_not_pass_is_told_by_name_and_is_abortable_or_fatal(
 @pytest.mark.parametrize("error", [Errors.PRODUCER_FENCED, Errors.INVALID_PRODUCER_EPOCH], ids=str)
 def test_a_producer_that_is_fenced_at_init_says_so(fresh: TransactionStage, error: ErrorCode) -> None:
     fresh.fail_next(ApiKey.INIT_PRODUCER_ID, error)
-    assert isinstance(fresh.settle(fresh.post(Kind.INIT)), ProducerFencedError)
-    for call in Kind:
+    assert isinstance(fresh.settle(fresh.post(Method.INIT)), ProducerFencedError)
+    for call in Method:
         assert isinstance(fresh.settle(fresh.post(call, OFFSETS, GROUP)), ProducerFencedError)
 
 
@@ -328,7 +333,7 @@ def test_a_leader_that_says_another_producer_has_taken_over_is_understood(stage:
     stage.run_until(lambda: bool(stage.produced()))
     stage.client.respond(produce_response(partition_answer(0, Errors.PRODUCER_FENCED)), request=stage.produced()[0])
     stage.run()
-    found = stage.settle(stage.post(Kind.COMMIT))
+    found = stage.settle(stage.post(Method.COMMIT))
     assert isinstance(found, ProducerFencedError)
     assert f"another producer with transactional id '{ID}'" in str(found)
     assert "transaction.timeout.ms=60000" in str(found)
@@ -337,11 +342,11 @@ def test_a_leader_that_says_another_producer_has_taken_over_is_understood(stage:
 @pytest.mark.parametrize("error", [Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Errors.CLUSTER_AUTHORIZATION_FAILED], ids=str)
 def test_a_denied_init_may_be_repeated(fresh: TransactionStage, error: ErrorCode) -> None:
     fresh.fail_next(ApiKey.INIT_PRODUCER_ID, error)
-    assert isinstance(fresh.settle(fresh.post(Kind.INIT)), AuthorizationError)
-    fresh.call(Kind.INIT)
+    assert isinstance(fresh.settle(fresh.post(Method.INIT)), AuthorizationError)
+    fresh.call(Method.INIT)
     fresh.begin()
     fresh.write(b"a")
-    fresh.call(Kind.COMMIT)
+    fresh.call(Method.COMMIT)
 
 
 @pytest.mark.parametrize("api", [ApiKey.INIT_PRODUCER_ID, ApiKey.FIND_COORDINATOR], ids=lambda api: api.name)
@@ -350,7 +355,7 @@ def test_an_init_that_is_to_be_aborted_ends_the_producer_as_there_is_nothing_to_
 ) -> None:
     """It was a defect of ours: KAFKA_INTERNAL_ERROR."""
     fresh.fail_next(api, Errors.TRANSACTION_ABORTABLE)
-    found = fresh.settle(fresh.post(Kind.INIT))
+    found = fresh.settle(fresh.post(Method.INIT))
     assert isinstance(found, FatalProducerError)
     assert found.condition == "KAFKA_TRANSACTION_ABORTABLE"
 
@@ -359,7 +364,7 @@ def test_an_init_that_is_to_be_aborted_ends_the_producer_as_there_is_nothing_to_
 def test_an_init_that_is_answered_without_an_identity_fails(fresh: TransactionStage, identity: tuple[int, int]) -> None:
     """It succeeded, and rows waited for delivery.timeout.ms."""
     fresh.holds = {ApiKey.INIT_PRODUCER_ID}
-    init = fresh.post(Kind.INIT)
+    init = fresh.post(Method.INIT)
     fresh.run_until(lambda: bool(fresh.requests_of(ApiKey.INIT_PRODUCER_ID)))
     answer = InitProducerIdResponse(producer_id=identity[0], producer_epoch=identity[1])
     fresh.client.respond(answer, request=fresh.requests_of(ApiKey.INIT_PRODUCER_ID)[0])
@@ -376,9 +381,9 @@ def test_an_epoch_that_is_to_be_aborted_ends_the_producer_after_its_transaction_
     stage.client.respond(produce_response(partition_answer(0, Errors.INVALID_RECORD)), request=stage.produced()[0])
     stage.run()
     stage.fail_next(ApiKey.INIT_PRODUCER_ID, Errors.TRANSACTION_ABORTABLE)
-    stage.call(Kind.ABORT)
+    stage.call(Method.ABORT)
     assert stage.ended == ["aborted"]
-    assert isinstance(stage.settle(stage.post(Kind.BEGIN)), FatalProducerError)
+    assert isinstance(stage.settle(stage.post(Method.BEGIN)), FatalProducerError)
 
 
 def test_who_asks_what_is_waited_for_while_the_sender_takes_the_last_request_gets_an_answer(fresh: TransactionStage) -> None:
@@ -402,31 +407,31 @@ def test_an_epoch_that_is_denied_is_told_by_the_next_begin_and_asked_for_by_init
     stage.run()
     stage.fail_next(ApiKey.INIT_PRODUCER_ID, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     stage.holds = {ApiKey.INIT_PRODUCER_ID}
-    stage.call(Kind.ABORT)
+    stage.call(Method.ABORT)
     if when == "before":
-        begin = stage.post(Kind.BEGIN)
+        begin = stage.post(Method.BEGIN)
         stage.run(3)
         assert not begin.is_done
         stage.holds.clear()
     else:
         stage.holds.clear()
         stage.run(3)
-        begin = stage.post(Kind.BEGIN)
+        begin = stage.post(Method.BEGIN)
     assert isinstance(stage.settle(begin), AuthorizationError)
     with pytest.raises(AuthorizationError):
-        stage.manager.check_allowed(Kind.BEGIN)
+        stage.manager.check_allowed(Method.BEGIN)
     with pytest.raises(IllegalStateError, match=r"before init_transactions\(\)"):
-        stage.manager.check_allowed(Kind.COMMIT)
-    stage.call(Kind.INIT)
+        stage.manager.check_allowed(Method.COMMIT)
+    stage.call(Method.INIT)
     stage.begin()
     stage.write(b"c")
-    stage.call(Kind.COMMIT)
+    stage.call(Method.COMMIT)
     assert stage.ended == ["aborted", "committed"]
 
 
 def test_an_id_that_may_not_be_looked_for_ends_the_producer(fresh: TransactionStage) -> None:
     fresh.fail_next(ApiKey.FIND_COORDINATOR, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    found = fresh.settle(fresh.post(Kind.INIT))
+    found = fresh.settle(fresh.post(Method.INIT))
     assert isinstance(found, FatalProducerError)
     assert ID in str(found)
 
@@ -437,7 +442,7 @@ def test_a_group_that_may_not_be_looked_for_ends_the_transaction(stage: Transact
     found = stage.settle(stage.post_offsets())
     assert isinstance(found, AbortableTransactionError)
     assert "group 'readers'" in str(found)
-    stage.call(Kind.ABORT)
+    stage.call(Method.ABORT)
 
 
 @pytest.mark.parametrize(
@@ -448,7 +453,7 @@ def test_a_group_that_may_not_be_looked_for_ends_the_transaction(stage: Transact
 def test_a_broker_that_is_too_old_ends_the_producer(fresh: TransactionStage, api: ApiKey, newest: int) -> None:
     for node in range(5):
         fresh.client.set_api_versions(node, {api: (0, newest)})
-    found = fresh.settle(fresh.post(Kind.INIT))
+    found = fresh.settle(fresh.post(Method.INIT))
     assert isinstance(found, FatalProducerError)
     assert found.condition == "KAFKA_UNSUPPORTED_VERSION"
 
@@ -480,11 +485,11 @@ def test_a_denied_topic_is_named_and_the_others_are_not_blamed() -> None:
     )
     stage.client.respond(AddPartitionsToTxnResponse(results_by_topic=tuple(results)), request=request)
     stage.run(2)
-    found = stage.settle(stage.post(Kind.COMMIT))
+    found = stage.settle(stage.post(Method.COMMIT))
     assert isinstance(found, AbortableTransactionError)
     assert "denied-0" in str(found)
     assert all(isinstance(delivery.error, TransactionAbortedError) for delivery in deliveries)
-    stage.call(Kind.ABORT)
+    stage.call(Method.ABORT)
     assert stage.ended == []
 
 
@@ -517,7 +522,7 @@ def test_offsets_are_sent_when_the_group_is_part_of_the_transaction(stage: Trans
     asked = [request.message.API_KEY for request in stage.client.sent[before:]]
     adding = [ApiKey.ADD_OFFSETS_TO_TXN] if version == 1 else []
     assert asked == [*adding, ApiKey.FIND_COORDINATOR, ApiKey.TXN_OFFSET_COMMIT]
-    stage.call(Kind.COMMIT)
+    stage.call(Method.COMMIT)
     assert stage.cluster.offsets.committed("readers")[tp(0)].offset == 7
 
 
@@ -529,7 +534,7 @@ def test_a_transaction_of_offsets_alone_is_ended_though_adding_them_was_tried_tw
     stage.fail_next(ApiKey.TXN_OFFSET_COMMIT, Errors.COORDINATOR_LOAD_IN_PROGRESS)
     stage.fail_next(ApiKey.TXN_OFFSET_COMMIT, Errors.UNKNOWN_TOPIC_OR_PARTITION)
     assert stage.settle(stage.post_offsets()) is None
-    stage.call(Kind.ABORT)
+    stage.call(Method.ABORT)
     assert stage.ended == ["aborted"]
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import AbortableTransactionError, FatalProducerError, KafkaError, TransactionAbortedError
-from spark_kafka_sink.producer.transactions.transactional_call import Kind
-from spark_kafka_sink.producer.transactions.transaction_manager import State
+from spark_kafka_sink.producer.transactions.transaction_manager import TxnState
+from spark_kafka_sink.producer.transactions.transactional_call import Method
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
@@ -60,7 +60,7 @@ def test_no_row_is_sent_outside_of_a_transaction(version: int, initialized: bool
 
 
 def test_a_transaction_is_open_from_its_begin_until_its_end_is_answered(version: int) -> None:
-    for kind in (Kind.COMMIT, Kind.ABORT):
+    for kind in (Method.COMMIT, Method.ABORT):
         stage = TransactionStage(version)
         assert not stage.manager.has_open_transaction
         stage.begin()
@@ -162,17 +162,17 @@ def test_a_batch_that_is_being_retried_goes_on_after_an_error_elsewhere() -> Non
     stage.fail_next(ApiKey.ADD_PARTITIONS_TO_TXN, Errors.TOPIC_AUTHORIZATION_FAILED)
     denied = stage.send(b"b", partition=1)
     stage.run(2)
-    assert stage.manager.state is State.ABORTABLE_ERROR
+    assert stage.manager.state is TxnState.ABORTABLE_ERROR
     assert isinstance(denied.error, TransactionAbortedError)
     assert "TOPIC_AUTHORIZATION_FAILED" in str(denied.error.__cause__)
     stage.back_off()
     stage.run()
     stage.acknowledge()
     assert (retried.error, retried.done()) == (None, True)
-    stage.call(Kind.ABORT)
+    stage.call(Method.ABORT)
     stage.begin()
     stage.write(b"c")
-    stage.call(Kind.COMMIT)
+    stage.call(Method.COMMIT)
     assert stage.ended == ["aborted", "committed"]
 
 
@@ -236,7 +236,7 @@ def test_in_version_2_the_first_batch_of_a_transaction_is_tried_again_after_20_m
         refuse(stage, Errors.CONCURRENT_TRANSACTIONS)
         assert tries(stage, ApiKey.PRODUCE, 21) == [20]
     stage.acknowledge()
-    stage.call(Kind.COMMIT)
+    stage.call(Method.COMMIT)
     stage.begin()
     stage.send(b"b")
     refuse(stage, Errors.CONCURRENT_TRANSACTIONS)
@@ -301,7 +301,7 @@ def test_sequences_go_on_in_version_1_and_begin_at_0_with_each_transaction_in_ve
         stage.begin()
         stage.write(b"a")
         stage.write(b"b", b"c")
-        stage.call(Kind.COMMIT)
+        stage.call(Method.COMMIT)
     assert first_sequences(stage) == {1: [(0, 0), (0, 1), (0, 3), (0, 4)], 2: [(0, 0), (0, 1), (1, 0), (1, 1)]}[version]
 
 
@@ -317,7 +317,7 @@ def test_where_brokers_know_the_producer_several_batches_of_a_new_epoch_are_in_f
     stage.send(b"b")
     assert first_sequences(stage) == [(0, 0)]  # the second one waits, once per partition
     stage.acknowledge_all()
-    stage.call(Kind.COMMIT)
+    stage.call(Method.COMMIT)
     stage.begin()
     for value in (b"c", b"d", b"e"):
         stage.send(value)
@@ -333,7 +333,7 @@ def test_a_new_producer_id_begins_with_one_batch_in_flight_again() -> None:
     stage.manager.producer = stage.manager.producer._replace(epoch=32765)
     in_flight = []
     for _ in range(2):
-        stage.call(Kind.COMMIT)
+        stage.call(Method.COMMIT)
         stage.begin()
         stage.send(b"b")
         stage.send(b"c")
@@ -348,7 +348,7 @@ def test_batches_behind_one_that_is_too_early_keep_their_order() -> None:
     stage = TransactionStage(2)
     stage.begin()
     stage.write(b"a")
-    stage.call(Kind.COMMIT)
+    stage.call(Method.COMMIT)
     stage.begin()
     deliveries = [stage.send(value) for value in (b"b", b"c", b"d")]
     assert first_sequences(stage)[1:] == [(1, 0), (1, 1), (1, 2)]
@@ -360,7 +360,7 @@ def test_batches_behind_one_that_is_too_early_keep_their_order() -> None:
     assert stage.now_ms - started_ms < 40  # the back-off of those behind is no longer than that of the first one
     assert [delivery.error for delivery in deliveries] == [None] * 3
     assert first_sequences(stage)[4:] == [(1, 0), (1, 1), (1, 2)]
-    stage.call(Kind.COMMIT)
+    stage.call(Method.COMMIT)
     assert stage.ended == ["committed", "committed"]
 
 
@@ -372,8 +372,8 @@ def test_a_gap_in_the_sequences_makes_the_transaction_abortable_and_bumps_no_epo
     refuse(stage, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert refused.error is not None
     assert stage.manager.producer.epoch == 0
-    assert isinstance(stage.settle(stage.post(Kind.COMMIT)), AbortableTransactionError)
-    stage.call(Kind.ABORT)
+    assert isinstance(stage.settle(stage.post(Method.COMMIT)), AbortableTransactionError)
+    stage.call(Method.ABORT)
     stage.begin()
     assert stage.manager.producer.epoch == 1
     stage.write(b"c")
@@ -390,8 +390,8 @@ def test_a_producer_that_the_leader_has_forgotten_makes_the_transaction_abortabl
         produce_response(partition_answer(0, Errors.UNKNOWN_PRODUCER_ID, log_start_offset=10)), request=stage.produced()[0]
     )
     stage.run()
-    assert stage.manager.state is State.ABORTABLE_ERROR
-    stage.call(Kind.ABORT)
+    assert stage.manager.state is TxnState.ABORTABLE_ERROR
+    stage.call(Method.ABORT)
     stage.begin()
     stage.write(b"c")
     assert first_sequences(stage)[-1] == (1, 0)
@@ -402,7 +402,7 @@ def test_sequences_go_on_when_a_topic_was_gone_from_the_metadata_for_a_while() -
     stage = TransactionStage(1)
     stage.begin()
     stage.write(b"a")
-    stage.call(Kind.COMMIT)
+    stage.call(Method.COMMIT)
     stage.client.update_metadata(metadata_response({}))
     stage.begin()
     stage.append(b"b")
@@ -410,5 +410,5 @@ def test_sequences_go_on_when_a_topic_was_gone_from_the_metadata_for_a_while() -
     stage.client.update_metadata(metadata_response(stage.leaders))
     stage.run(3)
     stage.acknowledge_all()
-    stage.call(Kind.COMMIT)
+    stage.call(Method.COMMIT)
     assert first_sequences(stage) == [(0, 0), (0, 1)]

@@ -6,7 +6,7 @@ The coordinators are those of tests/fakes/coordinators.py; a test may queue erro
     stage = TransactionStage(version=2)
     stage.begin()
     delivery = stage.send(b"a")
-    commit = stage.post(Kind.COMMIT)
+    commit = stage.post(Method.COMMIT)
     stage.succeed()                     # the leader's answer
     stage.settle(commit)
     assert stage.ended == ["committed"]
@@ -20,8 +20,13 @@ from random import Random
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.in_flight_requests import ClientRequest
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
-from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, Kind, OffsetAndMetadata, Operation
 from spark_kafka_sink.producer.transactions import coordinators
+from spark_kafka_sink.producer.transactions.transactional_call import (
+    ConsumerGroupMetadata,
+    Method,
+    OffsetAndMetadata,
+    TransactionalCall,
+)
 from spark_kafka_sink.producer.transactions.transactions import Transactions
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode
@@ -74,43 +79,43 @@ class TransactionStage(Stage):
         self._faults: list[tuple[ApiKey, ErrorCode]] = []
         self.manager.use(self.client, coordinators.Coordinators(self.manager, self.client, self.config, self.clock, Random(0)))
         if initialized:
-            self.call(Kind.INIT)
+            self.call(Method.INIT)
 
     # CALLS
 
     def post(
         self,
-        kind: Kind,
+        kind: Method,
         offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
         group: ConsumerGroupMetadata | None = None,
-    ) -> Operation:
+    ) -> TransactionalCall:
         """As a caller's thread does that waits for it, and one round."""
-        operation = Operation(kind, self.clock, offsets, group)
+        operation = TransactionalCall(kind, self.clock, offsets, group)
         self.manager.post(operation)
         self.run()
         return operation
 
-    def settle(self, operation: Operation) -> KafkaError | None:
+    def settle(self, operation: TransactionalCall) -> KafkaError | None:
         """Run until the call is done; the error that its caller gets. Time passes when nothing else happens."""
         for _ in range(100):
             if operation.is_done:
                 return operation.error
             self.run()
             self.clock.advance(10)
-        raise AssertionError(f"{operation.kind.value} does not end: {self.manager.waiting_for()}")
+        raise AssertionError(f"{operation.method.value} does not end: {self.manager.waiting_for()}")
 
-    def call(self, kind: Kind) -> None:
+    def call(self, kind: Method) -> None:
         """A call that succeeds."""
         error = self.settle(self.post(kind))
         assert error is None, error
 
     def begin(self) -> None:
-        self.call(Kind.BEGIN)
+        self.call(Method.BEGIN)
 
     def post_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata] = OFFSETS, group: ConsumerGroupMetadata = GROUP
-    ) -> Operation:
-        return self.post(Kind.SEND_OFFSETS, offsets, group)
+    ) -> TransactionalCall:
+        return self.post(Method.SEND_OFFSETS, offsets, group)
 
     def write(self, *values: bytes, partition: int = 0) -> Delivery:
         """Rows that are written and acknowledged."""

@@ -24,17 +24,17 @@ from spark_kafka_sink.errors import (
     TransactionAbortedError,
     TransactionTimeoutError,
 )
-from spark_kafka_sink.producer.transactions.transactional_call import OffsetAndMetadata
 from spark_kafka_sink.producer.producer_record import RecordMetadata
+from spark_kafka_sink.producer.transactions.transactional_call import OffsetAndMetadata
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
-from tests.producer import told_transactions
 from tests.producer.harness import tp
 from tests.producer.simulated_cluster import Fate, SimulatedCluster
 from tests.producer.simulated_producer import SimulatedClock, SimulatedProducer, Simulation
+from tests.producer.transactions import told_transactions
 from tests.producer.transactions.told_transactions import SentColumns, SentRecord, Told, Transaction
 from tests.producer.transactions.transaction_steps import (
     GROUP,

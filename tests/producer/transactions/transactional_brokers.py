@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata
 from tests.fakes.fake_broker import FakeBroker
 
 WAIT_MS = 30_000
