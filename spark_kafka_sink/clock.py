@@ -5,6 +5,7 @@ Times and delays are whole milliseconds. NEVER_MS stands for one that does not c
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Protocol
 
@@ -52,3 +53,12 @@ class Clock:
         One call waits for at most MAX_WAIT_MS, so callers wait in a loop that checks their own deadline.
         """
         return condition.wait(wait_seconds(timeout_ms))
+
+
+def sleep(clock: Clock, ms: float) -> None:
+    """Wait on the caller's thread, which holds no lock meanwhile."""
+    until_ms = clock.now_ms() + ms
+    never_notified = threading.Condition()
+    while (left_ms := until_ms - clock.now_ms()) > 0:
+        with never_notified:
+            clock.wait(never_notified, max(1, int(left_ms)))

@@ -11,9 +11,9 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "spark_kafka_sink"
 ELSEWHERE = {
     "interrupts.py": "has the tools",
+    "clock.py": "sleeps on a condition that nobody else knows",
     "exactly_once/heartbeat.py": "its thread is not interrupted; a caller only notifies it",
     "network/sasl/tokens.py": "the Sender waits there, and threads of background.py",
-    "network/sasl/token_endpoint.py": "a thread of background.py waits there",
     "sink/rows/throttle.py": "waits on a condition of its own, which nobody else knows",
     "sink/prometheus.py": "a thread of its own waits there",
 }

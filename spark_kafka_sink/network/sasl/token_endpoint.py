@@ -16,7 +16,6 @@ import json
 import logging
 import socket
 import ssl
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote_plus, urlencode, urlsplit
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener, getproxies
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import Clock, sleep
 from spark_kafka_sink.config.jaas import JaasEntry
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.secret import Secret, SecretBytes
@@ -146,14 +145,8 @@ def fetch_token(endpoint: Endpoint, make_post: Callable[[], Post], clock: Clock)
         logger.warning(
             "! attempt %d to get a token from %s failed: %s; retrying in %d ms", attempts, endpoint.url, outcome.text, wait_ms
         )
-        _pause(clock, wait_ms)
+        sleep(clock, wait_ms)
     raise token_error(f"no token from {endpoint.url} after {attempts} attempt(s): {outcome.text}")
-
-
-def _pause(clock: Clock, wait_ms: int) -> None:
-    condition = threading.Condition()
-    with condition:
-        clock.wait(condition, wait_ms)
 
 
 def _ask_once(endpoint: Endpoint, post: Post) -> OAuthBearerToken | _Failure:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
@@ -25,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink import stderr_log
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import Clock, sleep
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
@@ -116,7 +115,6 @@ class ThroughputThrottler:
         self._per_second = per_second
         self._clock = clock
         self._started_ns = clock.now_ns()
-        self._condition = threading.Condition()  # never notified
 
     def early_ms(self, sent: int) -> int:
         """How long to wait after this many records in total."""
@@ -125,9 +123,8 @@ class ThroughputThrottler:
         return round(sent / self._per_second * 1000) - (self._clock.now_ns() - self._started_ns) // NS_PER_MS
 
     def wait(self, sent: int) -> None:
-        while (early_ms := self.early_ms(sent)) > 0:
-            with self._condition:
-                self._clock.wait(self._condition, early_ms)
+        if (early_ms := self.early_ms(sent)) > 0:
+            sleep(self._clock, early_ms)
 
 
 def chunks(records: int, size: int, warmup: int) -> Iterator[tuple[int, int]]:

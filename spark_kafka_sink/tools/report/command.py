@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -130,7 +130,7 @@ class Reports:
 
         Yields whether there is something new to show. Raises ToolError for a file that cannot be read.
         """
-        pause = pause or threading.Event().wait
+        pause = pause or time.sleep
         is_first = True
         while True:
             before = self.troubles.lines

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from urllib.parse import unquote
 
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import Clock, sleep
 from spark_kafka_sink.errors import ConfigError, KafkaError, KafkaTimeoutError, printable
 from spark_kafka_sink.exactly_once.fencing import fence_all
 from spark_kafka_sink.exactly_once.names import Names
@@ -174,11 +173,7 @@ class Console:
         return self._clock.wall_ms()
 
     def let_pass(self, ms: int) -> None:
-        until_ms = self._clock.now_ms() + ms
-        condition = threading.Condition()  # never notified
-        while (left_ms := until_ms - self._clock.now_ms()) > 0:
-            with condition:
-                self._clock.wait(condition, left_ms)
+        sleep(self._clock, ms)
 
 
 # --- COMMANDS ---------------------------------------------------------------------------------------------------------
