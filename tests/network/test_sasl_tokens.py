@@ -24,7 +24,7 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.sasl import ALLOWED_FILES
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaError
-from spark_kafka_sink.network.sasl import token_endpoint
+from spark_kafka_sink.network.sasl import jwt_assertion, token_endpoint
 from spark_kafka_sink.network.sasl.token_sources import (
     MAX_TOKEN_BYTES,
     aws_region,
@@ -805,7 +805,7 @@ def test_an_assertion_is_signed_and_says_what_the_options_say(
         sasl__oauthbearer__assertion__claim__aud="kafka",
         sasl__oauthbearer__assertion__claim__jti__include="true",
     )
-    assertion = token_endpoint.assertion_of(config, clock)
+    assertion = jwt_assertion.assertion_of(config, clock)
     assert verify(assertion, public, algorithm) == {"alg": algorithm, "typ": "JWT", "kid": "k1"}
     claims = claims_of(assertion)
     now_s = clock.wall_ms() // 1000
@@ -855,7 +855,7 @@ def test_a_key_or_template_that_cannot_be_used_is_told(
         **{f"sasl__oauthbearer__assertion__{name}": text for name, text in options.items()},
     )
     with pytest.raises(AuthenticationError, match=told) as raised:
-        token_endpoint.assertion_of(config, clock)
+        jwt_assertion.assertion_of(config, clock)
     shown = traceback.TracebackException.from_exception(raised.value, capture_locals=True)
     assert CANARY not in str([frame.locals for frame in shown.stack])
     assert "PRIVATE KEY" not in str([frame.locals for frame in shown.stack])
@@ -864,4 +864,4 @@ def test_a_key_or_template_that_cannot_be_used_is_told(
 def test_a_missing_cryptography_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
     with pytest.raises(ConfigError, match="pip install cryptography"):
-        token_endpoint.require_cryptography()
+        jwt_assertion.require_cryptography()

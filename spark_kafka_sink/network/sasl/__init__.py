@@ -5,6 +5,7 @@
     oauthbearer.py   OAUTHBEARER (RFC 7628): sends a token that tokens.py keeps and renews
     token_sources.py tokens that are created here, or come from a Python function, a file or AWS
     token_endpoint.py   tokens from an OAuth server: client credentials (KIP-768), JWT bearer (KIP-1139)
+    jwt_assertion.py    the assertion of the JWT bearer flow
     kerberos.py      GSSAPI (RFC 4752), with python-gssapi
     factory.py       the mechanism that a configuration names
 

@@ -13,6 +13,7 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.network.sasl import token_endpoint
+from spark_kafka_sink.network.sasl.jwt_assertion import require_cryptography
 from spark_kafka_sink.network.sasl.kerberos import GssapiLogin, load_gssapi
 from spark_kafka_sink.network.sasl.login import Login, PlainLogin
 from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin
@@ -64,7 +65,7 @@ def _source(kind: str, config: ProducerConfig, entry: JaasEntry, clock: Clock) -
     endpoint = token_endpoint.Endpoint.of(config, entry)
     if kind is sasl_config.JWT_BEARER:
         if config.sasl_oauthbearer_assertion_file is None:
-            token_endpoint.require_cryptography()
+            require_cryptography()
         make_post = partial(token_endpoint.jwt_bearer_post, config, entry, clock)
     else:
         make_post = partial(token_endpoint.client_credentials_post, config, entry)

@@ -17,7 +17,6 @@ import logging
 import socket
 import ssl
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -30,10 +29,11 @@ from spark_kafka_sink.clock import Clock, sleep
 from spark_kafka_sink.config.jaas import JaasEntry
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.secret import Secret, SecretBytes
-from spark_kafka_sink.errors import AuthenticationError, ConfigError, printable
+from spark_kafka_sink.errors import ConfigError, printable
 from spark_kafka_sink.network.background import outcome_within
 from spark_kafka_sink.network.backoff import ExponentialBackoff
-from spark_kafka_sink.network.sasl.token_sources import MAX_TOKEN_BYTES, read_secret_file
+from spark_kafka_sink.network.sasl.jwt_assertion import assertion_of
+from spark_kafka_sink.network.sasl.token_sources import MAX_TOKEN_BYTES
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, token_error, token_from_jwt
 from spark_kafka_sink.network.ssl_context import client_context
 
@@ -119,7 +119,7 @@ def _scope(config: ProducerConfig, entry: JaasEntry) -> dict[str, str]:
 # ---- asking -------------------------------------------------------------------------------------------------------------------
 
 
-class _Failure(NamedTuple):
+class _FailedAttempt(NamedTuple):
     text: str
     may_retry: bool
 
@@ -149,32 +149,32 @@ def fetch_token(endpoint: Endpoint, make_post: Callable[[], Post], clock: Clock)
     raise token_error(f"no token from {endpoint.url} after {attempts} attempt(s): {outcome.text}")
 
 
-def _ask_once(endpoint: Endpoint, post: Post) -> OAuthBearerToken | _Failure:
+def _ask_once(endpoint: Endpoint, post: Post) -> OAuthBearerToken | _FailedAttempt:
     """One attempt, on a thread that is abandoned when its time is over: no time-out covers a DNS look-up that hangs."""
     timeout_ms = endpoint.connect_timeout_ms + endpoint.read_timeout_ms
     outcome = outcome_within(lambda: _ask(endpoint, post), timeout_ms)
     if outcome is None:
-        return _Failure(f"TimeoutError: no complete answer within {timeout_ms} ms", may_retry=True)
+        return _FailedAttempt(f"TimeoutError: no complete answer within {timeout_ms} ms", may_retry=True)
     if outcome.error is not None:
-        return _Failure(outcome.error.message, may_retry=False)
-    result: OAuthBearerToken | _Failure = outcome.result
+        return _FailedAttempt(outcome.error.message, may_retry=False)
+    result: OAuthBearerToken | _FailedAttempt = outcome.result
     return result
 
 
-def _ask(endpoint: Endpoint, post: Post) -> OAuthBearerToken | _Failure:
+def _ask(endpoint: Endpoint, post: Post) -> OAuthBearerToken | _FailedAttempt:
     try:
         with _opener(endpoint).open(_request(endpoint.url, post)) as response:
             answer = SecretBytes(response.read(MAX_TOKEN_BYTES + 1))
     except HTTPError as error:
         with error:
-            return _refusal(error)
+            return _rejection(error)
     except (URLError, OSError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, URLError) else error
         is_final = isinstance(reason, ssl.SSLCertVerificationError)
-        return _Failure(f"{type(reason).__name__}: {printable(reason)}", not is_final)
+        return _FailedAttempt(f"{type(reason).__name__}: {printable(reason)}", not is_final)
     token = _access_token(answer)
     if token is None:
-        return _Failure("the answer has no access_token", may_retry=False)
+        return _FailedAttempt("the answer has no access_token", may_retry=False)
     return token_from_jwt(token, sub_claim=endpoint.sub_claim, extensions=endpoint.extensions)
 
 
@@ -188,13 +188,13 @@ def _request(url: str, post: Post) -> Request:
     return request
 
 
-def _refusal(error: HTTPError) -> _Failure:
+def _rejection(error: HTTPError) -> _FailedAttempt:
     try:
         body = json.loads(error.read(MAX_TOKEN_BYTES))
         quoted = [str(body[key]) for key in ("error", "error_description") if key in body]
     except (OSError, http.client.HTTPException, ValueError, TypeError, RecursionError):
         quoted = []
-    return _Failure(
+    return _FailedAttempt(
         f"HTTP status {error.code} {printable(': '.join(quoted))}".rstrip(),
         error.code >= 400 and error.code not in _FINAL_STATUS,
     )
@@ -217,7 +217,7 @@ def _opener(endpoint: Endpoint) -> Any:
     connect_s, read_s = endpoint.connect_timeout_ms / 1000, endpoint.read_timeout_ms / 1000
     deadline = _Deadline(connect_s)
 
-    class Response(http.client.HTTPResponse):
+    class TimedResponse(http.client.HTTPResponse):
         """Also the response of a proxy to CONNECT."""
 
         def __init__(self, sock: socket.socket, *args: Any, **more: Any) -> None:
@@ -225,22 +225,16 @@ def _opener(endpoint: Endpoint) -> Any:
             self.fp = io.BufferedReader(_TimedReader(self.fp.detach(), sock, deadline))
 
     class Http(http.client.HTTPConnection):
-        response_class = Response
-
-        def connect(self) -> None:
-            self.timeout = connect_s
-            super().connect()
-            deadline.set(read_s)
-            self.sock.settimeout(read_s)  # for the request
-
-    class Https(http.client.HTTPSConnection):
-        response_class = Response
+        response_class = TimedResponse
 
         def connect(self) -> None:
             self.timeout = connect_s  # one time-out bounds a whole TLS handshake
             super().connect()
             deadline.set(read_s)
             self.sock.settimeout(read_s)  # for the request
+
+    class Https(Http, http.client.HTTPSConnection):
+        pass
 
     class OpenHttp(HTTPHandler):
         def http_open(self, req: Request) -> http.client.HTTPResponse:
@@ -309,89 +303,3 @@ class _NoRedirects(HTTPRedirectHandler):
 
     def redirect_request(self, *_: Any) -> None:
         return None
-
-
-# ---- JWT assertions -----------------------------------------------------------------------------------------------------------
-
-
-def assertion_of(config: ProducerConfig, clock: Clock) -> Secret:
-    """The assertion in sasl.oauthbearer.assertion.file, or one that is signed here. Raises AuthenticationError."""
-    if config.sasl_oauthbearer_assertion_file is not None:
-        return read_secret_file(config.sasl_oauthbearer_assertion_file, "sasl.oauthbearer.assertion.file")
-    option = "sasl.oauthbearer.assertion.private.key.file"
-    key = read_secret_file(config.sasl_oauthbearer_assertion_private_key_file or "", option)
-    header, claims = _template(config)
-    header = {"alg": config.sasl_oauthbearer_assertion_algorithm.upper(), "typ": "JWT"} | header
-    claims = claims | assertion_claims(config, clock.wall_ms() // 1000)
-    signed = SecretBytes(b"%b.%b" % (_base64url(json.dumps(header).encode()), _base64url(json.dumps(claims).encode())))
-    signature = _sign(signed, key, config.sasl_oauthbearer_assertion_private_key_passphrase, header["alg"])
-    return Secret(f"{signed.decode()}.{_base64url(signature).decode()}")
-
-
-def assertion_claims(config: ProducerConfig, now_s: int) -> dict[str, object]:
-    """The claims of the sasl.oauthbearer.assertion.claim.* options."""
-    claims: dict[str, object] = {
-        "iat": now_s,
-        "exp": now_s + config.sasl_oauthbearer_assertion_claim_exp_seconds,
-        "nbf": now_s - config.sasl_oauthbearer_assertion_claim_nbf_seconds,
-        "aud": config.sasl_oauthbearer_assertion_claim_aud,
-        "iss": config.sasl_oauthbearer_assertion_claim_iss,
-        "sub": config.sasl_oauthbearer_assertion_claim_sub,
-        "jti": str(uuid.uuid4()) if config.sasl_oauthbearer_assertion_claim_jti_include else None,
-    }
-    return {name: value for name, value in claims.items() if value is not None}
-
-
-def _template(config: ProducerConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`header` and `payload` of sasl.oauthbearer.assertion.template.file."""
-    if config.sasl_oauthbearer_assertion_template_file is None:
-        return {}, {}
-    option = "sasl.oauthbearer.assertion.template.file"
-    text = read_secret_file(config.sasl_oauthbearer_assertion_template_file, option)
-    try:
-        template = json.loads(text.reveal())
-    except (ValueError, RecursionError):
-        template = None
-    if not isinstance(template, dict) or not all(isinstance(template.get(part, {}), dict) for part in ("header", "payload")):
-        raise token_error(f'{option} must hold JSON like {{"header": {{…}}, "payload": {{…}}}}')
-    return template.get("header", {}), template.get("payload", {})
-
-
-def require_cryptography() -> None:
-    """Raises ConfigError when assertions cannot be signed here."""
-    try:
-        import cryptography  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            "sasl.oauthbearer.assertion.private.key.file needs the package cryptography on the driver and all executors:"
-            " pip install cryptography; or sign elsewhere and set sasl.oauthbearer.assertion.file"
-        ) from error
-
-
-def _sign(signed: SecretBytes, key: Secret, passphrase: Secret | None, algorithm: str) -> SecretBytes:
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-    from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    loaded: Any = None
-    try:
-        loaded = load_pem_private_key(key.reveal().encode(), None if passphrase is None else passphrase.reveal().encode())
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        problem = str(error)
-    if loaded is None:
-        raise token_error(f"sasl.oauthbearer.assertion.private.key.file cannot be used: {printable(problem)}")
-    if algorithm == "RS256" and isinstance(loaded, rsa.RSAPrivateKey):
-        return SecretBytes(loaded.sign(signed, padding.PKCS1v15(), SHA256()))
-    if algorithm == "ES256" and isinstance(loaded, ec.EllipticCurvePrivateKey) and loaded.curve.name == "secp256r1":
-        r, s = decode_dss_signature(loaded.sign(signed, ec.ECDSA(SHA256())))
-        return SecretBytes(r.to_bytes(32, "big") + s.to_bytes(32, "big"))
-    raise AuthenticationError(
-        f"the key of sasl.oauthbearer.assertion.private.key.file does not fit sasl.oauthbearer.assertion.algorithm={algorithm}",
-        condition="KAFKA_OAUTH_TOKEN_UNAVAILABLE",
-    )
-
-
-def _base64url(value: bytes) -> SecretBytes:
-    return SecretBytes(base64.urlsafe_b64encode(value).rstrip(b"="))
