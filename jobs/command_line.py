@@ -13,8 +13,9 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_kafka_sink.tools.arguments import pair
 from spark_kafka_sink.tools.errors import UsageError
-from spark_kafka_sink.tools.properties import NAMED_OPTIONS, option_name, pair, read_properties
+from spark_kafka_sink.tools.properties import NAMED_OPTIONS, option_name, read_properties
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,11 +1,10 @@
-"""Options as users write them: NAME=VALUE on the command line, and Java's .properties files.
+"""Options in Java's .properties files.
 
 Law: the value of an option is never printed or logged, because it may be a password.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 
@@ -18,22 +17,11 @@ _NAMED = ("kafka.bootstrap.servers", "topic", "deliveryGuarantee", "transactiona
 NAMED_OPTIONS = {name.lower(): name for name in _NAMED}
 
 
-def pair(text: str) -> tuple[str, str]:
-    """name=value"""
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError("not NAME=VALUE")  # without the text: it may be a secret
-    return name.strip(), value
-
-
 def option_name(key: str) -> str:
     """The sink's name for a key in a .properties file, where Kafka's own keys need no `kafka.` prefix."""
     is_kafka_key = "." in key or key in DOTLESS_KAFKA_KEYS
     name = f"kafka.{key}" if is_kafka_key and not key.lower().startswith("kafka.") else key
     return NAMED_OPTIONS.get(name.lower(), name)
-
-
-# --- JAVA'S .properties FILES -----------------------------------------------------------------------------------------
 
 
 def read_properties(file: Path, argument: str = "--config") -> dict[str, str]:

@@ -3,5 +3,5 @@
 payloads.py             the values of the records
 measurements.py         records per second and latencies, and the lines that show them
 transaction_pace.py     when transactions begin and end
-command.py              arguments, sending, exit codes
+command.py              arguments, exit codes
 """

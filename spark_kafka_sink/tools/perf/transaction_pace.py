@@ -50,3 +50,13 @@ class TransactionPace:
         if is_last or self._clock.now_ms() - self._began_ms >= self._duration_ms:
             self._producer.commit_transaction()
             self._began_ms = None
+
+
+class NoTransactions:
+    """The pace of a run without transactions."""
+
+    def begin_if_none(self) -> None:
+        pass
+
+    def commit_if_due(self, *, is_last: bool) -> None:
+        pass

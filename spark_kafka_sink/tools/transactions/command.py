@@ -30,8 +30,9 @@ from spark_kafka_sink.exactly_once.fencing import fence_all
 from spark_kafka_sink.exactly_once.names import Names
 from spark_kafka_sink.exactly_once.version_commit import roll_forward
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
+from spark_kafka_sink.tools.arguments import not_negative, pair, positive, with_bootstrap_servers
 from spark_kafka_sink.tools.errors import UsageError
-from spark_kafka_sink.tools.properties import option_name, pair, read_properties
+from spark_kafka_sink.tools.properties import option_name, read_properties
 from spark_kafka_sink.tools.transactions import output as report
 from spark_kafka_sink.tools.transactions.signs_of_life import Look, look
 from spark_kafka_sink.tools.transactions.survey import Survey, Transaction, ledgers_of, other_prefixes, survey
@@ -66,7 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     json_help = "one JSON object per line instead of a table, and a last one with their number; times are milliseconds"
     command.add_argument("--json", action="store_true", help=json_help)
     recent = "also show ended transactions that began within this time; it takes a look at every id (default: %(default)s, none)"
-    command.add_argument("--recent-minutes", type=_not_negative, default=0, metavar="N", help=recent)
+    command.add_argument("--recent-minutes", type=not_negative, default=0, metavar="N", help=recent)
     what = "abort the open transactions of queries that have died; asks before"
     needs = "Needs, beyond `list`: WRITE on the transactional ids, READ on the topics, to see whether rows still arrive."
     command = commands.add_parser("abort", help=what, description=f"Transactions of a prefix: {what}. {needs}")
@@ -91,7 +92,7 @@ def _add_changing(command: argparse.ArgumentParser, verb: str) -> None:
     )
     watch = "how long a query may be silent before it is taken for dead (default: %(default)s): its tasks show every 4 s that"
     watch += " they are at work; 0 only with --force"
-    command.add_argument("--watch-seconds", type=_not_negative, default=10, metavar="N", help=watch)
+    command.add_argument("--watch-seconds", type=not_negative, default=10, metavar="N", help=watch)
 
 
 def _add_common(command: argparse.ArgumentParser) -> None:
@@ -104,7 +105,7 @@ def _add_common(command: argparse.ArgumentParser) -> None:
     config += " sink's own options are passed over; repeatable, later files override earlier ones"
     add("--command-config", type=Path, action="append", default=[], metavar="FILE", help=config)
     timeout = "time limit of each step: list, read decisions, look at partitions, abort (default: %(default)s)"
-    add("--timeout-ms", type=_positive, default=10_000, metavar="MS", help=timeout)
+    add("--timeout-ms", type=positive, default=10_000, metavar="MS", help=timeout)
 
 
 def _prefix(text: str) -> str:
@@ -114,19 +115,6 @@ def _prefix(text: str) -> str:
     return text
 
 
-def _positive(text: str) -> int:
-    number = _not_negative(text)
-    if not number:
-        raise argparse.ArgumentTypeError("0 is not at least 1")
-    return number
-
-
-def _not_negative(text: str) -> int:
-    if not text.isascii() or not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
-    return int(text)
-
-
 def client_options(arguments: argparse.Namespace) -> dict[str, str]:
     """Kafka's options by Kafka's keys, with --timeout-ms as the limit of each wait. Raises UsageError."""
     options = {"client.id": "pykafka-sink-transactions"}
@@ -134,10 +122,7 @@ def client_options(arguments: argparse.Namespace) -> dict[str, str]:
         names = {option_name(key): value for key, value in read_properties(file, "--command-config").items()}
         options |= {name.removeprefix(KAFKA_PREFIX): value for name, value in names.items() if name.startswith(KAFKA_PREFIX)}
     options |= {name.removeprefix(KAFKA_PREFIX): value for name, value in arguments.command_property}
-    if arguments.bootstrap_servers:
-        options["bootstrap.servers"] = arguments.bootstrap_servers
-    if not options.get("bootstrap.servers", "").strip():
-        raise UsageError("--bootstrap-servers is missing: pass it, or set bootstrap.servers in a --command-config file.")
+    options = with_bootstrap_servers(options, arguments.bootstrap_servers)
     return options | {"max.block.ms": str(arguments.timeout_ms)}
 
 

@@ -17,9 +17,10 @@ from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.tools.errors import UsageError
 from spark_kafka_sink.tools.perf import command as producer_perf
-from spark_kafka_sink.tools.perf.command import ThroughputThrottler, build_parser, chunk_records, chunks, producer_options
+from spark_kafka_sink.tools.perf.command import build_parser, producer_options
 from spark_kafka_sink.tools.perf.measurements import NS_PER_MS, Measurements, Window
 from spark_kafka_sink.tools.perf.payloads import payloads
+from spark_kafka_sink.tools.perf.sending import ThroughputThrottler, chunk_records, chunks
 from tests.fakes.clock import ManualClock
 from tests.integration.reading import ReadRecord
 

@@ -1,0 +1,195 @@
+"""Sends the records of a run: whole columns, a chunk at a time, or one by one.
+
+A record's latency is the time from the call of the producer, which may wait for memory, to the acknowledgement.
+All rows of a chunk count with the latency of its last row, so latencies are never too low.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.clock import Clock, sleep
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.producer.accumulator.delivery import Delivery
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
+from spark_kafka_sink.tools.perf.measurements import NS_PER_MS, Measurements
+from spark_kafka_sink.tools.perf.payloads import Payloads
+from spark_kafka_sink.tools.perf.transaction_pace import NoTransactions, TransactionPace
+
+CHUNK_RECORDS = 10_000  # the size of Spark's Arrow batches
+THROTTLED_CHUNKS_PER_S = 100  # with --throughput, so that its limit also holds within 10 ms
+
+
+class ThroughputThrottler:
+    """Keeps a rate of records per second, on average since the start: it catches up after a pause. Zero or less: no limit."""
+
+    def __init__(self, per_second: float, clock: Clock) -> None:
+        self._per_second = per_second
+        self._clock = clock
+        self._started_ns = clock.now_ns()
+
+    def early_ms(self, sent: int) -> int:
+        """How long to wait after this many records in total."""
+        if self._per_second <= 0:
+            return 0
+        return round(sent / self._per_second * 1000) - (self._clock.now_ns() - self._started_ns) // NS_PER_MS
+
+    def wait(self, sent: int) -> None:
+        if (early_ms := self.early_ms(sent)) > 0:
+            sleep(self._clock, early_ms)
+
+
+def chunks(records: int, size: int, warmup: int) -> Iterator[tuple[int, int]]:
+    """(first, count) of each chunk. No chunk contains records of the warm-up and later ones."""
+    first = 0
+    while first < records:
+        end = min(first + size, records)
+        end = min(end, warmup) if first < warmup else end
+        yield first, end - first
+        first = end
+
+
+def chunk_records(arguments: argparse.Namespace) -> int:
+    if arguments.chunk_records is not None:
+        return int(arguments.chunk_records)
+    allowed = arguments.throughput / THROTTLED_CHUNKS_PER_S
+    return CHUNK_RECORDS if allowed <= 0 else max(1, min(CHUNK_RECORDS, int(allowed)))
+
+
+class _Sent(NamedTuple):
+    """A chunk. `first`: the number of its first record."""
+
+    first: int
+    size_bytes: int
+    started_ns: int
+    delivery: Delivery
+
+
+class Sending:
+    """All records of a run, as the arguments say. Both ways wait until each is settled, and stop after a failure.
+
+    The transaction of a failure is left open: close() aborts it.
+    """
+
+    def __init__(
+        self,
+        producer: KafkaProducer,
+        arguments: argparse.Namespace,
+        values: Payloads,
+        measurements: Measurements,
+        transactions: TransactionPace | NoTransactions,
+        clock: Clock,
+    ) -> None:
+        self._producer = producer
+        self._arguments = arguments
+        self._values = values
+        self._measurements = measurements
+        self._transactions = transactions
+        self._clock = clock
+        self._throttler = ThroughputThrottler(arguments.throughput, clock)
+        self._pending: deque[_Sent] = deque()
+
+    def _chunks(self) -> Iterator[tuple[int, pa.Array]]:
+        """The number of the first record of each chunk, and the values."""
+        arguments = self._arguments
+        for first, count in chunks(arguments.num_records, chunk_records(arguments), arguments.warmup_records):
+            if first == arguments.warmup_records > 0:
+                self._measurements.begin_steady()
+            yield first, self._values(first, count)
+
+    def send_columns(self) -> None:
+        """Blocks for at most delivery.timeout.ms after the last chunk."""
+        failure: tuple[int, KafkaError] | None = None
+        for first, chunk in self._chunks():
+            failure = self._send_chunk(first, chunk)
+            self._settle()
+            if failure is not None or self._measurements.error is not None:
+                break
+            self._throttler.wait(first + len(chunk))
+        self._await_pending()
+        if failure is not None:
+            self._measurements.failed(*failure)  # last: in a transaction, a record that failed before is the reason
+
+    def _send_chunk(self, first: int, chunk: pa.Array) -> tuple[int, KafkaError] | None:
+        """The failure, if there is one, and how many records were not sent at all."""
+        unsent = len(chunk)
+        try:
+            self._transactions.begin_if_none()
+            started_ns = self._clock.now_ns()
+            delivery = self._producer.send_columns(self._arguments.topic, value=chunk)
+            self._pending.append(_Sent(first, _size(chunk), started_ns, delivery))
+            unsent = 0
+            self._transactions.commit_if_due(is_last=first + len(chunk) == self._arguments.num_records)
+        except KafkaError as error:
+            return unsent, error
+        return None
+
+    def _await_pending(self) -> None:
+        while self._pending:
+            _wait_for(self._pending[0].delivery, self._measurements.until_next_line_ms())
+            self._settle()
+            self._measurements.progress()
+
+    def _settle(self) -> None:
+        """Count and remove the chunks that are settled. A later chunk may be settled before an earlier one."""
+        for _ in range(len(self._pending)):
+            sent = self._pending.popleft()
+            delivery = sent.delivery
+            if delivery.settled_ns is None:
+                self._pending.append(sent)
+                continue
+            if delivery.acknowledged:
+                size = sent.size_bytes * delivery.acknowledged // delivery.rows
+                self._measurements.acknowledged(sent.first, delivery.acknowledged, size, sent.started_ns, delivery.settled_ns)
+            if delivery.error is not None:
+                self._measurements.failed(delivery.failed, delivery.error)
+
+    def send_single(self) -> None:
+        """One send() per record. Callbacks count the latencies, on the Sender's thread."""
+        failure: KafkaError | None = None
+        try:
+            self._send_one_by_one()
+        except KafkaError as error:
+            failure = error
+        self._producer.flush()
+        if failure is not None:
+            self._measurements.failed(0, failure)
+
+    def _send_one_by_one(self) -> None:
+        last = self._arguments.num_records - 1
+        for first, chunk in self._chunks():
+            for number, value in enumerate(chunk.cast(pa.binary()).to_pylist(), first):
+                self._transactions.begin_if_none()
+                callback = partial(self._count, number, len(value), self._clock.now_ns())
+                self._producer.send(ProducerRecord(self._arguments.topic, value), callback)
+                self._transactions.commit_if_due(is_last=number == last)
+                self._throttler.wait(number + 1)
+            if self._measurements.error is not None:
+                return
+
+    def _count(
+        self, number: int, size_bytes: int, started_ns: int, _metadata: RecordMetadata | None, error: KafkaError | None
+    ) -> None:
+        if error is None:
+            self._measurements.acknowledged(number, 1, size_bytes, started_ns, self._clock.now_ns())
+        else:
+            self._measurements.failed(1, error)
+
+
+def _size(values: pa.Array) -> int:
+    return int(pc.sum(pc.binary_length(values)).as_py())
+
+
+def _wait_for(delivery: Delivery, timeout_ms: int) -> None:
+    try:
+        delivery.result(timeout_ms)
+    except KafkaError:
+        return  # not settled yet, or failed; _settle tells them apart
