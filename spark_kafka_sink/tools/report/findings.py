@@ -66,10 +66,10 @@ def rule(name: str, option: str, when: str, *, takes_few_rows: bool = True) -> C
 
 def markdown_table() -> str:
     """For docs/report.md."""
-    rows = (
-        f"| {each.name} | {each.when} | `{each.option}` |" if each.option else f"| {each.name} | {each.when} |  |"
-        for each in RULES
-    )
+    rows = []
+    for each in RULES:
+        name, option = each.name if each.takes_few_rows else f"{each.name} \\*", f"`{each.option}`" if each.option else ""
+        rows.append(f"| {name} | {each.when} | {option} |")
     return "\n".join(["| What stands out | When | Option |", "|---|---|---|", *rows])
 
 
@@ -129,8 +129,8 @@ def _busy(query: Query) -> float:
 @rule(
     "falls behind",
     "maxOffsetsPerTrigger",
-    "At least 12 micro-batches. In the last quarter of the time one takes 1.4 times as long as in the first, has 1.2 times the"
-    " rows, and 85 % of the time is spent at work.",
+    "At least 12 micro-batches; 85 % of the time is spent at work. In the last quarter of the time one takes 1.4 times as long as"
+    " in the first, and has 1.2 times the rows.",
 )
 def falls_behind(query: Query) -> Finding | None:
     if not query.is_stream or query.totals.commits < ENOUGH or not _busy(query) >= 0.85:
@@ -291,7 +291,7 @@ def splits(query: Query) -> Finding | None:
     return Finding(0.9 + min(1.0, part), text, "set kafka.batch.size to at most the topic's max.message.bytes")
 
 
-@rule("brokers are slow", "kafka.linger.ms", "1,000 rows or more; a request was answered in half a second.", takes_few_rows=False)
+@rule("brokers are slow", "kafka.linger.ms", "A request was answered in half a second.", takes_few_rows=False)
 def is_slow_to_answer(query: Query) -> Finding | None:
     latency = query.series.median_of("latency")
     if not latency >= 0.5:
@@ -309,8 +309,7 @@ def is_slow_to_answer(query: Query) -> Finding | None:
 @rule(
     "a task is slow",
     "df.repartition",
-    "1,000 rows or more; at least three tasks, of which the slowest takes 2.5 times as long as the one in the middle, and half a"
-    " second.",
+    "At least three tasks. The slowest takes 2.5 times as long as the one in the middle, and half a second.",
     takes_few_rows=False,
 )
 def has_slow_tasks(query: Query) -> Finding | None:
@@ -341,7 +340,7 @@ def has_skewed_partitions(query: Query) -> Finding | None:
     return worst
 
 
-HALF = "1,000 rows or more; half of the tasks' time or more is {}."
+HALF = "Half of the tasks' time or more is {}."
 
 
 @rule("Spark computes", "spark.sql.files.maxPartitionBytes", HALF.format("Spark's"), takes_few_rows=False)
@@ -378,7 +377,7 @@ def waits_for_brokers(query: Query) -> Finding | None:
 @rule(
     "time outside of tasks",
     "df.coalesce",
-    "1,000 rows or more; half of the time or more passes while no task runs.",
+    "Half of the time or more passes while no task runs.",
     takes_few_rows=False,
 )
 def passes_outside(query: Query) -> Finding | None:
@@ -394,7 +393,7 @@ def passes_outside(query: Query) -> Finding | None:
 @rule(
     "commits take long",
     "transactionalIdPrefix",
-    "1,000 rows or more; with exactly-once, commits take 20 % of the time.",
+    "With exactly-once, commits take 20 % of the time.",
     takes_few_rows=False,
 )
 def commits_take_long(query: Query) -> Finding | None:
@@ -475,7 +474,7 @@ def _wall(query: Query) -> float:
     return query.series.median_of("wall")
 
 
-@rule("speed", "", "1,000 rows or more.", takes_few_rows=False)
+@rule("speed", "", "Always.", takes_few_rows=False)
 def speed(query: Query) -> Finding | None:
     return None if isnan(query.rows_per_s) else Finding(0.45, speed_in_words(query))
 
@@ -490,7 +489,7 @@ def speed_in_words(query: Query) -> str:
 @rule(
     "compresses",
     "kafka.compression.type",
-    "1,000 rows or more; what is sent has less than 99 % of the bytes.",
+    "What is sent has less than 99 % of the bytes.",
     takes_few_rows=False,
 )
 def compresses(query: Query) -> Finding | None:
