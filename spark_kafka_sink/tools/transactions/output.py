@@ -14,7 +14,7 @@ from spark_kafka_sink.errors import KafkaError, printable
 from spark_kafka_sink.exactly_once.ledger import Decision
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.tools.transactions.survey import Survey, Transaction
-from spark_kafka_sink.tools.transactions.verdicts import Fate, Obstacle, Verdict
+from spark_kafka_sink.tools.transactions.verdicts import Obstacle, Verdict
 from spark_kafka_sink.tools.words import count
 
 TABLE_ROWS = 100  # of those that `abort` shows; `list` shows all
@@ -34,23 +34,25 @@ WHAT_IS_LOST = (
     " repeated as a whole: its rows that are visible already are then there twice"
 )
 REMEDIES = {
-    Fate.ALIVE: "Stop the query first; or `abort --force` aborts them all the same, and the query fails.",
-    Fate.UNWATCHED: "If the query has ended, --force goes over this.",
-    Fate.DECIDED: f"--even-decided aborts them, but {WHAT_IS_LOST}.",
-    Fate.UNREADABLE: f"--even-decided aborts them all the same. If a version is decided, {WHAT_IS_LOST}.",
-    Fate.ENDING: "Look for partitions without a leader, and at the brokers' logs: markers cannot be written.",
+    Obstacle.ALIVE: "Stop the query first; or `abort --force` aborts them all the same, and the query fails.",
+    Obstacle.UNWATCHED: "If the query has ended, --force goes over this.",
+    Obstacle.DECIDED: f"--even-decided aborts them, but {WHAT_IS_LOST}.",
+    Obstacle.UNREADABLE: f"--even-decided aborts them all the same. If a version is decided, {WHAT_IS_LOST}.",
+    Obstacle.ENDING: "Look for partitions without a leader, and at the brokers' logs: markers cannot be written.",
 }
 THE_QUERY_FAILS = "The query fails if it is alive. Nothing of the version is visible, and it can be run again."
 CONSEQUENCES = {
-    Fate.ALIVE: THE_QUERY_FAILS,
-    Fate.UNWATCHED: THE_QUERY_FAILS,
-    Fate.DECIDED: _sentence(WHAT_IS_LOST),
-    Fate.UNREADABLE: f"If a version is decided, {WHAT_IS_LOST}.",
+    "aborted": {
+        Obstacle.ALIVE: THE_QUERY_FAILS,
+        Obstacle.UNWATCHED: THE_QUERY_FAILS,
+        Obstacle.DECIDED: _sentence(WHAT_IS_LOST),
+        Obstacle.UNREADABLE: f"If a version is decided, {WHAT_IS_LOST}.",
+    },
+    "committed": {Obstacle.UNWATCHED: "If the query is alive, a later version that it decides may be committed in part."},
 }
 
-OF_A_COMMIT = {Fate.UNWATCHED: "If the query is alive, a later version that it decides may be committed in part."}
 
-# TABLES
+# --- TABLES ------------------------------------------------------------------------------------------------------------
 
 
 def table(transactions: Iterable[Transaction]) -> list[str]:
@@ -123,7 +125,7 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
 
 
-# JSON
+# --- JSON --------------------------------------------------------------------------------------------------------------
 
 
 def json_line(each: Transaction) -> str:
@@ -155,7 +157,7 @@ def json_line(each: Transaction) -> str:
     )
 
 
-# SENTENCES
+# --- SENTENCES ---------------------------------------------------------------------------------------------------------
 
 
 def summary(found: Survey, prefix: str, recent: str) -> str:
@@ -198,20 +200,19 @@ def shown(transactions: Sequence[Transaction]) -> list[str]:
     return table(transactions[:TABLE_ROWS]) + ([f"and {more:,} more, which `list` shows"] if more > 0 else [])
 
 
-def findings(verdicts: Sequence[Verdict]) -> list[str]:
+def findings(verdicts: Sequence[Verdict], done: str) -> list[str]:
     """What is left alone and why, and what is gone over: two lines for each owner and reason, of all its transactions."""
-    groups: dict[tuple[str, Fate, Obstacle], list[Transaction]] = {}
+    groups: dict[tuple[str, bool, Obstacle, str], list[Transaction]] = {}
     for each in verdicts:
-        for obstacle in each.obstacles:
-            groups.setdefault((each.transaction.owner, each.fate, obstacle), []).append(each.transaction)
+        for obstacle, more in each.obstacles.items():
+            groups.setdefault((each.transaction.owner, each.is_left_alone, obstacle, more), []).append(each.transaction)
     lines = []
-    for (owner, fate, obstacle), group in groups.items():
-        is_done = fate in (Fate.ABORT, Fate.COMMIT)
-        what = f"{fate.value.capitalize()} all the same" if is_done else "Left alone"
+    for (owner, is_left_alone, obstacle, more), group in groups.items():
+        what = "Left alone" if is_left_alone else f"To be {done} all the same"
         who = f"owner {printable(owner)}: {count(len(group), 'transactional id')}"
-        why = f"{obstacle.fate.value}: {obstacle.reason}" if obstacle.reason else obstacle.fate.value
-        told = REMEDIES if not is_done else CONSEQUENCES if fate is Fate.ABORT else OF_A_COMMIT
-        lines += [f"{what}: {who}. {_sentence(why)}", f"    {told[obstacle.fate]}"]
+        why = f"{obstacle.value}: {more}" if more else obstacle.value
+        then = REMEDIES if is_left_alone else CONSEQUENCES[done]
+        lines += [f"{what}: {who}. {_sentence(why)}", f"    {then[obstacle]}"]
     return lines
 
 

@@ -1,15 +1,16 @@
 """Whether a query is alive: two looks at its transactions, some seconds apart, and what has changed between them.
 
-Part of `transactions`. Signs of life are told by owner, since all transactions of a version end together: ids that begin, changed
-states, new rows, decisions, and heartbeats of tasks at work (exactly_once/heartbeat.py). A query can be alive without a sign:
-when it has open transactions and no task at work, when its process is stopped, or when the looks are closer together than pulses.
-That a transaction was aborted is none: no query aborts its own, but whoever fences them, or brokers at their time-out.
+Signs of life count for an owner, since all transactions of a version end together. They are ids that begin, changed states, new
+rows, decisions, and heartbeats of tasks at work (exactly_once/heartbeat.py). A query can be alive without a sign: when it has
+open transactions and no task at work, when its process is stopped, or when the looks are closer together than heartbeats.
+An abort is no sign: no query aborts its own transactions, but whoever fences them, or brokers at their time-out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.producers import ActiveProducer
@@ -36,12 +37,12 @@ class Look:
     Args:
         survey: of the prefix.
         producers: what the partitions of ongoing transactions know of their producers, or why that cannot be known.
-        pulses: the last pulse of each owner that has unfinished transactions, or why that cannot be known.
+        heartbeats: the last heartbeat of each owner that has unfinished transactions, or why that cannot be known.
     """
 
     survey: Survey
     producers: Mapping[TopicPartition, Mapping[int, ActiveProducer] | KafkaError]
-    pulses: Mapping[str, LastHeartbeat]
+    heartbeats: Mapping[str, LastHeartbeat]
 
 
 def look(client: TransactionClient, names: Names, wall_ms: Callable[[], int], before: Look | None = None) -> Look:
@@ -50,10 +51,10 @@ def look(client: TransactionClient, names: Names, wall_ms: Callable[[], int], be
     ongoing = [each for each in found.transactions if each.is_ongoing]
     written = {partition for each in ongoing for partition in each.written}
     producers = client.describe_producers(sorted(written), {each.known.producer_id for each in ongoing})
-    return Look(found, producers, _pulses(client, names, {each.task.owner for each in found.unfinished}))
+    return Look(found, producers, _heartbeats(client, names, {each.task.owner for each in found.unfinished}))
 
 
-def _pulses(client: TransactionClient, names: Names, owners: Iterable[str]) -> Mapping[str, LastHeartbeat]:
+def _heartbeats(client: TransactionClient, names: Names, owners: Iterable[str]) -> Mapping[str, LastHeartbeat]:
     groups = {owner: names.heartbeat_group(owner) for owner in owners}
     try:
         found = client.fetch_offsets(dict.fromkeys(groups.values()), require_stable=False)
@@ -63,15 +64,14 @@ def _pulses(client: TransactionClient, names: Names, owners: Iterable[str]) -> M
 
 
 def unwatched(before: Look, after: Look) -> dict[str, str]:
-    """The owners of which it cannot be seen whether rows still arrive, or whether tasks show a pulse, and why."""
-    pulses = ((owner, pulse) for seen in (before, after) for owner, pulse in seen.pulses.items())
-    reasons = {owner: str(pulse) for owner, pulse in pulses if isinstance(pulse, KafkaError)}
+    """The owners of which it cannot be seen whether rows still arrive, or whether tasks show a heartbeat, and why."""
+    heartbeats = ((owner, heartbeat) for seen in (before, after) for owner, heartbeat in seen.heartbeats.items())
+    reasons = {owner: str(heartbeat) for owner, heartbeat in heartbeats if isinstance(heartbeat, KafkaError)}
     for each in after.survey.transactions:
         if each.is_ongoing and not each.known.partitions:
             reasons[each.task.owner] = NOTHING_SHOWN
         for seen in (before, after):
-            troubles = (seen.producers.get(partition) for partition in each.written)
-            for trouble in troubles:
+            for trouble in map(seen.producers.get, each.written):
                 if isinstance(trouble, KafkaError) and not _is_gone(trouble):
                     reasons[each.task.owner] = str(trouble)
     return reasons
@@ -84,28 +84,25 @@ def _is_gone(trouble: KafkaError) -> bool:
 
 def signs_of_life(before: Look, after: Look) -> dict[str, list[str]]:
     """What has changed, by owner, in sentences; an owner without a change is not in it."""
+    signs: dict[str, list[str]] = {}
+    for owner, sign in chain(_of_transactions(before, after), _of_decisions(before, after), _of_heartbeats(before, after)):
+        signs.setdefault(owner, []).append(sign)
+    return signs
+
+
+def _of_transactions(before: Look, after: Look) -> Iterator[tuple[str, str]]:
     earlier = {each.task: each for each in before.survey.transactions}
     later = {each.task: each for each in after.survey.transactions}
-    signs: dict[str, list[str]] = {}
     for task, state in after.survey.states.items():
         was = before.survey.states.get(task)
+        found: list[str] = []
         if was is None:
             found = ["has begun"]
         elif was != state:
             found = [f"went from {printable(was)} to {printable(state)}"] if _is_its_own_doing(was, state) else []
         elif task in earlier and task in later:
             found = [*_changes(earlier[task], later[task]), *_arrivals(later[task], before, after)]
-        else:  # it is complete, as before
-            found = []
-        name = f"the transaction of task {task.partition}, attempt {task.attempt},"
-        signs.setdefault(task.owner, []).extend(f"{name} {each}" for each in found)
-    for owner, sign in _decisions(earlier.values(), later.values()):
-        signs.setdefault(owner, []).append(sign)
-    for owner, pulse in after.pulses.items():
-        was_pulse = before.pulses.get(owner)
-        if not (was_pulse is None or isinstance(was_pulse, KafkaError) or isinstance(pulse, KafkaError) or was_pulse == pulse):
-            signs.setdefault(owner, []).append("a task has shown that it is at work")
-    return {owner: found for owner, found in signs.items() if found}
+        yield from ((task.owner, f"the transaction of task {task.partition}, attempt {task.attempt}, {each}") for each in found)
 
 
 def _is_its_own_doing(was: str, state: str) -> bool:
@@ -133,10 +130,16 @@ def _arrivals(now: Transaction, before: Look, after: Look) -> list[str]:
     return []
 
 
-def _decisions(earlier: Iterable[Transaction], later: Iterable[Transaction]) -> list[tuple[str, str]]:
-    old, new = ({each.task.owner: each.decision for each in seen} for seen in (earlier, later))
-    return [
-        (owner, f"version {decision.version} is now {decision.state.value}")
-        for owner, decision in new.items()
-        if isinstance(decision, Decision) and owner in old and old[owner] != decision and not isinstance(old[owner], KafkaError)
-    ]
+def _of_decisions(before: Look, after: Look) -> Iterator[tuple[str, str]]:
+    old, new = ({each.task.owner: each.decision for each in seen.survey.transactions} for seen in (before, after))
+    for owner, decision in new.items():
+        was = old.get(owner, decision)
+        if isinstance(decision, Decision) and was != decision and not isinstance(was, KafkaError):
+            yield owner, f"version {decision.version} is now {decision.state.value}"
+
+
+def _of_heartbeats(before: Look, after: Look) -> Iterator[tuple[str, str]]:
+    for owner, heartbeat in after.heartbeats.items():
+        was = before.heartbeats.get(owner, heartbeat)
+        if was != heartbeat and not isinstance(was, KafkaError) and not isinstance(heartbeat, KafkaError):
+            yield owner, "a task has shown that it is at work"

@@ -1,7 +1,7 @@
 """What brokers and the ledger know of a prefix's transactional ids, at one moment.
 
-Part of `transactions`. Reads only. Ids that begin alike but are of another prefix are left out, see exactly_once/names.py. So are
-those that are at rest: complete ones, unless they are asked for, and Empty ones of an earlier release, which it has fenced.
+Reads only. Ids that begin alike but are of another prefix are left out (exactly_once/names.py parses them). So are complete ones,
+unless they are asked for, and Empty ones of an earlier release, which it has fenced.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.tools.transactions import command as transactions
-from spark_kafka_sink.tools.transactions.command import Console, build_parser, client_options
+from spark_kafka_sink.tools.transactions.command import build_parser, client_options
+from spark_kafka_sink.tools.transactions.console import Console
 from spark_kafka_sink.tools.transactions.output import duration, partitions_text
 from tests.admin.open_transactions import TOPIC, Writer, partition
 from tests.exactly_once.driving import Run

@@ -1,0 +1,181 @@
+"""`abort` and `commit`: look, look again, judge, ask, look a third time, and then end the transactions.
+
+Laws: nothing is ended without a "y" or --yes; what has shown a sign of life since the question, or was decided, is left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+from urllib.parse import unquote
+
+from spark_kafka_sink.admin.transaction_client import TransactionClient
+from spark_kafka_sink.errors import KafkaError, printable
+from spark_kafka_sink.exactly_once.fencing import fence_all
+from spark_kafka_sink.exactly_once.ledger import Ledger
+from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.exactly_once.version_commit import roll_forward
+from spark_kafka_sink.exactly_once.writes import CommitFailedError
+from spark_kafka_sink.tools.transactions import output
+from spark_kafka_sink.tools.transactions.console import Console
+from spark_kafka_sink.tools.transactions.signs_of_life import Look, look
+from spark_kafka_sink.tools.transactions.survey import Survey, Transaction, ledgers_of, other_prefixes, survey
+from spark_kafka_sink.tools.transactions.verdicts import EVEN_DECIDED, FORCE, Obstacle, Verdict, judge, judge_decided
+from spark_kafka_sink.tools.words import count
+
+MS_PER_S = 1000
+
+
+class _Change(ABC):
+    """One run of `abort` or `commit`."""
+
+    VERB: ClassVar[str]
+    DONE: ClassVar[str]
+    OF_WHAT: ClassVar[str] = ""  # after "open transaction"
+
+    def __init__(self, client: TransactionClient, names: Names, arguments: argparse.Namespace, console: Console) -> None:
+        self._client = client
+        self._names = names
+        self._arguments = arguments
+        self._console = console
+
+    def run(self) -> int:
+        """Returns the exit code. Blocks for --watch-seconds, and for the answer to the question."""
+        before = self._look()
+        for warning in output.warnings(before.survey):
+            self._console.note(f"warning: {warning}")
+        concerned = self._concerned(before.survey)
+        if not concerned:
+            self._console.say(f"Nothing to {self.VERB}{self._why_nothing(before.survey)}")
+            return 0
+        self._console.say(*output.shown(concerned), "")
+        after = self._look_again(before) if self._arguments.watch_seconds else before
+        verdicts = self._judge(before, after)
+        self._console.say(*output.findings(verdicts, self.DONE))
+        if not verdicts:
+            self._console.say(f"Nothing to {self.VERB} any more: all of them have ended by themselves.")
+        return self._ask_and_end(verdicts, after) if _chosen(verdicts) else int(bool(verdicts))
+
+    def _why_nothing(self, found: Survey) -> str:
+        prefixes = None if found.states else other_prefixes(self._client, self._names)
+        if prefixes is not None:
+            return f". {output.no_such_prefix(self._names.prefix, prefixes)}"
+        return f": prefix {printable(self._names.prefix)} has no open transaction{self.OF_WHAT}."
+
+    def _look(self, before: Look | None = None) -> Look:
+        return look(self._client, self._names, self._console.wall_ms, before)
+
+    def _look_again(self, before: Look) -> Look:
+        seconds = self._arguments.watch_seconds
+        self._console.note(
+            f"looking again in {seconds} s, for signs of life: new ids, states or rows, and the pulse of tasks at work"
+        )
+        self._console.let_pass(seconds * MS_PER_S)
+        return self._look(before)
+
+    def _ask_and_end(self, verdicts: Sequence[Verdict], seen: Look) -> int:
+        if not self._arguments.yes:
+            if not self._console.confirms(f"{self.VERB.capitalize()} {output.plan(_chosen(verdicts))}?"):
+                self._console.say(f"Nothing was {self.DONE}.")
+                return 1
+            verdicts = self._judge_again(verdicts, seen)
+        chosen = _chosen(verdicts)
+        has_ended_all = self._end(chosen)
+        return int(not has_ended_all or len(chosen) < len(verdicts))
+
+    def _judge_again(self, verdicts: Sequence[Verdict], seen: Look) -> list[Verdict]:
+        """The question may have waited for hours."""
+        asked = {each.transaction.task for each in _chosen(verdicts)}
+        again = [each for each in self._judge(seen, self._look(seen)) if each.transaction.task in asked]
+        self._console.say(*output.findings(again, self.DONE))
+        return [each for each in verdicts if each.is_left_alone] + again
+
+    @abstractmethod
+    def _concerned(self, found: Survey) -> list[Transaction]: ...
+
+    @abstractmethod
+    def _judge(self, before: Look, after: Look) -> list[Verdict]: ...
+
+    @abstractmethod
+    def _end(self, chosen: Sequence[Verdict]) -> bool:
+        """Whether all of them have ended. Prints which have, and what failed."""
+
+
+def _chosen(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    return [each for each in verdicts if not each.is_left_alone]
+
+
+class AbortOpen(_Change):
+    VERB, DONE = "abort", "aborted"
+
+    def _concerned(self, found: Survey) -> list[Transaction]:
+        return found.unfinished
+
+    def _judge(self, before: Look, after: Look) -> list[Verdict]:
+        allowed = (FORCE if self._arguments.force else set()) | (EVEN_DECIDED if self._arguments.even_decided else set())
+        return judge(before, after, allowed)
+
+    def _end(self, chosen: Sequence[Verdict]) -> bool:
+        verdicts = {each.transaction.task: each for each in chosen}
+        now, trouble = self._fence(verdicts)
+        failed = [each for each in now.unfinished if each.task in verdicts and _is_left(each, verdicts[each.task].transaction)]
+        for each in failed:
+            del verdicts[each.task]
+        if verdicts:
+            self._console.say(f"Aborted: {output.plan(list(verdicts.values()))}.")
+        if failed:
+            self._console.say(*output.shown(failed))
+            why = "they have begun anew: is the query alive?" if trouble is None else str(trouble)
+            self._console.note(f"error: {count(len(failed), 'transactional id')} not at rest: {why}")
+        return not failed
+
+    def _fence(self, tasks: Collection[TaskId]) -> tuple[Survey, KafkaError | None]:
+        """What there is then, and the error of one that could not be fenced; the others are, and may be Empty."""
+        trouble: KafkaError | None = None
+        try:
+            fence_all(self._client, self._names, tasks)
+        except KafkaError as error:
+            trouble = error
+        try:
+            return survey(self._client, self._names, self._console.wall_ms), trouble
+        except KafkaError as error:
+            raise trouble or error from error
+
+
+def _is_left(now: Transaction, before: Transaction) -> bool:
+    """Whether a transaction is open that was to be aborted, or its task can still begin. An id that was fenced can stay Empty."""
+    same = (before.known.producer_id, before.known.producer_epoch) == (now.known.producer_id, now.known.producer_epoch)
+    return now.is_ongoing or (now.is_empty and same)
+
+
+class CommitDecided(_Change):
+    """Of decided versions, with all of their transactions: some may have been committed before."""
+
+    VERB, DONE = "commit", "committed"
+    OF_WHAT = " of a version that is decided"
+
+    def _concerned(self, found: Survey) -> list[Transaction]:
+        return [each for each in found.unfinished if each.is_decided]
+
+    def _judge(self, before: Look, after: Look) -> list[Verdict]:
+        """A live query goes on to its next version, whose decision would be overwritten: --force does not go over that."""
+        return judge_decided(before, after, {Obstacle.UNWATCHED} if self._arguments.force else ())
+
+    def _end(self, chosen: Sequence[Verdict]) -> bool:
+        owners = dict.fromkeys(each.transaction.task.owner for each in chosen)
+        ledgers = ledgers_of(self._client, self._names, owners)
+        failed = [owner for owner, ledger in ledgers.items() if ledger is not None and not self._roll_forward(ledger, owner)]
+        return not failed
+
+    def _roll_forward(self, ledger: Ledger, owner: str) -> bool:
+        name = printable(unquote(owner))
+        try:
+            decision = roll_forward(self._client, self._names, ledger, owner)
+        except CommitFailedError as error:
+            self._console.note(f"error: owner {name}: {error}")
+            return False
+        if decision is not None:
+            self._console.say(f"Committed: version {decision.version} of owner {name}, {decision.content.rows:,} rows.")
+        return True
