@@ -259,5 +259,5 @@ def test_a_secret_shows_in_no_way_of_printing() -> None:
         print(secret, [secret], {"a": secret}, (secret,), file=written)
         assert_hidden(f"{written.getvalue()}{secret}{secret!r}{secret!s}{secret!a}%s %r" % (secret, secret))
         assert pickle.loads(pickle.dumps(secret)) == secret
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"Secret\.__format__"):
         format(Secret(CANARY), ">20")

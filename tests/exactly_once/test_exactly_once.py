@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.errors import ProducerFencedError
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.ledger import EARLIER_VERSIONS, Decision, Earlier, Ledger, LedgerError, State
 from spark_kafka_sink.exactly_once.names import TaskId
@@ -187,7 +187,7 @@ def partly_committed(first: Run) -> None:
     commit = first.committing(reports)
     decision = commit._decide(None)
     first.client.fence([decision.entries[0].prepared(first.names, "q").transactional_id])
-    with pytest.raises(CommitFailedError):
+    with pytest.raises(CommitFailedError, match="outlasted their"):
         commit._carry_out(decision)
 
 
@@ -321,7 +321,7 @@ def test_a_zombie_driver_whose_tasks_its_successor_has_fenced_commits_nothing(br
         zombie.commit(reports)
     zombie.abort()
     assert visible(broker) == []
-    with pytest.raises(KafkaError):  # fenced by the zombie: a prefix is for one query at a time
+    with pytest.raises(ProducerFencedError, match="has been started since"):  # by the zombie: a prefix is for one query
         second.commit([task.finish()])
     assert run("r3").write_version(0, ["a"]).how is How.COMMITTED
     assert visible(broker) == ["a"]
@@ -395,7 +395,7 @@ def test_a_decision_that_lists_a_partition_twice_cannot_be_read(run: Runs) -> No
     ledger = Ledger(run("r1").client, run("r1").names, "q", TOPIC)
     entry = Entry(0, 0, 1, 0, 2, Content(1, 0))
     ledger.write_decision(Decision(0, State.DECIDED, 2, 2, Content(2, 0), (entry, entry)))
-    with pytest.raises(LedgerError):
+    with pytest.raises(LedgerError, match="metadata that cannot be read"):
         ledger.decision()
 
 
@@ -426,7 +426,7 @@ def test_two_writes_of_one_version_are_told_apart_by_their_rows(broker: FakeBrok
 def test_other_rows_under_a_version_that_was_decided_are_refused_after_it_is_committed(broker: FakeBroker, run: Runs) -> None:
     first = run("r1")
     first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
-    with pytest.raises(ReplayError):
+    with pytest.raises(ReplayError, match="version 0 is in Kafka with 2 rows"):
         run("r2").write_version(0, ["x"], ["y"])
     assert visible(broker) == ["a", "b"]
     assert open_transactions(broker) == []
@@ -549,7 +549,7 @@ def test_a_decision_that_cannot_be_read_is_an_error_and_never_none(run: Runs, me
     first = run("r1")
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     first.client.commit_offsets(first.names.decision_group("q"), {ledger.place: (0, metadata)})
-    with pytest.raises(LedgerError):
+    with pytest.raises(LedgerError, match="metadata that cannot be read"):
         ledger.decision()
 
 
@@ -565,7 +565,7 @@ def test_a_number_of_a_decision_beyond_its_limit_is_an_error(run: Runs, word: st
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     metadata = f"{CARRIED_OUT} {word.format(number)}"
     first.client.commit_offsets(first.names.decision_group("q"), {ledger.place: (0, metadata)})
-    with pytest.raises(LedgerError):
+    with pytest.raises(LedgerError, match="metadata that cannot be read"):
         ledger.decision()
 
 
@@ -574,7 +574,7 @@ def test_a_number_of_a_marker_beyond_its_limit_is_an_error(run: Runs, metadata: 
     first = run("r1")
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     first.client.commit_offsets(first.names.marker_group("q", 0), {ledger.place: (0, metadata)})
-    with pytest.raises(LedgerError):
+    with pytest.raises(LedgerError, match="metadata that cannot be read"):
         ledger.markers([0])
 
 
@@ -586,9 +586,9 @@ def test_a_negative_version_is_an_error(run: Runs) -> None:
         (first.names.marker_group("q", 0), "rows=1 fingerprint=00"),
     ]:
         first.client.commit_offsets(group, {ledger.place: (-7, metadata)})
-    with pytest.raises(LedgerError):
+    with pytest.raises(LedgerError, match="metadata that cannot be read"):
         ledger.decision()
-    with pytest.raises(LedgerError):
+    with pytest.raises(LedgerError, match="metadata that cannot be read"):
         ledger.markers([0])
 
 
@@ -607,7 +607,7 @@ def test_entries_inflate_to_their_size_and_to_no_more_than_the_tasks_of_the_writ
     first.client.commit_offsets(first.names.decision_group("q"), {ledger.place: (0, metadata)})
     tracemalloc.start()
     try:
-        with pytest.raises(LedgerError):
+        with pytest.raises(LedgerError, match="metadata that cannot be read"):
             ledger.decision()
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:
@@ -619,7 +619,7 @@ def test_a_negative_number_of_an_entry_is_an_error(run: Runs, entry: Entry) -> N
     first = run("r1")
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     ledger.write_decision(Decision(0, State.DECIDED, 1, 1, Content(1, 0), (entry,)))
-    with pytest.raises(LedgerError):
+    with pytest.raises(LedgerError, match="metadata that cannot be read"):
         ledger.decision()
 
 
@@ -629,7 +629,7 @@ def test_a_run_that_could_lead_to_the_transactional_ids_of_another_prefix_is_an_
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     metadata = CARRIED_OUT.replace("run=r", f"run={name}")
     first.client.commit_offsets(first.names.decision_group("q"), {ledger.place: (0, metadata)})
-    with pytest.raises(LedgerError):
+    with pytest.raises(LedgerError, match="metadata that cannot be read"):
         ledger.decision()
 
 
@@ -692,7 +692,7 @@ def test_a_restart_after_an_outage_that_brings_other_rows_is_refused(broker: Fak
     first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
     time_out(broker, partition=0)
     second = run("r2")
-    with pytest.raises(ReplayError):
+    with pytest.raises(ReplayError, match="written by an earlier run"):
         second.commit(second.reports(0, ["b"], ["a"]))
     second.abort()
     assert visible(broker) == ["b"]

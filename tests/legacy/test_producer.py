@@ -458,7 +458,7 @@ def test_after_the_last_retry_the_error_names_partitions_causes_and_messages(fak
 
 def test_with_0_retries_nothing_is_sent_again(fake: FakeBroker) -> None:
     fake.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS)
-    with legacy(fake, message_send_max_retries=0) as producer, pytest.raises(FailedToSendMessageError):
+    with legacy(fake, message_send_max_retries=0) as producer, pytest.raises(FailedToSendMessageError, match="after 0 tries"):
         producer.send(KeyedMessage("orders", "0", "a"))
     assert tries(fake) == {0: 1}
 
@@ -467,7 +467,7 @@ def test_retry_backoff_ms_passes_before_every_retry_and_not_after_the_last(fake:
     fake.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS, times=3)
     with Stage(fake, retry_backoff_ms=700, message_send_max_retries=2) as stage:
         began_ms = stage.clock.now_ms()
-        with pytest.raises(FailedToSendMessageError):
+        with pytest.raises(FailedToSendMessageError, match="after 2 tries"):
             stage.send(KeyedMessage("orders", "0", "a"))
         assert stage.clock.now_ms() - began_ms == 2 * 700
 
@@ -888,7 +888,7 @@ def test_a_thread_that_cannot_start_leaves_no_producer_behind(fake: FakeBroker, 
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(ProducerSendThread, "start", refuse)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="can't start new thread"):
         asynchronous(fake, client_id="half-made")
     assert not {thread.name for thread in threading.enumerate() if thread.name.endswith("half-made")}
 

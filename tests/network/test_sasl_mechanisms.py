@@ -169,7 +169,7 @@ def test_a_token_that_cannot_be_had_fails_the_login() -> None:
 def test_any_refusal_of_a_token_can_be_told(refusal: bytes) -> None:
     dialog = Dialog(bearer(OAuthBearerToken(Secret("abc"))).start("broker"))
     dialog.send(refusal)
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(AuthenticationError, match="the broker rejected the token"):
         dialog.send(b"")
 
 

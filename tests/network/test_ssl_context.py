@@ -291,7 +291,7 @@ def test_no_key_is_left_on_a_disk(me: Certificate, monkeypatch: pytest.MonkeyPat
     assert seen[1] == (seen[1][0], 1)
     assert seen[1][0].startswith(str(tmp_path))
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="private key does not belong"):
         context_of(ssl_keystore_key=me.key_pem(), ssl_keystore_certificate_chain=Authority("other").pem)
     assert not list(tmp_path.iterdir())
 

@@ -18,6 +18,7 @@ import pytest
 
 from spark_kafka_sink.errors import (
     AuthenticationError,
+    AuthorizationError,
     BrokerError,
     FailedToSendMessageError,
     KafkaError,
@@ -189,7 +190,7 @@ def test_metadata_raise_a_copy_of_an_error_that_batches_have_too() -> None:
 def test_a_producer_that_has_failed_for_good_keeps_nothing_of_the_calls_that_it_refuses(broker: FakeBroker) -> None:
     broker.fail_next(ApiKey.PRODUCE, Errors.CLUSTER_AUTHORIZATION_FAILED)
     with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
-        with pytest.raises(KafkaError):
+        with pytest.raises(AuthorizationError, match="KAFKA_CLUSTER_AUTHORIZATION_FAILED"):
             producer.send_columns("orders", value=pa.array([b"v"])).result(30_000)
         record = ProducerRecord("orders", b"v")
         calls: list[Callable[[], Any]] = [

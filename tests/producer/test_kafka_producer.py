@@ -22,6 +22,7 @@ import pytest
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import (
     AuthenticationError,
+    AuthorizationError,
     BrokerError,
     ConfigError,
     InvalidRecordError,
@@ -213,7 +214,7 @@ def test_any_column_of_another_length_is_refused(producer: KafkaProducer, column
 
 
 def test_a_topic_column_of_another_length_is_refused(producer: KafkaProducer) -> None:
-    with pytest.raises(SchemaError):
+    with pytest.raises(SchemaError, match="2 rows where 3 are expected"):
         producer.send_columns(pa.array(["single"] * 3), value=binary(b"a", b"b"))
 
 
@@ -728,7 +729,7 @@ def test_a_with_block_closes(broker: FakeBroker) -> None:
 
 def test_a_wrong_configuration_starts_nothing() -> None:
     before = threading.active_count()
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="2 things are wrong"):
         KafkaProducer({"bootstrap.servers": "127.0.0.1:1", "batch.size": "many", "acks": "some"})
     assert threading.active_count() == before
 
@@ -954,7 +955,7 @@ def test_a_fatal_error_fails_single_records_that_still_linger(broker: FakeBroker
         future = producer.send(ProducerRecord("other", b"a"))
         broker.fail_next(ApiKey.PRODUCE, Errors.CLUSTER_AUTHORIZATION_FAILED)
         delivery = producer.send_columns("single", value=binary(*[bytes(20_000)] * 2))
-        with pytest.raises(BrokerError):
+        with pytest.raises(AuthorizationError, match="idempotent writes are not allowed"):
             delivery.result(WAIT_MS)
         assert isinstance(future.exception(2.0), BrokerError)
 
@@ -1134,7 +1135,7 @@ def test_rows_in_flight_to_other_brokers_are_written_once_when_one_broker_refuse
             broker.wait_until(lambda: len(broker.requests_of(ApiKey.PRODUCE)) == 2)
             change_password(broker)
             refused = producer.send_columns("orders", value=pa.array(["refused"]), partition=pa.array([1], pa.int32()))
-            with pytest.raises(AuthenticationError):
+            with pytest.raises(AuthenticationError, match="for user 'alice'"):
                 refused.result(WAIT_MS)
             assert (in_flight.acknowledged, in_flight.error) == (0, None)
             release.set()

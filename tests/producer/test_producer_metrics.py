@@ -357,7 +357,7 @@ def test_what_send_refuses_is_an_error(fake_broker: FakeBroker) -> None:
         producer.send(ProducerRecord("orders", b"v" * 2000))
         with pytest.raises(RecordTooLargeError):
             producer.send_columns("orders", value=values(3, size=2000))
-        with pytest.raises(KafkaTimeoutError):
+        with pytest.raises(KafkaTimeoutError, match="KAFKA_UNKNOWN_TOPIC"):
             producer.send_columns("absent", value=values(5))
         assert producer.metrics()["record-error-total"] == 1 + 3 + 5
 

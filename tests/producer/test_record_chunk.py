@@ -121,7 +121,7 @@ def test_a_future_of_a_chunk_that_is_still_gathered_is_not_done() -> None:
     gathering = Gathering()
     future = gathering.add()
     assert not future.done()
-    with pytest.raises(KafkaTimeoutError):
+    with pytest.raises(KafkaTimeoutError, match="a record for orders is not acknowledged"):
         future.result(0)
 
 

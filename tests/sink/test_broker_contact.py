@@ -75,7 +75,7 @@ def test_a_wait_is_never_longer_than_max_block_ms() -> None:
     options = OPTIONS | {"max.block.ms": 300}
     BrokerContact.of_this_task(options).failed(NO_BROKER)
     producer = Waited()
-    with pytest.raises(KafkaTimeoutError):
+    with pytest.raises(KafkaTimeoutError, match="an earlier task on this executor"):
         rows_sent(producer, options)
     assert producer == [300]
 

@@ -266,7 +266,7 @@ def test_what_an_unnamed_write_has_decided_is_committed_whatever_the_next_clock_
     monkeypatch.setattr(Planned, "now", classmethod(lambda cls: cls("host", next(moments))))
     fail_to_commit(broker, monkeypatch)
     second = batch_writer(broker)
-    with pytest.raises(CommitFailedError):
+    with pytest.raises(CommitFailedError, match="by its driver's clock"):
         second.commit([run_task(monkeypatch, second, ["c"])])
     assert seen(broker) == ["a", "b"]
     assert open_ids(broker) == []

@@ -79,7 +79,7 @@ def test_another_topic_is_asked_for(broker: FakeBroker) -> None:
 
 
 def test_a_topic_that_is_created_after_the_error_is_found(broker: FakeBroker) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="KAFKA_UNKNOWN_TOPIC"):
         plan(broker, "new")
     broker.add_topic("new", 1)
     plan(broker, "new")

@@ -97,7 +97,7 @@ def test_waiting_ends_after_its_time() -> None:
 
 
 def test_waiting_no_time_only_looks() -> None:
-    with pytest.raises(KafkaTimeoutError):
+    with pytest.raises(KafkaTimeoutError, match="1 of 1 rows are not acknowledged"):
         Delivery(1, ManualClock()).result(0)
 
 

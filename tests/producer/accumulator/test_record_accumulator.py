@@ -316,7 +316,7 @@ def test_a_slice_larger_than_the_pool_goes_through_as_memory_comes_back() -> Non
 def test_rows_laid_out_before_memory_ran_out_are_sent_nevertheless() -> None:
     stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH, max_block_ms=5)
     owner = Delivery(100, stage.clock)
-    with pytest.raises(KafkaTimeoutError):
+    with pytest.raises(KafkaTimeoutError, match="KAFKA_BUFFER_EXHAUSTED"):
         stage.append(*[bytes(500)] * 100, owner=owner)
     while stage.accumulator.has_undrained():
         stage.give_back(stage.drain_one(ONE_NODE))
@@ -335,7 +335,7 @@ def test_nobody_waits_for_memory_while_holding_a_reservation() -> None:
         return False
 
     stage.clock.wait = nothing_is_reserved
-    with pytest.raises(KafkaTimeoutError):
+    with pytest.raises(KafkaTimeoutError, match="KAFKA_BUFFER_EXHAUSTED"):
         stage.append(*[bytes(300)] * 30, partition=[number % 3 for number in range(30)])
 
 

@@ -17,7 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_kafka_sink.errors import BrokerError, ConfigError, KafkaError, KafkaTimeoutError, ProducerClosedError, SchemaError
+from spark_kafka_sink.errors import (
+    BrokerError,
+    ConfigError,
+    InvalidRecordError,
+    KafkaError,
+    KafkaTimeoutError,
+    ProducerClosedError,
+    SchemaError,
+)
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.plugins.interceptors import Interceptors
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -407,7 +415,7 @@ def test_an_interceptor_by_name_lives_as_long_as_its_producer(broker: FakeBroker
 
 def test_a_constructor_that_fails_for_an_interceptor_leaves_nothing_behind(broker: FakeBroker) -> None:
     before, first = threading.active_count(), Appends()
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="no_such_module"):
         producer_of(broker, first, "no_such_module.Mine")
     assert threading.active_count() == before
     assert (first.configured, first.closed) == (1, 1)
@@ -470,7 +478,7 @@ def test_rows_that_the_broker_refuses_are_told_with_their_partition(broker: Fake
     columns, records = Appends(), AppendsToRecords()
     with producer_of(broker, columns, records) as producer:
         broker.fail_next(ApiKey.PRODUCE, Errors.INVALID_RECORD)
-        with pytest.raises(BrokerError):
+        with pytest.raises(BrokerError, match="KAFKA_INVALID_RECORD"):
             producer.send_columns("single", value=binary(b"a", b"b")).result(WAIT_MS)
     ((batch, error),) = columns.heard
     assert batch == BatchMetadata("single", 0, -1, 2, -1)
@@ -508,7 +516,8 @@ def test_rows_that_fail_before_they_are_queued_are_told_once(
 
 def test_rows_of_many_topics_that_fail_are_told_by_topic(broker: FakeBroker) -> None:
     instance = Appends()
-    with producer_of(broker, instance, max_block_ms=50) as producer, pytest.raises(KafkaError):
+    null = pytest.raises(InvalidRecordError, match=r"row 3 .* null topic")
+    with producer_of(broker, instance, max_block_ms=50) as producer, null:
         producer.send_columns(pa.array(["single", "gone", "single", None]), value=binary(b"a", b"b", b"c", b"d"))
     assert Counter({metadata.topic: metadata.rows for metadata, _ in instance.heard}) == {"single": 2, "gone": 1, "": 1}
 
@@ -521,7 +530,7 @@ def test_of_rows_that_were_queued_half_each_is_told_once(broker: FakeBroker) -> 
     with producer_of(broker, instance, buffer_memory=3_000_000, max_block_ms=100, batch_size=100_000) as producer:
         producer.partitions_for("single")
         release = broker.hold_next(ApiKey.PRODUCE, times=5)
-        with pytest.raises(KafkaTimeoutError):
+        with pytest.raises(KafkaTimeoutError, match="KAFKA_BUFFER_EXHAUSTED"):
             producer.send_columns("single", value=binary(*[row] * rows))
         release.set()
     assert 0 < len(broker.records("single")) < rows
@@ -531,7 +540,7 @@ def test_of_rows_that_were_queued_half_each_is_told_once(broker: FakeBroker) -> 
 
 def test_wrong_columns_are_told_as_the_schema_error_that_they_are(broker: FakeBroker) -> None:
     instance = Appends(fails="on_send")
-    with producer_of(broker, instance) as producer, pytest.raises(SchemaError):
+    with producer_of(broker, instance) as producer, pytest.raises(SchemaError, match="column value has type int64"):
         producer.send_columns("single", value=pa.array([1, 2]))
     assert [(metadata.rows, type(error)) for metadata, error in instance.heard] == [(2, SchemaError)]
 

@@ -377,7 +377,7 @@ def test_a_partitioner_that_cannot_be_loaded_is_a_configuration_error_with_its_c
 
 def test_an_instance_whose_configure_fails_is_closed_and_a_failing_close_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     instance = failing("configure")()
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="configure failed"):
         partitioner_of(instance)
     assert instance.closed == 1
     partitioner_of(failing("close")).close()

@@ -14,9 +14,11 @@ import pytest
 
 from spark_kafka_sink.errors import (
     AbortableTransactionError,
+    BrokerError,
     FatalProducerError,
     IllegalStateError,
     KafkaError,
+    KafkaTimeoutError,
     ProducerFencedError,
     TransactionAbortedError,
     TransactionTimeoutError,
@@ -269,7 +271,7 @@ def test_offsets_that_a_group_refuses_make_the_transaction_abortable(
     broker.fail_next(ApiKey.TXN_OFFSET_COMMIT, error)
     with pytest.raises(AbortableTransactionError, match="readers"):
         producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(1)}, GROUP)
-    with pytest.raises(AbortableTransactionError):
+    with pytest.raises(AbortableTransactionError, match="cannot be committed"):
         producer.commit_transaction()
     producer.abort_transaction()
     with producer.transaction():
@@ -289,18 +291,18 @@ def test_calls_that_do_not_fit_the_state_raise_and_change_nothing(broker: FakeBr
         with pytest.raises(IllegalStateError, match=r"begin_transaction\(\) first"):
             write(producer, b"outside")
         producer.init_transactions()
-        with pytest.raises(IllegalStateError):
+        with pytest.raises(IllegalStateError, match="outside of a transaction"):
             producer.init_transactions()
         with pytest.raises(IllegalStateError, match=r"begin_transaction\(\) first"):
             producer.send(ProducerRecord("single", b"outside"))
-        with pytest.raises(IllegalStateError):
+        with pytest.raises(IllegalStateError, match="outside of a transaction"):
             producer.commit_transaction()
         producer.begin_transaction()
         with pytest.raises(IllegalStateError, match=r"commit_transaction\(\) or abort_transaction\(\) first"):
             producer.begin_transaction()
         write(producer, b"a")
         producer.commit_transaction()
-        with pytest.raises(IllegalStateError):
+        with pytest.raises(IllegalStateError, match="outside of a transaction"):
             producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(1)}, GROUP)
     settle_markers(broker)
     assert broker.committed_values("single") == [b"a"]
@@ -407,9 +409,9 @@ def test_rows_of_a_fenced_producer_fail_and_nobody_hangs(broker: FakeBroker, pro
     write(producer, b"of the first").result(WAIT_MS)
     with producer_of(broker) as second:
         second.init_transactions()
-        with pytest.raises(KafkaError):
+        with pytest.raises(BrokerError, match="KAFKA_INVALID_PRODUCER_EPOCH"):
             write(producer, b"late").result(WAIT_MS)
-        with pytest.raises(KafkaError):
+        with pytest.raises(AbortableTransactionError, match=r"cannot be committed: .*newer producer"):
             producer.commit_transaction()
         with pytest.raises(ProducerFencedError):
             producer.abort_transaction()
@@ -444,7 +446,7 @@ def test_after_a_refused_batch_the_transaction_can_only_be_aborted(broker: FakeB
         write(producer, b"bad").result(WAIT_MS)
     with pytest.raises(AbortableTransactionError, match=r"abort_transaction\(\)"):
         producer.commit_transaction()
-    with pytest.raises(AbortableTransactionError):
+    with pytest.raises(AbortableTransactionError, match="KAFKA_INVALID_RECORD"):
         write(producer, b"behind")
     producer.abort_transaction()
     with producer.transaction():
@@ -459,10 +461,10 @@ def test_a_batch_that_expires_in_a_transaction_makes_it_abortable_and_the_next_o
         producer.begin_transaction()
         write(producer, b"before").result(WAIT_MS)
         held = broker.hold_next(ApiKey.PRODUCE, times=10)
-        with pytest.raises(KafkaError):
+        with pytest.raises(KafkaTimeoutError, match="KAFKA_DELIVERY_TIMEOUT"):
             write(producer, b"late").result(WAIT_MS)
         held.set()
-        with pytest.raises(AbortableTransactionError):
+        with pytest.raises(AbortableTransactionError, match="KAFKA_DELIVERY_TIMEOUT"):
             producer.commit_transaction()
         producer.abort_transaction()
         for value in (b"a", b"b"):
@@ -477,7 +479,7 @@ def test_a_transaction_that_timed_out_at_the_coordinator_is_lost_and_says_so(bro
     write(producer, b"a").result(WAIT_MS)
     broker.clock.advance(10 * 60_000)
     assert broker.transactions.abort_timed_out() == [ID]
-    with pytest.raises(FatalProducerError):
+    with pytest.raises(FatalProducerError, match=r"KAFKA_PRODUCER_FENCED|KAFKA_INVALID_TXN_STATE"):
         producer.commit_transaction()
     assert broker.committed_values("single") == []
 
@@ -496,7 +498,7 @@ def test_what_no_retry_mends_is_fatal_and_told_by_name(broker: FakeBroker, api: 
         with pytest.raises(FatalProducerError, match=ID) as raised:
             producer.init_transactions()
         assert raised.value.condition == f"KAFKA_{error.name}"
-        with pytest.raises(FatalProducerError):
+        with pytest.raises(FatalProducerError, match=f"KAFKA_{error.name}"):
             producer.begin_transaction()
 
 
@@ -607,7 +609,7 @@ def test_a_prepared_transaction_is_left_open_for_somebody_else(broker: FakeBroke
     prepared = producer.prepare_transaction()
     assert prepared.transactional_id == ID
     assert prepared.transaction_version == version
-    with pytest.raises(IllegalStateError):
+    with pytest.raises(IllegalStateError, match="only within a transaction"):
         write(producer, b"b")
     producer.close()
     assert broker.requests_of(ApiKey.END_TXN) == []
@@ -673,7 +675,7 @@ def test_within_a_transaction_of_its_own_a_producer_keeps_its_id(producer: Kafka
 def test_after_a_fatal_error_there_is_no_other_id(broker: FakeBroker, producer: KafkaProducer) -> None:
     with producer_of(broker) as other:
         other.init_transactions()
-        with pytest.raises(KafkaError), producer.transaction():  # and the abort finds out that it is fenced
+        with pytest.raises(ProducerFencedError), producer.transaction():  # and the abort finds out that it is fenced
             write(producer, b"a")
     assert not producer.is_at_rest()
     with pytest.raises(ProducerFencedError):

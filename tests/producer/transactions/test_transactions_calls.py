@@ -16,6 +16,7 @@ import pytest
 from spark_kafka_sink.errors import (
     AbortableTransactionError,
     AuthorizationError,
+    BrokerError,
     FatalProducerError,
     IllegalStateError,
     KafkaError,
@@ -99,7 +100,7 @@ def test_an_end_that_ran_out_of_time_is_waited_for_by_the_same_call_and_other_ca
                 for refused in (other, "begin", "init", "send_offsets", "prepare"):
                     with pytest.raises(IllegalStateError, match=rf"{name}_transaction\(\)|while the transaction is being"):
                         ALL_CALLS[refused](producer)
-                with pytest.raises(IllegalStateError):
+                with pytest.raises(IllegalStateError, match="only within a transaction"):
                     write(producer, b"outside")
                 held.set()
                 settled(producer)
@@ -146,7 +147,7 @@ def test_an_end_that_fails_after_its_time_is_told_by_the_same_call(broker: FakeB
         write(producer, b"a").result(WAIT_MS)
         release = threading.Event()
         broker.inject(Fault(ApiKey.END_TXN, error=error, release=release))
-        with hurried(producer), pytest.raises(TransactionTimeoutError):
+        with hurried(producer), pytest.raises(TransactionTimeoutError, match=r"commit_transaction.* has not ended"):
             producer.commit_transaction()
         release.set()
         settled(producer)
@@ -162,7 +163,7 @@ def test_after_a_commit_that_failed_after_its_time_the_transaction_can_be_aborte
         write(producer, b"lost").result(WAIT_MS)
         release = threading.Event()
         broker.inject(Fault(ApiKey.END_TXN, error=Errors.TRANSACTION_ABORTABLE, release=release))
-        with hurried(producer), pytest.raises(TransactionTimeoutError):
+        with hurried(producer), pytest.raises(TransactionTimeoutError, match=r"commit_transaction.* has not ended"):
             producer.commit_transaction()
         release.set()
         settled(producer)
@@ -179,7 +180,7 @@ def test_a_transaction_that_waits_for_its_epoch_may_run_out_of_time() -> None:
         producer.begin_transaction()
         write(producer, b"lost").result(WAIT_MS)
         broker.fail_next(ApiKey.PRODUCE, Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
-        with pytest.raises(KafkaError):
+        with pytest.raises(BrokerError, match="KAFKA_OUT_OF_ORDER_SEQUENCE_NUMBER"):
             write(producer, b"refused").result(WAIT_MS)
         held = broker.hold_next(ApiKey.INIT_PRODUCER_ID)
         producer.abort_transaction()
@@ -261,7 +262,7 @@ def test_offsets_that_ran_out_of_time_are_sent_again_with_those_of_the_next_call
         producer.init_transactions()
         producer.begin_transaction()
         held = broker.hold_next(ApiKey.TXN_OFFSET_COMMIT)
-        with hurried(producer), pytest.raises(TransactionTimeoutError):
+        with hurried(producer), pytest.raises(TransactionTimeoutError, match=r"send_offsets_to_transaction.* has not ended"):
             producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(1)}, GROUP)
         held.set()
         producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(2), tp(1): OffsetAndMetadata(3)}, GROUP)
@@ -275,7 +276,7 @@ def test_a_commit_waits_for_offsets_that_ran_out_of_time(broker: FakeBroker) -> 
         producer.init_transactions()
         producer.begin_transaction()
         held = broker.hold_next(ApiKey.TXN_OFFSET_COMMIT)
-        with hurried(producer), pytest.raises(TransactionTimeoutError):
+        with hurried(producer), pytest.raises(TransactionTimeoutError, match=r"send_offsets_to_transaction.* has not ended"):
             producer.send_offsets_to_transaction(OFFSETS, GROUP)
         held.set()
         producer.commit_transaction()
@@ -376,7 +377,7 @@ def test_an_id_that_is_denied_at_init_is_named_and_can_be_asked_for_again(broker
             with pytest.raises(AuthorizationError, match=ID) as raised:
                 producer.init_transactions()
             assert raised.value.condition == f"KAFKA_{error.name}"
-            with pytest.raises(IllegalStateError):
+            with pytest.raises(IllegalStateError, match=r"before init_transactions\(\)"):
                 producer.begin_transaction()
             producer.init_transactions()
 
@@ -501,7 +502,8 @@ def test_a_producer_that_was_replaced_leaves_the_transaction_of_its_successor_al
         with successor.transaction():
             write(successor, b"of the successor").result(WAIT_MS)
             late = write(zombie, b"late")
-            with pytest.raises((AbortableTransactionError, ProducerFencedError)):  # a leader does not say why it refuses
+            # A leader does not say why it refuses.
+            with pytest.raises((AbortableTransactionError, ProducerFencedError), match=r"has been started since|newer producer"):
                 zombie.commit_transaction()
             with pytest.raises(ProducerFencedError):
                 zombie.abort_transaction()
@@ -523,7 +525,7 @@ def test_while_a_call_is_under_way_other_calls_of_other_threads_are_refused_at_o
         committing.start()
         broker.wait_until(lambda: bool(broker.requests_of(ApiKey.END_TXN)))
         for refused in ("init", "begin", "send_offsets", "prepare", "abort"):
-            with pytest.raises(IllegalStateError):
+            with pytest.raises(IllegalStateError, match="timed out before and is still in progress"):
                 ALL_CALLS[refused](producer)
         held.set()
         committing.join(30)
@@ -601,7 +603,7 @@ def test_no_other_thread_ends_a_transaction_before_its_begin_has_returned(broker
 def test_an_abort_that_does_not_fit_leaves_the_door_as_it_was(broker: FakeBroker) -> None:
     with producer_of(broker) as producer:
         producer.init_transactions()
-        with pytest.raises(IllegalStateError):
+        with pytest.raises(IllegalStateError, match="outside of a transaction"):
             producer.abort_transaction()
         with producer.transaction():
             write(producer, b"a")
@@ -629,7 +631,11 @@ def test_a_block_whose_commit_runs_out_of_time_leaves_the_commit_to_go_on(broker
     with producer_of(broker) as producer:
         producer.init_transactions()
         held = broker.hold_next(ApiKey.END_TXN)
-        with hurried(producer), pytest.raises(TransactionTimeoutError), producer.transaction():
+        with (
+            hurried(producer),
+            pytest.raises(TransactionTimeoutError, match=r"commit_transaction.* has not ended"),
+            producer.transaction(),
+        ):
             write(producer, b"a").result(WAIT_MS)
         held.set()
         producer.commit_transaction()

@@ -161,7 +161,7 @@ def test_gathered_records_that_could_not_be_put_into_a_batch(broker: FakeBroker,
     def raises(*_: object) -> None:
         raise error
 
-    with monkeypatch.context() as patched, pytest.raises(pa.ArrowCapacityError):  # noqa: PT012 - only this commit fails
+    with monkeypatch.context() as patched, pytest.raises(pa.ArrowCapacityError, match="too much"):  # noqa: PT012 - only this commit fails
         patched.setattr(record_accumulator, "SortedSlice", raises)
         producer.commit_transaction()
     assert lost.exception(WAIT_S) is not None
@@ -171,7 +171,8 @@ def test_gathered_records_that_could_not_be_put_into_a_batch(broker: FakeBroker,
 def test_the_first_row_that_fails_is_the_one_that_is_told(broker: FakeBroker) -> None:
     producer = open_producer(broker, max_request_size=1000, max_block_ms=200)
     producer.send("single", bytes(2000))
-    with pytest.raises(KafkaError):  # here or with the next call: the Sender has heard of it then
+    # Here or with the next call: the Sender has heard of it then.
+    with pytest.raises(KafkaTimeoutError, match="KAFKA_UNKNOWN_TOPIC"):
         producer.send("absent", b"a").result(WAIT_S)
     ends(producer, broker, "max.request.size=1000")
 
@@ -184,7 +185,7 @@ def test_rows_of_a_call_that_ran_out_of_memory_on_its_way(broker: FakeBroker) ->
     producer = open_producer(broker, buffer_memory=65_536, max_block_ms=1_000)
     release = broker.hold_next(ApiKey.PRODUCE)
     rows = pa.array([bytes(15_000)] * 20)
-    with pytest.raises(KafkaTimeoutError):
+    with pytest.raises(KafkaTimeoutError, match="KAFKA_BUFFER_EXHAUSTED"):
         producer.send_columns("orders", value=rows, partition=pa.array([0] * 20, pa.int32()))
     release.set()
     ends(producer, broker, "buffer.memory")
