@@ -6,9 +6,11 @@ This is the command: arguments, the order of the files, --follow, and the exit c
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from pathlib import Path
 
 from spark_kafka_sink.errors import printable
@@ -116,14 +118,20 @@ class Reports:
         self._files = sorted(files, key=lambda file: times[id(file)])
 
     def _first_commit_at(self, file: ReportFile) -> float:
-        try:
+        with self._readable(file):
             return file.first_commit_at()
-        except FileNotFoundError as error:
-            if self._may_be_missing:
-                return float("inf")
-            raise _unreadable(file, error) from error
+        return inf  # it may come yet
+
+    @contextlib.contextmanager
+    def _readable(self, file: ReportFile) -> Iterator[None]:
+        """Raises ToolError for a file that cannot be read, unless it is missing and may be."""
+        try:
+            yield
         except OSError as error:
-            raise _unreadable(file, error) from error
+            if self._may_be_missing and isinstance(error, FileNotFoundError):
+                return
+            remedy = "name the file that the sink's option reportPath names, on the driver's machine"
+            raise ToolError(f"{printable(file.path)} cannot be read ({error.strerror or error}): {remedy}.") from error
 
     def read(self, *, once: bool = True, pause: Callable[[float], object] | None = None) -> Iterator[bool]:
         """Read what is there, and yield; then, unless `once`, do so again every FOLLOW_S seconds, for ever.
@@ -136,7 +144,8 @@ class Reports:
             before = self.troubles.lines
             restarted = self._begin_again_if_cut()
             for file in self._files:
-                self._read(file)
+                with self._readable(file):
+                    self.statistics.add(file.commits())
             yield is_first or restarted or self.troubles.lines != before
             if once:
                 return
@@ -153,26 +162,9 @@ class Reports:
         return True
 
     def _has_begun_anew(self, file: ReportFile) -> bool:
-        try:
+        with self._readable(file):
             return file.has_begun_anew()
-        except FileNotFoundError:
-            return False  # moved away; a new one may come
-        except OSError as error:
-            raise _unreadable(file, error) from error
-
-    def _read(self, file: ReportFile) -> None:
-        try:
-            self.statistics.add(file.commits())
-        except FileNotFoundError as error:
-            if not self._may_be_missing:
-                raise _unreadable(file, error) from error
-        except OSError as error:
-            raise _unreadable(file, error) from error
-
-
-def _unreadable(file: ReportFile, error: OSError) -> ToolError:
-    remedy = "name the file that the sink's option reportPath names, on the driver's machine"
-    return ToolError(f"{printable(file.path)} cannot be read ({error.strerror or error}): {remedy}.")
+        return False  # moved away; a new one may come
 
 
 def write_page(reports: Reports, output: Path, *, refresh_s: int | None = None) -> None:

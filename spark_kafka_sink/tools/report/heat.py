@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -37,47 +38,56 @@ class Skew:
         return self.share / self.even
 
 
+@dataclass(slots=True)
+class _Column:
+    first: float  # when, of the first commit
+    last: float
+    commits: int
+    rows: Counter[int]  # by partition
+
+    def join(self, later: _Column) -> None:
+        self.last = later.last
+        self.commits += later.commits
+        self.rows.update(later.rows)
+
+
 class Heat:
     """Of one topic. `rows`: all."""
 
     def __init__(self) -> None:
         self.rows = 0
         self._width = 1  # commits of a column
-        self._columns: list[tuple[float, float, int, dict[int, int]]] = []  # from, to, commits, partition -> rows
+        self._columns: list[_Column] = []
 
     def add(self, time: float, partitions: Mapping[int, int]) -> None:
         """The rows of the next commit."""
         self.rows += sum(partitions.values())
-        if self._columns and self._columns[-1][2] < self._width:
-            first, _, commits, known = self._columns[-1]
-            _add(known, partitions)
-            self._columns[-1] = (first, time, commits + 1, known)
+        if self._columns and self._columns[-1].commits < self._width:
+            self._columns[-1].join(_Column(time, time, 1, Counter(partitions)))
         else:
-            self._columns.append((time, time, 1, dict(partitions)))
-        if len(self._columns) >= MOST_COLUMNS and self._columns[-1][2] >= self._width:
-            for number in range(0, len(self._columns) - 1, 2):
-                one, two = self._columns[number : number + 2]
-                _add(one[3], two[3])
-                self._columns[number] = (one[0], two[1], one[2] + two[2], one[3])
+            self._columns.append(_Column(time, time, 1, Counter(partitions)))
+        if len(self._columns) >= MOST_COLUMNS and self._columns[-1].commits >= self._width:
+            for one, two in zip(self._columns[::2], self._columns[1::2], strict=False):
+                one.join(two)
             self._columns = self._columns[::2]
             self._width *= 2
 
     @property
     def commits(self) -> list[int]:
         """Of each column."""
-        return [commits for _, _, commits, _ in self._columns]
+        return [column.commits for column in self._columns]
 
     @property
     def times(self) -> list[tuple[float, float]]:
-        return [(first, last) for first, last, _, _ in self._columns]
+        return [(column.first, column.last) for column in self._columns]
 
     def by_partition(self) -> tuple[list[int], npt.NDArray[np.float64]]:
         """The partitions that have rows, and their rows: partitions × columns. Their sum may be more than an int64 holds."""
-        numbers = sorted({number for column in self._columns for number in column[3]})
+        numbers = sorted({number for column in self._columns for number in column.rows})
         row = {number: place for place, number in enumerate(numbers)}
         table = np.zeros((len(numbers), len(self._columns)), np.float64)
         for place, column in enumerate(self._columns):
-            table[[row[number] for number in column[3]], place] = list(column[3].values())
+            table[[row[number] for number in column.rows], place] = list(column.rows.values())
         return numbers, table
 
     def skew(self) -> Skew | None:
@@ -102,8 +112,3 @@ class Heat:
         how = "A little uneven" if skew.factor < SKEWED else "Skewed"
         share = f"partition {skew.partition} got {percent(skew.share)} of {several(self.rows, 'row')}"
         return f"{how}: {share}, {skew.factor:.1f} times an even share.{empty}"
-
-
-def _add(to: dict[int, int], more: Mapping[int, int]) -> None:
-    for number, rows in more.items():
-        to[number] = to.get(number, 0) + rows

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from spark_kafka_sink.errors import printable
+from spark_kafka_sink.tools.words import count
 
 LONGEST_LINE = 64 * 1024 * 1024  # bytes; a commit of 100,000 topic-partitions has 8 MB
 KNOWN_VERSION = 3
@@ -174,25 +175,21 @@ class Troubles:
         if self.unreadable:
             more = f", and {self.unreadable - len(self.named):,} more" if self.unreadable > len(self.named) else ""
             verb = "was" if self.unreadable == 1 else "were"
-            yield f"{_count_of(self.unreadable, 'line')} {verb} left out: {'; '.join(self.named)}{more}."
+            yield f"{count(self.unreadable, 'line')} {verb} left out: {'; '.join(self.named)}{more}."
         for name in self.unfinished:
             name = printable(name)
             yield f"The last line of {name} has no end and was left out: the driver is writing it, or died while it did."
         if self.older:
             yield (
-                f"{_count_of(self.older, 'line')} of an older version of the sink "
+                f"{count(self.older, 'line')} of an older version of the sink "
                 f"{'does' if self.older == 1 else 'do'} not tell where the time went: these parts of the pictures are empty."
             )
         if self.newer:
-            yield f"{_count_of(self.newer, 'line')} of a newer version of the sink may tell more than is shown here."
+            yield f"{count(self.newer, 'line')} of a newer version of the sink may tell more than is shown here."
         for name in self.began_anew:
             yield f"{printable(name)} has become shorter, and was read again from its beginning."
         for name in self.empty:
             yield f"{printable(name)} has no line yet: nothing was committed, or reportPath names another file."
-
-
-def _count_of(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 class ReportFile:

@@ -6,8 +6,7 @@ of half as many stands for twice as many rows. So 10,000 micro-batches take as m
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,12 +34,9 @@ class Bucket:
 
     @classmethod
     def of(cls, times: Sequence[float], rows: Values) -> Bucket:
-        is_known = ~np.isnan(rows)
-        none = ~is_known.any(axis=0)
-        low = np.where(none, np.nan, np.where(is_known, rows, np.inf).min(axis=0))
-        high = np.where(none, np.nan, np.where(is_known, rows, -np.inf).max(axis=0))
-        total = np.where(is_known, rows, 0.0).sum(axis=0)
-        return cls(min(times), max(times), len(rows), low, high, total, is_known.sum(axis=0).astype(float), _thinned(rows))
+        low, high = np.fmin.reduce(rows), np.fmax.reduce(rows)
+        known = (~np.isnan(rows)).sum(axis=0).astype(float)
+        return cls(min(times), max(times), len(rows), low, high, np.nansum(rows, axis=0), known, _thinned(rows))
 
     def joined(self, other: Bucket) -> Bucket:
         return Bucket(
@@ -130,21 +126,23 @@ class Series:
     def median_of(self, name: str, part: slice = slice(None)) -> float:
         """Of all rows, or of the rows of a part of the buckets; NaN if none has a value."""
         column = self._column[name]
-        found = [bucket.sample[:, column] for bucket in self.buckets[part]]
-        return _median(np.concatenate(found)) if found else float("nan")
+        return _median(np.concatenate([[], *(bucket.sample[:, column] for bucket in self.buckets[part])]))
 
     def sum_of(self, name: str) -> float:
         return float(self.total(name).sum())
 
-    def highest(self, name: str) -> float:
-        found = [value for value in self.high(name) if not np.isnan(value)]
-        return max(found, default=float("nan"))
+    def lowest(self, name: str) -> float:
+        return float(np.fmin.reduce(self.low(name), initial=np.nan))
 
-    def __iter__(self) -> Iterator[Bucket]:
-        return iter(self.buckets)
+    def highest(self, name: str) -> float:
+        return highest(self.high(name))
+
+
+def highest(values: Values) -> float:
+    """Of those that are known; NaN if none is."""
+    return float(np.fmax.reduce(values, initial=np.nan))
 
 
 def _median(values: Values) -> float:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of values that are all NaN
-        return float(np.nanmedian(values)) if len(values) else float("nan")
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else np.nan

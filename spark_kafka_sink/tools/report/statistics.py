@@ -32,10 +32,22 @@ LONG = 10  # cycles: a stream that commits nothing for so long has paused
 TIME_PARTS = ("running", "outside", "commit")
 # The parts of `task_seconds`, the time of all its tasks together.
 TASK_PARTS = ("spark", "held_back", "sink", "brokers")
+# Columns that are a counter of the line, and by what it is divided: times become seconds.
+COUNTERS = {
+    "batch_size": ("batch-size-avg", 1),
+    "requests": ("produce-request-total", 1),
+    "records_per_request": ("records-per-request-avg", 1),
+    "latency": ("request-latency-avg", 1e3),
+    "memory_wait": ("bufferpool-wait-time-ms-total", 1e3),
+    "metadata_wait": ("metadata-wait-time-ns-total", 1e9),
+    "flush": ("flush-time-ns-total", 1e9),
+    "throttle": ("produce-throttle-time-total", 1e3),
+    "retried": ("record-retry-total", 1),
+    "splits": ("batch-split-total", 1),
+}
 COLUMNS = (
     *("rows_per_s", "bytes_per_s", "rows", "timed_rows", "wall", "cycle", "busy", "between", *TIME_PARTS, *TASK_PARTS),
-    *("slowest_task", "median_task", "timed_tasks", "task_seconds", "batch_size", "compression", "requests"),
-    *("records_per_request", "latency", "memory_wait", "metadata_wait", "throttle", "retried", "splits"),
+    *("slowest_task", "median_task", "timed_tasks", "task_seconds", "compression", *COUNTERS),
 )
 
 
@@ -157,16 +169,13 @@ class Query:
         return sorted((each for each in self._pauses if each.seconds > long), key=lambda pause: pause.after)
 
     def _row(self, commit: Commit) -> tuple[float, ...]:
-        counters = commit.counters
+        counted = {column: commit.counters.get(name, nan) / divisor for column, (name, divisor) in COUNTERS.items()}
         running, own = _running(commit), 0.0 if isnan(commit.commit_seconds) else commit.commit_seconds
         wall = commit.committed_at - commit.started_at
         if not isnan(running):
             wall = max(wall, running + own)  # a machine with another clock
         cycle = max(commit.committed_at - self.last_at, wall) if self.is_stream else nan  # NaN for the first commit
-        memory = counters.get("bufferpool-wait-time-ms-total", nan) / 1e3
-        metadata = counters.get("metadata-wait-time-ns-total", nan) / 1e9
-        flush = counters.get("flush-time-ns-total", nan) / 1e9
-        bytes_before = counters.get("uncompressed-byte-total", 0) or nan
+        bytes_before = commit.counters.get("uncompressed-byte-total", 0) or nan
         values = {
             "rows_per_s": commit.rows / (running or nan),
             "bytes_per_s": commit.bytes / (running or nan),
@@ -179,21 +188,13 @@ class Query:
             "running": running,
             "outside": max(wall - running - own, 0.0),  # NaN stays NaN
             "commit": own if not isnan(wall - running) else nan,
-            **_task_parts(commit, memory + metadata + flush),
+            **_task_parts(commit, counted["memory_wait"] + counted["metadata_wait"] + counted["flush"]),
             "slowest_task": commit.slowest_task,
             "median_task": commit.median_task,
             "timed_tasks": nan if isnan(commit.task_seconds) else commit.tasks,
             "task_seconds": commit.task_seconds,
-            "batch_size": counters.get("batch-size-avg", nan),
-            "compression": counters.get("byte-total", nan) / bytes_before,
-            "requests": counters.get("produce-request-total", nan),
-            "records_per_request": counters.get("records-per-request-avg", nan),
-            "latency": counters.get("request-latency-avg", nan) / 1e3,
-            "memory_wait": memory,
-            "metadata_wait": metadata,
-            "throttle": counters.get("produce-throttle-time-total", nan) / 1e3,
-            "retried": counters.get("record-retry-total", nan),
-            "splits": counters.get("batch-split-total", nan),
+            "compression": commit.counters.get("byte-total", nan) / bytes_before,
+            **counted,
         }
         return tuple(values[name] for name in COLUMNS)
 

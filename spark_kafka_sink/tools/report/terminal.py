@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from math import isnan
 
+import numpy as np
+
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.tools.report.findings import top
 from spark_kafka_sink.tools.report.lines import Troubles
-from spark_kafka_sink.tools.report.series import Values
+from spark_kafka_sink.tools.report.series import Values, highest
 from spark_kafka_sink.tools.report.statistics import Query, Statistics
 from spark_kafka_sink.tools.words import count, moment, percent, rounded, seconds, several, size
 
@@ -69,7 +71,7 @@ def _block(query: Query) -> Iterator[str]:
         middle = query.series.median_of(column)
         if isnan(middle) or not query.series.highest(column):
             continue
-        low, high = -_highest(-query.series.low(column)), query.series.highest(column)
+        low, high = query.series.lowest(column), query.series.highest(column)
         picture = sparkline(query.series.mean(column))
         yield f"{label:<13} {unit(low):>9} {unit(middle):>9} {unit(high):>9}  {picture}".rstrip()
     topics = sorted(query.heat, key=lambda topic: -query.heat[topic].rows)
@@ -84,16 +86,12 @@ def _block(query: Query) -> Iterator[str]:
         yield f"exactly once: {count(number, 'version')} {printable(how)}"
 
 
-def _highest(values: Values) -> float:
-    return max((float(value) for value in values if not isnan(value)), default=float("nan"))
-
-
 def sparkline(values: Values, width: int = WIDTH) -> str:
     """From 0 to the highest value; a blank where nothing is known. Nothing at all for a single value."""
     if len(values) < 2:
         return ""
     step = max(1.0, len(values) / width)
     places = [values[int(at * step) : max(int(at * step) + 1, int((at + 1) * step))] for at in range(min(width, len(values)))]
-    highs = [_highest(place) for place in places]
-    top_value = max((high for high in highs if not isnan(high)), default=0.0) or 1.0
+    highs = [highest(place) for place in places]
+    top_value = np.nan_to_num(highest(values)) or 1.0
     return "".join(" " if isnan(high) else TICKS[min(7, int(8 * max(0.0, high) / top_value))] for high in highs)
