@@ -16,7 +16,7 @@ Which thread uses which class
     BufferPool          allocate: callers; deallocate: both
     ProducerBatch       callers fill it, under its queue's lock and their reservations; after that Sender only
     Delivery            completed by the Sender (or by a caller that closes the producer), awaited by callers
-    TransactionCalls    callers; each call posts an TransactionalCall, which the Sender completes and the caller awaits
+    TransactionCalls    callers; each call posts a TransactionalCall, which the Sender completes and the caller awaits
     sender/, transactions/   Sender only, except that callers start and stop it, and read `Sender.failure` and
                         `TransactionManager.fatal_error`
     NetworkClient       Sender only, except `wakeup`

@@ -36,7 +36,6 @@ from spark_kafka_sink.producer.record_chunk import Callback, RecordFuture, faile
 from spark_kafka_sink.producer.send_arguments import record_of_arguments
 from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, serialize
 from spark_kafka_sink.producer.transactions.transactional_methods import TransactionalMethods
-from spark_kafka_sink.producer.transactions.transactions import Transactions
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import Column
 
@@ -87,7 +86,6 @@ class KafkaProducer(TransactionalMethods):
         self._size_limits = parts.size_limits
         self._metrics = parts.metrics
         self._transactions = parts.transactions
-        self._row_failed = parts.row_failed
         self._pool = parts.pool
         self._accumulator = parts.accumulator
         self._metadata = parts.metadata
@@ -289,7 +287,7 @@ class KafkaProducer(TransactionalMethods):
         self, topic: str, callback: Callback | None, details: RecordDetails | None, error: KafkaError
     ) -> RecordFuture:
         self._metrics.records_failed(topic, 1)
-        self._row_failed(error)
+        self._transactions.row_failed(error)
         return failed_record(topic, callback, details, error, self._clock, self._plugins.new_chunk)
 
     # CHECKS
@@ -305,8 +303,7 @@ class KafkaProducer(TransactionalMethods):
     def _check_usable(self) -> None:
         self._check_process()
         self._check_alive()
-        if self._transactions is not None:
-            self._transactions.check_usable()
+        self._transactions.check_usable()
         fatal_error = self._fatal_error()
         if fatal_error is not None:
             raise fresh_copy(fatal_error)
@@ -319,8 +316,7 @@ class KafkaProducer(TransactionalMethods):
 
     def _fatal_error(self) -> KafkaError | None:
         """Why this producer can never write again."""
-        own = None if self._transactions is None else self._transactions.fatal_error
-        return own or self._metadata.permanent_error()
+        return self._transactions.fatal_error or self._metadata.permanent_error()
 
     # METADATA
 
@@ -428,9 +424,7 @@ class KafkaProducer(TransactionalMethods):
         process, every row is settled, and no transaction is its own to end."""
         lives = not forks.is_forked(self._generation) and self._thread.is_alive()
         works = lives and self._sender.failure is None and self._fatal_error() is None and not self._accumulator.is_closed()
-        if isinstance(self._transactions, Transactions) and not self._transactions.may_use_another_id:
-            return False
-        return works and not self._accumulator.has_incomplete() and not self._gatherer.chunks
+        return works and self._transactions.is_at_rest and not self._accumulator.has_incomplete() and not self._gatherer.chunks
 
     # METRICS: at any time, from any thread, without blocking; also after close()
 

@@ -26,10 +26,8 @@ from spark_kafka_sink.producer.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.record_checks import SizeLimits
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.sender import Sender
-from spark_kafka_sink.producer.transactions.coordinators import Coordinators
-from spark_kafka_sink.producer.transactions.transaction_calls import TransactionCalls
-from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
-from spark_kafka_sink.producer.transactions.transactions import Transactions, identity_of
+from spark_kafka_sink.producer.transactions.transactional_methods import TransactionCalls
+from spark_kafka_sink.producer.transactions.transactions import Transactions, manager_of
 
 
 class ProducerParts:
@@ -57,8 +55,10 @@ class ProducerParts:
         self._clock = clock
         self.size_limits = SizeLimits(config, largest_record)
         self.metrics = ProducerMetrics(config, clock)
-        self.transactions = identity_of(config)
-        self.row_failed = (self.transactions or TransactionManager()).row_failed
+        self.metadata = Metadata(config, clock)
+        self._client = NetworkClient(config, self.metadata, clock, metrics=self.metrics.network)
+        if_this_fails.callback(self._client.close)
+        self.transactions = manager_of(config, self._client, clock)
         self.pool = BufferPool(config.buffer_memory, config.batch_size, clock)
         self.accumulator = RecordAccumulator(
             config,
@@ -69,9 +69,6 @@ class ProducerParts:
             self.metrics.records_failed,
             is_transactional=config.transactional_id is not None,
         )
-        self.metadata = Metadata(config, clock)
-        self._client = NetworkClient(config, self.metadata, clock, metrics=self.metrics.network)
-        if_this_fails.callback(self._client.close)
         self._hand_overs = HandOvers(clock, self._interrupted)
         self.metadata_wait = MetadataWait(self.metadata, self._client.wakeup, self.metrics, clock)
         self.metrics.watch(self.pool, self.metadata, self._client.in_flight_request_count)
@@ -108,7 +105,7 @@ class ProducerParts:
             self.size_limits,
             self.metrics,
             self._clock,
-            self.row_failed,
+            self.transactions.row_failed,
         )
         return RecordGatherer(
             min(self._config.batch_size, self.size_limits.largest_record),
@@ -136,13 +133,12 @@ class ProducerParts:
             self.size_limits,
             self.metrics,
             self._clock,
-            self.row_failed,
+            self.transactions.row_failed,
         )
 
     def _make_transaction_calls(self) -> TransactionCalls | None:
         if not isinstance(self.transactions, Transactions):
             return None
-        self.transactions.use(self._client, Coordinators(self.transactions, self._client, self._config, self._clock))
         return TransactionCalls(
             self.transactions,
             self.gatherer.encode_all,

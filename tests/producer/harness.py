@@ -33,7 +33,8 @@ from spark_kafka_sink.producer.record_checks import RECORD_OVERHEAD, RecordDetai
 from spark_kafka_sink.producer.record_chunk import RecordChunk, RecordFuture
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.sender import Sender
-from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
+from spark_kafka_sink.producer.transactions.transaction_manager import IdempotentManager
+from spark_kafka_sink.producer.transactions.transactions import manager_of
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.metadata import (
@@ -332,15 +333,15 @@ class Stage(Accumulation):
         leaders: Mapping[str, Sequence[int | None]] | None = None,
         has_producer_id: bool = True,
         seed: int = 0,
-        transactions: TransactionManager | None = None,
         **options: object,
     ) -> None:
-        idempotent = bool(options.get("enable_idempotence", False))
-        self.transactions = transactions or (TransactionManager() if idempotent else None)
-        super().__init__(sequencer=self.transactions, seed=seed, clock=None, is_transactional=transactions is not None, **options)
+        given, clock = config(**options), ManualClock()
+        self.metadata = Metadata(given, clock, random=Random(seed))
+        self.client = DecodingClient(clock, self.metadata, max_in_flight=given.max_in_flight_requests_per_connection)
+        self.transactions = manager_of(given, self.client, clock, Random(seed))
+        is_transactional = given.transactional_id is not None
+        super().__init__(sequencer=self.transactions, seed=seed, clock=clock, is_transactional=is_transactional, **options)
         self.leaders = dict(leaders or {TOPIC: (0,)})
-        self.metadata = Metadata(self.config, self.clock, random=Random(seed))
-        self.client = DecodingClient(self.clock, self.metadata, max_in_flight=self.config.max_in_flight_requests_per_connection)
         for topic in self.leaders:
             self.metadata.add_topic(topic, self.now_ms)
         self.client.update_metadata(metadata_response(self.leaders))
@@ -357,12 +358,12 @@ class Stage(Accumulation):
             self.gatherer,
             self.hand_overs,
         )
-        if idempotent and has_producer_id:
+        if given.enable_idempotence and has_producer_id:
             self.receive_producer_id()
 
     @property
-    def txn(self) -> TransactionManager:
-        assert self.transactions is not None
+    def txn(self) -> IdempotentManager:
+        assert isinstance(self.transactions, IdempotentManager)
         return self.transactions
 
     def receive_producer_id(self, producer_id: int = PRODUCER_ID, epoch: int = 0) -> None:

@@ -17,7 +17,7 @@ from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.transport import Address
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.sender.sender import MAX_POLL_MS, Sender
-from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
+from spark_kafka_sink.producer.transactions.transactions import manager_of
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.produce import (
@@ -27,11 +27,12 @@ from spark_kafka_sink.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from spark_kafka_sink.protocol.schema import Message
+from tests.fakes.clock import ManualClock
 from tests.fakes.fake_selector import FakeSelector, Sent
 from tests.fakes.fake_worker import FakeWorker
 from tests.fakes.network_config import api_versions, metadata, topic
 from tests.network.test_hostile_brokers import answers
-from tests.producer.harness import TOPIC, Accumulation
+from tests.producer.harness import TOPIC, Accumulation, config
 
 DELIVERY_TIMEOUT_MS = 5000
 LONGEST_THROTTLE_MS = 1 << 31
@@ -42,32 +43,33 @@ class Network(Accumulation):
     """Brokers 0 and 1 lead a partition each. While they are hostile, the test decides on each answer."""
 
     def __init__(self, data: st.DataObject | None, *, idempotence: bool) -> None:
-        self.transactions = TransactionManager() if idempotence else None
-        super().__init__(
-            sequencer=self.transactions,
-            bootstrap_servers="boot1:9001,boot2:9002",
-            enable_idempotence=idempotence,
-            request_timeout_ms=1000,
-            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
-            metadata_recovery_rebootstrap_trigger_ms=3000,
-        )
+        options: dict[str, object] = {
+            "bootstrap_servers": "boot1:9001,boot2:9002",
+            "enable_idempotence": idempotence,
+            "request_timeout_ms": 1000,
+            "delivery_timeout_ms": DELIVERY_TIMEOUT_MS,
+            "metadata_recovery_rebootstrap_trigger_ms": 3000,
+        }
+        given, clock = config(**options), ManualClock()
         self.data = data
         self.is_hostile = True
         self.misled: set[int] = set()  # nodes whose connection began with senseless ApiVersions
-        self.metadata = Metadata(self.config, self.clock, random=Random(0))
-        self.metadata.add_topic(TOPIC, self.now_ms)
-        self.selector = FakeSelector(self.clock)
+        self.metadata = Metadata(given, clock, random=Random(0))
+        self.metadata.add_topic(TOPIC, clock.now_ms())
+        self.selector = FakeSelector(clock)
         self.selector.answer = self.answer
         self.worker = FakeWorker()
         self.client = NetworkClient(
-            self.config,
+            given,
             self.metadata,
-            self.clock,
+            clock,
             selector=self.selector,
             resolve_host=lambda host, port: [Address(socket.AF_INET, (host, port))],
             random=Random(0),
             worker=self.worker,
         )
+        self.transactions = manager_of(given, self.client, clock, Random(0))
+        super().__init__(sequencer=self.transactions, clock=clock, **options)
         self.sender = Sender(
             self.config,
             self.client,
@@ -83,7 +85,7 @@ class Network(Accumulation):
     @property
     def has_ended(self) -> bool:
         """For good, and rightly: a broker does not know Produce, or says that this producer is fenced."""
-        return self.transactions is not None and self.transactions.fatal_error is not None
+        return self.transactions.fatal_error is not None
 
     def answer(self, sent: Sent) -> Message | None:
         key = ApiKey(sent.header.api_key)

@@ -22,6 +22,7 @@ from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.in_flight_batches import InFlightBatches
 from spark_kafka_sink.producer.sender.retry import Attempt, NextStep, decide
+from spark_kafka_sink.producer.transactions.transaction_errors import idempotent_write_denied
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors, Persisted
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse
@@ -31,14 +32,12 @@ logger = logging.getLogger(__name__)
 
 
 class BatchOutcomes:
-    """Args: see KafkaProducer, which makes most of them. `transactions` is None without idempotence."""
-
     def __init__(
         self,
         config: ProducerConfig,
         metadata: Metadata,
         accumulator: RecordAccumulator,
-        transactions: TransactionManager | None,
+        transactions: TransactionManager,
         metrics: ProducerMetrics,
         failures: SenderFailures,
     ) -> None:
@@ -106,24 +105,22 @@ class BatchOutcomes:
         expired = batch.has_reached_delivery_timeout(self._config.delivery_timeout_ms, now_ms)
         may_retry = batch.attempts < self._config.retries and not expired and not batch.is_done
         transactions = self._transactions
-        if transactions is None:
-            return Attempt(batch.record_count, may_retry, done=batch.is_done)
         return Attempt(
             batch.record_count,
             may_retry,
             done=batch.is_done,
-            idempotent=True,
+            idempotent=transactions.is_idempotent,
             transactional=transactions.transactional_id is not None,
             sequence_was_reset=batch.sequence_has_been_reset,
             is_first=transactions.is_first_in_flight(batch),
-            is_next=transactions.sequences[batch.topic_partition].is_next(batch.base_sequence),
+            is_next=transactions.is_next(batch),
             unresolved=transactions.has_unresolved(batch.topic_partition),
             log_start_offset=answer.log_start_offset,
         )
 
     def _settle_late_answer(self, batch: ProducerBatch, decision: NextStep) -> None:
         """The answer for a batch that expired in flight. Its rows have failed already; only the sequences change."""
-        if self._transactions is not None and decision is NextStep.COMPLETE:
+        if decision is NextStep.COMPLETE:
             self._transactions.batch_completed(batch)
         self._accumulator.deallocate(batch)
 
@@ -133,22 +130,21 @@ class BatchOutcomes:
         if decision is NextStep.COMPLETE:
             self._succeed(batch, answer)
         elif decision in (NextStep.RETRY, NextStep.RETRY_IN_NEW_EPOCH):
-            if decision is NextStep.RETRY_IN_NEW_EPOCH and self._transactions is not None:
+            if decision is NextStep.RETRY_IN_NEW_EPOCH:
                 self._transactions.request_epoch_bump(batch.topic_partition)
             self._retry(batch, error, now_ms)
         elif decision is NextStep.SPLIT:
             self._split(batch)
         else:
             failure = self._failure(batch, error, answer)
-            if decision is NextStep.FATAL and self._transactions is not None:
+            if decision is NextStep.FATAL:
                 self._transactions.become_fatal(failure)
             self.fail(batch, failure, _record_errors(failure, error, answer, batch.record_count))
 
     def _retry(self, batch: ProducerBatch, error: ErrorCode, now_ms: int) -> None:
         logger.info("! %s: retrying after attempt %d: %s", batch.topic_partition, batch.attempts + 1, batch.last_error)
         self._metrics.records_retried(batch.topic_partition.topic, batch.record_count)
-        at_most_ms = None if self._transactions is None else self._transactions.retry_backoff_ms(error)
-        self._accumulator.reenqueue(batch, now_ms, at_most_ms)
+        self._accumulator.reenqueue(batch, now_ms, self._transactions.retry_backoff_ms(error))
 
     def _split(self, batch: ProducerBatch) -> None:
         logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)
@@ -156,22 +152,19 @@ class BatchOutcomes:
         # An earlier attempt was as large, so the broker did not write it either: the children are certainly not in the log.
         children = self._accumulator.split(batch)
         try:
-            if self._transactions is not None:
-                self._transactions.replace_in_flight(batch, children)
+            self._transactions.replace_in_flight(batch, children)
             for child in reversed(children):  # inserted by sequence; without sequences each goes to the front
                 self._accumulator.insert(child)
         except Exception as raised:
             error = _internal_error(batch, "split the batch", raised)
-            if self._transactions is not None:
-                self._transactions.batch_failed(batch, error)
+            self._transactions.batch_failed(batch, error)
             for child in children:
                 if not self._accumulator.is_queued(child):
                     self.give_up(child, error)
             raise
 
     def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
-        if self._transactions is not None:
-            self._transactions.batch_completed(batch)
+        self._transactions.batch_completed(batch)
         # A duplicate that the broker no longer remembers is a success with an unknown offset; so is one that no log can have.
         is_known = not answer.error_code and 0 <= answer.base_offset <= LONG_MAX - batch.record_count
         base_offset = answer.base_offset if is_known else UNKNOWN_OFFSET
@@ -210,8 +203,7 @@ class BatchOutcomes:
         try:
             batch.fail(error, record_errors, final_state)
         finally:
-            if self._transactions is not None:
-                self._transactions.batch_failed(batch, error)
+            self._transactions.batch_failed(batch, error)
             if batch.in_flight or batch.reservations:
                 # Its memory is still in use, but flush() need not wait for it: its rows have failed.
                 self._accumulator.remove_incomplete(batch)
@@ -231,13 +223,6 @@ class BatchOutcomes:
 def _internal_error(batch: ProducerBatch, what: str, raised: Exception) -> KafkaError:
     text = f"{batch.topic_partition}: the producer failed while it {what}: {raised!r}"
     return KafkaError(text, condition="KAFKA_INTERNAL_ERROR")
-
-
-def idempotent_write_denied(where: str) -> KafkaError:
-    return Errors.CLUSTER_AUTHORIZATION_FAILED.error(
-        f"{where}: idempotent writes are not allowed for this user; grant IDEMPOTENT_WRITE on the cluster"
-        " (brokers from 2.8 on also accept WRITE on any topic), or set enable.idempotence=false"
-    )
 
 
 # With these errors the broker rejects the records, not only the batch.

@@ -25,7 +25,7 @@ class Expiry:
         config: ProducerConfig,
         metadata: Metadata,
         accumulator: RecordAccumulator,
-        transactions: TransactionManager | None,
+        transactions: TransactionManager,
         outcomes: BatchOutcomes,
         failures: SenderFailures,
     ) -> None:
@@ -82,6 +82,6 @@ class Expiry:
         leader = self._metadata.cluster().leader_for(batch.topic_partition)
         if leader is None:
             return "the partition has no leader"
-        if self._transactions is not None and not self._transactions.has_producer_id:
+        if not self._transactions.has_producer_id:
             return "no broker has given this producer an id"
         return f"no answer from node {leader}, the partition's leader"

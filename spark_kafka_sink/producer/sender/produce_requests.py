@@ -38,14 +38,12 @@ _MOVED = (Errors.NOT_LEADER_OR_FOLLOWER.number, Errors.FENCED_LEADER_EPOCH.numbe
 
 
 class ProduceRequests:
-    """Args: see KafkaProducer, which makes most of them. `transactions` is None without idempotence."""
-
     def __init__(
         self,
         config: ProducerConfig,
         client: KafkaClient,
         metadata: Metadata,
-        transactions: TransactionManager | None,
+        transactions: TransactionManager,
         outcomes: BatchOutcomes,
         metrics: ProducerMetrics,
         failures: SenderFailures,
@@ -89,7 +87,7 @@ class ProduceRequests:
             for topic, partitions in by_topic.items()
         )
         message = ProduceRequest(
-            transactional_id=None if self._transactions is None else self._transactions.transactional_id,
+            transactional_id=self._transactions.transactional_id,
             acks=self._acks,
             timeout_ms=self._timeout_ms,
             topic_data=topics,
@@ -108,10 +106,7 @@ class ProduceRequests:
     def _max_version(self, topics: tuple[TopicProduceData, ...]) -> int | None:
         """None: the newest that the node knows."""
         ids_known = all(topic.topic_id != ZERO_UUID for topic in topics)
-        caps = [
-            None if ids_known else LAST_VERSION_BY_NAME,
-            None if self._transactions is None else self._transactions.produce_version_cap,
-        ]
+        caps = [None if ids_known else LAST_VERSION_BY_NAME, self._transactions.produce_version_cap]
         return min((cap for cap in caps if cap is not None), default=None)
 
     # ANSWERS

@@ -1,18 +1,13 @@
 """The Sender: one daemon thread per producer that turns queued batches into requests, and handles the answers.
 
-`run_once` is one round: producer id → ready → expire → drop nodes that are not connected → drain → send → coordinators → poll.
+`run_once` is one round: ready → expire → drop nodes that are not connected → drain → send → coordinators → poll.
 Uses RecordAccumulator, TransactionManager and a KafkaClient; KafkaProducer starts and stops it.
 
     failures            what happens when code raises on this thread
-    producer_id         the request for the idempotent producer's id
     produce_requests    builds Produce requests and reads their answers
-    batch_fates         what an answer or a failure means for a batch (retry.py decides)
+    batch_outcomes      what an answer or a failure means for a batch (retry.py decides)
     expiry              delivery.timeout.ms
-    transaction_manager the producer's id and epoch, and the numbering of batches
-    transactions        the same with transactions, and the state
-    posted_calls        the calls of transactional methods, as callers post them
-    open_transaction    what brokers know of the open transaction; transaction_version: which version of transactions they speak
-    coordinators        sends the requests of a transaction to coordinators
+    transactions/       the producer's id and epoch, the numbering of batches, transactions
 """
 
 from __future__ import annotations
@@ -36,7 +31,6 @@ from spark_kafka_sink.producer.sender.expiry import Expiry
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.kafka_client import KafkaClient
 from spark_kafka_sink.producer.sender.produce_requests import ProduceRequests
-from spark_kafka_sink.producer.sender.producer_id import ProducerIdRequests
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 
 logger = logging.getLogger(__name__)
@@ -46,15 +40,13 @@ MIN_ROUND_MS = 50  # between rounds that only look again, however small retry.ba
 
 
 class Sender:
-    """Args: see KafkaProducer, which makes all of them. `transactions` is None without idempotence."""
-
     def __init__(
         self,
         config: ProducerConfig,
         client: KafkaClient,
         metadata: Metadata,
         accumulator: RecordAccumulator,
-        transactions: TransactionManager | None,
+        transactions: TransactionManager,
         metrics: ProducerMetrics,
         clock: Clock,
         gatherer: RecordGatherer,
@@ -74,9 +66,6 @@ class Sender:
         self._outcomes = BatchOutcomes(config, metadata, accumulator, transactions, metrics, self._failures)
         self._expiry = Expiry(config, metadata, accumulator, transactions, self._outcomes, self._failures)
         self._produce = ProduceRequests(config, client, metadata, transactions, self._outcomes, metrics, self._failures, clock)
-        self._producer_id = (
-            None if transactions is None else ProducerIdRequests(config, client, transactions, self._outcomes, clock)
-        )
         self._running = True  # written by initiate_close, read by run
         self._must_end = Signal()  # given by force_close
         self.ended = Signal()  # the thread has done all that it had to do; given by whoever runs it
@@ -113,12 +102,7 @@ class Sender:
 
     def _abort_open_transaction(self) -> None:
         """After close(), when every row is settled. A prepared transaction stays open, for another process to end it."""
-        transactions = self._transactions
-        while transactions is not None and transactions.has_open_transaction and self._may_go_on():
-            transactions.begin_round()  # of a commit that was posted before, the Sender may not have heard yet
-            if not transactions.is_ending:
-                logger.info("! closing within a transaction, which is aborted")
-                transactions.abort_for_close()
+        while self._may_go_on() and self._transactions.abort_for_close():
             self._run_round()
 
     def _may_go_on(self) -> bool:
@@ -162,8 +146,7 @@ class Sender:
             with self._failures.contained(f"failing records for {chunk.topic}"):
                 chunk.abandon_all(error)
         self._accumulator.end()
-        if self._transactions is not None:
-            self._transactions.sender_ended(error)
+        self._transactions.settle_all(error)
 
     # ANY THREAD
 
@@ -196,20 +179,21 @@ class Sender:
     def run_once(self) -> None:
         now_ms = self._clock.now_ms()
         self._metrics.samples.roll(now_ms)
-        if self._transactions is not None:
-            self._transactions.begin_round()
+        self._transactions.begin_round()
         fatal_error = self._fatal_error()
         if fatal_error is not None:
             self._fail_everything(fatal_error, now_ms)
             self._client.poll(self._look_again_ms, now_ms)
             return
-        rows_failed = self._prepare_producer(now_ms)
+        rows_failed = self._prepare_producer()
         timeout_ms = self._send_producer_data(now_ms)
         if rows_failed:
             timeout_ms = 0  # they may have been all that close() waits for
-        if self._transactions is not None:
-            timeout_ms = min(timeout_ms, self._transactions.step(now_ms, self.is_settled()))
+        timeout_ms = min(timeout_ms, self._transactions.step(now_ms, self.is_settled()))
         self._client.poll(timeout_ms, now_ms)
+        denial = self._transactions.take_denial()
+        if denial is not None:
+            self._outcomes.give_up_all(denial)
 
     def is_settled(self) -> bool:
         """Whether every batch is acknowledged or has failed, and no answer is due, not even for a batch that has expired."""
@@ -217,16 +201,14 @@ class Sender:
 
     def _fatal_error(self) -> KafkaError | None:
         """The error because of which nothing can be sent any more, if there is one."""
-        error = None if self._transactions is None else self._transactions.fatal_error
-        return error or self._metadata.permanent_error()
+        return self._transactions.fatal_error or self._metadata.permanent_error()
 
     def _fail_everything(self, error: KafkaError, now_ms: int) -> None:
         if self._accumulator.has_incomplete():
             self._outcomes.give_up_all(error)
         self._expiry.expire(now_ms)  # collects what a caller was still writing into
         self._fail_gathered(error)
-        if self._transactions is not None:
-            self._transactions.settle_all(error)
+        self._transactions.settle_all(error)
 
     def _fail_gathered(self, error: KafkaError) -> None:
         """Fail the single records that are in no batch yet."""
@@ -235,26 +217,20 @@ class Sender:
                 self._metrics.records_failed(chunk.topic, len(chunk))
                 chunk.abandon_all(error)
 
-    def _prepare_producer(self, now_ms: int) -> bool:
-        """Before draining: resolve sequences, bump the epoch, request a producer id. Returns whether rows have failed."""
-        rows_failed = False
-        if self._transactions is not None:
-            self._transactions.maybe_resolve()
-            self._transactions.maybe_bump_epoch()
-            self._accumulator.completing = self._transactions.wants_rows_at_once
-            rows_failed = self._fail_lost_rows(self._transactions)
-        if self._producer_id is not None:
-            self._producer_id.maybe_send(now_ms, has_rows=self._accumulator.has_incomplete())
-        return rows_failed
+    def _prepare_producer(self) -> bool:
+        """Before draining: resolve sequences, bump the epoch, fail what is lost. Returns whether rows have failed."""
+        self._transactions.prepare_drain()
+        self._accumulator.completing = self._transactions.wants_rows_at_once
+        return self._fail_lost_rows()
 
-    def _fail_lost_rows(self, transactions: TransactionManager) -> bool:
+    def _fail_lost_rows(self) -> bool:
         """Fail the rows of an aborted transaction that were never sent. Returns whether there were any in batches.
 
         Callers who are still writing get the error too, until the next transaction begins, which waits for them.
         """
-        error = transactions.rows_are_lost()
+        error = self._transactions.rows_are_lost()
         if error is None:
-            if transactions.has_open_transaction:
+            if self._transactions.has_open_transaction:
                 self._accumulator.refuse_rows(None)
             return False
         self._accumulator.refuse_rows(error)
@@ -277,10 +253,8 @@ class Sender:
         nodes, connecting_ms = self._connected_nodes(result, now_ms)
         timeout_ms = min(timeout_ms, connecting_ms)
         self._fail_if_refused(result, cluster)
-        if self._transactions is not None and not self._transactions.has_producer_id:
-            nodes = []  # batches cannot be numbered yet; the answer with the id ends the poll below
-            if self._producer_id is None or self._producer_id.is_wanted(has_rows=self._accumulator.has_incomplete()):
-                timeout_ms = min(timeout_ms, self._look_again_ms)
+        if not self._transactions.has_producer_id:
+            nodes = []  # batches cannot be numbered yet; the answer with the id ends the poll
         timeout_ms = min(timeout_ms, self._expiry.next_delay_ms(now_ms))
         drained = self._accumulator.drain(cluster, nodes, self._config.request_bytes, now_ms, result.occupied)
         self._send_requests(drained, cluster, now_ms)

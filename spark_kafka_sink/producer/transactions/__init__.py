@@ -1,1 +1,13 @@
-"""The producer's identity and its transactions: what callers ask, what the Sender does about it, what coordinators answer."""
+"""The producer's identity and its transactions. Each file stands on those below it:
+
+transactional_methods   callers: the public methods; each posts a call and waits for its outcome
+group_offsets           the arguments of send_offsets_to_transaction
+transactions            the Sender: the state of a transactional producer; carries calls out
+transaction_manager     the Sender: producer id, epochs and the numbering of batches; and a producer without them
+coordinators            the queue of requests to coordinators, and who they are
+txn_request_handlers    each of these requests, and what its answer means
+transaction_errors      what each error means, and the errors that callers get
+open_transaction        what brokers know of the open transaction, and which version of transactions they speak
+transactional_call      what a caller waits for, and the queue in which the Sender finds it
+sequence_numbers        producer id and epoch, and the sequence numbers of each partition
+"""

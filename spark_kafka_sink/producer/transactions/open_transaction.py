@@ -1,17 +1,23 @@
-"""What brokers know of the transaction that is open: whether it has begun there, and which partitions it has.
-
-In version 1 a partition is added by a request before its first batch is sent; in version 2 the batch itself adds it. Transactions
-makes a new one of these for each transaction. Sender thread only.
-"""
+"""What brokers know of the transaction that is open, and which version of transactions they speak. Sender thread only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
+from spark_kafka_sink.network.handshake import NodeApiVersions
+from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+FIRST_INIT_WITH_IDENTITY = 3  # of InitProducerId
 
 
 class OpenTransaction:
+    """Whether it has begun there, and which partitions it has. Transactions makes a new one of these for each transaction.
+
+    In version 1 a partition is added by a request before its first batch is sent; in version 2 the batch itself adds it.
+    """
+
     def __init__(self) -> None:
         self.has_begun = False  # its coordinator knows of it, or may learn of it from a leader
         self.may_have_begun = False  # a request that begins it was sent, and whether it was carried out is not known
@@ -58,3 +64,34 @@ class OpenTransaction:
     def not_added(self, partitions: Iterable[TopicPartition]) -> None:
         """The coordinator refuses them: batches of those that were added before may go on."""
         self._being_added.difference_update(partitions)
+
+
+class FeaturesClient(Protocol):
+    """What this needs of NetworkClient."""
+
+    def finalized_features(self) -> tuple[int, Mapping[str, int]]: ...
+
+    def api_versions(self, node_id: int) -> NodeApiVersions | None: ...
+
+
+class TransactionVersion:
+    """It is looked at between transactions: one that has begun in a version ends in it. Any thread reads `is_v2`."""
+
+    def __init__(self, client: FeaturesClient) -> None:
+        self.is_v2 = False
+        self._client = client
+        self._epoch = -1  # of the features that were looked at
+
+    def look(self) -> bool:
+        """Returns whether brokers speak version 2 now and did not before."""
+        was_v2 = self.is_v2
+        epoch, levels = self._client.finalized_features()
+        if epoch > self._epoch:
+            self._epoch = epoch
+            self.is_v2 = levels.get("transaction.version", 0) >= 2  # the finalized feature of KIP-890
+        return self.is_v2 and not was_v2
+
+    def can_raise_epoch(self, coordinator: int | None) -> bool:
+        """Whether this node takes InitProducerId with an identity (KIP-360). One that is not connected is taken to."""
+        versions = None if coordinator is None else self._client.api_versions(coordinator)
+        return versions is None or versions.max_version(ApiKey.INIT_PRODUCER_ID) >= FIRST_INIT_WITH_IDENTITY

@@ -1,8 +1,9 @@
-"""What an error of a coordinator means for the transaction: one row for each API and error that has a rule of its own.
+"""What an error of a coordinator means for the transaction, and the errors that callers get for it.
 
-Errors without a row follow protocol/error_codes.py: a retriable one is retried with back-off, any other is fatal, or abortable
-where it is a partition's. Transactions applies the effect; nothing here has one. Source: the handlers of Kafka's
-TransactionManager, KIP-360 (epoch bumps), KIP-588 (fencing), KIP-890 and KIP-1050 (TRANSACTION_ABORTABLE).
+`RULES` has one row for each API and error that has a rule of its own. Errors without a row follow protocol/error_codes.py: a
+retriable one is retried with back-off, any other is fatal, or abortable where it is a partition's. The managers apply the effect;
+nothing here has one. Source: the handlers of Kafka's TransactionManager, KIP-360 (epoch bumps), KIP-588 (fencing), KIP-890 and
+KIP-1050 (TRANSACTION_ABORTABLE).
 
 Softer than Java 4, as librdkafka is: INVALID_PRODUCER_ID_MAPPING ends the transaction, not the producer, because the abort asks
 for a new epoch, and a producer that was replaced is fenced then; and so do offsets that are refused for their topic or size.
@@ -12,9 +13,20 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from typing import TypeVar
 
+from spark_kafka_sink.errors import (
+    AbortableTransactionError,
+    FatalProducerError,
+    KafkaError,
+    ProducerFencedError,
+    TransactionAbortedError,
+)
+from spark_kafka_sink.producer.transactions.sequence_numbers import ProducerIdAndEpoch
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+
+KafkaErrorT = TypeVar("KafkaErrorT", bound=KafkaError)
 
 
 class Effect(enum.Enum):
@@ -76,3 +88,58 @@ def effect_of(api: ApiKey, error: ErrorCode) -> Effect:
         return Effect.NONE
     others = Effect.ABORTABLE if api is ApiKey.ADD_PARTITIONS_TO_TXN else Effect.FATAL
     return RULES[api].get(error) or (Effect.RETRY if error.retriable else others)
+
+
+# THE ERRORS THAT CALLERS GET, made of the error that came
+
+
+def abortable(error: KafkaError) -> AbortableTransactionError:
+    text = f"The transaction cannot be committed: {_sentence(error)} Call abort_transaction(), then go on with the next one."
+    return _caused(AbortableTransactionError(text, condition=error.condition), error)
+
+
+def fatal(error: KafkaError) -> FatalProducerError:
+    text = f"{_sentence(error)} This producer can no longer be used: close it."
+    return _caused(FatalProducerError(text, condition=error.condition), error)
+
+
+def maybe_committed(error: KafkaError) -> KafkaError:
+    """Of a transaction whose end is refused after a commit that was not answered, or after it was prepared."""
+    text = (
+        f"{_sentence(error)} An earlier attempt of the commit, or another process, may have committed the transaction: whether it"
+        " is committed is not known."
+    )
+    return _caused(KafkaError(text, condition=error.condition), error)
+
+
+def fenced(where: str, transactional_id: str, identity: ProducerIdAndEpoch, timeout_ms: int) -> ProducerFencedError:
+    return ProducerFencedError(
+        f"{where}: another producer with transactional id {transactional_id!r} has been started since and has taken over;"
+        f" this one (producer id {identity.producer_id}, epoch {identity.epoch}) can write nothing more. If both should live,"
+        " give each its own transactional.id. Brokers say the same of a producer whose transaction they ended because it was open"
+        f" for longer than transaction.timeout.ms={timeout_ms}."
+    )
+
+
+def aborted(cause: KafkaError | None) -> TransactionAbortedError:
+    """What rows fail with that were not sent."""
+    text = "The transaction was aborted before this row was sent"
+    if cause is None:
+        return TransactionAbortedError(text)
+    return _caused(TransactionAbortedError(f"{text}, because of another failure: {cause.message}"), cause)
+
+
+def idempotent_write_denied(where: str) -> KafkaError:
+    return Errors.CLUSTER_AUTHORIZATION_FAILED.error(
+        f"{where}: idempotent writes are not allowed for this user; grant IDEMPOTENT_WRITE on the cluster"
+        " (brokers from 2.8 on also accept WRITE on any topic), or set enable.idempotence=false"
+    )
+
+
+def _caused(error: KafkaErrorT, cause: KafkaError) -> KafkaErrorT:
+    error.__cause__ = cause
+    return error
+
+
+def _sentence(error: KafkaError) -> str:
+    return error.message if error.message.endswith((".", "!", "?")) else f"{error.message}."

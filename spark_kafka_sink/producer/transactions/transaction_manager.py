@@ -1,30 +1,37 @@
-"""The producer's id and epoch, and how batches get their sequence numbers.
+"""Who a producer is to brokers: its id and epoch, and how batches get their sequence numbers. Kafka's TransactionManager.
 
-The idempotent half of Kafka's TransactionManager; a transactional one overrides the hooks. It decides and keeps state, the Sender
-sends, sequence_numbers.py counts. Sender thread only, except `fatal_error`, which callers read.
+    TransactionManager   without idempotence: nothing has a number. The base of the others: all that is asked of them
+    IdempotentManager    decides and keeps state; the Sender sends, sequence_numbers.py counts
+    Transactions         adds transactions (transactions.py)
+
 Law: a batch is renumbered only if it is certainly not in the log. A broker recognizes a batch by its epoch and sequence: a batch
 that may have been written is sent again with the old ones, and the broker acknowledges it if it has it.
 
     UNINITIALIZED ──request──▶ INITIALIZING ──id received──▶ READY
           ▲                        │                           │
-          └──retriable error───────┴──epoch exhausted──────────┘       FATAL_ERROR is reachable from each state, and final
+          └─────── denied ─────────┴──epoch exhausted──────────┘       FATAL_ERROR is reachable from each state, and final
 """
 
 from __future__ import annotations
 
 import enum
 import logging
+from random import Random
 
-from spark_kafka_sink.clock import NEVER_MS
+from spark_kafka_sink.clock import NEVER_MS, Clock
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.transactions.coordinators import CoordinatorClient, Coordinators
 from spark_kafka_sink.producer.transactions.sequence_numbers import (
     NO_LAST_ACKED_SEQUENCE,
     NO_PRODUCER,
     ProducerIdAndEpoch,
     SequenceNumbers,
 )
-from spark_kafka_sink.protocol.error_codes import ErrorCode
+from spark_kafka_sink.producer.transactions.transaction_errors import idempotent_write_denied
+from spark_kafka_sink.producer.transactions.txn_request_handlers import InitProducerIdHandler, Problem, TxnRequestHandler
+from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -71,40 +78,32 @@ NEXT = {  # an absent entry is the error; FATAL_ERROR is reachable from every st
 
 
 class TransactionManager:
-    # For Produce requests; a transactional producer overrides them.
-    transactional_id: str | None = None
-    produce_version_cap: int | None = None  # the newest version to use; None: the newest that the node knows
+    """Without idempotence. Sender thread only, except where another thread is named."""
 
     def __init__(self) -> None:
-        self.state = TxnState.UNINITIALIZED
-        self.producer = NO_PRODUCER
-        self.fatal_error: KafkaError | None = None
-        self.sequences = SequenceNumbers()
-        self._unresolved: set[TopicPartition] = set()  # partitions where a numbered batch failed: there may be a gap
-        self._to_rewrite: set[TopicPartition] = set()  # partitions whose batches in flight get new sequences in a new epoch
+        self.transactional_id: str | None = None
+        self.fatal_error: KafkaError | None = None  # why nothing can be sent any more; callers read it
 
-    def transition_to(self, target: TxnState) -> None:
-        if target is not TxnState.FATAL_ERROR and target not in NEXT[self.state]:
-            text = f"a producer that is {self.state.value} cannot become {target.value}"
-            if self.transactional_id is not None:  # what its transaction contains is not known any more (KAFKA-14831)
-                self.become_fatal(KafkaError(text, condition="KAFKA_INTERNAL_ERROR"))
-            raise RuntimeError(text)
-        logger.debug("= producer id %s: %s -> %s", self.producer.producer_id, self.state.value, target.value)
-        self.state = target
-
-    def become_fatal(self, error: KafkaError) -> None:
-        """Send no more batches. The Sender fails all of them with `error`, and callers get it at their next call."""
-        if self.fatal_error is None:
-            self.fatal_error = error
-            self.transition_to(TxnState.FATAL_ERROR)
+    # ANY THREAD
 
     def check_usable(self) -> None:
-        """Raise why no row can be written any more, if so. Any thread."""
+        """Raise why no row can be written any more, if so."""
 
-    # EACH ROUND
+    def row_failed(self, error: KafkaError) -> None:
+        """A row failed before it got into a batch."""
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether another task could use the producer: nothing is under way under its transactional id."""
+        return True
+
+    # EACH ROUND OF THE SENDER
 
     def begin_round(self) -> None:
         """Take what callers have posted since the last round."""
+
+    def prepare_drain(self) -> None:
+        """Resolve sequences and bump the epoch, where that is due."""
 
     def step(self, now_ms: int, all_settled: bool) -> int:  # noqa: ARG002
         """Send what is due to coordinators, after batches were drained and sent; returns in how many ms to call again.
@@ -115,6 +114,10 @@ class TransactionManager:
             all_settled: every batch is acknowledged or has failed, and no answer to a Produce request is due.
         """
         return NEVER_MS
+
+    def take_denial(self) -> KafkaError | None:
+        """What every row fails with that waits for a producer id, because it was denied. Once for each denial."""
+        return None
 
     def rows_are_lost(self) -> KafkaError | None:
         """What rows fail with that were never sent, where a transaction is being aborted."""
@@ -130,44 +133,151 @@ class TransactionManager:
         """Whether this producer has a transaction to end."""
         return False
 
-    @property
-    def is_ending(self) -> bool:
-        """Whether a transaction is being committed or aborted."""
+    def abort_for_close(self) -> bool:
+        """Abort the open transaction if nobody else ends it. Returns whether there is one that has not ended yet."""
         return False
 
-    def abort_for_close(self) -> None:
-        """Abort the open transaction, as nobody else will."""
+    def settle_all(self, error: KafkaError) -> None:
+        """Nothing more will be sent: tell every caller who waits, and those who come later."""
+
+    # BATCHES
+
+    @property
+    def produce_version_cap(self) -> int | None:
+        """The newest version of Produce requests to use; None: the newest that the node knows."""
+        return None
+
+    @property
+    def is_idempotent(self) -> bool:
+        return False
+
+    @property
+    def has_producer_id(self) -> bool:
+        """Whether batches have all that they need to be drained."""
+        return True
+
+    def must_stop_draining(self, first: ProducerBatch) -> bool:  # noqa: ARG002
+        """Whether the batch at the head of a queue must wait for other batches of its partition."""
+        return False
+
+    def assign_sequence(self, batch: ProducerBatch) -> None:
+        """Assign a batch its sequence at its first drain, and track it. A batch that has one keeps it."""
+
+    def batch_completed(self, batch: ProducerBatch) -> None:
+        """It is in the log."""
+
+    def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
+        """Stop tracking a batch that will not be sent again. If it was not written, its sequences are a gap."""
+
+    def become_fatal(self, error: KafkaError) -> None:
+        """Send no more batches. The Sender fails all of them with `error`, and callers get it at their next call."""
+
+    def replace_in_flight(self, parent: ProducerBatch, children: list[ProducerBatch]) -> None:
+        """After a split: the children have the parent's sequences."""
+
+    def retry_backoff_ms(self, error: ErrorCode) -> int | None:  # noqa: ARG002
+        """How long a batch waits for its next attempt, where that is less than retry.backoff.ms."""
+        return None
+
+    def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
+        """Renumber a partition's batches in flight. None of them is in the log, unless its answer is still due."""
+
+    def has_unresolved(self, topic_partition: TopicPartition) -> bool:  # noqa: ARG002
+        """Whether a batch of the partition has failed, so that its sequences may be missing in the log."""
+        return False
+
+    def is_first_in_flight(self, batch: ProducerBatch) -> bool:  # noqa: ARG002
+        """Whether no batch of its partition with a lower sequence is being sent or retried."""
+        return True
+
+    def is_next(self, batch: ProducerBatch) -> bool:  # noqa: ARG002
+        """Whether its sequence directly follows the last acknowledged one."""
+        return True
+
+
+class IdempotentManager(TransactionManager):
+    """Args: as for Coordinators, which asks brokers for the producer id."""
+
+    def __init__(self, config: ProducerConfig, client: CoordinatorClient, clock: Clock, random: Random | None = None) -> None:
+        super().__init__()
+        self.state = TxnState.UNINITIALIZED
+        self.producer = NO_PRODUCER
+        self.sequences = SequenceNumbers()
+        self.coordinators = Coordinators(self, config, client, clock, random)
+        self._denial: KafkaError | None = None  # of the producer id, until the Sender takes it
+        self._was_denied = False  # after that only rows need an id: a permission may have been granted by then
+        self._unresolved: set[TopicPartition] = set()  # partitions where a numbered batch failed: there may be a gap
+        self._to_rewrite: set[TopicPartition] = set()  # partitions whose batches in flight get new sequences in a new epoch
+
+    def transition_to(self, target: TxnState) -> None:
+        if target is not TxnState.FATAL_ERROR and target not in NEXT[self.state]:
+            text = f"a producer that is {self.state.value} cannot become {target.value}"
+            if self.transactional_id is not None:  # what its transaction contains is not known any more (KAFKA-14831)
+                self.become_fatal(KafkaError(text, condition="KAFKA_INTERNAL_ERROR"))
+            raise RuntimeError(text)
+        logger.debug("= producer id %s: %s -> %s", self.producer.producer_id, self.state.value, target.value)
+        self.state = target
+
+    def become_fatal(self, error: KafkaError) -> None:
+        if self.fatal_error is None:
+            self.fatal_error = error
+            self.transition_to(TxnState.FATAL_ERROR)
+            self.coordinators.drop_all(error)
 
     def settle_all(self, error: KafkaError) -> None:
-        """Tell every caller who waits that nothing more will be sent."""
+        self.coordinators.drop_all(error)
 
-    def sender_ended(self, error: KafkaError) -> None:
-        """The same, and every caller from now on."""
-
-    def row_failed(self, error: KafkaError) -> None:
-        """A row failed before it got into a batch. Any thread."""
+    def prepare_drain(self) -> None:
+        self._maybe_resolve()
+        self._maybe_bump_epoch()
 
     # PRODUCER ID
 
     @property
-    def needs_producer_id(self) -> bool:
-        return self.state is TxnState.UNINITIALIZED
+    def is_idempotent(self) -> bool:
+        return True
 
     @property
     def has_producer_id(self) -> bool:
         return self.producer.is_valid
 
-    def producer_id_received(self, producer_id: int, epoch: int) -> None:
-        self.producer = ProducerIdAndEpoch(producer_id, epoch)
+    def step(self, now_ms: int, all_settled: bool) -> int:
+        if self.state is TxnState.UNINITIALIZED and not (self._was_denied and all_settled):
+            self.transition_to(TxnState.INITIALIZING)
+            self.coordinators.enqueue(InitProducerIdHandler(received=self.identity_received))
+        return self.coordinators.step(now_ms, all_settled)
+
+    def identity_received(self, identity: ProducerIdAndEpoch) -> None:
+        self._was_denied = False
+        self.producer = identity
         self.transition_to(TxnState.READY)
-        logger.info("= producer id is %d, epoch %d", producer_id, epoch)
-        self.maybe_bump_epoch()
+        logger.info("= producer id is %d, epoch %d", *identity)
+        self._maybe_bump_epoch()
+
+    def take_denial(self) -> KafkaError | None:
+        denial, self._denial = self._denial, None
+        return denial
+
+    def refusal_of(self, request: TxnRequestHandler) -> KafkaError | None:  # noqa: ARG002
+        """Why a request is not sent any more."""
+        return None
+
+    def request_failed(self, request: TxnRequestHandler, problem: Problem) -> None:
+        """A broker rejects it for good."""
+        denied = problem.error == Errors.CLUSTER_AUTHORIZATION_FAILED
+        self.request_broken(request, idempotent_write_denied(problem.where) if denied else problem.exception())
+
+    def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None:  # noqa: ARG002
+        """It cannot be sent, or its answer cannot be read."""
+        self._denial, self._was_denied = error, True
+        self.transition_to(TxnState.UNINITIALIZED)
+
+    # EPOCHS
 
     def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
-        """Renumber a partition's batches in flight. None of them is in the log, unless its answer is still due."""
         self._to_rewrite.add(topic_partition)
 
-    def maybe_bump_epoch(self) -> None:
+    def _maybe_bump_epoch(self) -> None:
         """Carry out a requested bump. The step is local: the broker learns the epoch from the next batch (KIP-360).
 
         A partition that needs it is renumbered as soon as no request contains a batch of it. The other partitions keep the
@@ -198,7 +308,6 @@ class TransactionManager:
     # DRAIN
 
     def must_stop_draining(self, first: ProducerBatch) -> bool:
-        """Whether the batch at the head of a queue must wait for other batches of its partition."""
         if not self.producer.is_valid:
             return True
         if first.topic_partition in self._to_rewrite:
@@ -217,11 +326,10 @@ class TransactionManager:
         return first.topic_partition in self._unresolved
 
     def _is_known(self, topic_partition: TopicPartition) -> bool:  # noqa: ARG002
-        """Whether the partition's brokers know the producer id: then they refuse a new epoch that does not begin at 0."""
+        """Whether the partition's brokers know the producer id: then they reject a new epoch that does not begin at 0."""
         return False
 
     def assign_sequence(self, batch: ProducerBatch) -> None:
-        """Assign a batch its sequence at its first drain, and track it. A batch that has one keeps it."""
         if batch.has_sequence:
             return
         entry = self.sequences[batch.topic_partition]
@@ -239,7 +347,6 @@ class TransactionManager:
         entry.remove_in_flight(batch)
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:  # noqa: ARG002
-        """Stop tracking a batch that will not be sent again. If it was not written, its sequences are a gap."""
         if not batch.has_sequence:
             return
         self.sequences[batch.topic_partition].remove_in_flight(batch)
@@ -247,15 +354,10 @@ class TransactionManager:
             self._unresolved.add(batch.topic_partition)
 
     def replace_in_flight(self, parent: ProducerBatch, children: list[ProducerBatch]) -> None:
-        """After a split: the children have the parent's sequences."""
         entry = self.sequences[parent.topic_partition]
         entry.remove_in_flight(parent)
         for child in children:
             entry.add_in_flight(child)
-
-    def retry_backoff_ms(self, error: ErrorCode) -> int | None:  # noqa: ARG002
-        """How long a batch waits for its next attempt, where that is less than retry.backoff.ms."""
-        return None
 
     # UNRESOLVED SEQUENCES
 
@@ -266,7 +368,10 @@ class TransactionManager:
         in_flight = self.sequences[batch.topic_partition].in_flight
         return bool(in_flight) and in_flight[0] is batch
 
-    def maybe_resolve(self) -> None:
+    def is_next(self, batch: ProducerBatch) -> bool:
+        return self.sequences[batch.topic_partition].is_next(batch.base_sequence)
+
+    def _maybe_resolve(self) -> None:
         """Close the gaps that failed batches may have left: by a new epoch, unless a later batch was accepted.
 
         A batch behind the gap that may have been written is sent again with its own sequence first. The broker acknowledges

@@ -1,18 +1,19 @@
-"""Operations: each call of a transactional method is one.
+"""What a caller of a transactional method asks of the Sender, and how it waits for the outcome.
 
-The caller posts it and waits, the Sender carries it out and reports the result. Only the Sender changes the producer's state.
-Law: every posted operation is settled exactly once, also when the Sender ends.
+The caller posts a TransactionalCall and waits; the Sender carries it out and settles it. Only the Sender changes the producer's
+state. Law: every posted call is settled exactly once, also when the Sender ends.
 """
 
 from __future__ import annotations
 
 import enum
 import threading
+from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.errors import KafkaError, for_keeping
 from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -43,6 +44,9 @@ class ConsumerGroupMetadata(NamedTuple):
     group_instance_id: str | None = None
 
 
+NO_GROUP = ConsumerGroupMetadata("")
+
+
 class Method(enum.Enum):
     """The method that was called."""
 
@@ -56,35 +60,19 @@ class Method(enum.Enum):
 
 
 class TransactionalCall:
-    """One call.
-
-    Args:
-        method: which method.
-        clock: for the caller's bounded wait.
-        offsets, group: of send_offsets_to_transaction.
-        transactional_id: of use_transactional_id.
+    """Args:
+    method: that was called.
+    clock: for the caller's bounded wait.
+    offsets, group: of send_offsets_to_transaction.
+    transactional_id: of use_transactional_id.
     """
-
-    __slots__ = (
-        "_clock",
-        "_lock",
-        "_waiters",
-        "error",
-        "group",
-        "is_done",
-        "is_taken",
-        "is_told",
-        "method",
-        "offsets",
-        "transactional_id",
-    )
 
     def __init__(
         self,
         method: Method,
         clock: Clock,
         offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
-        group: ConsumerGroupMetadata | None = None,
+        group: ConsumerGroupMetadata = NO_GROUP,
         transactional_id: str = "",
     ) -> None:
         self.method = method
@@ -93,24 +81,69 @@ class TransactionalCall:
         self.group = group
         self._clock = clock
         self.is_taken = False  # by the Sender: posted once more, it is not taken again
-        self.is_told = False  # its caller has received the outcome
+        self.is_reported = False  # its caller has received the outcome
         self._lock = threading.Lock()  # guards the two below
-        self._waiters = Waiters(self._lock)  # woken when the operation is settled
+        self._waiters = Waiters(self._lock)  # woken when the call is settled
         self.is_done = False
         self.error: KafkaError | None = None
 
-    def succeed(self) -> None:
-        self._settle(None)
-
-    def fail(self, error: KafkaError) -> None:
-        self._settle(error)
-
-    def _settle(self, error: KafkaError | None) -> None:
+    def settle(self, error: KafkaError | None = None) -> None:
+        """Success, or this error. The first outcome counts."""
         with self._lock:
             if not self.is_done:
                 self.is_done, self.error = True, error
                 self._waiters.wake_all_locked()
 
     def wait(self, timeout_ms: int) -> bool:
-        """Block until the operation is settled, at most `timeout_ms`; false when time ran out."""
+        """Block until the call is settled, at most `timeout_ms`; false when time ran out."""
         return self._waiters.wait_until(lambda: self.is_done, self._clock, self._clock.now_ms() + timeout_ms)
+
+
+class PostedCalls:
+    """The calls that the Sender has been handed, until they are carried out or wait for a coordinator."""
+
+    def __init__(self) -> None:
+        self._posted: deque[TransactionalCall | KafkaError] = deque()  # and rows' errors: callers append, the Sender takes
+        self._ended_by: KafkaError | None = None  # the Sender takes no more of them
+        # Sender thread:
+        self.preparing: TransactionalCall | None = None  # waits until everything is settled
+        self.begun: list[TransactionalCall] = []  # settled later in this round, when rows are accepted
+
+    # CALLERS
+
+    def post(self, call: TransactionalCall) -> None:
+        """A second time does nothing, if the Sender has taken it."""
+        self._posted.append(call)
+        if self._ended_by is not None:  # looked at after it was posted: one of the two threads sees the other
+            call.settle(self._ended_by)
+
+    def row_failed(self, error: KafkaError) -> None:
+        self._posted.append(for_keeping(error))
+
+    # SENDER
+
+    def first(self) -> TransactionalCall | KafkaError | None:
+        return self._posted[0] if self._posted else None
+
+    def take_first(self) -> None:
+        self._posted.popleft()
+
+    def settle_begun(self) -> None:
+        while self.begun:
+            self.begun.pop().settle()
+
+    def fail_preparing(self, error: KafkaError) -> None:
+        call, self.preparing = self.preparing, None
+        if call is not None:
+            call.settle(error)
+
+    def fail_all(self, error: KafkaError) -> None:
+        """The Sender has ended, or can send nothing more. Later calls fail at once."""
+        self._ended_by = error
+        self.fail_preparing(error)
+        while self.begun:
+            self.begun.pop().settle(error)
+        while self._posted:
+            posted = self._posted.popleft()
+            if isinstance(posted, TransactionalCall):
+                posted.settle(error)

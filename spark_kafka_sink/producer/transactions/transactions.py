@@ -4,78 +4,112 @@
                                                  │    └▶ PREPARED: another process ends the transaction
                                                  └▶ ABORTABLE_ERROR ─▶ ABORTING      FATAL_ERROR is reachable from each
 
-Callers post operations (`post`) and wait; the Sender takes them (`begin_round`) and alone moves the state. Whether the brokers
+Callers post calls (`post`) and wait; the Sender takes them (`begin_round`) and alone moves the state. Whether the brokers
 speak transactions of version 2 (KIP-890) is looked at between transactions:
 
     version 2   a partition joins the transaction by its first Produce, a group by its TxnOffsetCommit; each end raises the epoch
     version 1   AddPartitionsToTxn and AddOffsetsToTxn come first; the epoch is raised by InitProducerId, after an error only
 
-Laws: a batch of one transaction is never sent in the next; a row that fails, or whose fate is not known, makes the transaction
-abortable. The end of a transaction is told when its coordinator has decided it; only the next transaction waits for an epoch.
+Laws: a batch of one transaction is never sent in the next; a row that fails, or whose outcome is not known, makes the transaction
+abortable. The end of a transaction is reported when its coordinator has decided it; only the next transaction waits for an epoch.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from random import Random
 
+from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import (
     FatalProducerError,
+    IllegalStateError,
     KafkaError,
     ProducerFencedError,
     TransactionAbortedError,
     fresh_copy,
 )
-from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.allowed_calls import ALLOWED_IN, illegal_state
-from spark_kafka_sink.producer.transactions.caller_errors import abortable, aborted, fatal, fenced, maybe_committed
-from spark_kafka_sink.producer.transactions.coordinators import Coordinators
-from spark_kafka_sink.producer.transactions.open_transaction import OpenTransaction
-from spark_kafka_sink.producer.transactions.posted_calls import PostedCalls
+from spark_kafka_sink.producer.transactions.coordinators import CoordinatorClient
+from spark_kafka_sink.producer.transactions.open_transaction import OpenTransaction, TransactionVersion
 from spark_kafka_sink.producer.transactions.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch, SequenceNumbers
-from spark_kafka_sink.producer.transactions.transaction_errors import Effect
-from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH, TransactionManager, TxnState
-from spark_kafka_sink.producer.transactions.transaction_version import FeaturesClient, TransactionVersion
-from spark_kafka_sink.producer.transactions.transactional_call import Method, TransactionalCall
+from spark_kafka_sink.producer.transactions.transaction_errors import (
+    Effect,
+    abortable,
+    aborted,
+    fatal,
+    fenced,
+    maybe_committed,
+)
+from spark_kafka_sink.producer.transactions.transaction_manager import (
+    MAX_EPOCH,
+    IdempotentManager,
+    TransactionManager,
+    TxnState,
+)
+from spark_kafka_sink.producer.transactions.transactional_call import Method, PostedCalls, TransactionalCall
 from spark_kafka_sink.producer.transactions.txn_request_handlers import (
     FIRST_BACKOFF_MS,
     MOST_ABORTS_AMID_MARKERS,
-    AddOffsets,
-    AddPartitions,
-    CommitOffsets,
+    AddOffsetsToTxnHandler,
+    AddPartitionsToTxnHandler,
     CoordinatorKey,
-    CoordinatorRequest,
-    EndTransaction,
-    FindCoordinator,
-    InitProducerId,
+    EndTxnHandler,
+    FindCoordinatorHandler,
+    InitProducerIdHandler,
     Problem,
+    TxnOffsetCommitHandler,
+    TxnRequestHandler,
 )
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+from spark_kafka_sink.protocol.messages.end_txn import LAST_VERSION_BEFORE_TRANSACTION_V2 as LAST_END_TXN
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.produce import LAST_VERSION_BEFORE_TRANSACTION_V2 as LAST_PRODUCE
+from spark_kafka_sink.protocol.messages.txn_offset_commit import LAST_VERSION_BEFORE_TRANSACTION_V2 as LAST_OFFSET_COMMIT
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
+ALLOWED_IN = {
+    Method.USE_ID: {TxnState.UNINITIALIZED, TxnState.READY, TxnState.PREPARED},
+    Method.INIT: {TxnState.UNINITIALIZED},
+    Method.BEGIN: {TxnState.READY, TxnState.RAISING_EPOCH},
+    Method.SEND_OFFSETS: {TxnState.IN_TRANSACTION},
+    Method.PREPARE: {TxnState.IN_TRANSACTION},
+    Method.COMMIT: {TxnState.IN_TRANSACTION, TxnState.PREPARED},
+    Method.ABORT: {TxnState.IN_TRANSACTION, TxnState.PREPARED, TxnState.ABORTABLE_ERROR},
+}
 
-class Transactions(TransactionManager):
-    """Args:
-    transactional_id, timeout_ms: transactional.id and transaction.timeout.ms.
-    """
+_WHERE = {
+    TxnState.UNINITIALIZED: "before init_transactions()",
+    TxnState.INITIALIZING: "while init_transactions() is under way",
+    TxnState.RAISING_EPOCH: "outside of a transaction: call begin_transaction() first; init_transactions() is called once",
+    TxnState.READY: "outside of a transaction: call begin_transaction() first; init_transactions() is called once",
+    TxnState.IN_TRANSACTION: "within a transaction: call commit_transaction() or abort_transaction() first",
+    TxnState.PREPARED: "in a prepared transaction: it can only be committed or aborted",
+    TxnState.COMMITTING: "while the transaction is being committed",
+    TxnState.ABORTING: "while the transaction is being aborted",
+    TxnState.ABORTABLE_ERROR: "after an error in the transaction: call abort_transaction() first",
+    TxnState.FATAL_ERROR: "after a fatal error: close the producer",
+}
 
-    def __init__(self, transactional_id: str, timeout_ms: int) -> None:
-        super().__init__()
-        self.transactional_id: str = transactional_id
+
+class Transactions(IdempotentManager):
+    """Args: as for IdempotentManager."""
+
+    transactional_id: str
+
+    def __init__(self, config: ProducerConfig, client: CoordinatorClient, clock: Clock, random: Random | None = None) -> None:
+        super().__init__(config, client, clock, random)
+        self.transactional_id = config.transactional_id or ""
         self.last_error: KafkaError | None = None  # why the transaction has to be aborted
-        self.coordinators: Coordinators  # set by `use`
-        self._timeout_ms = timeout_ms
+        self._timeout_ms = config.transaction_timeout_ms
         self._calls = PostedCalls()
-        self._version = TransactionVersion()
+        self._version = TransactionVersion(client)
         self._must_raise_epoch = False  # by InitProducerId, when the transaction has ended
-        self._denial: KafkaError | None = None  # of the epoch for the next transaction, after which init_transactions() is due
+        self._begin_error: KafkaError | None = None  # the epoch for the next transaction was denied: init_transactions() is due
         self._open = OpenTransaction()
         self._known_by: set[TopicPartition] = set()  # where a batch of this producer id was ever acknowledged
         self._carry_out: dict[Method, Callable[[TransactionalCall], None]] = {
@@ -88,50 +122,48 @@ class Transactions(TransactionManager):
             Method.ABORT: self._abort,
         }
 
-    def use(self, client: FeaturesClient, coordinators: Coordinators) -> None:
-        """Before the Sender begins: what this asks brokers with."""
-        self._version.use(client)
-        self.coordinators = coordinators
+    # CALLERS: any thread
 
-    # CALLERS
-
-    def post(self, operation: TransactionalCall) -> None:
-        """Hand a call over to the Sender; wake it afterwards. Any thread, never blocks."""
-        self._calls.post(operation)
+    def post(self, call: TransactionalCall) -> None:
+        """Hand a call over to the Sender; wake it afterwards. Never blocks."""
+        self._calls.post(call)
 
     def row_failed(self, error: KafkaError) -> None:
         """Posted like a call, so that it comes before the commit that its caller asks for next."""
         self._calls.row_failed(error)
 
     def check_usable(self) -> None:
-        """Raise why no further row or operation is possible, if so. Any thread."""
         error = self.call_error()
         if error is not None:
             raise error
 
     def check_allowed(self, method: Method) -> None:
-        """Raise why a method cannot be called now, if so. Any thread; the Sender checks again."""
+        """Raise why a method cannot be called now, if so. The Sender checks again."""
         error = self._why_not(method)
         if error is not None:
             raise error
 
     def _why_not(self, method: Method) -> KafkaError | None:
         """Why a method cannot be called in this state."""
-        error, state, denial = self.call_error(), self.state, self._denial
+        error, state, begin_error = self.call_error(), self.state, self._begin_error
         if error is not None and (method is not Method.ABORT or self.fatal_error is not None):
             return error
         if state in ALLOWED_IN[method]:
             return None
-        if denial is not None and method is Method.BEGIN:
-            return fresh_copy(denial)
-        return illegal_state(method, state)
+        if begin_error is not None and method is Method.BEGIN:
+            return fresh_copy(begin_error)
+        return IllegalStateError(f"{method.value}() is not possible {_WHERE[state]}")
+
+    @property
+    def is_at_rest(self) -> bool:
+        return self.state in ALLOWED_IN[Method.USE_ID]
 
     def waiting_for(self) -> str:
-        """Why an operation has not ended yet, for the error of a caller who waited. Any thread."""
+        """Why a call has not ended yet, for the error of a caller who waited."""
         return self.coordinators.waiting_for() or f"the producer is {self.state.value}, and batches are not acknowledged yet"
 
     def call_error(self) -> KafkaError | None:
-        """What a call gets in this state, as a new exception each time; None when nothing is wrong. Any thread."""
+        """What a call gets in this state, as a new exception each time; None when nothing is wrong."""
         fatal, last = self.fatal_error, self.last_error
         if fatal is not None:
             return fresh_copy(fatal)
@@ -142,113 +174,125 @@ class Transactions(TransactionManager):
     @property
     def prepared(self) -> PreparedTransaction:
         """Who has to end the transaction, in state PREPARED."""
-        return PreparedTransaction(self.transactional_id, *self.producer, self._version.number)
+        return PreparedTransaction(self.transactional_id, *self.producer, 2 if self._version.is_v2 else 1)
 
-    # OPERATIONS: Sender thread
+    # CALLS ARE CARRIED OUT: Sender thread
 
     def begin_round(self) -> None:
         """Carry out what callers have posted, as far as that needs no answer of a broker."""
-        while (operation := self._calls.first()) is not None:
-            if (
-                isinstance(operation, TransactionalCall)
-                and operation.method is Method.BEGIN
-                and self.state is TxnState.RAISING_EPOCH
-            ):
+        while (posted := self._calls.first()) is not None:
+            if isinstance(posted, KafkaError):
+                self._calls.take_first()
+                if self.state is TxnState.IN_TRANSACTION:
+                    self.become_abortable(posted)
+                continue
+            if posted.method is Method.BEGIN and self.state is TxnState.RAISING_EPOCH:
                 return  # it waits for the epoch
             self._calls.take_first()
-            if isinstance(operation, KafkaError):
-                if self.state is TxnState.IN_TRANSACTION:
-                    self.become_abortable(operation)
-                continue
-            if operation.is_taken:
+            if posted.is_taken:
                 continue  # posted twice: its caller was interrupted in between
-            operation.is_taken = True
-            error = self._why_not(operation.method)
+            posted.is_taken = True
+            error = self._why_not(posted.method)
             if error is not None:
-                operation.fail(error)
+                posted.settle(error)
             else:
-                self._carry_out[operation.method](operation)
+                self._carry_out[posted.method](posted)
 
-    def _use_id(self, operation: TransactionalCall) -> None:
+    def _use_id(self, call: TransactionalCall) -> None:
         """Nothing is under way: what was written under the id before is somebody else's to end."""
         if self.state is not TxnState.UNINITIALIZED:
             self.transition_to(TxnState.UNINITIALIZED)
         self._adopt(NO_PRODUCER)
-        self._open, self._denial = OpenTransaction(), None
-        self.transactional_id = operation.transactional_id
-        operation.succeed()
+        self._open, self._begin_error = OpenTransaction(), None
+        self.transactional_id = call.transactional_id
+        call.settle()
 
-    def _initialize(self, operation: TransactionalCall) -> None:
-        self._denial = None
+    def _initialize(self, call: TransactionalCall) -> None:
+        self._begin_error = None
         self.transition_to(TxnState.INITIALIZING)
-        self.coordinators.enqueue(InitProducerId(self.transactional_id, self._timeout_ms, NO_PRODUCER, operation))
+        self._ask_for_identity(call)
 
-    def _begin(self, operation: TransactionalCall) -> None:
+    def _ask_for_identity(
+        self, call: TransactionalCall | None, identity: ProducerIdAndEpoch = NO_PRODUCER, priority: int = 1
+    ) -> None:
+        received = self.identity_received
+        self.coordinators.enqueue(
+            InitProducerIdHandler(
+                self.transactional_id, self._timeout_ms, identity, received=received, call=call, priority=priority
+            )
+        )
+
+    def _begin(self, call: TransactionalCall) -> None:
         self.transition_to(TxnState.IN_TRANSACTION)
-        self._calls.begun.append(operation)
+        self._calls.begun.append(call)
 
-    def _send_offsets(self, operation: TransactionalCall) -> None:
-        identity, begins = (self.transactional_id, self.producer), not self._open.has_begun
+    @property
+    def _who(self) -> tuple[str, ProducerIdAndEpoch, OpenTransaction]:
+        """What each request about the open transaction says first."""
+        return self.transactional_id, self.producer, self._open
+
+    def _send_offsets(self, call: TransactionalCall) -> None:
+        begins = not self._open.has_begun
         if self._version.is_v2:
             self._open.has_begun = True
-            self.coordinators.enqueue(CommitOffsets(*identity, operation, adds_group=True, begins_transaction=begins))
+            self.coordinators.enqueue(TxnOffsetCommitHandler(*self._who, call=call, begins_transaction=begins))
         else:
-            self.coordinators.enqueue(AddOffsets(*identity, operation, begins_transaction=begins))
+            self.coordinators.enqueue(
+                AddOffsetsToTxnHandler(*self._who, call=call, added=self._offsets_added, begins_transaction=begins)
+            )
 
-    def _prepare(self, operation: TransactionalCall) -> None:
-        self._calls.preparing = operation
+    def _offsets_added(self, call: TransactionalCall) -> None:
+        self.coordinators.enqueue(TxnOffsetCommitHandler(*self._who, call=call, max_version=LAST_OFFSET_COMMIT))
 
-    def _commit(self, operation: TransactionalCall) -> None:
+    def _prepare(self, call: TransactionalCall) -> None:
+        self._calls.preparing = call
+
+    def _commit(self, call: TransactionalCall) -> None:
         self.transition_to(TxnState.COMMITTING)
-        self._end(operation, commits=True)
+        self._end(call, commits=True)
 
-    def _abort(self, operation: TransactionalCall | None) -> None:
+    def _abort(self, call: TransactionalCall | None) -> None:
         self.transition_to(TxnState.ABORTING)
         self._open.want_none()
-        self._end(operation, commits=False)
+        self._end(call, commits=False)
 
-    def abort_for_close(self) -> None:
-        """The producer closes within a transaction."""
-        self._abort(None)
+    def _end(self, call: TransactionalCall | None, *, commits: bool) -> None:
+        newest = None if self._version.is_v2 else LAST_END_TXN
+        ended = self.transaction_ended
+        self.coordinators.enqueue(EndTxnHandler(*self._who, call=call, commits=commits, ended=ended, max_version=newest))
 
-    def _end(self, operation: TransactionalCall | None, *, commits: bool) -> None:
-        self.coordinators.enqueue(
-            EndTransaction(self.transactional_id, self.producer, operation, commits=commits, raises_epoch=self._version.is_v2)
-        )
+    def abort_for_close(self) -> bool:
+        if not self.has_open_transaction:
+            return False
+        self.begin_round()  # of a commit that was posted before, the Sender may not have heard yet
+        if self.state not in (TxnState.COMMITTING, TxnState.ABORTING) and self._calls.preparing is None:
+            logger.info("! closing within a transaction, which is aborted")
+            self._abort(None)
+        return True
 
     def _prepare_if_settled(self, all_settled: bool) -> None:
         """Settle `prepare_transaction` once nothing is under way."""
-        operation = self._calls.preparing
-        if operation is None or not all_settled or self.coordinators.has_work or self._open.has_wanted:
+        call = self._calls.preparing
+        if call is None or not all_settled or self.coordinators.has_work or self._open.has_wanted:
             return
         self._calls.preparing = None
         self.transition_to(TxnState.PREPARED)
         self._open.may_be_committed = True
-        operation.succeed()
+        call.settle()
 
     # ANSWERS OF COORDINATORS: Sender thread
 
-    def refusal_of(self, request: CoordinatorRequest) -> KafkaError | None:
+    def refusal_of(self, request: TxnRequestHandler) -> KafkaError | None:
         """Why a request is not sent any more: the transaction has failed meanwhile."""
         if self.fatal_error is not None:
             return self.call_error()
-        if isinstance(request, EndTransaction) and request.commits and self.state is TxnState.ABORTING:  # by close()
+        if isinstance(request, EndTxnHandler) and request.commits and self.state is TxnState.ABORTING:  # by close()
             return TransactionAbortedError("The transaction cannot be committed any more: it is being aborted")
-        if self.state is TxnState.ABORTABLE_ERROR and not isinstance(request, FindCoordinator):
+        if self.state is TxnState.ABORTABLE_ERROR and not isinstance(request, FindCoordinatorHandler):
             return self.call_error()
         if self.state is TxnState.ABORTING and request.group is not None:
             return TransactionAbortedError(f"The transaction was aborted before offsets of group {request.group!r} were sent")
         return None
-
-    def must_be_ended(self) -> bool:
-        return self._open.must_be_ended
-
-    def outcome_unknown(self, request: CoordinatorRequest) -> None:
-        self._open.may_have_begun |= isinstance(request, AddPartitions | AddOffsets)
-        self._open.may_be_committed |= isinstance(request, EndTransaction) and request.commits
-
-    def coordinator_found(self, key: CoordinatorKey, node: Node) -> None:
-        self.coordinators.coordinator_found(key, node)
 
     def identity_received(self, identity: ProducerIdAndEpoch) -> None:
         self._adopt(identity)
@@ -265,14 +309,6 @@ class Transactions(TransactionManager):
         self._unresolved.clear()
         self._must_raise_epoch = identity.epoch >= MAX_EPOCH  # no transaction can end after that one
 
-    def partitions_added(self, partitions: Iterable[TopicPartition]) -> None:
-        self._open.added(partitions)
-
-    def offsets_added(self, request: AddOffsets) -> None:
-        self._open.has_begun = True
-        assert request.operation is not None
-        self.coordinators.enqueue(CommitOffsets(self.transactional_id, self.producer, request.operation, adds_group=False))
-
     def transaction_ended(self, identity: ProducerIdAndEpoch | None) -> None:
         """`identity` is the one to go on with, where the broker raised the epoch (version 2)."""
         if identity is not None:
@@ -285,79 +321,79 @@ class Transactions(TransactionManager):
         else:
             self.transition_to(TxnState.READY)
 
-    def _raise_epoch(self, operation: TransactionalCall | None) -> None:
-        """begin_transaction() waits for the epoch; and `operation`, if there is one."""
+    def _raise_epoch(self, call: TransactionalCall | None) -> None:
+        """begin_transaction() waits for the epoch; and `call`, if there is one. Everything else goes first."""
         self.transition_to(TxnState.RAISING_EPOCH)
-        self.coordinators.enqueue(InitProducerId(self.transactional_id, self._timeout_ms, self.producer, operation))
+        self._ask_for_identity(call, self.producer, priority=4)
 
-    def request_failed(self, request: CoordinatorRequest, problem: Problem) -> None:
-        """A coordinator refuses for good."""
-        if isinstance(request, EndTransaction) and self._had_nothing_to_end(request, problem):
+    def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None:
+        self.become_fatal(error)
+        request.settle(self.call_error() or error)
+
+    def request_failed(self, request: TxnRequestHandler, problem: Problem) -> None:
+        if isinstance(request, EndTxnHandler) and self._had_nothing_to_end(request, problem):
+            self.transaction_ended(None)
+            request.settle()
             return
         if self._may_have_met_markers(request, problem):
             self.coordinators.retry(request)
             return
-        if isinstance(request, AddPartitions):
+        if isinstance(request, AddPartitionsToTxnHandler):
             self._open.not_added(request.partitions)
-        error, effect = problem.exception(), _effect_in(self.state, self._open, request, problem)
-        if effect is Effect.FATAL and isinstance(request, EndTransaction) and self._open.may_be_committed:
+        error, effect = problem.exception(), _effect_in(self.state, request, problem)
+        if effect is Effect.FATAL and isinstance(request, EndTxnHandler) and self._open.may_be_committed:
             error = maybe_committed(error)
+        self._apply(effect, error, request, problem.where)
+        if self.state is TxnState.ABORTING:
+            self._go_on_aborting(request, effect, error)
+        request.settle(self.call_error() or error)
+
+    def _apply(self, effect: Effect, error: KafkaError, request: TxnRequestHandler, where: str) -> None:
         if effect is Effect.ABORTABLE_BY_BUMP:
             self._become_abortable_by_bump(error)
         elif effect is Effect.ABORTABLE:
             self.become_abortable(error)
         elif effect is Effect.DENIED:
-            self._denial = error if request.operation is None else None  # else the call tells it
+            self._begin_error = error if request.call is None else None  # else the call gets it
             self.transition_to(TxnState.UNINITIALIZED)
         elif effect is Effect.FENCED:
-            self.become_fatal(fenced(problem.where, self.transactional_id, self.producer, self._timeout_ms))
+            self.become_fatal(self._fenced(where))
         else:
             self.become_fatal(error)
-        if self.state is TxnState.ABORTING:
-            self._go_on_aborting(request, effect, error)
-        if request.operation is not None:
-            request.operation.fail(self.call_error() or error)
 
-    def _had_nothing_to_end(self, request: EndTransaction, problem: Problem) -> bool:
+    def _had_nothing_to_end(self, request: EndTxnHandler, problem: Problem) -> bool:
         """Whether an abort has ended because its transaction had not begun, which this producer could not tell."""
-        if request.commits or self._open.has_begun or problem.error != Errors.INVALID_TXN_STATE:
-            return False
-        self.transaction_ended(None)
-        if request.operation is not None:
-            request.operation.succeed()
-        return True
+        return not request.commits and not self._open.has_begun and problem.error == Errors.INVALID_TXN_STATE
 
-    def _may_have_met_markers(self, request: CoordinatorRequest, problem: Problem) -> bool:
+    def _may_have_met_markers(self, request: TxnRequestHandler, problem: Problem) -> bool:
         """Whether an abort is repeated that took its producer for fenced.
 
         A coordinator of version 2 answers so, too, until the markers of the transaction before are written, if nothing of this
         one has reached it. InitProducerId could tell, but must not be asked: it would end the transaction of a real successor.
         """
-        is_abort = isinstance(request, EndTransaction) and not request.commits
-        return (
-            is_abort
-            and problem.effect is Effect.FENCED
-            and self._version.is_v2
-            and not self._open.is_written
-            and request.attempts < MOST_ABORTS_AMID_MARKERS
-        )
+        is_abort = isinstance(request, EndTxnHandler) and not request.commits
+        met = is_abort and problem.effect is Effect.FENCED and self._version.is_v2 and not self._open.is_written
+        return met and request.attempts < MOST_ABORTS_AMID_MARKERS
 
-    def _go_on_aborting(self, request: CoordinatorRequest, effect: Effect, error: KafkaError) -> None:
+    def _go_on_aborting(self, request: TxnRequestHandler, effect: Effect, error: KafkaError) -> None:
         """What makes a transaction abortable says nothing new while it is being aborted, unless it is the end that fails."""
-        if isinstance(request, EndTransaction) and effect is Effect.ABORTABLE_BY_BUMP:
+        if isinstance(request, EndTxnHandler) and effect is Effect.ABORTABLE_BY_BUMP:
             # The coordinator has forgotten this producer: nothing is left to end. The abort tells who has the id now.
-            operation, request.operation = request.operation, None
+            call, request.call = request.call, None
             self._open, self.last_error = OpenTransaction(), None
-            self._raise_epoch(operation)
-        elif isinstance(request, EndTransaction | FindCoordinator) and request.group is None:
+            self._raise_epoch(call)
+        elif isinstance(request, EndTxnHandler | FindCoordinatorHandler) and request.group is None:
             self.become_fatal(error)  # an abort that has to be aborted cannot end (KIP-1050)
 
     # STATE
 
     def become_fatal(self, error: KafkaError) -> None:
         if error.condition == ProducerFencedError.condition and not isinstance(error, ProducerFencedError):
-            error = fenced(error.message, self.transactional_id, self.producer, self._timeout_ms)  # what a leader has answered
+            error = self._fenced(error.message)  # what a leader has answered
         super().become_fatal(error if isinstance(error, FatalProducerError) else fatal(error))
+
+    def _fenced(self, where: str) -> ProducerFencedError:
+        return fenced(where, self.transactional_id, self.producer, self._timeout_ms)
 
     def become_abortable(self, error: KafkaError) -> None:
         """The transaction can only be aborted. The first error is the one that callers get: others follow from it."""
@@ -382,13 +418,8 @@ class Transactions(TransactionManager):
             self.become_fatal(error)
 
     @property
-    def may_use_another_id(self) -> bool:
-        """Whether nothing is under way under this transactional id. Any thread."""
-        return self.state in ALLOWED_IN[Method.USE_ID]
-
-    @property
     def has_open_transaction(self) -> bool:
-        """Whether this producer has to end a transaction that is under way; a prepared one is somebody else's to end."""
+        """A prepared one is somebody else's to end."""
         return self.state in (
             TxnState.IN_TRANSACTION,
             TxnState.COMMITTING,
@@ -397,29 +428,21 @@ class Transactions(TransactionManager):
         )
 
     @property
-    def is_ending(self) -> bool:
-        """Whether it is committed, aborted or prepared now."""
-        return self.state in (TxnState.COMMITTING, TxnState.ABORTING) or self._calls.preparing is not None
-
-    @property
     def wants_rows_at_once(self) -> bool:
-        """Whether nothing lingers: somebody waits for the transaction's end."""
         return self.state is TxnState.COMMITTING or self._calls.preparing is not None
 
     def rows_are_lost(self) -> TransactionAbortedError | None:
-        """What rows that were not sent yet fail with, where the transaction is being aborted."""
         if self.state not in (TxnState.ABORTABLE_ERROR, TxnState.ABORTING):
             return None
         return aborted(self.last_error)
 
-    # BATCHES: what TransactionManager says of an idempotent producer, for a transactional one
+    # BATCHES
 
-    @property
-    def needs_producer_id(self) -> bool:
-        return False  # init_transactions() asks for it
+    def prepare_drain(self) -> None:
+        """Within a transaction no epoch is bumped, and no gap is closed.
 
-    def maybe_bump_epoch(self) -> None:
-        """Within a transaction no epoch is bumped: the transaction is aborted."""
+        What is in doubt was made an abortable error when its batch failed; the next epoch begins at 0.
+        """
 
     def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
         raise RuntimeError(f"{topic_partition}: the epoch cannot be bumped within a transaction")
@@ -466,51 +489,39 @@ class Transactions(TransactionManager):
         else:
             self.become_abortable(error)
 
-    def maybe_resolve(self) -> None:
-        """What is in doubt was made an abortable error when its batch failed; the next epoch begins at 0."""
-
     @property
-    def produce_version_cap(self) -> int | None:  # type: ignore[override]
+    def produce_version_cap(self) -> int | None:
         return None if self._version.is_v2 else LAST_PRODUCE
 
-    # EACH ROUND: Sender thread
+    # EACH ROUND
 
     def step(self, now_ms: int, all_settled: bool) -> int:
-        """Send what is due to coordinators; returns in how many ms to ask again."""
-        self._calls.tell_begun()
+        self._calls.settle_begun()
         if self._open.has_wanted:
             wanted, begins = self._open.take_wanted()
-            self.coordinators.enqueue(AddPartitions(self.transactional_id, self.producer, wanted, begins_transaction=begins))
+            self.coordinators.enqueue(AddPartitionsToTxnHandler(*self._who, partitions=wanted, begins_transaction=begins))
         self._prepare_if_settled(all_settled)
         return self.coordinators.step(now_ms, all_settled)
 
     def settle_all(self, error: KafkaError) -> None:
-        """The Sender ends, or the producer has failed for good: nobody is left waiting."""
-        self.coordinators.drop_all(error)
+        super().settle_all(error)
         self._calls.fail_all(error)
 
-    def sender_ended(self, error: KafkaError) -> None:
-        self.coordinators.drop_all(error)
-        self._calls.end(error)
 
-
-def _effect_in(state: TxnState, transaction: OpenTransaction, request: CoordinatorRequest, problem: Problem) -> Effect:
+def _effect_in(state: TxnState, request: TxnRequestHandler, problem: Problem) -> Effect:
     """What a refusal means here; mostly what transaction_errors.py says of the error."""
     effect = problem.effect
-    if state in (TxnState.INITIALIZING, TxnState.RAISING_EPOCH) and effect in (
-        Effect.ABORTABLE,
-        Effect.ABORTABLE_BY_BUMP,
-    ):
+    if state in (TxnState.INITIALIZING, TxnState.RAISING_EPOCH) and effect in (Effect.ABORTABLE, Effect.ABORTABLE_BY_BUMP):
         return Effect.FATAL  # there is no transaction to abort
-    if not isinstance(request, EndTransaction):
-        return effect
-    if transaction.may_be_committed and effect is Effect.ABORTABLE_BY_BUMP:
+    if isinstance(request, EndTxnHandler) and request.transaction.may_be_committed and effect is Effect.ABORTABLE_BY_BUMP:
         return Effect.FATAL  # the coordinator cannot tell any more
     return effect
 
 
-def identity_of(config: ProducerConfig) -> TransactionManager | None:
+def manager_of(
+    config: ProducerConfig, client: CoordinatorClient, clock: Clock, random: Random | None = None
+) -> TransactionManager:
     """Who a producer is to brokers: nobody without idempotence."""
     if config.transactional_id is not None:
-        return Transactions(config.transactional_id, config.transaction_timeout_ms)
-    return TransactionManager() if config.enable_idempotence else None
+        return Transactions(config, client, clock, random)
+    return IdempotentManager(config, client, clock, random) if config.enable_idempotence else TransactionManager()

@@ -1,20 +1,22 @@
-"""The requests of a transaction: what each asks of which coordinator, and what its answer means.
+"""The requests to coordinators: what each asks of whom, and what its answer means.
 
-A request makes its `message` and reads the `errors` of an answer, which transaction_errors.py judges; `succeed` tells the
-TransactionState what an answer without errors means. coordinators.py queues, sends and retries.
+A handler makes its `message` and reads the `errors` of an answer, which transaction_errors.py judges. `succeed` passes on what an
+answer without errors says. The names are those of Kafka's TransactionManager. coordinators.py queues, sends and retries.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.producer.transactions.sequence_numbers import ProducerIdAndEpoch
+from spark_kafka_sink.producer.transactions.open_transaction import OpenTransaction
+from spark_kafka_sink.producer.transactions.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.transaction_errors import Effect, effect_of
 from spark_kafka_sink.producer.transactions.transactional_call import OffsetAndMetadata, TransactionalCall
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -25,7 +27,6 @@ from spark_kafka_sink.protocol.messages.end_txn import LAST_VERSION_BEFORE_TRANS
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, KeyType
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
-from spark_kafka_sink.protocol.messages.txn_offset_commit import LAST_VERSION_BEFORE_TRANSACTION_V2 as LAST_OFFSET_COMMIT
 from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -37,6 +38,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 FIRST_BACKOFF_MS = 20  # the previous transaction's markers are being written: it takes milliseconds (KAFKA-5482)
 MOST_ABORTS_AMID_MARKERS = 8  # with the default back-off 5 s
+NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1  # what Java sends without transactions
 
 
 class CoordinatorKey(NamedTuple):
@@ -64,36 +66,27 @@ class Problem(NamedTuple):
         return found
 
 
-class TransactionState(Protocol):
-    """What requests tell when they succeed; Transactions is the one."""
-
-    def coordinator_found(self, key: CoordinatorKey, node: Node) -> None: ...
-
-    def identity_received(self, identity: ProducerIdAndEpoch) -> None: ...
-
-    def partitions_added(self, partitions: Iterable[TopicPartition]) -> None: ...
-
-    def offsets_added(self, request: AddOffsets) -> None: ...
-
-    def transaction_ended(self, identity: ProducerIdAndEpoch | None) -> None: ...
-
-
-class CoordinatorRequest(ABC):
+@dataclass(eq=False, repr=False, kw_only=True)
+class TxnRequestHandler(ABC):
     """Args:
-    operation: the call that waits for this request; told when the request is done, or fails for good.
+    call: who waits for this request; gets its outcome.
+    priority: a smaller one goes first (Kafka's TxnRequestHandler.priority).
     begins_transaction: whether the coordinator learns of the transaction by this request.
+    max_version: the newest version to use; None: the newest that the node knows.
     """
 
-    PRIORITY: ClassVar[int]  # a smaller one goes first (Kafka's TxnRequestHandler.priority)
     API: ClassVar[ApiKey]
-    completes_operation: ClassVar[bool] = True  # whether nothing follows this request
-    max_version: int | None = None
+    NAME: ClassVar[str]  # in errors and logs
+    completes_call: ClassVar[bool] = True  # whether nothing follows this request
 
-    def __init__(self, operation: TransactionalCall | None = None, *, begins_transaction: bool = False) -> None:
-        self.operation = operation
-        self.begins_transaction = begins_transaction
-        self.attempts = 0
-        self.not_before_ms = 0
+    call: TransactionalCall | None = None
+    priority: int = 2
+    begins_transaction: bool = False
+    max_version: int | None = None
+    attempts: int = 0
+    not_before_ms: int = 0
+    node_id: int = -1  # that is asked
+    version: int = -1  # of its answer
 
     @property
     @abstractmethod
@@ -104,12 +97,19 @@ class CoordinatorRequest(ABC):
     def message(self) -> Request[Any]: ...
 
     @abstractmethod
-    def errors(self, response: Any, version: int) -> Iterator[Problem]:
+    def errors(self, answer: Any) -> Iterator[Problem]:
         """Each error of an answer, judged, in the order in which it decides."""
 
-    @abstractmethod
-    def succeed(self, state: TransactionState, response: Any, version: int) -> None:
-        """Tell what an answer without errors means."""
+    def succeed(self, answer: Any) -> None:  # noqa: B027 - the call may be all that waits for it
+        """An answer without errors has come."""
+
+    def outcome_unknown(self) -> None:  # noqa: B027 - of some it does not matter
+        """An attempt may have been carried out; nobody will hear of it."""
+
+    def settle(self, error: KafkaError | None = None) -> None:
+        """Report the outcome to the call that waits."""
+        if self.call is not None:
+            self.call.settle(error)
 
     @property
     def group(self) -> str | None:
@@ -122,7 +122,7 @@ class CoordinatorRequest(ABC):
         return FIRST_BACKOFF_MS if self.begins_transaction and error == Errors.CONCURRENT_TRANSACTIONS else None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(to {self.coordinator or 'any broker'})"
+        return f"{self.NAME}(to {self.coordinator or 'any broker'})"
 
     def _problem(self, code: int, where: str, broker_message: str | None = None, **names: str) -> Iterator[Problem]:
         """`names`: what a permission may be missing on, see to_grant."""
@@ -131,13 +131,14 @@ class CoordinatorRequest(ABC):
             yield Problem(effect_of(self.API, error), error, where, broker_message, to_grant(error, **names))
 
 
-class FindCoordinator(CoordinatorRequest):
-    PRIORITY = 0
+@dataclass(eq=False, repr=False, kw_only=True)
+class FindCoordinatorHandler(TxnRequestHandler):
     API = ApiKey.FIND_COORDINATOR
+    NAME = "FindCoordinator"
 
-    def __init__(self, key: CoordinatorKey) -> None:
-        super().__init__()
-        self.key = key
+    key: CoordinatorKey
+    found: Callable[[CoordinatorKey, Node], None]
+    priority: int = 0
 
     @property
     def coordinator(self) -> None:
@@ -150,60 +151,38 @@ class FindCoordinator(CoordinatorRequest):
     def message(self) -> FindCoordinatorRequest:
         return FindCoordinatorRequest.for_keys(self.key.key_type, [self.key.key])
 
-    def errors(self, response: Any, version: int) -> Iterator[Problem]:
-        found = response.of(self.key.key, version)
+    def errors(self, answer: Any) -> Iterator[Problem]:
+        found = answer.of(self.key.key, self.version)
         if found is None:
             yield from self._problem(Errors.COORDINATOR_NOT_AVAILABLE.number, f"the coordinator of {self.key}")
         else:
             names = {"transactional_id": self.key.key, "group": self.key.key}
             yield from self._problem(found.error_code, f"the coordinator of {self.key}", found.error_message, **names)
 
-    def succeed(self, state: TransactionState, response: Any, version: int) -> None:
-        found = response.of(self.key.key, version)
-        state.coordinator_found(self.key, Node(found.node_id, found.host, found.port))
+    def succeed(self, answer: Any) -> None:
+        found = answer.of(self.key.key, self.version)
+        self.found(self.key, Node(found.node_id, found.host, found.port))
 
 
-class OfTransaction(CoordinatorRequest):
-    """A request to the transactional id's own coordinator."""
+@dataclass(eq=False, repr=False)
+class InitProducerIdHandler(TxnRequestHandler):
+    """Asks for producer id and epoch: the transactional id's coordinator, or any broker where there is no transactional id.
 
-    def __init__(
-        self,
-        transactional_id: str,
-        identity: ProducerIdAndEpoch,
-        operation: TransactionalCall | None = None,
-        *,
-        begins_transaction: bool = False,
-    ) -> None:
-        super().__init__(operation, begins_transaction=begins_transaction)
-        self.transactional_id = transactional_id
-        self.identity = identity
-
-    @property
-    def coordinator(self) -> CoordinatorKey:
-        return CoordinatorKey(KeyType.TRANSACTION, self.transactional_id)
-
-    @property
-    def _where(self) -> str:
-        return f"{type(self).__name__} for transactional id {self.transactional_id!r}"
-
-    def errors(self, response: Any, version: int) -> Iterator[Problem]:  # noqa: ARG002 - some answers look different in old versions
-        yield from self._problem(response.error_code, self._where, transactional_id=self.transactional_id)
-
-
-class InitProducerId(OfTransaction):
-    """Asks for producer id and epoch. With an identity it has the epoch raised (KIP-360), after everything else."""
+    With an identity it has the epoch raised (KIP-360).
+    """
 
     API = ApiKey.INIT_PRODUCER_ID
+    NAME = "InitProducerId"
 
-    def __init__(
-        self, transactional_id: str, timeout_ms: int, identity: ProducerIdAndEpoch, operation: TransactionalCall | None = None
-    ) -> None:
-        super().__init__(transactional_id, identity, operation)
-        self.timeout_ms = timeout_ms
+    transactional_id: str | None = None
+    timeout_ms: int = NO_TRANSACTION_TIMEOUT_MS
+    identity: ProducerIdAndEpoch = NO_PRODUCER
+    received: Callable[[ProducerIdAndEpoch], None] = field(kw_only=True)
+    priority: int = field(default=1, kw_only=True)
 
     @property
-    def PRIORITY(self) -> int:  # type: ignore[override]
-        return 4 if self.identity.is_valid else 1
+    def coordinator(self) -> CoordinatorKey | None:
+        return None if self.transactional_id is None else CoordinatorKey(KeyType.TRANSACTION, self.transactional_id)
 
     def message(self) -> InitProducerIdRequest:
         return InitProducerIdRequest(
@@ -213,50 +192,62 @@ class InitProducerId(OfTransaction):
             producer_epoch=self.identity.epoch,
         )
 
-    def errors(self, response: Any, version: int) -> Iterator[Problem]:  # noqa: ARG002
-        is_too_long = response.error_code == Errors.INVALID_TRANSACTION_TIMEOUT.number
-        where = f"{self._where} with transaction.timeout.ms={self.timeout_ms}" if is_too_long else self._where
-        yield from self._problem(response.error_code, where, transactional_id=self.transactional_id)
-        if not response.error_code and (response.producer_id < 0 or response.producer_epoch < 0):
-            what = f"{self._where}: no valid producer id in the answer: {response.producer_id}, epoch {response.producer_epoch}"
-            yield from self._problem(Errors.UNKNOWN_SERVER_ERROR.number, what)
+    def errors(self, answer: Any) -> Iterator[Problem]:
+        where, invalid = f"InitProducerId on node {self.node_id}", Errors.CORRUPT_MESSAGE  # asked for again
+        if self.transactional_id is not None:
+            where, invalid = f"InitProducerId for transactional id {self.transactional_id!r}", Errors.UNKNOWN_SERVER_ERROR
+        is_too_long = answer.error_code == Errors.INVALID_TRANSACTION_TIMEOUT.number
+        limit = f" with transaction.timeout.ms={self.timeout_ms}" if is_too_long else ""
+        yield from self._problem(answer.error_code, where + limit, transactional_id=self.transactional_id or "")
+        if not answer.error_code and (answer.producer_id < 0 or answer.producer_epoch < 0):
+            what = f"{where}: no valid producer id in the answer: {answer.producer_id}, epoch {answer.producer_epoch}"
+            yield from self._problem(invalid.number, what)
 
-    def succeed(self, state: TransactionState, response: Any, version: int) -> None:  # noqa: ARG002
-        state.identity_received(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
+    def succeed(self, answer: Any) -> None:
+        self.received(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
 
 
-class AddPartitions(OfTransaction):
+@dataclass(eq=False, repr=False)
+class _OfTransaction(TxnRequestHandler):
+    """A request about a transaction, to the transactional id's own coordinator."""
+
+    transactional_id: str
+    identity: ProducerIdAndEpoch
+    transaction: OpenTransaction  # learns what its coordinator has been told
+
+    @property
+    def coordinator(self) -> CoordinatorKey:
+        return CoordinatorKey(KeyType.TRANSACTION, self.transactional_id)
+
+    @property
+    def _who(self) -> dict[str, Any]:
+        """The fields that all of these requests have."""
+        return {
+            "transactional_id": self.transactional_id,
+            "producer_id": self.identity.producer_id,
+            "producer_epoch": self.identity.epoch,
+        }
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class AddPartitionsToTxnHandler(_OfTransaction):
     """Where transaction.version is below 2: before the first batch of each partition."""
 
-    PRIORITY = 2
     API = ApiKey.ADD_PARTITIONS_TO_TXN
+    NAME = "AddPartitions"
 
-    def __init__(
-        self,
-        transactional_id: str,
-        identity: ProducerIdAndEpoch,
-        partitions: Iterable[TopicPartition],
-        *,
-        begins_transaction: bool,
-    ) -> None:
-        super().__init__(transactional_id, identity, begins_transaction=begins_transaction)
-        self.partitions = sorted(partitions)
+    partitions: Iterable[TopicPartition]
 
     def message(self) -> AddPartitionsToTxnRequest:
         topics = tuple(
             AddPartitionsToTxnTopic(name=topic, partitions=tuple(each.partition for each in of_topic))
-            for topic, of_topic in groupby(self.partitions, attrgetter("topic"))
+            for topic, of_topic in groupby(sorted(self.partitions), attrgetter("topic"))
         )
-        return AddPartitionsToTxnRequest(
-            transactional_id=self.transactional_id,
-            producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.epoch,
-            topics=topics,
-        )
+        return AddPartitionsToTxnRequest(**self._who, topics=topics)
 
-    def errors(self, response: Any, version: int) -> Iterator[Problem]:  # noqa: ARG002
+    def errors(self, answer: Any) -> Iterator[Problem]:
         problems: list[Problem] = []
-        for topic in response.results_by_topic:
+        for topic in answer.results_by_topic:
             names = {"transactional_id": self.transactional_id, "topic": topic.name}
             for result in topic.results_by_partition:
                 where = f"partition {topic.name}-{result.partition_index}"
@@ -264,60 +255,53 @@ class AddPartitions(OfTransaction):
         # A partition that was not tried tells nothing: another one is to blame.
         yield from sorted(problems, key=lambda problem: problem.error == Errors.OPERATION_NOT_ATTEMPTED)
 
-    def succeed(self, state: TransactionState, response: Any, version: int) -> None:  # noqa: ARG002
-        state.partitions_added(self.partitions)
+    def succeed(self, answer: Any) -> None:  # noqa: ARG002
+        self.transaction.added(self.partitions)
+
+    def outcome_unknown(self) -> None:
+        self.transaction.may_have_begun = True
 
 
-class AddOffsets(OfTransaction):
-    """Where transaction.version is below 2: before CommitOffsets, which completes the operation."""
+@dataclass(eq=False, repr=False, kw_only=True)
+class AddOffsetsToTxnHandler(_OfTransaction):
+    """Where transaction.version is below 2: before TxnOffsetCommit, which completes the call."""
 
-    PRIORITY = 2
-    completes_operation = False
     API = ApiKey.ADD_OFFSETS_TO_TXN
+    NAME = "AddOffsets"
+    completes_call = False
 
-    def __init__(
-        self, transactional_id: str, identity: ProducerIdAndEpoch, operation: TransactionalCall, *, begins_transaction: bool
-    ) -> None:
-        super().__init__(transactional_id, identity, operation, begins_transaction=begins_transaction)
-        assert operation.group is not None
-        self.group_id = operation.group.group_id
+    call: TransactionalCall
+    added: Callable[[TransactionalCall], None]
 
     def message(self) -> AddOffsetsToTxnRequest:
-        return AddOffsetsToTxnRequest(
-            transactional_id=self.transactional_id,
-            producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.epoch,
-            group_id=self.group_id,
-        )
+        return AddOffsetsToTxnRequest(**self._who, group_id=self.call.group.group_id)
 
-    def errors(self, response: Any, version: int) -> Iterator[Problem]:  # noqa: ARG002
-        names = {"transactional_id": self.transactional_id, "group": self.group_id}
-        yield from self._problem(response.error_code, f"group {self.group_id!r}", **names)
+    def errors(self, answer: Any) -> Iterator[Problem]:
+        group_id = self.call.group.group_id
+        names = {"transactional_id": self.transactional_id, "group": group_id}
+        yield from self._problem(answer.error_code, f"group {group_id!r}", **names)
 
-    def succeed(self, state: TransactionState, response: Any, version: int) -> None:  # noqa: ARG002
-        state.offsets_added(self)
+    def succeed(self, answer: Any) -> None:  # noqa: ARG002
+        self.transaction.has_begun = True
+        self.added(self.call)
+
+    def outcome_unknown(self) -> None:
+        self.transaction.may_have_begun = True
 
 
-class CommitOffsets(OfTransaction):
-    """TxnOffsetCommit, to the group's coordinator; partitions that are done are left out of a retry."""
+@dataclass(eq=False, repr=False, kw_only=True)
+class TxnOffsetCommitHandler(_OfTransaction):
+    """The offsets of a consumer group, to the group's coordinator; partitions that are done are left out of a retry."""
 
-    PRIORITY = 2
     API = ApiKey.TXN_OFFSET_COMMIT
+    NAME = "CommitOffsets"
 
-    def __init__(
-        self,
-        transactional_id: str,
-        identity: ProducerIdAndEpoch,
-        operation: TransactionalCall,
-        *,
-        adds_group: bool,
-        begins_transaction: bool = False,
-    ) -> None:
-        super().__init__(transactional_id, identity, operation, begins_transaction=begins_transaction)
-        assert operation.group is not None
-        self.member = operation.group
-        self.pending: dict[TopicPartition, OffsetAndMetadata] = dict(sorted(operation.offsets.items()))
-        self.max_version = None if adds_group else LAST_OFFSET_COMMIT
+    call: TransactionalCall
+    pending: dict[TopicPartition, OffsetAndMetadata] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.member = self.call.group
+        self.pending = dict(sorted(self.call.offsets.items()))
 
     @property
     def coordinator(self) -> CoordinatorKey:
@@ -325,10 +309,8 @@ class CommitOffsets(OfTransaction):
 
     def message(self) -> TxnOffsetCommitRequest:
         return TxnOffsetCommitRequest(
-            transactional_id=self.transactional_id,
+            **self._who,
             group_id=self.member.group_id,
-            producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.epoch,
             generation_id=self.member.generation_id,
             member_id=self.member.member_id,
             group_instance_id=self.member.group_instance_id,
@@ -347,10 +329,10 @@ class CommitOffsets(OfTransaction):
             committed_metadata=offset.metadata,
         )
 
-    def errors(self, response: Any, version: int) -> Iterator[Problem]:  # noqa: ARG002
+    def errors(self, answer: Any) -> Iterator[Problem]:
         problems: list[Problem] = []
         names = {"transactional_id": self.transactional_id, "group": self.member.group_id, "on_topic": READ}
-        for topic in response.topics:
+        for topic in answer.topics:
             for each in topic.partitions:
                 where = TopicPartition(topic.name, each.partition_index)
                 if not each.error_code:
@@ -362,35 +344,28 @@ class CommitOffsets(OfTransaction):
         if self.pending and not problems:
             yield from self._problem(Errors.UNKNOWN_SERVER_ERROR.number, f"the answer says nothing of {next(iter(self.pending))}")
 
-    def succeed(self, state: TransactionState, response: Any, version: int) -> None:
-        """Only the operation waits for it."""
 
+@dataclass(eq=False, repr=False, kw_only=True)
+class EndTxnHandler(_OfTransaction):
+    """After the last batch and every other request of the transaction."""
 
-class EndTransaction(OfTransaction):
-    PRIORITY = 3
     API = ApiKey.END_TXN
+    NAME = "EndTransaction"
 
-    def __init__(
-        self,
-        transactional_id: str,
-        identity: ProducerIdAndEpoch,
-        operation: TransactionalCall | None,
-        *,
-        commits: bool,
-        raises_epoch: bool,
-    ) -> None:
-        super().__init__(transactional_id, identity, operation)
-        self.commits = commits
-        self.max_version = None if raises_epoch else LAST_END_TXN
+    commits: bool
+    ended: Callable[[ProducerIdAndEpoch | None], None]  # with the next epoch, where the broker raised it (version 2)
+    priority: int = 3
 
     def message(self) -> EndTxnRequest:
-        return EndTxnRequest(
-            transactional_id=self.transactional_id,
-            producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.epoch,
-            committed=self.commits,
-        )
+        return EndTxnRequest(**self._who, committed=self.commits)
 
-    def succeed(self, state: TransactionState, response: Any, version: int) -> None:
-        raised = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
-        state.transaction_ended(raised if version > LAST_END_TXN and raised.is_valid else None)
+    def errors(self, answer: Any) -> Iterator[Problem]:
+        where = f"EndTransaction for transactional id {self.transactional_id!r}"
+        yield from self._problem(answer.error_code, where, transactional_id=self.transactional_id)
+
+    def succeed(self, answer: Any) -> None:
+        raised = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+        self.ended(raised if self.version > LAST_END_TXN and raised.is_valid else None)
+
+    def outcome_unknown(self) -> None:
+        self.transaction.may_be_committed |= self.commits

@@ -296,9 +296,8 @@ def test_rows_are_settled_although_the_callback_of_another_ends_the_thread() -> 
     stage.append(b"e", owner=owner)
     same_batch, same_request = stage.append(b"f"), stage.append(b"g", partition=1)
     same_poll, queued = stage.append(b"h", partition=2), None
-    stage.accumulator.completing = True  # nothing lingers
+    stage.clock.advance(60_000)  # they have lingered
     stage.run()
-    stage.accumulator.completing = False
     first, second = sorted(stage.in_flight, key=lambda request: request.node_id)
     queued, gathered = stage.append(b"i"), gather(stage, b"j", leave)
     stage.client.respond(produce_response(partition_answer(0), partition_answer(1)), request=first)
@@ -414,7 +413,7 @@ def run_to_the_end(stage: Stage) -> None:
         ("accumulator", "expired_batches"),
         ("metadata", "cluster"),
         ("metrics", "request_sent"),
-        ("txn", "maybe_resolve"),
+        ("txn", "prepare_drain"),
         ("sender._produce", "_request"),
     ],
 )

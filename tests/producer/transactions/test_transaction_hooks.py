@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
+from spark_kafka_sink.producer.transactions.transaction_manager import IdempotentManager
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest
 from tests.producer.harness import Stage, tp
@@ -18,11 +17,13 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """What each round says of `all_settled`."""
     made: list[bool] = []
 
-    def step(_: TransactionManager, __: int, all_settled: bool) -> int:
-        made.append(all_settled)
-        return NEVER_MS
+    own = IdempotentManager.step
 
-    monkeypatch.setattr(TransactionManager, "step", step)
+    def step(manager: IdempotentManager, now_ms: int, all_settled: bool) -> int:
+        made.append(all_settled)
+        return own(manager, now_ms, all_settled)
+
+    monkeypatch.setattr(IdempotentManager, "step", step)
     return made
 
 
@@ -55,7 +56,7 @@ def test_a_round_sleeps_no_longer_than_the_coordinators_say(monkeypatch: pytest.
     slept: list[int] = []
     poll = stage.client.poll
     monkeypatch.setattr(stage.client, "poll", lambda timeout_ms, now_ms: slept.append(timeout_ms) or poll(timeout_ms, now_ms))
-    monkeypatch.setattr(TransactionManager, "step", lambda *_: 123)
+    monkeypatch.setattr(IdempotentManager, "step", lambda *_: 123)
     stage.run()
     assert slept == [123]
 
@@ -63,7 +64,7 @@ def test_a_round_sleeps_no_longer_than_the_coordinators_say(monkeypatch: pytest.
 def test_a_produce_request_names_the_transactional_id_and_keeps_below_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(enable_idempotence=True)
     monkeypatch.setattr(stage.txn, "transactional_id", "till-1")
-    monkeypatch.setattr(stage.txn, "produce_version_cap", 11)
+    monkeypatch.setattr(IdempotentManager, "produce_version_cap", 11)
     stage.send(b"a")
     (request,) = stage.in_flight
     assert isinstance(request.message, ProduceRequest)
@@ -72,7 +73,7 @@ def test_a_produce_request_names_the_transactional_id_and_keeps_below_the_cap(mo
 
 def test_a_batch_that_failed_comes_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     failed: list[tuple[ProducerBatch, KafkaError]] = []
-    monkeypatch.setattr(TransactionManager, "batch_failed", lambda _, batch, error: failed.append((batch, error)))
+    monkeypatch.setattr(IdempotentManager, "batch_failed", lambda _, batch, error: failed.append((batch, error)))
     stage = Stage(enable_idempotence=True)
     delivery = stage.send(b"a")
     stage.refuse(Errors.INVALID_RECORD)

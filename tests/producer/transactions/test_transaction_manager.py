@@ -1,4 +1,4 @@
-"""TransactionManager: whose batches these are, when the epoch is bumped, and which batch must wait for which.
+"""IdempotentManager: whose batches these are, when the epoch is bumped, and which batch must wait for which.
 
 The Sender's side of each story is in test_sequences_in_flight.py; here the decisions are made one by one.
 """
@@ -11,18 +11,26 @@ import pytest
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH, NEXT, TransactionManager, TxnState
+from spark_kafka_sink.producer.transactions.sequence_numbers import ProducerIdAndEpoch
+from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH, NEXT, IdempotentManager, TxnState
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
-from tests.producer.harness import tp
+from tests.fakes.clock import ManualClock
+from tests.fakes.mock_client import MockClient
+from tests.producer.harness import config, tp
 
 LOST = KafkaError("lost")
 
 
-def manager(epoch: int = 0) -> TransactionManager:
+def without_id() -> IdempotentManager:
+    clock = ManualClock()
+    return IdempotentManager(config(enable_idempotence=True), MockClient(clock), clock)
+
+
+def manager(epoch: int = 0) -> IdempotentManager:
     """One that has its id, 7."""
-    found = TransactionManager()
+    found = without_id()
     found.transition_to(TxnState.INITIALIZING)
-    found.producer_id_received(7, epoch)
+    found.identity_received(ProducerIdAndEpoch(7, epoch))
     return found
 
 
@@ -32,14 +40,14 @@ def batch_of(where: TopicPartition | None = None, records: int = 1) -> ProducerB
     return batch
 
 
-def drained(txn: TransactionManager, where: TopicPartition | None = None, records: int = 1) -> ProducerBatch:
+def drained(txn: IdempotentManager, where: TopicPartition | None = None, records: int = 1) -> ProducerBatch:
     batch = batch_of(where, records)
     assert not txn.must_stop_draining(batch)
     txn.assign_sequence(batch)
     return batch
 
 
-def settled(txn: TransactionManager, where: TopicPartition | None = None, records: int = 1) -> ProducerBatch:
+def settled(txn: IdempotentManager, where: TopicPartition | None = None, records: int = 1) -> ProducerBatch:
     """Drained and acknowledged: the brokers know this producer."""
     batch = drained(txn, where, records)
     txn.batch_completed(batch)
@@ -72,7 +80,7 @@ LEGAL += [(source, TxnState.FATAL_ERROR) for source in TxnState]
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(TxnState, TxnState)))
 def test_states_change_as_the_table_says_and_an_illegal_move_changes_nothing(source: TxnState, target: TxnState) -> None:
-    txn = TransactionManager()
+    txn = without_id()
     txn.state = source
     if (source, target) in LEGAL:
         txn.transition_to(target)
@@ -87,20 +95,19 @@ def test_every_state_is_in_the_table() -> None:
     assert set(NEXT) == set(TxnState)
 
 
-def test_it_needs_an_id_until_one_is_asked_for() -> None:
-    txn = TransactionManager()
-    assert (txn.needs_producer_id, txn.has_producer_id) == (True, False)
+def test_it_has_an_id_when_one_was_received() -> None:
+    txn = without_id()
     txn.transition_to(TxnState.INITIALIZING)
-    assert (txn.needs_producer_id, txn.has_producer_id) == (False, False)
-    txn.producer_id_received(7, 2)
-    assert (txn.needs_producer_id, txn.has_producer_id) == (False, True)
+    assert not txn.has_producer_id
+    txn.identity_received(ProducerIdAndEpoch(7, 2))
+    assert txn.has_producer_id
     assert txn.producer == (7, 2)
 
 
 def test_producer_id_0_is_an_id() -> None:
-    txn = TransactionManager()
+    txn = without_id()
     txn.transition_to(TxnState.INITIALIZING)
-    txn.producer_id_received(0, 0)
+    txn.identity_received(ProducerIdAndEpoch(0, 0))
     assert txn.has_producer_id
 
 
@@ -117,7 +124,7 @@ def test_the_first_fatal_error_is_the_one_that_counts() -> None:
 
 
 def test_nothing_is_drained_without_an_id() -> None:
-    assert TransactionManager().must_stop_draining(batch_of())
+    assert without_id().must_stop_draining(batch_of())
 
 
 def test_a_batch_keeps_the_number_of_its_first_drain() -> None:
@@ -150,7 +157,7 @@ def test_new_batches_wait_while_older_ones_are_in_flight_under_another_epoch() -
     old = drained(txn)
     other = drained(txn, tp(1))
     txn.request_epoch_bump(tp(1))
-    txn.maybe_bump_epoch()
+    txn.prepare_drain()
     assert txn.must_stop_draining(batch_of())
     assert not txn.must_stop_draining(old)  # it is retried under its own epoch
     txn.batch_completed(old)
@@ -181,10 +188,9 @@ def test_an_acknowledgement_of_an_epoch_gone_by_says_nothing_of_this_one() -> No
 # ---- FAILURE
 
 
-def next_round(txn: TransactionManager) -> None:
+def next_round(txn: IdempotentManager) -> None:
     """As the Sender begins one."""
-    txn.maybe_resolve()
-    txn.maybe_bump_epoch()
+    txn.prepare_drain()
 
 
 def test_a_batch_that_was_given_up_starts_a_new_epoch_for_those_that_are_not_in_the_log() -> None:
@@ -277,13 +283,12 @@ def test_the_epoch_is_not_bumped_before_there_is_one() -> None:
     txn = manager(MAX_EPOCH)
     drained(txn)
     txn.request_epoch_bump(tp())
-    txn.maybe_bump_epoch()
+    txn.prepare_drain()
     assert txn.state is TxnState.UNINITIALIZED
     txn.request_epoch_bump(tp(1))
-    txn.maybe_bump_epoch()
+    txn.prepare_drain()
     txn.transition_to(TxnState.INITIALIZING)
-    txn.maybe_bump_epoch()
-    assert txn.needs_producer_id is False
+    txn.prepare_drain()
     assert txn.has_producer_id is False
 
 
@@ -292,11 +297,11 @@ def test_after_the_last_epoch_a_new_id_renumbers_what_asked_for_it() -> None:
     settled(txn)
     batch = drained(txn)
     txn.request_epoch_bump(tp())
-    txn.maybe_bump_epoch()
+    txn.prepare_drain()
     assert not txn.has_producer_id
     assert txn.must_stop_draining(batch)
     txn.transition_to(TxnState.INITIALIZING)
-    txn.producer_id_received(8, 0)
+    txn.identity_received(ProducerIdAndEpoch(8, 0))
     assert identity(batch) == (8, 0, 0)
     assert not txn.must_stop_draining(batch)
 
@@ -368,7 +373,7 @@ def test_renumbering_a_partition_resolves_its_gap() -> None:
     first, second = drained(txn), drained(txn)
     txn.batch_failed(first, LOST)
     txn.request_epoch_bump(tp())
-    txn.maybe_bump_epoch()
+    txn.prepare_drain()
     assert not txn.has_unresolved(tp())
     assert identity(second) == (7, 1, 0)
 
@@ -380,7 +385,7 @@ def test_a_healthy_partition_goes_on_while_another_waits_for_its_new_epoch() -> 
     healthy = drained(txn, tp(1))
     broken = drained(txn, tp(0))
     txn.request_epoch_bump(tp(0))
-    txn.maybe_bump_epoch()
+    txn.prepare_drain()
     assert identity(broken) == (7, 1, 0)
     assert identity(healthy) == (7, 0, 1)
     assert not txn.must_stop_draining(healthy)

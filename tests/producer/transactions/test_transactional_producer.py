@@ -27,7 +27,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_record import ProducerRecord
 from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH
 from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata
-from spark_kafka_sink.producer.transactions.txn_request_handlers import CommitOffsets
+from spark_kafka_sink.producer.transactions.txn_request_handlers import TxnOffsetCommitHandler
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
@@ -235,7 +235,7 @@ def test_a_defect_in_a_coordinators_request_ends_the_producer_and_its_caller_hea
         raise ZeroDivisionError("a defect")
 
     producer.begin_transaction()
-    monkeypatch.setattr(CommitOffsets, step, defect)
+    monkeypatch.setattr(TxnOffsetCommitHandler, step, defect)
     with pytest.raises(KafkaError, match=r"CommitOffsets.*ZeroDivisionError.*a defect"):
         producer.send_offsets_to_transaction({tp(0): OffsetAndMetadata(1)}, GROUP)
     with pytest.raises(FatalProducerError, match="a defect"):

@@ -469,21 +469,21 @@ def test_a_transaction_takes_rows_when_its_begin_returns(stage: TransactionStage
     stage.call(Method.ABORT)
     with pytest.raises(KafkaError, match="aborted before this row was sent"):
         stage.accumulator.check_open()
-    begin = TellingOperation(Method.BEGIN, stage.clock)
-    begin.told = stage.accumulator.check_open
+    begin = CheckingCall(Method.BEGIN, stage.clock)
+    begin.check = stage.accumulator.check_open
     stage.manager.post(begin)
     assert stage.settle(begin) is None
-    assert begin.is_told
+    assert begin.is_settled
 
 
-class TellingOperation(TransactionalCall):
-    told: Callable[[], None]
-    is_told = False
+class CheckingCall(TransactionalCall):
+    check: Callable[[], None]
+    is_settled = False
 
-    def succeed(self) -> None:
-        self.told()
-        self.is_told = True
-        super().succeed()
+    def settle(self, error: KafkaError | None = None) -> None:
+        self.check()
+        self.is_settled = True
+        super().settle(error)
 
 
 def test_a_transaction_does_not_begin_before_the_epoch_is_raised() -> None:

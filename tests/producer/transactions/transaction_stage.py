@@ -15,13 +15,12 @@ The coordinators are those of tests/fakes/coordinators.py; a test may queue erro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from random import Random
 
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.in_flight_requests import ClientRequest
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
-from spark_kafka_sink.producer.transactions import coordinators
 from spark_kafka_sink.producer.transactions.transactional_call import (
+    NO_GROUP,
     ConsumerGroupMetadata,
     Method,
     OffsetAndMetadata,
@@ -40,7 +39,6 @@ from tests.producer.harness import Stage, all_good, tp
 ID = "copies-1"
 GROUP = ConsumerGroupMetadata("readers")
 OFFSETS = {tp(0): OffsetAndMetadata(7)}
-TIMEOUT_MS = 60_000  # transaction.timeout.ms
 
 
 class TransactionStage(Stage):
@@ -57,16 +55,16 @@ class TransactionStage(Stage):
         initialized: bool = True,
         **options: object,
     ) -> None:
-        self.manager = Transactions(ID, TIMEOUT_MS)
         given = {"retry_backoff_ms": 100, "retry_backoff_max_ms": 100} | options
         super().__init__(
             leaders=leaders,
             has_producer_id=False,
-            transactions=self.manager,
             enable_idempotence=True,
             transactional_id=ID,
             **given,
         )
+        assert isinstance(self.transactions, Transactions)
+        self.manager = self.transactions
         self.client.set_features(1, transaction_version=version)
         self.markers: list[tuple[TopicPartition, bool]] = []  # partition, whether it was committed
         self.cluster = Coordinators(
@@ -77,7 +75,6 @@ class TransactionStage(Stage):
         )
         self.holds: set[ApiKey] = set()  # requests that `run` leaves without an answer
         self._faults: list[tuple[ApiKey, ErrorCode]] = []
-        self.manager.use(self.client, coordinators.Coordinators(self.manager, self.client, self.config, self.clock, Random(0)))
         if initialized:
             self.call(Method.INIT)
 
@@ -87,7 +84,7 @@ class TransactionStage(Stage):
         self,
         kind: Method,
         offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
-        group: ConsumerGroupMetadata | None = None,
+        group: ConsumerGroupMetadata = NO_GROUP,
     ) -> TransactionalCall:
         """As a caller's thread does that waits for it, and one round."""
         operation = TransactionalCall(kind, self.clock, offsets, group)
