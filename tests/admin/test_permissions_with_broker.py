@@ -69,7 +69,7 @@ def test_groups_take_read_on_them(alice: TransactionClient) -> None:
         alice.commit_offsets("Q-g", {READABLE: (4, "")})
 
 
-def test_offsets_take_read_on_the_topic_and_to_be_looked_at_any_permission_that_describes_it(alice: TransactionClient) -> None:
+def test_offsets_take_read_on_the_topic_and_any_permission_that_describes_it(alice: TransactionClient) -> None:
     both = {WRITABLE: CommittedOffset(3, "writable"), READABLE: CommittedOffset(3, "readable")}
     assert alice.fetch_offsets({"P-g": [WRITABLE, READABLE]}, True) == {"P-g": both}
     assert alice.fetch_offsets({"P-g": None}, True) == {"P-g": both}  # the third is left out without a word

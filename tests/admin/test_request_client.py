@@ -65,7 +65,7 @@ def keys_asked_for(net: ScriptedNetwork) -> list[tuple[str, ...]]:
 # ---- coordinators ------------------------------------------------------------------------------------------------------------
 
 
-def test_each_ask_goes_to_its_coordinator_and_the_results_come_in_the_order_of_the_asks(net: ScriptedNetwork) -> None:
+def test_each_ask_goes_to_its_coordinator_and_results_keep_the_order_of_the_asks(net: ScriptedNetwork) -> None:
     net.coordinators = {"a": 2, "b": 0, "c": 2}
     assert ask(net, "a", "b", "c") == ["a", "b", "c"]
     assert sorted(ended(net)) == [("a", 2), ("b", 0), ("c", 2)]
@@ -151,7 +151,7 @@ def test_a_broker_that_does_not_answer_in_time_is_asked_again() -> None:
     assert len(ended(net)) == 2
 
 
-def test_a_coordinator_that_cannot_be_reached_is_looked_for_again_and_holds_up_nobody_else(net: ScriptedNetwork) -> None:
+def test_a_coordinator_that_is_not_reached_is_looked_for_again_and_delays_nobody(net: ScriptedNetwork) -> None:
     net.network.set_unreachable(1, 20_000)
     net.coordinators = {"a": 1, "b": 2}
     (first, second) = ask(net, "a", "b", timeout_ms=10_000)
@@ -175,7 +175,7 @@ def test_no_more_coordinators_are_remembered_than_there_is_room_for(
 # ---- in parallel, and not too often ------------------------------------------------------------------------------------------
 
 
-def test_several_requests_are_in_flight_on_each_connection_and_never_more_than_the_maximum() -> None:
+def test_several_requests_are_in_flight_per_connection_never_more_than_the_maximum() -> None:
     net = ScriptedNetwork(max_in_flight=4)
     net.coordinators = {f"id-{number}": number % 2 for number in range(40)}
     waiting: list[int] = []
@@ -191,7 +191,7 @@ def test_several_requests_are_in_flight_on_each_connection_and_never_more_than_t
     assert max(waiting) == 8
 
 
-def test_a_caller_who_repeats_by_himself_backs_off_alike_and_never_beyond_his_deadline() -> None:
+def test_a_caller_who_repeats_by_himself_backs_off_and_keeps_his_deadline() -> None:
     net = ScriptedNetwork(retry_backoff_ms=100, retry_backoff_max_ms=1000)
     waited = []
     for failures, at_most_ms in ((1, 60_000), (3, 60_000), (3, 50), (1, 0)):
@@ -339,7 +339,7 @@ def found(*coordinators: Coordinator) -> FindCoordinatorResponse:
     return FindCoordinatorResponse(coordinators=coordinators)
 
 
-def test_a_key_that_may_not_be_looked_for_fails_alone_and_says_which_permission_is_missing(net: ScriptedNetwork) -> None:
+def test_a_key_that_may_not_be_looked_for_fails_alone_and_names_the_permission(net: ScriptedNetwork) -> None:
     denied = Coordinator(key="a", error_code=Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED.number)
     net.script[ApiKey.FIND_COORDINATOR] = answers(found(denied, net.coordinator("b")))
     first, second = ask(net, "a", "b")

@@ -242,7 +242,7 @@ def test_a_transaction_that_is_not_open_any_more_is_told_as_such(
     assert outcomes["other"].error is None
 
 
-def test_what_kafka_answers_to_a_commit_that_came_too_late_is_the_same_in_all_its_words(cluster: Cluster) -> None:
+def test_what_kafka_answers_to_a_commit_that_is_late_is_the_same_word_for_word(cluster: Cluster) -> None:
     broker = cluster()
     for error in (Errors.INVALID_TXN_STATE, Errors.PRODUCER_FENCED, Errors.INVALID_PRODUCER_EPOCH):
         broker.fail_next(ApiKey.END_TXN, error)
@@ -639,7 +639,7 @@ def test_coordinators_that_never_rest_end_a_listing_in_time(cluster: Cluster) ->
         client.list_transactions("P-", timeout_ms=300)
 
 
-def test_without_permission_to_look_for_coordinators_what_may_be_described_is_listed(cluster: Cluster) -> None:
+def test_without_permission_to_look_for_coordinators_the_describable_are_listed(cluster: Cluster) -> None:
     broker = cluster()
     Writer(broker, "P-x")
     broker.fail_next(ApiKey.FIND_COORDINATOR, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, times=2)

@@ -58,7 +58,7 @@ class Task:
         return steps
 
 
-def test_what_a_task_left_open_is_looked_at_committed_and_seen_and_an_orphan_is_fenced(
+def test_what_a_task_left_open_is_committed_and_seen_and_an_orphan_is_fenced(
     broker: LocalKafka,
     topic: Callable[..., str],
     read_topic: Callable[..., list[ReadRecord]],

@@ -103,13 +103,13 @@ def test_a_row_shows_the_peak_of_a_worker_beside_the_formula() -> None:
     assert cells([run()])["A worker's peak / by the formula"] == "150 / 234 MiB"
 
 
-def test_a_recorded_run_that_took_more_memory_than_the_formula_allows_cannot_be_printed() -> None:
+def test_a_recorded_run_above_the_memory_formula_cannot_be_printed() -> None:
     assert markdown_table([run(peak_mb=234)])
     with pytest.raises(ValueError, match=r"1,000 B, lz4: a worker took 235 MiB, but the formula of docs/tuning\.md allows 234"):
         markdown_table([run(peak_mb=235)])
 
 
-def test_the_formula_binds_runs_with_sparks_own_settings_with_their_larger_arrow_batches() -> None:
+def test_the_formula_binds_runs_with_sparks_own_larger_arrow_batches() -> None:
     # 10,000 rows of 1,024 B are 9.8 MiB: 200 + 32 + 2 × 9.8
     assert markdown_table([run(), with_sparks_own_settings(run(peak_mb=251))])
     with pytest.raises(ValueError, match="a worker took 252 MiB"):

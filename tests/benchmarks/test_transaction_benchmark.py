@@ -22,7 +22,7 @@ RUN = Run(
 )
 
 
-def test_a_row_has_its_ratios_to_the_same_client_without_transactions_and_to_java_with_the_same() -> None:
+def test_a_row_has_its_ratios_to_the_same_client_without_transactions_and_to_java() -> None:
     rows = {line[:32].strip(): line[32:].split() for line in RUN.lines()}
     assert rows["ours, transactions of 1000 ms"] == ["960,000", "0.96", "1.60", "1.60", "0.70"]
     assert rows["java, transactions of 1000 ms"] == ["600,000", "0.75", "1.00", "2.60", "0.80"]

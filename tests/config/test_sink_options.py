@@ -223,7 +223,7 @@ def test_what_exactly_once_cannot_do_with_is_one_problem(changed: dict[str, str 
     assert problem in problems[0]
 
 
-def test_all_that_exactly_once_cannot_do_with_is_told_at_once_and_nothing_contradicts_another() -> None:
+def test_all_that_exactly_once_cannot_do_with_is_said_at_once_without_contradiction() -> None:
     wrong = {
         "transactionalIdPrefix": " ",
         "txnVersion": "-1",
@@ -239,7 +239,7 @@ def test_all_that_exactly_once_cannot_do_with_is_told_at_once_and_nothing_contra
     assert not any("enable.idempotence=false." in each for each in problems)
 
 
-def test_a_wrong_guarantee_does_not_hide_what_is_wrong_with_the_options_of_exactly_once() -> None:
+def test_a_wrong_guarantee_hides_no_other_wrong_option_of_exactly_once() -> None:
     _, problems = check(deliveryGuarantee="once", txnAppId="a", transactionalIdPrefix="p" * 1001)
     assert [each.split(" ")[0] for each in problems] == ["Invalid", "Invalid", "txnAppId"]
 

@@ -139,7 +139,7 @@ def test_a_decided_version_is_carried_out_by_the_next_run(broker: FakeBroker, ru
     assert open_transactions(broker) == []
 
 
-def test_a_driver_that_died_among_its_commits_is_followed_by_one_that_commits_the_others(broker: FakeBroker, run: Runs) -> None:
+def test_a_driver_that_died_among_its_commits_is_followed_by_one_that_finishes_them(broker: FakeBroker, run: Runs) -> None:
     first = run("r1")
     reports = first.reports(0, ["a"], ["b"])
     decision = first.committing(reports)._decide(None)
@@ -150,9 +150,7 @@ def test_a_driver_that_died_among_its_commits_is_followed_by_one_that_commits_th
     assert visible(broker) == ["a", "b"]
 
 
-def test_a_transaction_that_timed_out_before_the_decision_fails_the_version_and_nothing_is_seen(
-    broker: FakeBroker, run: Runs
-) -> None:
+def test_a_transaction_that_timed_out_before_the_decision_fails_the_version_unseen(broker: FakeBroker, run: Runs) -> None:
     first = run("r1")
     reports = first.reports(0, ["a"], ["b"])
     time_out(broker, partition=0)
@@ -191,7 +189,7 @@ def partly_committed(first: Run) -> None:
         commit._carry_out(decision)
 
 
-def test_a_replay_with_other_rows_is_refused_by_the_task_that_finds_its_partition_written(broker: FakeBroker, run: Runs) -> None:
+def test_a_replay_with_other_rows_is_refused_by_the_task_that_finds_them_written(broker: FakeBroker, run: Runs) -> None:
     partly_committed(run("r1"))
     second = run("r2")
     second.task(0, 0, "b").run()
@@ -423,7 +421,7 @@ def test_two_writes_of_one_version_are_told_apart_by_their_rows(broker: FakeBrok
     assert visible(broker) == ["a"]
 
 
-def test_other_rows_under_a_version_that_was_decided_are_refused_after_it_is_committed(broker: FakeBroker, run: Runs) -> None:
+def test_other_rows_under_a_decided_version_are_refused_after_it_is_committed(broker: FakeBroker, run: Runs) -> None:
     first = run("r1")
     first.committing(first.reports(0, ["a"], ["b"]))._decide(None)
     with pytest.raises(ReplayError, match="version 0 is in Kafka with 2 rows"):
@@ -471,7 +469,7 @@ def test_a_version_whose_content_is_not_known_any_more_is_refused(run: Runs) -> 
     assert run("r4", keeps_first=True).write_version(2, ["a"]).other_rows == 1
 
 
-def test_a_version_of_which_only_a_part_is_in_kafka_is_not_taken_for_committed_later(broker: FakeBroker, run: Runs) -> None:
+def test_a_version_that_is_partly_in_kafka_is_not_taken_for_committed_later(broker: FakeBroker, run: Runs) -> None:
     partly_committed(run("r1"))
     run("r2").write_version(1, ["c"])
     with pytest.raises(ReplayError, match="What was committed as version 0 is not known"):
@@ -489,9 +487,7 @@ def test_a_version_that_nobody_repeats_is_carried_out_by_the_next_one(broker: Fa
     assert open_transactions(broker) == []
 
 
-def test_a_version_that_finds_an_earlier_one_lost_says_that_nothing_of_its_own_was_committed(
-    broker: FakeBroker, run: Runs
-) -> None:
+def test_a_version_that_finds_an_earlier_one_lost_says_that_it_committed_nothing(broker: FakeBroker, run: Runs) -> None:
     """It said only of the earlier one what readers see, and what its repetition writes. That reads as if it were said of the
     write that failed, of which nothing is seen, and which is to be run again."""
     first = run("r1")
@@ -624,7 +620,7 @@ def test_a_negative_number_of_an_entry_is_an_error(run: Runs, entry: Entry) -> N
 
 
 @pytest.mark.parametrize("name", ["r-0-other", "", "r/1", "r\x1b[2J"])
-def test_a_run_that_could_lead_to_the_transactional_ids_of_another_prefix_is_an_error(run: Runs, name: str) -> None:
+def test_a_run_that_could_lead_to_the_ids_of_another_prefix_is_an_error(run: Runs, name: str) -> None:
     first = run("r1")
     ledger = Ledger(first.client, first.names, "q", TOPIC)
     metadata = CARRIED_OUT.replace("run=r", f"run={name}")
@@ -641,7 +637,7 @@ def test_a_decision_that_nobody_could_read_is_not_written(broker: FakeBroker, ru
     assert not broker.requests_of(ApiKey.OFFSET_COMMIT)
 
 
-def test_a_decision_whose_chunks_were_overwritten_is_taken_for_one_that_was_not_carried_out(run: Runs) -> None:
+def test_a_decision_whose_chunks_were_overwritten_counts_as_not_carried_out(run: Runs) -> None:
     """By a later version: its driver died before its own decision. To fail here was to fail for ever."""
     first = run("r1")
     entries = tuple(Entry(each, 0, each * 7, 3, 2, Content(each, 2**64 - 1 - each)) for each in range(1000))

@@ -94,7 +94,7 @@ def test_a_task_at_work_commits_the_time_every_few_seconds_through_one_client() 
     assert 2 * EVERY_MS < 10_000  # --watch-seconds
 
 
-def test_a_task_that_ends_before_the_first_heartbeat_takes_no_client_and_its_thread_ends_at_once() -> None:
+def test_a_task_that_ends_before_the_first_heartbeat_takes_no_client() -> None:
     clock = StandingClock()
     client = FakeClient(clock)
     with Heartbeat(client.lend, GROUP, PLACE, clock):

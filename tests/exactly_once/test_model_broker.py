@@ -75,9 +75,7 @@ class Both:
 
 @pytest.mark.parametrize("transaction_version", [1, 2])
 @pytest.mark.parametrize("seed", range(20))
-def test_any_order_of_requests_has_the_same_answers_from_the_models_broker_and_the_fake_coordinator(
-    transaction_version: int, seed: int
-) -> None:
+def test_any_order_of_requests_gets_one_answer_from_model_and_fake_coordinator(transaction_version: int, seed: int) -> None:
     chance = random.Random(seed)
     both = Both(transaction_version)
     both.ask("init", -1)

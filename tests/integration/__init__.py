@@ -25,7 +25,7 @@ KafkaSinkMicroBatchStreamingSuite, KafkaContinuousSinkSuite → test_sink_stream
 KafkaSinkBatchSuiteV1, …V2 → test_sink_batch.py
     batch - write to kafka → test_topic_value_and_headers_come_back_as_written
     batch - partition column and partitioner priorities → test_the_partition_column_takes_precedence_over_the_key,
-        test_sink_parity: test_a_partition_column_takes_precedence_over_a_partitioner_which_decides_for_nulls,
+        test_sink_parity: test_a_partition_column_precedes_the_partitioner_which_decides_for_nulls,
         test_a_java_partitioner_is_refused_by_name
     batch - null topic field value, and no topic option → test_sink_errors: test_a_null_topic_is_told_in_sparks_words
     SPARK-20496: batch - enforce analyzed plans → test_an_analyzed_expression_may_be_the_value

@@ -240,7 +240,7 @@ def test_fifty_million_rows_take_no_more_memory_than_the_first_two_million(broke
     assert peak_mb - after_two_million_mb < 32
 
 
-def test_a_topic_that_is_deleted_and_created_again_under_a_writer_gets_what_comes_later(
+def test_a_topic_that_is_deleted_and_created_again_gets_what_comes_later(
     broker: LocalKafka, topic: Callable[..., str], read_topic: Callable[..., list[ReadRecord]]
 ) -> None:
     """Another id, leader epochs from 0, no memory of the producer's sequence numbers, and for a while no topic at all."""

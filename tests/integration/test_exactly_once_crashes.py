@@ -114,7 +114,7 @@ def test_a_task_killed_while_it_writes_again_what_was_lost_is_retried(world: Wor
 
 
 @pytest.mark.parametrize("stop", [stop for stop in stops(TASK_STEPS) if stop.step in ("0", "3")], ids=str)
-def test_a_task_killed_while_it_looks_at_what_is_decided_leaves_that_to_be_carried_out(world: World, stop: Stop) -> None:
+def test_a_task_killed_while_it_looks_at_a_decision_leaves_it_to_be_carried_out(world: World, stop: Stop) -> None:
     leave_decided(world, is_lost=False)
     assert world.processes.task("r1", 0, 0, FIRST[0], stop).outcome() is KILLED
     (committed,) = world.check()
@@ -166,9 +166,7 @@ def test_a_driver_killed_in_commit_is_followed_by_one_that_finishes(world: World
 
 
 @pytest.mark.parametrize("stop", stops(COMMIT_STEPS), ids=str)
-def test_a_driver_killed_while_it_commits_the_rest_of_what_was_decided_is_followed_by_one_that_finishes(
-    world: World, stop: Stop
-) -> None:
+def test_a_driver_killed_while_it_commits_the_rest_is_followed_by_one_that_finishes(world: World, stop: Stop) -> None:
     """One of the decided transactions is gone, and its task has written its rows again."""
     leave_decided(world, is_lost=True)
     outcome = outcome_of_commit(world, "r1", stop)

@@ -150,7 +150,7 @@ def test_the_first_restart_after_an_outage_writes_what_has_timed_out(world: Worl
     assert committed.skipped == len(FIRST) - len(late)
 
 
-def test_a_time_out_after_the_restarted_tasks_have_looked_is_told_and_healed_by_the_next_run(world: World) -> None:
+def test_a_time_out_after_the_restarted_tasks_have_looked_is_healed_by_the_next_run(world: World) -> None:
     """They found the transactions open, and wrote nothing. Their driver finds one gone, and has no rows for it."""
     run, _ = stopped_after_decision(world, [1], Stop("6f", AFTER))
     second = world.run("second")
@@ -238,7 +238,7 @@ def test_a_driver_refuses_a_repetition_that_has_no_task_for_rows_in_kafka(world:
 
 
 @pytest.mark.parametrize("first", [["a", "b"], ["b", "a"]], ids=["in order", "shuffled"])
-def test_a_repetition_that_moves_the_missing_rows_to_other_partitions_writes_each_once(world: World, first: list[str]) -> None:
+def test_a_repetition_that_moves_missing_rows_to_other_partitions_writes_each_once(world: World, first: list[str]) -> None:
     """What is in Kafka comes again in the partition that has it, in any order; the others are free."""
     half_committed(world)
     run = world.run("r2")
@@ -261,7 +261,7 @@ def test_a_later_version_commits_first_what_an_earlier_one_has_decided(world: Wo
     world.audit(rows_of(FIRST, SECOND))
 
 
-def test_a_later_version_with_fewer_tasks_commits_all_that_an_earlier_one_has_decided(world: World) -> None:
+def test_a_later_version_with_fewer_tasks_commits_all_that_an_earlier_one_decided(world: World) -> None:
     """Not only those of the partitions that it has itself."""
     run = world.run("r1")
     assert world.processes.commit("r1", run.reports(0, *SECOND), Stop("6f", AFTER)).outcome() is KILLED

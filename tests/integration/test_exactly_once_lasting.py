@@ -78,7 +78,7 @@ def cost_of_a_commit(world: World, version: int) -> Counter[str]:
     return counted
 
 
-def test_a_commit_costs_the_same_beside_thousands_of_transactional_ids_of_other_applications(world: World) -> None:
+def test_a_commit_costs_the_same_beside_thousands_of_ids_of_other_applications(world: World) -> None:
     """Some are at rest, and some Empty, as those of producers that have just begun. A driver listed and described all of them."""
     cost_of_a_commit(world, 0)
     alone = cost_of_a_commit(world, 1)

@@ -87,7 +87,7 @@ def check_told(world: World, error: KafkaError, missing: Missing, told: str = ""
 # --- WHAT SUFFICES ----------------------------------------------------------------------------------------------------
 
 
-def test_the_permissions_of_the_table_suffice_for_a_write_its_repetition_and_its_end(world: World) -> None:
+def test_the_permissions_of_the_table_suffice_for_a_write_its_replay_and_its_end(world: World) -> None:
     """Two versions; what a dead run and a dead owner left; a version that was decided; a write that is given up."""
     alices(world, "dead").reports(0, *FIRST)
     alices(world, "dead", owner="another").reports(0, *FIRST)
@@ -180,7 +180,7 @@ def test_a_driver_that_may_not_write_to_ids_has_decided_and_the_next_run_commits
     assert committed.how is How.ROLLED_FORWARD
 
 
-def test_a_driver_that_may_not_write_to_ids_fails_before_it_decides_where_others_have_left_some(world: World) -> None:
+def test_a_driver_that_may_not_write_to_ids_left_open_fails_before_it_decides(world: World) -> None:
     """6c takes them over."""
     world.run("dead").reports(0, [], [], [], ["x"])
     run = alices(world, "r1")

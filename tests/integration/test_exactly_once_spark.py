@@ -591,7 +591,7 @@ def test_a_stream_whose_driver_is_killed_time_and_again_writes_each_row_once(
         pytest.param(TASK_DEATHS["executors"], id="executors"),
     ],
 )
-def test_a_stream_whose_workers_or_executors_are_killed_at_a_step_writes_each_row_once(
+def test_a_stream_whose_workers_or_executors_are_killed_writes_each_row_once(
     broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path, deaths: list[tuple[str, str, str]]
 ) -> None:
     name = topic(2)

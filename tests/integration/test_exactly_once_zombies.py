@@ -230,7 +230,7 @@ def decided_by_a_dead_run(world: World) -> Run:
         *pairs(LOOKING, [LATER_DONE, Stop("6g", AMID), Stop("6g", AFTER)], marks=pytest.mark.matrix),
     ],
 )
-def test_a_task_that_stands_still_while_it_looks_at_what_is_decided_loses_and_doubles_nothing(
+def test_a_task_that_stalls_while_it_looks_at_a_decision_loses_and_doubles_nothing(
     world: World, stop: Stop, stage: Stage
 ) -> None:
     """What it looks at is carried out meanwhile."""
@@ -252,7 +252,7 @@ def test_a_task_that_stands_still_while_it_looks_at_what_is_decided_loses_and_do
 
 
 @pytest.mark.parametrize("stop", LOOKING, ids=str)
-def test_a_task_that_stands_still_while_what_is_decided_is_lost_loses_and_doubles_nothing(world: World, stop: Stop) -> None:
+def test_a_task_that_stalls_while_a_decision_is_lost_loses_and_doubles_nothing(world: World, stop: Stop) -> None:
     """Two drivers repeat the write at the same time: one has seen the transaction open, the other writes its rows again."""
     dead = decided_by_a_dead_run(world)
     run = world.run("zombie")
@@ -279,9 +279,7 @@ SAME_RUN_STAGES = [Stop("6c list", AFTER), Stop("6f", BEFORE), Stop("6f", AFTER)
         for stage in SAME_RUN_STAGES
     ],
 )
-def test_a_task_whose_retry_won_leaves_nothing_open_when_it_wakes_up_amid_the_commit(
-    world: World, stop: Stop, stage: Stop
-) -> None:
+def test_a_task_whose_retry_won_leaves_nothing_open_when_it_wakes_amid_the_commit(world: World, stop: Stop, stage: Stop) -> None:
     """Its executor was taken for lost. Of its rows none is seen, and its transaction does not hold readers back."""
     run = world.run("r1")
     lost = world.processes.task("r1", 0, 0, FIRST[0], pausing(stop))
@@ -314,7 +312,7 @@ def test_a_task_that_wakes_up_after_the_commit_writes_nothing(world: World, stop
     world.audit(rows_of(FIRST, SECOND))
 
 
-def test_a_task_that_wakes_up_in_a_later_version_takes_its_id_back_and_that_version_is_written_again(world: World) -> None:
+def test_a_task_that_wakes_in_a_later_version_takes_its_id_back_and_it_is_rewritten(world: World) -> None:
     """Ids come back with each version of an owner. The version fails, which costs a restart; nothing is lost or doubled."""
     run = world.run("r1")
     lost = world.processes.task("r1", 0, 0, FIRST[0], pausing(Stop("1", BEFORE)))

@@ -62,7 +62,7 @@ def test_the_partition_column_takes_precedence_over_the_key(
     assert {record.value: record.partition for record in read_topic(third)} == chosen
 
 
-def test_a_partitioner_takes_precedence_over_the_key_and_the_partition_column_over_both(
+def test_a_partitioner_precedes_the_key_and_the_partition_column_both(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     by_key = spark.range(20).selectExpr("cast(id as string) key", "cast(id as string) value")

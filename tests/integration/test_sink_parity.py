@@ -153,7 +153,7 @@ def test_without_the_option_a_copy_goes_back_to_the_topic_it_came_from(
 # --- partitioner priorities -------------------------------------------------------------------------------------------
 
 
-def test_a_partition_column_takes_precedence_over_a_partitioner_which_decides_for_nulls(
+def test_a_partition_column_precedes_the_partitioner_which_decides_for_nulls(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     name = topic(4)

@@ -115,7 +115,7 @@ def test_rows_above_the_topics_limit_are_skipped_in_order_of_the_others(
 
 
 @pytest.mark.parametrize("batch_size", ["1000", "262144"])
-def test_rows_that_the_broker_refuses_are_dead_lettered_and_their_batch_is_sent_again(
+def test_rows_that_the_broker_refuses_are_dead_lettered_and_the_others_sent_again(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path, batch_size: str
 ) -> None:
     name, dead, report = topic(2, NO_KEY_ON_COMPACTED), topic(), tmp_path / "report.jsonl"
@@ -265,7 +265,7 @@ def test_a_timestamp_is_its_instant_whatever_the_sessions_time_zone(
     assert second >= int(before)
 
 
-def test_timestamps_at_the_ends_of_their_range_are_kept_and_those_before_1970_are_invalid(
+def test_timestamps_at_the_ends_of_their_range_are_kept_and_before_1970_invalid(
     spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     name = topic(1, {"message.timestamp.after.max.ms": str(2**63 - 1)})

@@ -149,7 +149,7 @@ def test_a_commit_that_failed_is_made_good_by_writing_the_batch_again(
     assert [json.loads(line)["batch_id"] for line in report.read_text().splitlines()] == [0, 1]
 
 
-def test_a_report_directory_that_goes_away_does_not_fail_the_commit_but_the_next_plan(
+def test_a_report_directory_that_is_gone_fails_not_the_commit_but_the_next_plan(
     stream: FileStream, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
 ) -> None:
     """Spark makes the writer anew to commit a batch. Its checks failed the query after the rows had been written, and the
@@ -333,7 +333,7 @@ def test_no_thread_and_no_connection_outlives_the_time_that_a_producer_may_rest(
         assert "rests-shortly" not in row.names
 
 
-def test_a_query_that_is_stopped_within_a_batch_leaves_nothing_open_and_repeats_the_batch(
+def test_a_query_stopped_within_a_batch_leaves_nothing_open_and_repeats_it(
     spark: SparkSession, stream: FileStream, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
 ) -> None:
     name, marker = topic(), tmp_path / "marker"

@@ -23,14 +23,14 @@ from tests.integration.test_transactions import (  # noqa: F401 - run here too, 
     test_a_prepared_transaction_is_ended_by_another_client,
     test_a_successor_aborts_what_its_predecessor_left_open_and_fences_it,
     test_a_transaction_of_many_batches_and_codecs_is_one,
-    test_a_transaction_that_brokers_ended_for_its_age_can_be_aborted_and_the_next_one_commits,
+    test_after_a_transaction_that_brokers_ended_for_its_age_the_next_one_commits,
     test_librdkafka_and_this_producer_fence_each_other,
     test_offsets_take_effect_with_the_commit_and_not_with_an_abort,
     test_readers_of_committed_records_see_what_was_committed_and_nothing_else,
     transactional,
 )
 from tests.integration.test_transactions import (
-    test_consume_transform_produce_copies_each_record_once_whenever_the_process_is_killed as kill_copies,
+    test_consume_transform_produce_copies_each_record_once_through_kills as kill_copies,
 )
 
 VERSION_1 = ("--feature", "transaction.version=1")

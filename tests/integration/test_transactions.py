@@ -196,7 +196,7 @@ producer.close()
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_consume_transform_produce_copies_each_record_once_whenever_the_process_is_killed(
+def test_consume_transform_produce_copies_each_record_once_through_kills(
     broker: LocalKafka, topic: Topics, read_topic: ReadTopic
 ) -> None:
     """Killed with SIGKILL between any two lines, ten times; the successor goes on where the last commit was."""
@@ -218,7 +218,7 @@ def test_consume_transform_produce_copies_each_record_once_whenever_the_process_
     assert Counter(committed(read_topic, target)) == Counter(str(number).encode() for number in range(records))
 
 
-def test_a_transaction_that_brokers_ended_for_its_age_can_be_aborted_and_the_next_one_commits(
+def test_after_a_transaction_that_brokers_ended_for_its_age_the_next_one_commits(
     broker: LocalKafka, topic: Topics, read_topic: ReadTopic
 ) -> None:
     name, transactional_id = topic(), f"T-{uuid.uuid4().hex}"

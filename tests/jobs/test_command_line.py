@@ -179,7 +179,7 @@ def test_a_number_names_a_batch_with_the_name_that_exactly_once_gives(tmp_path: 
     assert sink_options(arguments)["txnAppId"] == "a"
 
 
-def test_arguments_override_options_which_override_later_files_which_override_earlier_ones(tmp_path: Path) -> None:
+def test_arguments_override_options_and_these_files_of_which_the_last_one_wins(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("topic=a\nacks=0\nlinger.ms=1\nbatch.size=1")
     (tmp_path / "b").write_text("topic=b\nlinger.ms=2\nbatch.size=2\nbootstrap.servers=b:1")
     files = ["--config", str(tmp_path / "a"), "--config", str(tmp_path / "b")]
@@ -285,7 +285,7 @@ def test_both_jobs_take_the_same_arguments() -> None:
 
 
 @pytest.mark.parametrize("module", [batch_to_kafka, stream_to_kafka])
-def test_help_explains_every_argument_and_ends_with_examples_that_parse_and_the_exit_codes(module: types.ModuleType) -> None:
+def test_help_explains_arguments_and_exit_codes_and_its_examples_parse(module: types.ModuleType) -> None:
     parser = module.build_parser()
     assert all(action.help for action in parser._actions)
     shown = parser.format_help()

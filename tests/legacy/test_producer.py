@@ -159,7 +159,7 @@ def test_old_keys_become_those_of_today() -> None:
 
 
 @pytest.mark.parametrize(("interval_ms", "age_ms"), [(-1, LONG_MAX), (0, 100), (INT_MAX, INT_MAX)])
-def test_metadata_is_refreshed_at_the_old_interval_but_not_more_than_ten_times_a_second(interval_ms: int, age_ms: int) -> None:
+def test_metadata_is_refreshed_at_the_old_interval_but_ten_times_a_second_at_most(interval_ms: int, age_ms: int) -> None:
     assert read(topic_metadata_refresh_interval_ms=interval_ms).producer.metadata_max_age_ms == age_ms
 
 
@@ -288,7 +288,7 @@ def test_a_key_decides_the_partition_and_a_part_key_takes_precedence(fake: FakeB
     assert [record.key for record in fake.records("orders")] == [b"1", b"1", None]
 
 
-def test_a_null_key_stays_with_one_partition_until_the_refresh_then_another_is_drawn(fake: FakeBroker) -> None:
+def test_a_null_key_stays_with_one_partition_until_the_refresh_draws_another(fake: FakeBroker) -> None:
     with Stage(fake, topic_metadata_refresh_interval_ms=1000) as stage:
         for number in range(3):
             stage.send(keyless(number), keyless(number))
@@ -641,7 +641,7 @@ def test_a_call_that_is_interrupted_anywhere_keeps_no_later_call_waiting() -> No
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_message_that_is_put_while_an_interrupt_comes_is_in_the_queue_or_not_and_is_taken() -> None:
+def test_a_message_put_while_an_interrupt_comes_is_in_the_queue_and_taken_or_not() -> None:
     at, where = 0, ["somewhere"]
     while where:
         queue = SendQueue(10, 2, 5000, ManualClock())
@@ -781,9 +781,7 @@ def test_async_retries_only_what_failed_and_keeps_the_order(fake: FakeBroker) ->
         assert written(fake, partition) == [str(number) for number in range(partition, 60, 4)]
 
 
-def test_what_async_gives_up_is_logged_and_handed_to_on_error_and_the_thread_goes_on(
-    fake: FakeBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_async_gives_up_is_logged_and_handed_to_on_error(fake: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
     given_up: list[tuple[str, list[Any]]] = []
 
     def on_error(error: KafkaError, messages: Sequence[KeyedMessage]) -> None:

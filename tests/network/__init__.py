@@ -23,7 +23,7 @@ NetworkClientTest → test_network_client.py
     testConnectionThrottling, testConnectionTimeoutAfterThrottling, testThrottlingNotEnabledForConnectionToOlderBroker →
         section "throttling"
     testLeastLoadedNode… → section "which node"
-    testHasNodeAvailableOrConnectionReady → test_while_a_node_is_connected_and_busy_nobody_starts_again_from_bootstrap_servers
+    testHasNodeAvailableOrConnectionReady → test_while_a_node_is_connected_and_busy_nobody_bootstraps_again
     testConnectionDelay… → test_connection_states.py, test_reconnecting_waits_for_back_off
     testDisconnectWithMultipleInFlights → test_a_lost_connection_cancels_everything_in_flight_in_order
     testDisconnectDuringUserMetadataRequest → not applicable: only the client asks for metadata

@@ -228,7 +228,7 @@ def test_a_single_address_is_resolved_again_for_each_attempt() -> None:
     assert names.asked == 3
 
 
-def test_after_a_lost_connection_the_name_is_resolved_again_and_another_address_comes_first() -> None:
+def test_after_a_lost_connection_the_name_is_resolved_to_another_address_first() -> None:
     names = Names(["a", "b"], ["a", "b"])
     table = states()
     assert connect(table, names) == "a"
@@ -246,7 +246,7 @@ def test_a_name_that_does_not_resolve_can_be_tried_again() -> None:
     assert connect(table) == "a"
 
 
-def test_looking_the_name_up_is_limited_by_the_set_up_time_out_and_takes_nothing_from_the_first_address() -> None:
+def test_resolving_is_limited_by_the_set_up_time_out_and_leaves_the_address_its_own() -> None:
     table = states()
     table.connecting(NODE, NOW, "host", 9092)
     limit_ms = table.setup_timeout_ms(NODE)

@@ -109,7 +109,7 @@ def broker() -> FakeBroker:
 # ---- readers -----------------------------------------------------------------------------------------------------------------
 
 
-def test_readers_see_a_transaction_when_it_is_committed_and_never_when_it_is_aborted(broker: FakeBroker) -> None:
+def test_readers_see_a_transaction_once_it_is_committed_and_never_when_aborted(broker: FakeBroker) -> None:
     producer = Producer(broker)
     producer.send(b"a", b"b")
     producer.send(b"c", partition=1)

@@ -203,7 +203,7 @@ def test_lengths_without_content_reserve_nothing(request_: Request[Any], version
 
 @given(chunks=st.lists(st.binary(min_size=1, max_size=100), max_size=8), sends=st.integers(0, 4), is_closed=st.booleans())
 @settings(PATIENT, max_examples=50)
-def test_a_selector_survives_any_bytes_and_ends_the_connection_at_the_first_violation(
+def test_a_selector_survives_any_bytes_and_disconnects_at_the_first_violation(
     chunks: list[bytes], sends: int, is_closed: bool
 ) -> None:
     clock = ManualClock()

@@ -107,7 +107,7 @@ def test_the_first_warning_of_a_missing_topic_names_the_remedy_and_is_the_only_o
     ]
 
 
-def test_another_error_of_a_topic_and_the_same_one_after_it_was_well_are_warned_of_again(
+def test_another_error_of_a_topic_and_the_same_one_after_recovery_warn_again(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     for error in (Errors.TOPIC_AUTHORIZATION_FAILED, Errors.INVALID_TOPIC_EXCEPTION, Errors.INVALID_TOPIC_EXCEPTION):

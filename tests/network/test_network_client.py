@@ -497,7 +497,7 @@ def test_a_response_larger_than_its_api_allows_ends_the_connection_and_is_told(n
     assert told in str(net.metadata.last_connection_error())
 
 
-def test_of_the_requests_on_a_connection_only_the_one_whose_response_is_too_large_has_its_error(net: Net) -> None:
+def test_on_a_connection_only_the_request_with_too_large_a_response_has_its_error(net: Net) -> None:
     net.connect(0)
     for _ in range(3):
         net.send(0)
@@ -615,7 +615,7 @@ def poll_until_refused(net: Net, told: str, before_each: Callable[[], None] = la
         poll()
 
 
-def test_one_refusal_gives_nothing_up_and_a_second_one_in_a_row_only_what_waits_for_that_broker(net: Net) -> None:
+def test_one_refusal_gives_up_nothing_and_a_second_only_what_waits_for_that_broker(net: Net) -> None:
     """One refused login failed every row, also those in flight to other brokers; a Spark task then wrote them twice.
 
     A broker that has just been started may not have read all users, or its own certificate, yet.
@@ -931,7 +931,7 @@ def test_a_throttled_node_is_not_least_loaded(net: Net) -> None:
     assert net.client.least_loaded_node(net.clock.now_ms()) is not None
 
 
-def test_while_a_node_is_connected_and_busy_nobody_starts_again_from_bootstrap_servers() -> None:
+def test_while_a_node_is_connected_and_busy_nobody_bootstraps_again() -> None:
     """No node can be asked for metadata now, but the cluster is there: it only has to answer."""
     net = Net(max_in_flight_requests_per_connection=1)
     net.cluster = metadata(topic("orders", [0]), nodes=1)
@@ -989,7 +989,7 @@ def test_no_node_while_all_are_backing_off(net: Net) -> None:
 # ---- unreachable brokers -------------------------------------------------------------------------------------------------------
 
 
-def test_a_warning_per_node_names_the_address_and_the_error_however_often_it_is_tried(
+def test_one_warning_per_node_names_address_and_error_however_often_it_is_tried(
     net: Net, caplog: pytest.LogCaptureFixture
 ) -> None:
     net.selector.refused = {9001: "[Errno 111] Connection refused", 9002: "[Errno 111] Connection refused"}
@@ -1006,7 +1006,7 @@ def test_a_warning_per_node_names_the_address_and_the_error_however_often_it_is_
     assert net.metadata.last_connection_error() is None
 
 
-def test_after_a_failed_connection_metadata_backs_off_before_the_next_server_is_tried(net: Net) -> None:
+def test_after_a_failed_connection_metadata_backs_off_before_the_next_server(net: Net) -> None:
     net.selector.refused = {9001: "refused", 9002: "refused"}
     net.poll(2)
     assert len(net.selector.attempts) == 1
@@ -1075,9 +1075,7 @@ def test_a_poll_does_not_wait_when_a_name_has_been_looked_up(net: Net) -> None:
     assert net.selector.attempts[-1][0] == 1
 
 
-def test_a_name_that_dns_is_silent_about_is_given_up_with_the_set_up_time_out_and_tried_again(
-    net: Net, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_name_without_an_answer_from_dns_times_out_and_is_tried_again(net: Net, caplog: pytest.LogCaptureFixture) -> None:
     net.connect()
     net.worker.silent_names = {"broker1"}
     net.ready(1)
@@ -1093,7 +1091,7 @@ def test_a_name_that_dns_is_silent_about_is_given_up_with_the_set_up_time_out_an
     assert net.metadata.last_connection_error() is None
 
 
-def test_while_dns_is_silent_about_one_bootstrap_server_the_next_is_tried_when_it_is_given_up(net: Net) -> None:
+def test_while_dns_is_silent_about_one_bootstrap_server_the_next_is_tried_in_time(net: Net) -> None:
     net.worker.silent_names = {"boot1"}
     for _ in range(1000):
         net.poll(timeout_ms=1000)
@@ -1149,7 +1147,7 @@ def asked_for_logins(net: Net) -> int:
     return len(net.selector.sent_of(ApiKey.SASL_HANDSHAKE))
 
 
-def test_a_broker_that_hung_up_without_an_answer_is_asked_once_for_the_logins_it_may_demand(net: Net) -> None:
+def test_a_broker_that_hung_up_unanswered_is_asked_once_which_logins_it_demands(net: Net) -> None:
     net.connect(1)
     assert asked_for_logins(net) == 0
     reconnect(net)
@@ -1199,7 +1197,7 @@ def test_a_connection_that_was_doubted_and_never_used_may_be_closed_as_idle(net:
     assert net.client.refusal(1) is None
 
 
-def test_a_broker_that_tells_its_logins_and_answers_all_the_same_is_no_longer_doubted(net: Net) -> None:
+def test_a_broker_that_names_its_logins_and_answers_is_no_longer_doubted(net: Net) -> None:
     """Redpanda does, on listeners that demand none; a restart of it must not end a write."""
     net.logins = SaslHandshakeResponse(error_code=Errors.UNSUPPORTED_SASL_MECHANISM.number, mechanisms=("PLAIN",))
     net.connect(1)
@@ -1317,9 +1315,7 @@ def ask_for_metadata(net: Net, polls: int = 6) -> None:
         net.poll()
 
 
-def test_metadata_of_another_cluster_is_not_believed_and_the_bootstrap_servers_are_asked(
-    net: Net, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_metadata_of_another_cluster_are_not_believed_and_bootstrap_is_asked(net: Net, caplog: pytest.LogCaptureFixture) -> None:
     """The address of a broker that is gone was given to a broker of another cluster: its picture must not replace ours."""
     net.connect(0, 1)
     asked: list[int] = []

@@ -241,7 +241,7 @@ def test_the_first_step_is_sent_at_once() -> None:
     assert isinstance(net.selector.sent[-1].message, SaslHandshakeRequest)
 
 
-def test_requests_in_flight_are_answered_while_a_session_is_renewed_and_new_ones_wait() -> None:
+def test_requests_in_flight_are_answered_during_a_renewal_and_new_ones_wait() -> None:
     net = SaslNet()
     net.connect(0)
     first = net.send(request_timeout_ms=10 * LIFETIME_MS)
@@ -322,7 +322,7 @@ def test_not_all_sessions_are_renewed_at_the_same_time() -> None:
     assert all(0.84 * LIFETIME_MS <= moment <= 0.95 * LIFETIME_MS + 50 for moment in moments)
 
 
-def test_refused_when_logging_in_again_closes_the_connection_and_reaches_whoever_waits() -> None:
+def test_a_refused_renewal_closes_the_connection_and_reaches_whoever_waits() -> None:
     net = SaslNet()
     net.connect(0)
     net.users["alice"] = "changed"

@@ -187,7 +187,7 @@ def test_metadata_raise_a_copy_of_an_error_that_batches_have_too() -> None:
     assert keep_no_frames(shared)
 
 
-def test_a_producer_that_has_failed_for_good_keeps_nothing_of_the_calls_that_it_refuses(broker: FakeBroker) -> None:
+def test_a_producer_that_has_failed_for_good_keeps_nothing_of_refused_calls(broker: FakeBroker) -> None:
     broker.fail_next(ApiKey.PRODUCE, Errors.CLUSTER_AUTHORIZATION_FAILED)
     with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
         with pytest.raises(AuthorizationError, match="KAFKA_CLUSTER_AUTHORIZATION_FAILED"):
@@ -213,7 +213,7 @@ def test_the_old_producer_raises_a_topics_error_for_every_message_of_it() -> Non
     assert keep_no_frames(known.error)
 
 
-def test_the_sinks_sender_raises_the_error_of_rows_without_changing_what_the_producer_keeps() -> None:
+def test_the_sinks_sender_raises_errors_of_rows_without_changing_the_kept_ones() -> None:
     """The writer adds the task's name to the text of what it raises; a producer that is kept for the next task had it twice."""
     from spark_kafka_sink.sink.rows.row_sender import RowSender, _Sent
 

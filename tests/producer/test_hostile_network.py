@@ -160,9 +160,7 @@ class Network(Accumulation):
 
 @given(data=st.data(), idempotence=st.booleans())
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
-def test_whatever_comes_over_the_network_each_row_settles_once_and_the_sender_goes_on(
-    data: st.DataObject, idempotence: bool
-) -> None:
+def test_whatever_the_network_brings_each_row_settles_once_and_the_sender_goes_on(data: st.DataObject, idempotence: bool) -> None:
     network = Network(data, idempotence=idempotence)
     deliveries = []
     for _ in range(data.draw(st.integers(1, 8))):
@@ -186,7 +184,7 @@ def test_whatever_comes_over_the_network_each_row_settles_once_and_the_sender_go
     raise AssertionError(f"nothing is written any more: {last.error}")
 
 
-def test_rows_for_a_broker_without_a_usable_version_of_produce_fail_at_once_until_it_has_been_upgraded() -> None:
+def test_rows_for_a_broker_without_a_usable_produce_version_fail_until_its_upgrade() -> None:
     """An upgrade ends the broker's connections, and the next one begins with the versions of the new broker."""
     network = Network(None, idempotence=False)
     network.is_hostile = False

@@ -480,7 +480,7 @@ def test_a_topic_that_is_deleted_and_created_again_while_rows_wait_gets_them(bro
         producer.send_columns("orders", value=binary(b"new partition"), partition=to_partition(5)).result(WAIT_MS)
 
 
-def test_a_topic_that_comes_back_with_fewer_partitions_fails_the_rows_of_those_that_are_gone(broker: FakeBroker) -> None:
+def test_a_topic_that_comes_back_smaller_fails_the_rows_of_partitions_that_are_gone(broker: FakeBroker) -> None:
     times = {"linger_ms": 0, "request_timeout_ms": 500, "delivery_timeout_ms": 2000, "max_block_ms": 200}
     with producer_of(broker, **times) as producer:
         producer.send_columns("orders", value=binary(b"a"), partition=to_partition(3)).result(WAIT_MS)
@@ -495,7 +495,7 @@ def test_a_topic_that_comes_back_with_fewer_partitions_fails_the_rows_of_those_t
             producer.send_columns("orders", value=binary(b"d"), partition=to_partition(3))
 
 
-def test_a_permission_that_is_taken_away_and_given_back_fails_only_the_rows_in_between(
+def test_a_permission_that_is_taken_away_for_a_while_fails_the_rows_in_between(
     broker: FakeBroker, producer: KafkaProducer
 ) -> None:
     for _ in range(2):
@@ -507,7 +507,7 @@ def test_a_permission_that_is_taken_away_and_given_back_fails_only_the_rows_in_b
     assert broker.values("single") == [b"a", b"a", b"b"]
 
 
-def test_a_resolver_that_hangs_stalls_one_broker_only_and_neither_time_outs_nor_close(
+def test_a_resolver_that_hangs_stalls_one_broker_but_no_time_out_and_no_close(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Names were looked up on the Sender's thread: while one hung, no row went anywhere, no time-out ran out, close() waited."""
@@ -607,7 +607,7 @@ def test_a_flush_that_runs_out_of_time_fails_no_record(broker: FakeBroker) -> No
         assert future.result(0).offset == 0
 
 
-def test_a_flush_says_that_records_are_left_which_another_thread_keeps_it_from_queueing(broker: FakeBroker) -> None:
+def test_a_flush_says_that_records_are_left_that_another_thread_is_queueing(broker: FakeBroker) -> None:
     """It returned normally, and a record that this thread had sent was still gathered."""
     is_held, let_go = threading.Event(), threading.Event()
 
@@ -765,7 +765,7 @@ def landed(broker: FakeBroker, topic: str = "orders", partitions: int = 4) -> li
 
 
 @pytest.mark.parametrize("wanted", [f"{__name__}.SaidByValue", SaidByValue, SaidByRecord])
-def test_a_partitioner_of_the_users_decides_and_rows_that_name_a_partition_go_before(broker: FakeBroker, wanted: object) -> None:
+def test_a_users_partitioner_decides_except_for_rows_that_name_a_partition(broker: FakeBroker, wanted: object) -> None:
     with producer_of(broker, partitioner_class=wanted) as producer:
         value = binary(b"3", b"0", b"3", b"1", b"2")
         key = binary(*[b"one key"] * 5)
@@ -776,9 +776,7 @@ def test_a_partitioner_of_the_users_decides_and_rows_that_name_a_partition_go_be
 
 
 @pytest.mark.parametrize("wanted", [SaidByValue, SaidByRecord])
-def test_what_the_partitioner_leaves_open_goes_to_one_sticky_partition_whatever_its_key(
-    broker: FakeBroker, wanted: object
-) -> None:
+def test_what_the_partitioner_leaves_open_goes_to_one_sticky_partition_for_any_key(broker: FakeBroker, wanted: object) -> None:
     with producer_of(broker, partitioner_class=wanted) as producer:
         found = producer.send_columns("orders", value=binary(*[b""] * 20), key=binary(*[b"%d" % n for n in range(20)]))
         assert len(found.result(WAIT_MS).offsets) == 1
@@ -801,7 +799,7 @@ def test_no_row_of_a_chunk_is_queued_when_the_partitioner_fails_for_one(
         producer.send_columns("orders", value=binary(b"1")).result(WAIT_MS)
 
 
-def test_a_partitioner_sees_a_large_chunk_slice_by_slice_and_all_of_it_before_a_row_is_queued(
+def test_a_partitioner_sees_all_slices_of_a_large_chunk_before_a_row_is_queued(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_rows, "SLICE_ROWS", 25)
@@ -861,7 +859,7 @@ def test_a_partitioner_is_closed_once_with_its_producer(broker: FakeBroker) -> N
     assert instance.closed == 1
 
 
-def test_a_partitioner_that_cannot_be_loaded_fails_the_constructor_and_nothing_is_left(broker: FakeBroker) -> None:
+def test_a_partitioner_that_cannot_be_loaded_fails_the_constructor_without_traces(broker: FakeBroker) -> None:
     before = threading.active_count()
     with pytest.raises(ConfigError, match=r"partitioner\.class=no_such_module\.Mine cannot be loaded"):
         producer_of(broker, partitioner_class="no_such_module.Mine")
@@ -1003,7 +1001,7 @@ def batch_sizes(request: Any) -> list[int]:
     return [sum(map(len, partition.records)) for topic in request.topic_data for partition in topic.partition_data]
 
 
-def test_a_record_waits_for_memory_no_longer_than_max_block_ms_and_its_future_says_so(broker: FakeBroker) -> None:
+def test_a_record_waits_for_memory_up_to_max_block_ms_and_its_future_says_so(broker: FakeBroker) -> None:
     heard: list[str | None] = []
     with producer_of(broker, max_block_ms=50, buffer_memory=65_536) as producer:
         producer.partitions_for("single")
@@ -1125,7 +1123,7 @@ def change_password(broker: FakeBroker) -> None:
     broker.drop_connections(1)  # it may have been asked for metadata
 
 
-def test_rows_in_flight_to_other_brokers_are_written_once_when_one_broker_refuses_the_login() -> None:
+def test_rows_in_flight_elsewhere_are_written_once_when_one_broker_rejects_a_login() -> None:
     """The refusal failed them too, though they were written: a retried Spark task wrote them again."""
     with FakeBroker(nodes=2, topics={"orders": 2}, users={"alice": "alice-secret"}) as broker:
         with sasl_producer(broker) as producer:

@@ -249,7 +249,7 @@ def test_rows_that_cannot_be_written_fail_and_the_others_are_written_in_order(
     st.sampled_from([200, 500]),
     st.sampled_from([0, 300]),
 )
-def test_after_batches_of_unknown_outcome_rows_are_writable_and_nothing_is_written_twice(
+def test_after_batches_of_unknown_outcome_rows_are_written_and_none_twice(
     options: dict[str, Any], script: list[Step], retries: int, request_timeout_ms: int, more_ms: int
 ) -> None:
     """Few retries, connections that are lost before or after the broker wrote, and delivery.timeout.ms at its least, so that it

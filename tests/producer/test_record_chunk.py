@@ -149,7 +149,7 @@ def test_a_callback_that_raises_does_not_keep_the_others_from_being_called(caplo
     assert "the callback of a record for orders raised" in caplog.text
 
 
-def test_a_record_that_could_not_be_gathered_has_a_future_and_a_callback_all_the_same() -> None:
+def test_a_record_that_could_not_be_gathered_has_a_future_and_a_callback_too() -> None:
     heard: list[KafkaError] = []
     error = KafkaError("unknown topic")
     future = failed_record(TOPIC, lambda _, found: heard.append(found), None, error, ManualClock())

@@ -108,7 +108,7 @@ def test_the_next_linger_is_that_of_the_oldest_topic() -> None:
     assert gathering.gatherer.encode_lingered(gathering.clock.now_ms(), at_once=False) == 70
 
 
-def test_flush_waits_no_longer_than_asked_for_whoever_is_encoding_and_says_that_records_are_left() -> None:
+def test_flush_waits_as_long_as_asked_for_an_encoder_and_says_that_records_are_left() -> None:
     """It returned normally, with a record of the caller's unsent behind another thread's chunk; and waited so long per topic."""
     is_encoding, go_on = threading.Semaphore(0), threading.Event()
 
@@ -164,7 +164,7 @@ def test_a_chunk_remembers_since_when_its_first_record_waits() -> None:
     assert gathering.chunks[0].created_ms == started
 
 
-def test_a_chunk_that_lingered_while_an_older_one_is_encoded_is_looked_at_again_soon() -> None:
+def test_a_chunk_that_lingered_behind_an_older_one_is_looked_at_again_soon() -> None:
     """The older one's caller wakes the Sender before it is done: the Sender then slept on, up to a minute."""
     delays: list[int] = []
 
@@ -349,7 +349,7 @@ def test_many_callers_and_little_memory_lose_no_record_and_no_charge() -> None:
     assert gathering.stage.is_whole
 
 
-def test_half_a_record_that_an_interrupt_has_left_is_dropped_and_the_next_one_begins_a_chunk() -> None:
+def test_half_a_record_left_by_an_interrupt_is_dropped_and_the_next_begins_a_chunk() -> None:
     """Ctrl-C in between left a value without a key: the whole chunk could not be encoded, and failed."""
     gathering = Gathering()
     gathering.add(b"1")

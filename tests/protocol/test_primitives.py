@@ -164,7 +164,7 @@ def test_known_tagged_fields_are_returned_and_the_others_skipped() -> None:
     reader.expect_end()
 
 
-def test_an_array_whose_elements_cannot_all_be_there_is_refused_before_the_first_is_read() -> None:
+def test_an_array_whose_elements_cannot_all_be_there_is_refused_before_it_is_read() -> None:
     """Five longs were read one by one, until the sixth was missing."""
     reader = Reader(b"\x00\x00\x00\x06" + bytes(6 * 8 - 1))
     length = reader.array_length()
@@ -174,7 +174,7 @@ def test_an_array_whose_elements_cannot_all_be_there_is_refused_before_the_first
     assert read == []
 
 
-def test_an_array_of_more_elements_than_any_answer_has_is_refused_before_the_first_is_read() -> None:
+def test_an_array_longer_than_any_answers_is_refused_before_it_is_read() -> None:
     """32 MiB of one-byte strings kept the Sender thread busy for 28 s, and of small structures for 53 s."""
     read: list[str] = []
     reader = Reader(bytes(MOST_ELEMENTS + 1))

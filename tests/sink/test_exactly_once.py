@@ -115,7 +115,7 @@ def test_a_failed_write_is_not_seen_and_leaves_nothing_open(broker: FakeBroker, 
     assert open_ids(broker) == []
 
 
-def test_a_task_of_a_write_that_was_given_up_ends_without_an_error_and_cannot_be_committed(
+def test_a_task_of_a_write_that_was_given_up_ends_quietly_and_cannot_be_committed(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """query.stop() filled the log with stack traces of such tasks, where Spark does not kill them."""
@@ -259,7 +259,7 @@ def test_an_unnamed_write_of_a_driver_whose_clock_went_back_is_refused(
     assert seen(broker) == ["a"]
 
 
-def test_what_an_unnamed_write_has_decided_is_committed_whatever_the_next_clock_says(
+def test_what_an_unnamed_write_has_decided_is_committed_whatever_the_clock_says(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moments = iter([2_000, 500, 1_000])  # of the plan, of abort(), and of the next plan
@@ -317,7 +317,7 @@ def test_a_write_without_a_name_writes_nothing_unless_it_is_allowed(
     assert (broker.values("t"), list(broker.transactions.transactions)) == ([], [])
 
 
-def test_a_write_with_the_options_of_exactly_once_options_is_found_by_its_repetition(
+def test_a_write_with_exactly_once_options_is_found_by_its_repetition(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for batch_id in (0, 1, 1):
@@ -498,7 +498,7 @@ def test_a_write_without_tasks_commits_nothing(broker: FakeBroker) -> None:
 
 
 @pytest.mark.parametrize(("given", "timeout_ms"), [({}, 900_000), ({"kafka__transaction__timeout__ms": "5000"}, 5_000)])
-def test_the_time_out_is_the_longest_that_brokers_allow_unless_the_user_says_otherwise(
+def test_the_time_out_is_the_longest_that_brokers_allow_unless_the_user_sets_it(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], timeout_ms: int
 ) -> None:
     run_task(monkeypatch, batch_writer(broker, **given), ["a"])

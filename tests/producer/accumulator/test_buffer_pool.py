@@ -235,7 +235,7 @@ def test_blocks_for_rounds_up() -> None:
     assert [pool.blocks_for(size) for size in (0, 1, BLOCK, BLOCK + 1)] == [0, 1, 1, 2]
 
 
-def test_a_pool_of_more_than_two_gibibytes_counts_right_and_reserves_nothing_in_advance() -> None:
+def test_a_pool_of_more_than_two_gibibytes_counts_right_and_reserves_nothing() -> None:
     gib = 1024**3
     pool = BufferPool(20 * gib, 16_384, ManualClock())
     blocks = pool.allocate(3, 0)

@@ -100,7 +100,7 @@ def test_queue_lengths_are_counted_only_when_one_may_have_changed() -> None:
     assert rounds() == [[0, 0, 0, 0], []]  # without batches there is nothing to weigh
 
 
-def test_queue_lengths_are_not_counted_while_metadata_names_a_partition_without_a_queue() -> None:
+def test_queue_lengths_are_not_counted_while_a_partition_has_no_queue() -> None:
     """Metadata named partition 0 and later only 32, one partition again: each round of the Sender ended in a KeyError."""
     stage = Accumulation(batch_size=BATCH)
     stage.append(VALUE, partition=0)

@@ -277,7 +277,7 @@ ENDS_OF_LINGER: dict[str, Callable[[Accumulation], object]] = {
 
 
 @pytest.mark.parametrize("end", ENDS_OF_LINGER.values(), ids=ENDS_OF_LINGER)
-def test_a_batch_that_was_seen_lingering_is_ready_at_once_when_it_need_not_linger_any_more(
+def test_a_batch_that_was_seen_lingering_is_ready_once_it_need_not_linger(
     end: Callable[[Accumulation], object],
 ) -> None:
     stage = Accumulation(linger_ms=1000, batch_size=BATCH)

@@ -182,7 +182,7 @@ def test_when_compression_fails_every_reservation_ends_nevertheless(monkeypatch:
     assert [batch.reservations for batch in batches] == [0] * len(batches)
 
 
-def test_rows_that_had_room_when_the_producer_was_closed_are_sent_and_the_others_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_had_room_at_the_close_are_sent_and_the_others_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """close() beside another thread's send_columns: places that were taken before the check raised stayed reserved for ever.
 
     Their rows were neither acknowledged nor failed, and close() waited for them until its time was over.
@@ -778,7 +778,7 @@ def test_rows_are_refused_with_a_fresh_copy_of_the_error_until_it_is_taken_back(
     assert payload(stage.drain_one(ONE_NODE)) == [b"2"]
 
 
-def test_an_append_that_waits_for_memory_while_its_transaction_is_aborted_puts_no_more_rows_in() -> None:
+def test_an_append_that_waits_for_memory_during_its_abort_puts_no_more_rows_in() -> None:
     """Its later rows would otherwise be in the next transaction."""
     stage = Accumulation(batch_size=BATCH, buffer_memory=2 * BATCH, linger_ms=60_000, sequencer=Numbers())
 

@@ -163,7 +163,7 @@ def test_values_in_pieces_are_one_array_to_interceptors() -> None:
 
 
 @pytest.mark.parametrize("kind", [Appends, AppendsToRecords])
-def test_an_interceptor_that_fails_is_passed_over_and_the_next_gets_the_last_good_columns(
+def test_a_failing_interceptor_is_skipped_and_the_next_gets_the_last_good_columns(
     kind: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert values(through(kind("1"), kind("2", fails="on_send"), kind("3"), value=binary(b"a", b"b"))) == [b"a13", b"b13"]
@@ -633,7 +633,7 @@ def test_a_gathered_record_that_an_interceptor_spoils_fails_alone(broker: FakeBr
     assert sum(metadata.rows for metadata, _ in listener.heard) == 4
 
 
-def test_each_callback_fires_once_when_interceptor_and_partitioner_spoil_gathered_records(broker: FakeBroker) -> None:
+def test_each_callback_fires_once_when_plug_ins_spoil_gathered_records(broker: FakeBroker) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
@@ -685,7 +685,7 @@ def test_what_send_raises_is_told_too(broker: FakeBroker) -> None:
     assert [type(error) for _, error in records.heard] == [SerializationError, ValueError]
 
 
-def test_records_that_a_forced_close_gives_up_are_told_before_the_interceptor_is_closed(broker: FakeBroker) -> None:
+def test_records_that_a_forced_close_gives_up_are_told_before_it_closes_plug_ins(broker: FakeBroker) -> None:
     class Listening(Appends):
         def on_batch_acknowledgement(self, metadata: BatchMetadata, error: Exception | None) -> None:
             assert not self.closed

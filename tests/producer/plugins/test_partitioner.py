@@ -73,7 +73,7 @@ def test_every_partition_gets_its_share() -> None:
     assert all(850 < drawn[partition] < 1150 for partition in range(4))
 
 
-def test_a_partition_whose_batch_is_partly_filled_keeps_the_rows_until_the_next_one_is_full() -> None:
+def test_a_partition_whose_batch_is_partly_filled_keeps_rows_until_the_next_is_full() -> None:
     """KIP-794: switching in the middle of a batch would leave two small ones."""
     filled = Open(dict.fromkeys(range(1000), 400))
     chosen = sticky(filled).assign(sizes(*[100] * 160), range(1000))
@@ -369,7 +369,7 @@ def failing(method: str) -> type[ByLength]:
         (object(), "has neither partition_columns(topic, key, value, cluster) nor partition(topic, key, key_bytes,"),
     ],
 )
-def test_a_partitioner_that_cannot_be_loaded_is_a_configuration_error_with_its_cause(wanted: object, expected: str) -> None:
+def test_a_partitioner_that_cannot_be_loaded_is_a_config_error_with_its_cause(wanted: object, expected: str) -> None:
     with pytest.raises(ConfigError) as raised:
         partitioner_of(wanted)
     assert expected in raised.value.message

@@ -158,7 +158,7 @@ def test_the_row_that_the_broker_blames_is_named() -> None:
     assert (first.failed, second.failed) == (2, 3)
 
 
-def test_a_batch_of_one_record_is_refused_for_its_records_sake_even_if_the_broker_does_not_name_it() -> None:
+def test_a_refused_batch_of_one_record_blames_it_even_if_the_broker_names_none() -> None:
     stage = Stage()
     delivery = stage.send(b"a")
     stage.refuse(Errors.INVALID_TIMESTAMP)
@@ -248,7 +248,7 @@ def test_batches_behind_a_split_one_wait_for_its_pieces() -> None:
     assert stage.is_whole
 
 
-def test_pieces_that_expire_before_they_are_sent_leave_a_gap_that_a_new_epoch_closes() -> None:
+def test_pieces_that_expire_unsent_leave_a_gap_that_a_new_epoch_closes() -> None:
     """Their numbers were given to their parent: the rows after them were out of order until they expired as well."""
     stage = Stage(enable_idempotence=True, request_timeout_ms=1000, delivery_timeout_ms=1000)
     stage.introduce()
@@ -283,7 +283,7 @@ def test_a_fatal_answer_fails_everything_queued_and_in_flight(error: ErrorCode) 
 
 
 @pytest.mark.parametrize("idempotence", [False, True])
-def test_another_cluster_behind_the_bootstrap_servers_fails_everything_queued_and_in_flight(idempotence: bool) -> None:
+def test_another_cluster_behind_bootstrap_fails_everything_queued_and_in_flight(idempotence: bool) -> None:
     """Its brokers do not know our sequences; written there, the batches could be taken for duplicates of another producer's."""
     stage = idempotent() if idempotence else Stage()
     deliveries = [stage.send(b"1")]

@@ -22,7 +22,7 @@ def test_a_batch_in_flight_expires_and_its_rows_fail_at_once() -> None:
     assert not stage.accumulator.has_incomplete()  # flush() need not wait
 
 
-def test_memory_of_a_batch_that_expired_in_flight_is_not_used_again_before_its_answer() -> None:
+def test_memory_of_a_batch_that_expired_in_flight_is_kept_until_its_answer() -> None:
     """KAFKA-19012: rows of another topic went out under the expired batch's request."""
     stage = Stage(
         leaders={TOPIC: (0,), "other": (1,)},
@@ -48,7 +48,7 @@ def test_memory_of_a_batch_that_expired_in_flight_is_not_used_again_before_its_a
 
 @pytest.mark.parametrize("ending", ["success", "error", "disconnect"])
 @pytest.mark.parametrize("is_idempotent", [False, True])
-def test_the_late_answer_of_an_expired_batch_frees_its_memory_and_changes_nothing_else(ending: str, is_idempotent: bool) -> None:
+def test_the_late_answer_of_an_expired_batch_frees_its_memory_and_nothing_else(ending: str, is_idempotent: bool) -> None:
     stage = Stage(request_timeout_ms=1500, delivery_timeout_ms=1500, enable_idempotence=is_idempotent)
     delivery = stage.send(b"a")
     stage.clock.advance(1500)
@@ -81,7 +81,7 @@ def test_an_expired_batch_is_not_split_when_the_broker_finds_it_too_large() -> N
     assert stage.is_whole
 
 
-def test_an_answer_in_the_round_of_the_expiry_fails_the_batch_once_and_frees_it_once() -> None:
+def test_an_answer_in_the_round_of_the_expiry_fails_and_frees_the_batch_once() -> None:
     stage = Stage(request_timeout_ms=1500, delivery_timeout_ms=1500)
     delivery = stage.send(b"a")
     stage.clock.advance(1500)

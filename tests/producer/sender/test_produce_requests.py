@@ -144,7 +144,7 @@ def test_a_refusal_that_names_the_new_leader_is_retried_there_at_once() -> None:
     assert delivery.acknowledged == 1
 
 
-def test_a_refusal_that_does_not_name_the_new_leader_waits_for_metadata_and_back_off() -> None:
+def test_a_refusal_that_names_no_new_leader_waits_for_metadata_and_back_off() -> None:
     stage = Stage()
     stage.send(b"a")
     stage.refuse(Errors.NOT_LEADER_OR_FOLLOWER)
@@ -162,7 +162,7 @@ def test_a_named_leader_of_an_older_epoch_is_ignored() -> None:
     assert stage.in_flight[0].node_id == 0
 
 
-def test_a_retry_goes_to_the_new_leader_without_back_off_once_and_backs_off_after_that() -> None:
+def test_a_retry_goes_to_the_new_leader_without_back_off_only_once() -> None:
     stage = Stage()
     stage.send(b"a")
     stage.refuse(Errors.NOT_LEADER_OR_FOLLOWER)

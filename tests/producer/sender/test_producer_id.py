@@ -143,7 +143,7 @@ def test_a_refusal_fails_what_waits_for_that_broker_and_nothing_else(enable_idem
     assert leaderless.error is None
 
 
-def test_a_caller_that_still_writes_into_a_batch_for_a_refusing_broker_gets_the_error_when_it_is_done() -> None:
+def test_a_caller_that_still_writes_into_a_batch_gets_the_refusal_when_it_is_done() -> None:
     stage = Stage(leaders={TOPIC: (0, 0)})
     writing = OpenAppend(stage, b"a")
     other = stage.append(b"b", partition=1)

@@ -187,7 +187,7 @@ def test_with_one_request_in_flight_a_retried_batch_is_sent_before_those_behind_
     assert values(stage) == [[b"1"], [b"1"], [b"2"]]
 
 
-def test_with_one_request_in_flight_an_expired_batch_holds_its_partition_until_its_answer() -> None:
+def test_with_one_request_in_flight_an_expired_batch_mutes_until_its_answer() -> None:
     """The request is still out: a batch sent now could land before it."""
     stage = Stage(max_in_flight_requests_per_connection=1, request_timeout_ms=1000, delivery_timeout_ms=1000)
     first = stage.send(b"1")
@@ -354,7 +354,7 @@ def test_the_sender_sleeps_no_longer_than_gathered_records_linger() -> None:
     assert stage.client.poll_timeouts_ms[-1] == 400
 
 
-def test_gathered_records_that_have_lingered_are_sent_at_once_and_linger_no_second_time() -> None:
+def test_gathered_records_that_have_lingered_do_not_linger_a_second_time() -> None:
     stage = Stage(linger_ms=500)
     futures = [stage.gather(b"a"), stage.gather(b"b")]
     stage.clock.advance(500)
@@ -392,9 +392,7 @@ def test_the_sender_never_waits_for_memory_that_only_it_can_give_back() -> None:
 
 
 @pytest.mark.parametrize(("partitions", "least"), [(1, 500), (4, 300), (40, 64)])
-def test_no_more_than_buffer_memory_is_held_of_records_sent_one_by_one_while_a_broker_is_silent(
-    partitions: int, least: int
-) -> None:
+def test_records_sent_one_by_one_hold_only_buffer_memory_while_a_broker_is_silent(partitions: int, least: int) -> None:
     """With buffer.memory=1 MiB 11.6 MB were held, and it grew: for each chunk that had lingered, the Sender overdrew."""
     stage = Stage(leaders={TOPIC: [0] * partitions}, linger_ms=5, buffer_memory=1024 * 1024, max_block_ms=100)
     futures: list[RecordFuture] = []

@@ -559,7 +559,7 @@ def test_while_rounds_fail_the_sender_backs_off_and_rows_expire() -> None:
     assert stage.sender.failure is None
 
 
-def test_a_sender_none_of_whose_rounds_works_for_a_delivery_timeout_ends_and_says_why() -> None:
+def test_a_sender_that_fails_for_a_delivery_timeout_ends_and_says_why() -> None:
     """Nobody may wait for ever: records that are only gathered do not expire while no round comes so far as to queue them."""
     stage = Stage(request_timeout_ms=1000, delivery_timeout_ms=5000, linger_ms=0)
     trouble = let_fail(stage.metadata, "cluster", BUG, times=1_000_000)

@@ -133,7 +133,7 @@ librdkafka 0105, with mock brokers
     endtxn_infinite, endtxn_timeout, endtxn_timeout_inflight, resumable_calls_timeout, resumable_calls_timeout_error,
     resumable_init, flush_timeout → calls, TIME-OUTS
     req_cnt → coordinators: test_a_transaction_of_offsets_alone_is_ended_though_adding_them_was_tried_twice
-    broker_down_in_txn → calls: test_a_broker_that_goes_down_in_a_transaction_and_comes_back_costs_nothing_but_time
+    broker_down_in_txn → calls: test_a_broker_that_restarts_in_a_transaction_costs_nothing_but_time
     switch_coordinator, switch_coordinator_refresh → coordinators: test_a_node_that_says_it_is_not_the_coordinator_is_left_for_…
     not_supported → coordinators: test_a_broker_that_is_too_old_ends_the_producer
     send_offsets_non_eligible → calls: test_no_offsets_are_sent_where_there_are_none
@@ -143,7 +143,7 @@ librdkafka 0105, with mock brokers
     addparts_req_multi → sending: test_version_1_adds_what_comes_later_with_a_request_of_its_own
     unstable_offset_commit → not applicable: a consumer's; TransactionClient's in tests/admin
     commit_after_msg_timeout → ending: test_batches_that_expire_in_their_queue_drop_the_commit
-    out_of_order_seq → sending: test_a_gap_in_the_sequences_makes_the_transaction_abortable_and_bumps_no_epoch_in_it
+    out_of_order_seq → sending: test_a_gap_in_the_sequences_makes_the_transaction_abortable_in_its_epoch
     topic_disappears_for_awhile → sending: test_sequences_go_on_when_a_topic_was_gone_from_the_metadata_for_a_while
     disconnected_group_coord → calls: test_a_group_coordinator_that_is_lost_in_the_middle_is_found_again
     coordinator_null_not_fatal → coordinators: test_a_coordinator_that_becomes_unknown_in_the_middle_is_no_fatal_error

@@ -193,7 +193,7 @@ def next_round(txn: IdempotentManager) -> None:
     txn.prepare_drain()
 
 
-def test_a_batch_that_was_given_up_starts_a_new_epoch_for_those_that_are_not_in_the_log() -> None:
+def test_a_batch_that_was_given_up_starts_an_epoch_for_those_not_in_the_log() -> None:
     txn = manager()
     settled(txn)
     failed, behind = drained(txn), drained(txn, records=2)

@@ -53,7 +53,7 @@ def test_a_commit_that_waits_for_batches_is_not_sent_once_one_of_them_has_failed
     assert told(application) == [Told.ABORTED]
 
 
-def test_a_batch_that_fails_while_the_transaction_is_aborted_leaves_the_producer_usable() -> None:
+def test_a_batch_that_fails_during_the_abort_leaves_the_producer_usable() -> None:
     """Version 1 has the epoch raised then, which was planned when the abort began only: nobody asked for the epoch, and the
     producer waited for it for ever."""
     aborted = [Begin(), TWO_PARTITIONS, Behave(1), End.ABORT, Pass(400)]
@@ -89,7 +89,7 @@ def test_an_abort_of_a_transaction_that_may_not_have_begun_succeeds(end: End) ->
     assert application.fatal == []
 
 
-def test_an_abort_that_meets_the_markers_of_the_transaction_before_does_not_end_the_producer() -> None:
+def test_an_abort_that_meets_the_markers_of_the_transaction_before_is_not_fatal() -> None:
     """The transaction's only batch had expired unanswered. Until the markers are written, a coordinator of version 2 answers
     PRODUCER_FENCED to whoever has the next epoch already: the producer took it for its end."""
     committed = [Begin(), Write([(0, 0)]), End.COMMIT]
@@ -99,7 +99,7 @@ def test_an_abort_that_meets_the_markers_of_the_transaction_before_does_not_end_
     assert application.fatal == []
 
 
-def test_a_denial_that_comes_while_the_transaction_is_aborted_does_not_end_the_producer() -> None:
+def test_a_denial_during_the_abort_does_not_end_the_producer() -> None:
     """Only an abort that has to be aborted itself cannot end; partitions need not be added to a transaction that is aborted."""
     denied = Prepare(ApiKey.ADD_PARTITIONS_TO_TXN, Fate.ABORTABLE_ERROR)
     application = play(1, Begin(), TWO_PARTITIONS, Pass(1), End.ABORT, denied)
@@ -116,7 +116,7 @@ def test_a_start_that_is_to_be_aborted_fails_with_what_the_coordinator_has_answe
 
 
 @levels
-def test_a_transaction_is_not_committed_without_a_record_that_failed_before_it_was_in_a_batch(level: int) -> None:
+def test_no_transaction_is_committed_without_a_record_that_failed_before_its_batch(level: int) -> None:
     """The record was too large. Only its future told so: the commit returned, and readers saw the others."""
     application = play(level, Begin(), Write([(0, 5000), (0, 0)], singly=True), End.COMMIT, max_request_size=2000)
     assert told(application) == [Told.ABORTED]
@@ -132,7 +132,7 @@ def test_close_does_not_wait_when_the_last_rows_have_failed_with_the_transaction
 
 
 @levels
-def test_a_producer_that_is_closed_by_force_gives_back_the_memory_of_what_failed_in_flight(level: int) -> None:
+def test_a_forced_close_gives_back_the_memory_of_what_failed_in_flight(level: int) -> None:
     application = Story(level, ()).application()
     application.start()
     producer = application.producer
@@ -145,7 +145,7 @@ def test_a_producer_that_is_closed_by_force_gives_back_the_memory_of_what_failed
 
 
 @levels
-def test_a_commit_that_may_have_been_carried_out_is_not_aborted_where_the_coordinator_cannot_tell(level: int) -> None:
+def test_a_commit_that_may_be_carried_out_is_not_aborted_where_nobody_can_tell(level: int) -> None:
     """The commit's answer got lost. When it was repeated, the coordinator did not know the producer id any more: the caller was
     told to abort, and the abort returned, though the transaction was committed."""
     lost, forgotten = Prepare(ApiKey.END_TXN, Fate.LOSE_ANSWERS), Prepare(ApiKey.END_TXN, Fate.FATAL_ERROR, which=2)
@@ -155,7 +155,7 @@ def test_a_commit_that_may_have_been_carried_out_is_not_aborted_where_the_coordi
 
 
 @levels
-def test_an_abort_of_what_may_be_committed_is_not_told_where_the_coordinator_cannot_tell(level: int) -> None:
+def test_an_abort_of_what_may_be_committed_is_not_told_where_nobody_can_tell(level: int) -> None:
     """As above, with a coordinator that wants the transaction to be aborted, and has forgotten the producer id then."""
     fates = [Fate.LOSE_ANSWERS, Fate.ABORTABLE_ERROR, Fate.FATAL_ERROR]
     lost = [Prepare(ApiKey.END_TXN, fate, which=2) for fate in fates]
@@ -166,7 +166,7 @@ def test_an_abort_of_what_may_be_committed_is_not_told_where_the_coordinator_can
 
 
 @levels
-def test_an_abort_of_what_another_process_may_have_committed_is_not_told_where_the_coordinator_cannot_tell(level: int) -> None:
+def test_an_abort_of_what_another_may_have_committed_is_not_told_if_nobody_can_tell(level: int) -> None:
     """The transaction was prepared, and another client committed it. Later the coordinator had forgotten the producer id: the
     abort returned."""
     forgotten = Prepare(ApiKey.END_TXN, Fate.FATAL_ERROR, which=2)
@@ -175,7 +175,7 @@ def test_an_abort_of_what_another_process_may_have_committed_is_not_told_where_t
 
 
 @pytest.mark.parametrize("end", [End.ABORT, End.COMMIT], ids=lambda end: end.name)
-def test_what_becomes_of_the_next_epoch_says_nothing_of_the_transaction_that_has_ended(end: End) -> None:
+def test_what_becomes_of_the_next_epoch_says_nothing_of_the_ended_transaction(end: End) -> None:
     """The coordinator had ended it, and denied the epoch for the next one: abort_transaction() raised, and so did
     commit_transaction() while the brokers were upgraded, though the transaction was committed."""
     trouble = Prepare(ApiKey.PRODUCE, Fate.ABORTABLE_ERROR) if end is End.ABORT else Upgrade()

@@ -226,7 +226,7 @@ def test_offsets_that_no_request_can_carry_are_refused_and_the_transaction_goes_
 
 
 @pytest.mark.parametrize("step", ["message", "succeed"])
-def test_a_defect_in_a_coordinators_request_ends_the_producer_and_its_caller_hears_of_it(
+def test_a_defect_in_a_coordinators_request_ends_the_producer_and_reaches_the_call(
     producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Before its answer it was in flight for ever, after it forgotten: the caller waited for max.block.ms, close() as long."""
@@ -455,7 +455,7 @@ def test_after_a_refused_batch_the_transaction_can_only_be_aborted(broker: FakeB
     assert broker.committed_values("single") == [b"next"]
 
 
-def test_a_batch_that_expires_in_a_transaction_makes_it_abortable_and_the_next_one_is_whole(broker: FakeBroker) -> None:
+def test_a_batch_that_expires_makes_its_transaction_abortable_and_the_next_is_whole(broker: FakeBroker) -> None:
     with producer_of(broker, request_timeout_ms=200, delivery_timeout_ms=300) as producer:
         producer.init_transactions()
         producer.begin_transaction()

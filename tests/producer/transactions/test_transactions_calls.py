@@ -85,7 +85,7 @@ def committed(broker: FakeBroker) -> list[bytes | None]:
 # ---- TIME-OUTS
 
 
-def test_an_end_that_ran_out_of_time_is_waited_for_by_the_same_call_and_other_calls_are_refused(
+def test_an_end_that_timed_out_is_waited_for_by_the_same_call_and_refuses_others(
     broker: FakeBroker,
 ) -> None:
     for name, other in (("commit", "abort"), ("abort", "commit")):
@@ -156,7 +156,7 @@ def test_an_end_that_fails_after_its_time_is_told_by_the_same_call(broker: FakeB
         assert isinstance(raised.value, FatalProducerError if error == Errors.INVALID_TXN_STATE else AbortableTransactionError)
 
 
-def test_after_a_commit_that_failed_after_its_time_the_transaction_can_be_aborted_at_once(broker: FakeBroker) -> None:
+def test_after_a_commit_that_failed_late_the_transaction_can_be_aborted_at_once(broker: FakeBroker) -> None:
     with producer_of(broker) as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -211,7 +211,7 @@ def test_a_commit_whose_rows_take_too_long_is_waited_for_by_the_same_call(broker
 
 
 @pytest.mark.parametrize("of", ["coordinator", "leader"])
-def test_a_broker_that_goes_down_in_a_transaction_and_comes_back_costs_nothing_but_time(broker: FakeBroker, of: str) -> None:
+def test_a_broker_that_restarts_in_a_transaction_costs_nothing_but_time(broker: FakeBroker, of: str) -> None:
     coordinator = broker.coordinators.node_of(KeyType.TRANSACTION, ID)
     node = coordinator if of == "coordinator" else 1 - coordinator
     with producer_of(broker, reconnect_backoff_ms=10, reconnect_backoff_max_ms=50) as producer:
@@ -340,7 +340,7 @@ def test_offsets_of_a_topic_that_is_not_known_are_tried_again_with_a_word(
     assert told.endswith("Trying again for max.block.ms: it may be created meanwhile")
 
 
-def test_a_group_coordinator_that_is_away_delays_the_offsets_without_a_storm_of_requests(broker: FakeBroker) -> None:
+def test_a_group_coordinator_that_is_away_delays_offsets_without_many_requests(broker: FakeBroker) -> None:
     with producer_of(broker, retry_backoff_ms=40, retry_backoff_max_ms=40) as producer:
         producer.init_transactions()
         broker.fail_next(ApiKey.TXN_OFFSET_COMMIT, Errors.COORDINATOR_NOT_AVAILABLE, times=4)

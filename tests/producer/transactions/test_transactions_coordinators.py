@@ -350,9 +350,7 @@ def test_a_denied_init_may_be_repeated(fresh: TransactionStage, error: ErrorCode
 
 
 @pytest.mark.parametrize("api", [ApiKey.INIT_PRODUCER_ID, ApiKey.FIND_COORDINATOR], ids=lambda api: api.name)
-def test_an_init_that_is_to_be_aborted_ends_the_producer_as_there_is_nothing_to_abort(
-    fresh: TransactionStage, api: ApiKey
-) -> None:
+def test_an_init_with_an_abortable_error_ends_the_producer(fresh: TransactionStage, api: ApiKey) -> None:
     """It was a defect of ours: KAFKA_INTERNAL_ERROR."""
     fresh.fail_next(api, Errors.TRANSACTION_ABORTABLE)
     found = fresh.settle(fresh.post(Method.INIT))
@@ -373,7 +371,7 @@ def test_an_init_that_is_answered_without_an_identity_fails(fresh: TransactionSt
     assert "no valid producer id" in str(found)
 
 
-def test_an_epoch_that_is_to_be_aborted_ends_the_producer_after_its_transaction_has_ended() -> None:
+def test_an_epoch_with_an_abortable_error_ends_the_producer_after_its_transaction() -> None:
     stage = TransactionStage(1)
     stage.begin()
     stage.write(b"a")
@@ -386,7 +384,7 @@ def test_an_epoch_that_is_to_be_aborted_ends_the_producer_after_its_transaction_
     assert isinstance(stage.settle(stage.post(Method.BEGIN)), FatalProducerError)
 
 
-def test_who_asks_what_is_waited_for_while_the_sender_takes_the_last_request_gets_an_answer(fresh: TransactionStage) -> None:
+def test_who_asks_what_is_waited_for_while_the_sender_takes_the_last_gets_an_answer(fresh: TransactionStage) -> None:
     """The queue was looked at twice: a call that had run out of time raised IndexError."""
 
     class TakenMeanwhile(list[object]):

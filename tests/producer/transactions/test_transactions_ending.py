@@ -313,7 +313,7 @@ def test_a_batch_that_fails_while_its_transaction_is_aborted_changes_nothing(sta
 @pytest.mark.parametrize(
     "error", [Errors.TOPIC_AUTHORIZATION_FAILED, Errors.TRANSACTION_ABORTABLE, Errors.UNKNOWN_PRODUCER_ID], ids=str
 )
-def test_partitions_that_are_refused_while_the_transaction_is_aborted_change_nothing(error: ErrorCode) -> None:
+def test_partitions_that_are_refused_during_the_abort_change_nothing(error: ErrorCode) -> None:
     """It ended the producer: only an error of EndTxn itself may."""
     stage = TransactionStage(1, leaders={TOPIC: (0, 0)})
     stage.begin()
@@ -388,7 +388,7 @@ def test_an_abort_that_finds_no_coordinator_for_an_abortable_reason_ends(stage: 
 
 @pytest.mark.parametrize("error", [Errors.UNKNOWN_PRODUCER_ID, Errors.INVALID_PRODUCER_ID_MAPPING], ids=str)
 @pytest.mark.parametrize("kind", ENDS, ids=lambda kind: kind.name)
-def test_a_coordinator_that_has_forgotten_the_producer_gives_it_a_new_epoch_with_the_abort(
+def test_a_coordinator_that_forgot_the_producer_gives_it_a_new_epoch_with_the_abort(
     stage: TransactionStage, kind: Method, error: ErrorCode
 ) -> None:
     """Nothing is left to end. The abort failed, and neither it nor anything else was possible any more: close() took minutes."""
@@ -520,7 +520,7 @@ def test_a_producer_that_is_fenced_while_its_epoch_is_raised_says_so(error: Erro
 
 
 @pytest.mark.parametrize("error", [Errors.UNKNOWN_PRODUCER_ID, Errors.INVALID_PRODUCER_ID_MAPPING], ids=str)
-def test_partitions_that_are_refused_for_the_producer_raise_the_epoch_without_an_end(error: ErrorCode) -> None:
+def test_partitions_refused_for_the_producer_raise_the_epoch_without_an_end(error: ErrorCode) -> None:
     stage = TransactionStage(1)
     stage.begin()
     stage.fail_next(ApiKey.ADD_PARTITIONS_TO_TXN, error)
@@ -581,7 +581,7 @@ def test_in_version_2_each_end_brings_the_epoch_of_the_next_transaction(kind: Me
 
 
 @pytest.mark.parametrize("kind", ENDS, ids=lambda kind: kind.name)
-def test_epochs_that_are_used_up_in_a_transaction_bring_a_new_producer_id_with_its_end(kind: Method) -> None:
+def test_epochs_used_up_in_a_transaction_bring_a_new_producer_id_with_its_end(kind: Method) -> None:
     stage = TransactionStage(2)
     first_id = stage.manager.producer.producer_id
     stage.cluster.transactions.transactions[ID].epoch = MAX_EPOCH - 1
@@ -619,7 +619,7 @@ def test_the_last_epoch_of_all_is_not_used_for_a_transaction(monkeypatch: pytest
     stage.call(Method.COMMIT)
 
 
-def test_epochs_that_are_used_up_in_version_1_bring_a_new_producer_id_after_an_error() -> None:
+def test_epochs_used_up_in_version_1_bring_a_new_producer_id_after_an_error() -> None:
     stage = TransactionStage(1)
     first_id = stage.manager.producer.producer_id
     stage.cluster.transactions.transactions[ID].epoch = MAX_EPOCH - 1
@@ -670,7 +670,7 @@ def test_a_transaction_ends_in_the_version_in_which_it_began(version: int) -> No
     assert stage.cluster.violations == []
 
 
-def test_brokers_without_the_feature_are_spoken_to_in_version_1_however_new_their_requests_are() -> None:
+def test_brokers_without_the_feature_are_spoken_to_in_version_1_at_any_api_version() -> None:
     stage = TransactionStage(1)
     stage.begin()
     stage.write(b"a")

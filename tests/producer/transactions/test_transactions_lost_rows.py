@@ -200,7 +200,7 @@ def test_rows_of_a_call_that_ran_out_of_memory_on_its_way(broker: FakeBroker) ->
     ],
     ids=["too large", "a wrong type", "no such partition"],
 )
-def test_a_call_that_raises_before_it_has_queued_a_row_leaves_the_transaction_as_it_was(
+def test_a_call_that_raises_before_it_queues_a_row_leaves_the_transaction_as_it_was(
     broker: FakeBroker, columns: dict[str, pa.Array], error: type[KafkaError]
 ) -> None:
     producer = open_producer(broker, max_request_size=1000, max_block_ms=200)
@@ -232,7 +232,7 @@ class Waiting:
         return 0
 
 
-def test_a_record_that_is_gathered_after_its_transaction_was_aborted_is_not_part_of_the_next_one(broker: FakeBroker) -> None:
+def test_a_record_gathered_after_an_abort_is_not_part_of_the_next_transaction(broker: FakeBroker) -> None:
     """It was: a chunk that was begun between the abort's last look and the next begin waited there for linger.ms."""
     partitioner = Waiting()
     producer = open_producer(broker, partitioner_class=partitioner)
@@ -254,7 +254,7 @@ def test_a_record_that_is_gathered_after_its_transaction_was_aborted_is_not_part
     producer.close()
 
 
-def test_records_that_were_gathered_before_a_commit_are_part_of_it_and_none_is_of_the_next_one(broker: FakeBroker) -> None:
+def test_records_gathered_before_a_commit_are_part_of_it_and_not_of_the_next_one(broker: FakeBroker) -> None:
     producer = open_producer(broker)
     for number in range(5):
         producer.send("orders", b"%d" % number)

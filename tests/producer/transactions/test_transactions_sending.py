@@ -295,7 +295,7 @@ def test_in_version_1_a_group_that_begins_a_transaction_is_tried_again_after_20_
 # ---- SEQUENCES
 
 
-def test_sequences_go_on_in_version_1_and_begin_at_0_with_each_transaction_in_version_2(version: int) -> None:
+def test_sequences_go_on_in_version_1_and_begin_at_0_per_transaction_in_version_2(version: int) -> None:
     stage = TransactionStage(version)
     for _ in range(2):
         stage.begin()
@@ -305,7 +305,7 @@ def test_sequences_go_on_in_version_1_and_begin_at_0_with_each_transaction_in_ve
     assert first_sequences(stage) == {1: [(0, 0), (0, 1), (0, 3), (0, 4)], 2: [(0, 0), (0, 1), (1, 0), (1, 1)]}[version]
 
 
-def test_where_brokers_know_the_producer_several_batches_of_a_new_epoch_are_in_flight_at_once() -> None:
+def test_several_batches_of_a_new_epoch_are_in_flight_where_the_producer_is_known() -> None:
     """They accept nothing but sequence 0 as the first of a new epoch, so no batch needs to wait for the first one's answer.
 
     A partition that this producer id has not written to is another matter: brokers of Kafka 4.0 accept any first sequence there,
@@ -364,7 +364,7 @@ def test_batches_behind_one_that_is_too_early_keep_their_order() -> None:
     assert stage.ended == ["committed", "committed"]
 
 
-def test_a_gap_in_the_sequences_makes_the_transaction_abortable_and_bumps_no_epoch_in_it(version: int) -> None:
+def test_a_gap_in_the_sequences_makes_the_transaction_abortable_in_its_epoch(version: int) -> None:
     stage = TransactionStage(version)
     stage.begin()
     stage.write(b"a")

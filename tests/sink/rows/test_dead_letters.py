@@ -130,7 +130,7 @@ def test_a_dead_letter_that_is_not_acknowledged_fails_the_task() -> None:
         letters.send(columns(value=pa.array(["a"])), "KAFKA_X", "why")
 
 
-def test_the_larger_producer_has_memory_for_the_largest_row_and_never_less_than_the_user_said() -> None:
+def test_the_larger_producer_holds_the_largest_row_and_at_least_what_the_user_said() -> None:
     base = {"bootstrap.servers": "a:1", "acks": "all", "max.request.size": 1_000_000}
     larger = options_for_large_rows(base)
     assert larger == {**base, "buffer.memory": LARGEST_ROW}  # requests of several batches stay as small as the user said

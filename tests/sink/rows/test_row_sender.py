@@ -77,7 +77,7 @@ def refusing(call: int, *, blamed: dict[int, KafkaError], others: list[int]) -> 
 # --- refused before anything is queued --------------------------------------------------------------------------------
 
 
-def test_a_row_that_the_producer_refuses_fails_the_task_and_the_error_has_its_number() -> None:
+def test_a_row_that_the_producer_refuses_fails_the_task_with_its_number() -> None:
     producer = Choosy({"x" * 200: RecordTooLargeError("row 1 of this chunk: …")})
     sending = sender(producer, RowRules(), **{"max.request.size": 200})
     sending.send(batch(["a", "b", "c"]))
@@ -178,7 +178,7 @@ def test_an_error_that_no_row_causes_is_raised_unchanged() -> None:
             sender(Choosy({"a": error}), SKIPPING).send(batch(["a"]))
 
 
-def test_a_partition_that_a_topic_lacks_is_waited_for_once_and_then_refused_until_it_is_there() -> None:
+def test_a_partition_that_a_topic_lacks_is_awaited_once_and_refused_until_it_exists() -> None:
     absent = InvalidRecordError("after 60000 ms", condition="KAFKA_UNKNOWN_PARTITION")
     producer = Choosy({"x": absent})
     sending = sender(producer, SKIPPING)
@@ -220,7 +220,7 @@ def sender_by_column(producer: FakeProducer, rules: RowRules) -> RowSender:
     return RowSender(producer, mapping, {"bootstrap.servers": "a:1"}, rules, FakeProducer)  # type: ignore[arg-type]
 
 
-def test_a_topic_that_brokers_do_not_have_is_waited_for_once_and_its_rows_have_their_fate() -> None:
+def test_a_topic_that_brokers_lack_is_waited_for_once_and_its_rows_are_rejected() -> None:
     """Such rows failed their task after max.block.ms, for every value of onInvalidRecord."""
     producer = Lacking()
     sending = sender_by_column(producer, BURYING)

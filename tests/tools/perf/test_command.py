@@ -42,7 +42,7 @@ def test_percentiles_count_every_record_of_a_chunk(waits: list[tuple[int, int]])
         assert found == next(ms for rank, ms in enumerate(single, 1) if rank >= part * len(single))
 
 
-def test_average_and_maximum_are_of_records_and_rates_end_with_the_last_acknowledgement() -> None:
+def test_average_and_maximum_are_of_records_and_rates_end_with_the_last_answer() -> None:
     measured = Window(5 * S)
     measured.add(3, 3 * 1024 * 1024, 10 * NS_PER_MS, 7 * S)
     measured.add(1, 1024 * 1024, 50 * NS_PER_MS, 6 * S)
@@ -72,7 +72,7 @@ def test_a_line_is_printed_each_interval_for_the_records_since_the_last() -> Non
     assert report.total.records == 40
 
 
-def test_the_steady_state_leaves_the_warm_up_out_even_when_that_is_acknowledged_later() -> None:
+def test_the_steady_state_leaves_the_warm_up_out_even_if_acknowledged_later() -> None:
     clock, said = ManualClock(), list[str]()
     report = Measurements(clock, 10_000, 10, said.append)
     clock.advance(5000)

@@ -39,7 +39,7 @@ by_mode = pytest.mark.parametrize("mode", [[], ["--single"]], ids=["columns", "s
         (["--producer-props", "transactional.id=property", "--transactional-id", "named"], "named"),
     ],
 )
-def test_an_id_or_a_duration_makes_the_producer_transactional_and_the_argument_overrides_the_property(
+def test_an_id_or_a_duration_makes_it_transactional_and_overrides_the_property(
     arguments: list[str], transactional_id: str | None
 ) -> None:
     options = producer_options(build_parser().parse_args([*NEEDED, "--bootstrap-server", "b:1", *arguments]))
@@ -90,7 +90,7 @@ class Calls:
         self.made.append("commit")
 
 
-def test_a_transaction_is_committed_at_its_age_and_the_next_one_begins_with_the_next_records() -> None:
+def test_a_transaction_is_committed_at_its_age_and_the_next_begins_with_new_records() -> None:
     calls, clock = Calls(), ManualClock()
     producer: Any = calls
     pace = TransactionPace(producer, 100, clock)

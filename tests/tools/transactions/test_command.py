@@ -313,7 +313,7 @@ def test_where_ids_are_too_many_to_be_listed_what_is_open_is_told_all_the_same(
 RUN = "1b9d6bcdbbfd4b2d9b5dab8dfbbd4bed"
 
 
-def test_open_ids_of_an_earlier_release_are_listed_and_aborted_and_those_that_it_fenced_are_not(
+def test_open_ids_of_an_earlier_release_are_aborted_and_those_that_it_fenced_not(
     broker: FakeBroker, console: ScriptedConsole
 ) -> None:
     opened = orphan(broker, name(task=4, run=RUN)).transactional_id
@@ -700,9 +700,7 @@ def rows(broker: FakeBroker) -> list[bytes]:
     return sorted(filter(None, broker.committed_values(TOPIC)))
 
 
-def test_what_a_dead_query_has_decided_is_committed_after_a_question_and_the_rest_is_left(
-    broker: FakeBroker, console: ScriptedConsole
-) -> None:
+def test_what_a_dead_query_has_decided_is_committed_after_a_question(broker: FakeBroker, console: ScriptedConsole) -> None:
     promised = decided(broker, ["a"], ["b"])
     loser = orphan(broker, name(attempt=1)).transactional_id
     assert call(console, "commit") == 0
