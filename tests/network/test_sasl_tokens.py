@@ -10,6 +10,7 @@ import socket
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -424,8 +425,8 @@ def config_for(server: TokenServer | str, **options: str) -> ProducerConfig:
 
 
 def fetch(config: ProducerConfig, clock: ManualClock, jaas: JaasEntry = NO_OPTIONS) -> OAuthBearerToken:
-    endpoint = token_endpoint.Endpoint.of(config, jaas)
-    return token_endpoint.fetch_token(endpoint, lambda: token_endpoint.client_credentials_post(config, jaas), clock)
+    make_post = partial(token_endpoint.client_credentials_post, config, jaas)
+    return token_endpoint.TokenEndpoint(config, jaas, make_post, clock).token()
 
 
 def refusal(config: ProducerConfig, clock: ManualClock) -> str:
@@ -747,7 +748,7 @@ def test_certificates_that_the_login_module_names_and_that_cannot_be_read_are_to
     with pytest.raises(
         ConfigError, match=r"sasl\.jaas\.config: ssl\.truststore\.location=/nowhere/ca\.pem: there is no"
     ) as raised:
-        token_endpoint.Endpoint.of(config_for(server), jaas)
+        fetch(config_for(server), ManualClock(), jaas)
     shown = traceback.TracebackException.from_exception(raised.value, capture_locals=True)
     assert CANARY not in str([frame.locals for frame in shown.stack if frame.filename != __file__])
 
@@ -824,9 +825,8 @@ def test_an_assertion_is_exchanged_for_a_token(server: TokenServer, clock: Manua
         sasl__oauthbearer__assertion__file=str(tmp_path / "assertion"),
         sasl__oauthbearer__scope="s",
     )
-    endpoint = token_endpoint.Endpoint.of(config, NO_OPTIONS)
-    make = lambda: token_endpoint.jwt_bearer_post(config, NO_OPTIONS, clock)  # noqa: E731
-    assert token_endpoint.fetch_token(endpoint, make, clock).value.reveal() == "abc"
+    make_post = partial(token_endpoint.jwt_bearer_post, config, NO_OPTIONS, clock)
+    assert token_endpoint.TokenEndpoint(config, NO_OPTIONS, make_post, clock).token().value.reveal() == "abc"
     ((headers, form),) = server.requests
     assert form == {"grant_type": ["urn:ietf:params:oauth:grant-type:jwt-bearer"], "assertion": ["a.b.c"], "scope": ["s"]}
     assert "Authorization" not in headers

@@ -12,12 +12,12 @@ from spark_kafka_sink.config.jaas import JaasEntry
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import ConfigError
-from spark_kafka_sink.network.sasl import token_endpoint
 from spark_kafka_sink.network.sasl.jwt_assertion import require_cryptography
 from spark_kafka_sink.network.sasl.kerberos import GssapiLogin, load_gssapi
 from spark_kafka_sink.network.sasl.login import Login, PlainLogin
 from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin
 from spark_kafka_sink.network.sasl.scram import ScramLogin
+from spark_kafka_sink.network.sasl.token_endpoint import TokenEndpoint, client_credentials_post, jwt_bearer_post
 from spark_kafka_sink.network.sasl.token_sources import (
     Source,
     aws_source,
@@ -62,11 +62,9 @@ def _source(kind: str, config: ProducerConfig, entry: JaasEntry, clock: Clock) -
         return partial(token_of_callback, find_callback(config.sasl_login_callback_handler_class or ""), entry)
     if kind is sasl_config.TOKEN_FILE:
         return partial(token_in_file, config.sasl_oauthbearer_token_endpoint_url or "", config.sasl_oauthbearer_sub_claim_name)
-    endpoint = token_endpoint.Endpoint.of(config, entry)
+    make_post = partial(client_credentials_post, config, entry)
     if kind is sasl_config.JWT_BEARER:
         if config.sasl_oauthbearer_assertion_file is None:
             require_cryptography()
-        make_post = partial(token_endpoint.jwt_bearer_post, config, entry, clock)
-    else:
-        make_post = partial(token_endpoint.client_credentials_post, config, entry)
-    return partial(token_endpoint.fetch_token, endpoint, make_post, clock)
+        make_post = partial(jwt_bearer_post, config, entry, clock)
+    return TokenEndpoint(config, entry, make_post, clock).token

@@ -18,7 +18,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
@@ -43,45 +42,6 @@ DEFAULT_TIMEOUT_MS = 10_000
 # Another attempt would get the same answer.
 _FINAL_STATUS = frozenset({400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 412, 413, 414, 415, 501, 505})
 _JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    url: str
-    connect_timeout_ms: int
-    read_timeout_ms: int
-    retry_backoff_ms: int
-    retry_backoff_max_ms: int
-    sub_claim: str
-    extensions: dict[str, str] = field(repr=False)
-    tls: ssl.SSLContext = field(repr=False)  # for https
-
-    @classmethod
-    def of(cls, config: ProducerConfig, entry: JaasEntry) -> Endpoint:
-        """Raises ConfigError when certificates that the login module names cannot be read."""
-        return cls(
-            config.sasl_oauthbearer_token_endpoint_url or "",
-            config.sasl_login_connect_timeout_ms or DEFAULT_TIMEOUT_MS,
-            config.sasl_login_read_timeout_ms or DEFAULT_TIMEOUT_MS,
-            max(config.sasl_login_retry_backoff_ms, 1),
-            config.sasl_login_retry_backoff_max_ms,
-            config.sasl_oauthbearer_sub_claim_name,
-            entry.with_prefix("extension_"),
-            _tls(entry),
-        )
-
-
-def _tls(entry: JaasEntry) -> ssl.SSLContext:
-    """With the ssl.* options inside the login module, as in Java: the ssl.* options of the producer are for brokers."""
-    options = ProducerConfig.conceal(
-        {f"ssl.{name}": value for name, value in entry.with_prefix("ssl.").items()}
-        | {"bootstrap.servers": "none:1", "security.protocol": "SSL"}
-    )
-    try:
-        return client_context(ProducerConfig.from_mapping(options))
-    except ConfigError as error:
-        error.message = f"sasl.jaas.config: {error.message}"
-        raise
 
 
 class Post(NamedTuple):
@@ -124,58 +84,71 @@ class _FailedAttempt(NamedTuple):
     may_retry: bool
 
 
-def fetch_token(endpoint: Endpoint, make_post: Callable[[], Post], clock: Clock) -> OAuthBearerToken:
-    """Retry until there is a token, or the answer is final, or sasl.login.retry.backoff.max.ms have passed.
+class TokenEndpoint:
+    """An OAuth server as a source of tokens. `token` may be called by any thread.
 
-    The last attempt may begin at the end of that time. Raises AuthenticationError, which quotes the server's error.
+    Raises:
+        ConfigError: certificates that the login module names cannot be read.
     """
-    backoff = ExponentialBackoff(
-        endpoint.retry_backoff_ms, max(endpoint.retry_backoff_max_ms, endpoint.retry_backoff_ms), Random()
-    )
-    end_ms = clock.now_ms() + endpoint.retry_backoff_max_ms
-    attempts = 0
-    while True:
-        outcome = _ask_once(endpoint, make_post())
-        if isinstance(outcome, OAuthBearerToken):
-            return outcome
-        wait_ms = min(backoff.backoff_ms(attempts), end_ms - clock.now_ms())
-        attempts += 1
-        if not outcome.may_retry or wait_ms <= 0:
-            break
-        logger.warning(
-            "! attempt %d to get a token from %s failed: %s; retrying in %d ms", attempts, endpoint.url, outcome.text, wait_ms
-        )
-        sleep(clock, wait_ms)
-    raise token_error(f"no token from {endpoint.url} after {attempts} attempt(s): {outcome.text}")
 
+    def __init__(self, config: ProducerConfig, entry: JaasEntry, make_post: Callable[[], Post], clock: Clock) -> None:
+        self._url = config.sasl_oauthbearer_token_endpoint_url or ""
+        self._connect_timeout_ms = config.sasl_login_connect_timeout_ms or DEFAULT_TIMEOUT_MS
+        self._read_timeout_ms = config.sasl_login_read_timeout_ms or DEFAULT_TIMEOUT_MS
+        self._config = config
+        self._extensions = entry.with_prefix("extension_")
+        self._tls = _tls(entry)
+        self._make_post = make_post
+        self._clock = clock
 
-def _ask_once(endpoint: Endpoint, post: Post) -> OAuthBearerToken | _FailedAttempt:
-    """One attempt, on a thread that is abandoned when its time is over: no time-out covers a DNS look-up that hangs."""
-    timeout_ms = endpoint.connect_timeout_ms + endpoint.read_timeout_ms
-    outcome = outcome_within(lambda: _ask(endpoint, post), timeout_ms)
-    if outcome is None:
-        return _FailedAttempt(f"TimeoutError: no complete answer within {timeout_ms} ms", may_retry=True)
-    if outcome.error is not None:
-        return _FailedAttempt(outcome.error.message, may_retry=False)
-    result: OAuthBearerToken | _FailedAttempt = outcome.result
-    return result
+    def token(self) -> OAuthBearerToken:
+        """Retry until there is a token, or the answer is final, or sasl.login.retry.backoff.max.ms have passed.
 
+        The last attempt may begin at the end of that time. Raises AuthenticationError, which quotes the server's error.
+        """
+        first_ms, max_ms = max(self._config.sasl_login_retry_backoff_ms, 1), self._config.sasl_login_retry_backoff_max_ms
+        backoff = ExponentialBackoff(first_ms, max(max_ms, first_ms), Random())
+        end_ms = self._clock.now_ms() + max_ms
+        attempts = 0
+        while True:
+            outcome = self._ask_within_time(self._make_post())
+            if isinstance(outcome, OAuthBearerToken):
+                return outcome
+            wait_ms = min(backoff.backoff_ms(attempts), end_ms - self._clock.now_ms())
+            attempts += 1
+            if not outcome.may_retry or wait_ms <= 0:
+                raise token_error(f"no token from {self._url} after {attempts} attempt(s): {outcome.text}")
+            text = "! attempt %d to get a token from %s failed: %s; retrying in %d ms"
+            logger.warning(text, attempts, self._url, outcome.text, wait_ms)
+            sleep(self._clock, wait_ms)
 
-def _ask(endpoint: Endpoint, post: Post) -> OAuthBearerToken | _FailedAttempt:
-    try:
-        with _opener(endpoint).open(_request(endpoint.url, post)) as response:
-            answer = SecretBytes(response.read(MAX_TOKEN_BYTES + 1))
-    except HTTPError as error:
-        with error:
-            return _rejection(error)
-    except (URLError, OSError, http.client.HTTPException) as error:
-        reason = error.reason if isinstance(error, URLError) else error
-        is_final = isinstance(reason, ssl.SSLCertVerificationError)
-        return _FailedAttempt(f"{type(reason).__name__}: {printable(reason)}", not is_final)
-    token = _access_token(answer)
-    if token is None:
-        return _FailedAttempt("the answer has no access_token", may_retry=False)
-    return token_from_jwt(token, sub_claim=endpoint.sub_claim, extensions=endpoint.extensions)
+    def _ask_within_time(self, post: Post) -> OAuthBearerToken | _FailedAttempt:
+        """One attempt, on a thread that is abandoned when its time is over: no time-out covers a DNS look-up that hangs."""
+        timeout_ms = self._connect_timeout_ms + self._read_timeout_ms
+        outcome = outcome_within(lambda: self._ask(post), timeout_ms)
+        if outcome is None:
+            return _FailedAttempt(f"TimeoutError: no complete answer within {timeout_ms} ms", may_retry=True)
+        if outcome.error is not None:
+            return _FailedAttempt(outcome.error.message, may_retry=False)
+        result: OAuthBearerToken | _FailedAttempt = outcome.result
+        return result
+
+    def _ask(self, post: Post) -> OAuthBearerToken | _FailedAttempt:
+        opener = _opener(self._url, self._connect_timeout_ms / 1000, self._read_timeout_ms / 1000, self._tls)
+        try:
+            with opener.open(_request(self._url, post)) as response:
+                answer = SecretBytes(response.read(MAX_TOKEN_BYTES + 1))
+        except HTTPError as error:
+            with error:
+                return _rejection(error)
+        except (URLError, OSError, http.client.HTTPException) as error:
+            reason = error.reason if isinstance(error, URLError) else error
+            is_final = isinstance(reason, ssl.SSLCertVerificationError)
+            return _FailedAttempt(f"{type(reason).__name__}: {printable(reason)}", not is_final)
+        token = _access_token(answer)
+        if token is None:
+            return _FailedAttempt("the answer has no access_token", may_retry=False)
+        return token_from_jwt(token, sub_claim=self._config.sasl_oauthbearer_sub_claim_name, extensions=self._extensions)
 
 
 def _request(url: str, post: Post) -> Request:
@@ -213,8 +186,7 @@ def _access_token(answer: SecretBytes) -> Secret | None:
 # ---- the connection: deadline and proxies --------------------------------------------------------------------------------------
 
 
-def _opener(endpoint: Endpoint) -> Any:
-    connect_s, read_s = endpoint.connect_timeout_ms / 1000, endpoint.read_timeout_ms / 1000
+def _opener(url: str, connect_s: float, read_s: float, tls: ssl.SSLContext) -> Any:
     deadline = _Deadline(connect_s)
 
     class TimedResponse(http.client.HTTPResponse):
@@ -242,9 +214,22 @@ def _opener(endpoint: Endpoint) -> Any:
 
     class OpenHttps(HTTPSHandler):
         def https_open(self, req: Request) -> http.client.HTTPResponse:
-            return self.do_open(Https, req, context=endpoint.tls)
+            return self.do_open(Https, req, context=tls)
 
-    return build_opener(ProxyHandler(_proxies(endpoint.url)), OpenHttp, OpenHttps, _NoRedirects)
+    return build_opener(ProxyHandler(_proxies(url)), OpenHttp, OpenHttps, _NoRedirects)
+
+
+def _tls(entry: JaasEntry) -> ssl.SSLContext:
+    """With the ssl.* options inside the login module, as in Java: the ssl.* options of the producer are for brokers."""
+    options = ProducerConfig.conceal(
+        {f"ssl.{name}": value for name, value in entry.with_prefix("ssl.").items()}
+        | {"bootstrap.servers": "none:1", "security.protocol": "SSL"}
+    )
+    try:
+        return client_context(ProducerConfig.from_mapping(options))
+    except ConfigError as error:
+        error.message = f"sasl.jaas.config: {error.message}"
+        raise
 
 
 class _Deadline:
