@@ -323,7 +323,7 @@ def has_slow_tasks(query: Query) -> Finding | None:
 
 @rule("partitions are skewed", "kafka.partitioner.ignore.keys", "A partition has 2.5 times its share of 1,000 rows or more.")
 def has_skewed_partitions(query: Query) -> Finding | None:
-    worst: Finding | None = None
+    found = []
     for topic, heat in query.heat.items():
         skew = heat.skew()
         if skew is None or skew.factor < SKEWED or heat.rows < FEW_ROWS or skew.partitions < 2:
@@ -335,9 +335,8 @@ def has_skewed_partitions(query: Query) -> Finding | None:
         advice = (
             "choose a key with more values, or spread rows whose order does not matter with kafka.partitioner.ignore.keys=true"
         )
-        found = Finding(1.1 + min(1.0, skew.factor / 20), text, advice)
-        worst = found if worst is None or found.weight > worst.weight else worst
-    return worst
+        found.append(Finding(1.1 + min(1.0, skew.factor / 20), text, advice))
+    return max(found, key=lambda each: each.weight, default=None)
 
 
 HALF = "Half of the tasks' time or more is {}."
@@ -466,12 +465,9 @@ def keeps_up(query: Query) -> Finding | None:
     busy = _busy(query)
     if not query.is_stream or query.totals.commits < ENOUGH or falls_behind(query) or not busy < 0.95:
         return None
-    text = f"The stream keeps up: lately it was at work for {percent(busy)} of the time, {seconds(_wall(query))} a micro-batch"
+    wall = seconds(query.series.median_of("wall"))
+    text = f"The stream keeps up: lately it was at work for {percent(busy)} of the time, {wall} a micro-batch"
     return Finding(0.5, text, "a shorter trigger would lower the delay")
-
-
-def _wall(query: Query) -> float:
-    return query.series.median_of("wall")
 
 
 @rule("speed", "", "Always.", takes_few_rows=False)

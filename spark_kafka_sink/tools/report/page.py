@@ -20,8 +20,9 @@ import spark_kafka_sink
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.tools.report.findings import Finding, top
 from spark_kafka_sink.tools.report.lines import Troubles
-from spark_kafka_sink.tools.report.pictures import MOST_TOPICS, Picture, heat_maps, is_one_moment, legend, pictures
+from spark_kafka_sink.tools.report.pictures import MOST_TOPICS, Picture, heat_maps, is_one_moment, pictures
 from spark_kafka_sink.tools.report.statistics import MOST_QUERIES, Query, Statistics
+from spark_kafka_sink.tools.report.svg import HEAT
 from spark_kafka_sink.tools.words import count, moment, percent, rounded, seconds, size
 
 MOST_SECTIONS = 8  # queries with pictures; the others are in a table
@@ -66,7 +67,7 @@ def html(statistics: Statistics, troubles: Troubles, files: Sequence[str], refre
         no_line_is_a_commits=not queries and troubles.unreadable > 0,
         findings=[{"kind": _kind(each), "text": each.stands_out, "advice": _marked(each.advice)} for each in top(queries)],
         sections=[_section(query, f"q{number}") for number, query in enumerate(queries[:MOST_SECTIONS])],
-        shades=list(legend()),
+        shades=range(len(HEAT)),
         notes=[*troubles.sentences(), *_left_out(statistics, queries), *_how_to_read(queries[:MOST_SECTIONS])],
         version=spark_kafka_sink.__version__,
         made_at=moment(time.time()),

@@ -7,7 +7,7 @@ matplotlib is imported here and in svg.py only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
@@ -17,6 +17,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -57,25 +58,18 @@ class Picture:
 
 def pictures(query: Query, name: str) -> list[Picture]:
     """All of a query, without those for which there are no numbers. `name`: unique on the page."""
+    draw = (_speed, _time, _task_time, _bytes, _busy, _tasks, _waits, _batches, _compression, _requests, _retries)
     with mpl.rc_context(STYLE):
-        found = []
-        for number, draw in enumerate(
-            (_speed, _time, _task_time, _bytes, _busy, _tasks, _waits, _batches, _compression, _requests, _retries)
-        ):
-            picture = draw(query, f"{name}-{number}")
-            if picture is not None:
-                found.append(picture)
-        return found
+        drawn = [each(query, f"{name}-{number}") for number, each in enumerate(draw)]
+    return [picture for picture in drawn if picture is not None]
 
 
 def heat_maps(query: Query, name: str) -> list[Picture]:
     """Of the topics with the most rows."""
-    topics = sorted(query.heat, key=lambda topic: -query.heat[topic].rows)[:MOST_TOPICS]
+    topics = [topic for topic in query.topics_by_rows()[:MOST_TOPICS] if query.heat[topic].rows]
     with mpl.rc_context(STYLE):
-        drawn = [
-            _heat_map(topic, query, f"{name}-heat-{number}") for number, topic in enumerate(topics) if query.heat[topic].rows
-        ]
-        return [picture for picture in drawn if picture is not None]
+        drawn = [_heat_map(topic, query, f"{name}-heat-{number}") for number, topic in enumerate(topics)]
+    return [picture for picture in drawn if picture is not None]
 
 
 # --- LINES ------------------------------------------------------------------------------------------------------------
@@ -154,7 +148,7 @@ def _lines(
     _finish(axes, unit)
     if len(known) > 1:
         _legend(axes, len(known))
-    return Picture(title, caption, to_svg(figure, name, title, f"{caption} {_span(query)}"))
+    return _picture(figure, query, name, title, caption)
 
 
 def _pieces(query: Query) -> list[tuple[Any, list[int]]]:
@@ -211,8 +205,9 @@ def _time_axis(axes: Axes) -> None:
     axes.margins(x=0.01)
 
 
-def _span(query: Query) -> str:
-    return f"{query.commits()}, from {moment(query.first_at)} to {moment(query.last_at)}."
+def _picture(figure: Figure, query: Query, name: str, title: str, caption: str, *, has_shades: bool = False) -> Picture:
+    span = f"{query.commits()}, from {moment(query.first_at)} to {moment(query.last_at)}."
+    return Picture(title, caption, to_svg(figure, name, title, f"{caption} {span}"), has_shades)
 
 
 # --- PARTS ------------------------------------------------------------------------------------------------------------
@@ -235,8 +230,8 @@ def _task_time(query: Query, name: str) -> Picture | None:
 
 def _shares(parts: Mapping[str, float]) -> str:
     """The largest first."""
-    told = "; ".join(f"{PART_NAMES[part]} {percent(share)}" for part, share in sorted(parts.items(), key=lambda each: -each[1]))
-    return f"{told[:1].upper()}{told[1:]}"
+    text = "; ".join(f"{PART_NAMES[part]} {percent(share)}" for part, share in sorted(parts.items(), key=lambda each: -each[1]))
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _waits(query: Query, name: str) -> Picture | None:
@@ -269,7 +264,7 @@ def _stack(
         _finish(axes, unit)
         if len(parts) > 1:
             _legend(axes, 2)
-    return Picture(title, caption, to_svg(figure, name, title, f"{caption} {_span(query)}"))
+    return _picture(figure, query, name, title, caption)
 
 
 def _areas(axes: Axes, query: Query, parts: Sequence[Part]) -> None:
@@ -289,18 +284,26 @@ def _areas(axes: Axes, query: Query, parts: Sequence[Part]) -> None:
 
 def _bars(axes: Axes, parts: Sequence[Part], unit: Callable[[float], str]) -> None:
     """Lying, with their labels: for a single commit."""
-    places = range(len(parts))
     means = [float(np.nanmean(values)) for _, _, values in parts]
-    axes.barh(list(places), means, color=[color for _, color, _ in parts], height=0.6)
-    axes.set_yticks(list(places), [label for label, _, _ in parts])
+    axes.barh(range(len(parts)), means, color=[color for _, color, _ in parts], height=0.6)
+    axes.set_yticks(range(len(parts)), [label for label, _, _ in parts])
     axes.invert_yaxis()
-    axes.grid(visible=False)
     axes.set_xticks([])
-    axes.tick_params(length=0)
-    axes.spines[["left", "bottom"]].set_visible(False)
     axes.set_xlim(right=1.3 * max(means, default=1) or 1)
-    for place, value in enumerate(means):
-        axes.annotate(unit(value), (value, place), (5, 0), textcoords="offset points", va="center")
+    _without_frame(axes)
+    _annotate(axes, means, unit)
+
+
+def _annotate(axes: Axes, lengths: Sequence[float], unit: Callable[[float], str]) -> None:
+    """The length of each bar, beside its end."""
+    for place, length in enumerate(lengths):
+        axes.annotate(unit(length), (length, place), (5, 0), textcoords="offset points", va="center")
+
+
+def _without_frame(axes: Axes) -> None:
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
 
 
 # --- ROWS BY PARTITION ------------------------------------------------------------------------------------------------
@@ -325,14 +328,11 @@ def _heat_map(topic: str, query: Query, name: str) -> Picture | None:
     else:
         _cells(axes, table / np.array(heat.commits), _columns(query, heat.times))
         _time_axis(axes)
-        step = 1 if rows <= 12 else -(-rows // 8)
-        axes.set_yticks([place + 0.5 for place in range(0, rows, step)], labels[::step])
+        _label_rows(axes, labels, 0.5)
         axes.set_ylim(rows, 0)
-    axes.grid(visible=False)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
+    _without_frame(axes)
     axes.set_ylabel("partition")
-    return Picture(title, caption, to_svg(figure, name, title, f"{caption} {_span(query)}"), has_shades=not is_still)
+    return _picture(figure, query, name, title, caption, has_shades=not is_still)
 
 
 def _columns(query: Query, times: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
@@ -387,16 +387,15 @@ def _cell(left: float, right: float, row: int) -> Outline:
 
 def _partition_bars(axes: Axes, labels: Sequence[str], rows: Any) -> None:
     axes.barh(range(len(labels)), rows, color=LINES[0], height=0.7)
-    step = 1 if len(labels) <= 12 else -(-len(labels) // 8)
-    axes.set_yticks(range(0, len(labels), step), list(labels[::step]))
+    _label_rows(axes, labels, 0)
     axes.invert_yaxis()
     axes.set_xticks([])
     axes.set_xlim(right=1.25 * max(1, int(rows.max())))
     if len(labels) <= 16:
-        for place, number in enumerate(rows):
-            axes.annotate(rounded(float(number)), (float(number), place), (5, 0), textcoords="offset points", va="center")
+        _annotate(axes, rows.tolist(), rounded)
 
 
-def legend() -> Iterator[int]:
-    """The shades of a heat map, from no row to the most rows of a cell."""
-    return iter(range(len(HEAT)))
+def _label_rows(axes: Axes, labels: Sequence[str], offset: float) -> None:
+    """At most 12 of them."""
+    step = 1 if len(labels) <= 12 else -(-len(labels) // 8)
+    axes.set_yticks([place + offset for place in range(0, len(labels), step)], labels[::step])

@@ -116,6 +116,10 @@ class Query:
         commits = self.totals.commits
         return batches(commits, self.unit) if self.is_stream else count(commits, self.unit)
 
+    def topics_by_rows(self) -> list[str]:
+        """The one with the most rows first."""
+        return sorted(self.heat, key=lambda topic: -self.heat[topic].rows)
+
     def add(self, commit: Commit) -> None:
         self._count(commit)
         row = self._row(commit)

@@ -74,7 +74,7 @@ def _block(query: Query) -> Iterator[str]:
         low, high = query.series.lowest(column), query.series.highest(column)
         picture = sparkline(query.series.mean(column))
         yield f"{label:<13} {unit(low):>9} {unit(middle):>9} {unit(high):>9}  {picture}".rstrip()
-    topics = sorted(query.heat, key=lambda topic: -query.heat[topic].rows)
+    topics = query.topics_by_rows()
     for topic in topics[:MOST_TOPICS]:
         yield f"{printable(topic)}: {query.heat[topic].in_words()}"
     if len(topics) > MOST_TOPICS:
