@@ -33,7 +33,7 @@ from spark_kafka_sink.admin.operation import (
 from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
+from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 
 logger = logging.getLogger(__name__)

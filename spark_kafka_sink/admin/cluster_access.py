@@ -15,7 +15,7 @@ from spark_kafka_sink.errors import AuthenticationError, KafkaError, KafkaTimeou
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Cluster, Node
 from spark_kafka_sink.network.handshake import NodeApiVersions
-from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
+from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 

@@ -11,7 +11,7 @@ from random import Random
 
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.connection_states import ClusterConnectionStates
-from spark_kafka_sink.network.in_flight_requests import InFlightRequests
+from spark_kafka_sink.network.kafka_client import InFlightRequests
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.node_connection import NodeConnection
 from spark_kafka_sink.network.selector import Selectable

@@ -13,7 +13,7 @@ from typing import Any
 
 from spark_kafka_sink.admin.operation import Ask, Done, Operation, Retry
 from spark_kafka_sink.admin.request_client import RequestClient
-from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
+from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors

@@ -19,7 +19,7 @@ from spark_kafka_sink.errors import (
     ProtocolError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.network.in_flight_requests import ClientRequest
+from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse

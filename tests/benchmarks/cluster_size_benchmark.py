@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.config.sink_options import BULK_DEFAULTS
-from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
+from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.topic_rows import TopicRows

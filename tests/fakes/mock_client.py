@@ -16,7 +16,7 @@ from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, UnsupportedVersionError
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.handshake import NodeApiVersions
-from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
+from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse

@@ -24,7 +24,7 @@ from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProtocolErr
 from spark_kafka_sink.network.background import outcome_of
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.dns import resolve
-from spark_kafka_sink.network.in_flight_requests import ClientRequest
+from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.network.in_flight_requests import ClientRequest, InFlightRequest, InFlightRequests
+from spark_kafka_sink.network.kafka_client import ClientRequest, InFlightRequest, InFlightRequests
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, UnsupportedVersionError
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
+from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.protocol.api_keys import ApiKey

@@ -24,7 +24,7 @@ from spark_kafka_sink.network import connection_setup, dns, node_choice
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.dns import Resolver
 from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest
-from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
+from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.selector import ChannelState

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import AuthenticationError
-from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
+from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.transport import Address

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
+from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey

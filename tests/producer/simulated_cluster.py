@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from spark_kafka_sink.network.in_flight_requests import ClientRequest
+from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors

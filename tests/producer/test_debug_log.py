@@ -99,7 +99,7 @@ class Untold:
 
 def test_while_it_is_off_no_line_is_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
     from spark_kafka_sink.network import network_client
-    from spark_kafka_sink.network.in_flight_requests import InFlightRequest
+    from spark_kafka_sink.network.kafka_client import InFlightRequest
     from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 
     for kind in (InFlightRequest, ProducerBatch):

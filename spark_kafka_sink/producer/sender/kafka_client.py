@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from spark_kafka_sink.errors import AuthenticationError
-from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
+from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 
 
 class KafkaClient(Protocol):

@@ -21,7 +21,7 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.handshake import NodeApiVersions
-from spark_kafka_sink.network.in_flight_requests import ClientRequest, ClientResponse
+from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
 from spark_kafka_sink.producer.transactions.transaction_errors import Effect
 from spark_kafka_sink.producer.transactions.txn_request_handlers import (
     CoordinatorKey,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.network.in_flight_requests import ClientRequest
+from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from tests.producer.harness import Stage
 

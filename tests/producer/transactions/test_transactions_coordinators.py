@@ -16,7 +16,7 @@ from spark_kafka_sink.errors import (
     ProducerFencedError,
     TransactionAbortedError,
 )
-from spark_kafka_sink.network.in_flight_requests import ClientRequest
+from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.producer.transactions.transaction_manager import TxnState
 from spark_kafka_sink.producer.transactions.transactional_call import (
     ConsumerGroupMetadata,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spark_kafka_sink.errors import KafkaError
-from spark_kafka_sink.network.in_flight_requests import ClientRequest
+from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.transactions.transactional_call import (
     NO_GROUP,
