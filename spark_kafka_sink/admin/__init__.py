@@ -17,7 +17,7 @@ Files
     operation.py            the interface of the operations in these three files: messages, batches, meaning of answers
     request_client.py       sends many requests to many brokers in parallel, and retries each until a deadline
     call.py                 one call of the request client: queues, look-ups of coordinators, back-offs
-    cluster_access.py       what all calls share: network, metadata, known coordinators
+    cluster_access.py       what all calls share: network, metadata, the directory of coordinators
 
 Uses `network` and `protocol`. `admin` and `producer` do not import each other.
 """

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_kafka_sink.admin.operation import Done, Operation, Retry, left_out, retry_or_raise
-from spark_kafka_sink.errors import ProtocolError, printable
+from spark_kafka_sink.errors import printable
 from spark_kafka_sink.network.cluster import Node
+from spark_kafka_sink.network.coordinators import CoordinatorKey, keys_per_request, read_coordinator
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.describe_configs import (
@@ -17,72 +18,32 @@ from spark_kafka_sink.protocol.messages.describe_configs import (
     ResourceType,
 )
 from spark_kafka_sink.protocol.messages.find_coordinator import (
-    FIRST_VERSION_WITH_KEYS,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     KeyType,
 )
 
-KEYS_PER_REQUEST = 200
-
 
 @dataclass(frozen=True)
-class FindCoordinator(Operation[str, Node]):
+class FindCoordinator(Operation[CoordinatorKey, Node]):
     """The coordinator of a group or a transactional id. Many keys in one request from version 4 on (KIP-699)."""
 
-    key_type: KeyType
+    key_type: KeyType  # of all items
 
     api_key = ApiKey.FIND_COORDINATOR
 
     def batch_size(self, version: int) -> int:
-        return KEYS_PER_REQUEST if version >= FIRST_VERSION_WITH_KEYS else 1
+        return keys_per_request(version)
 
-    def message(self, items: Sequence[str], node_id: int, version: int) -> FindCoordinatorRequest:  # noqa: ARG002
-        return FindCoordinatorRequest.for_keys(self.key_type, items)
+    def message(self, items: Sequence[CoordinatorKey], node_id: int, version: int) -> FindCoordinatorRequest:  # noqa: ARG002
+        return FindCoordinatorRequest.for_keys(self.key_type, [item.key for item in items])
 
-    def judge(self, item: str, answer: FindCoordinatorResponse, version: int) -> Done[Node] | Retry:
-        found = answer.of(item, version)
-        if found is None:
-            raise left_out(self.describe(item))
-        error = Errors.for_code(found.error_code)
-        if error:
-            return retry_or_raise(error, self.describe(item), item)
-        if found.node_id < 0:
-            raise ProtocolError(f"{self.describe(item)}: the broker names a coordinator with the id {found.node_id}")
-        return Done(Node(found.node_id, found.host, found.port))
+    def judge(self, item: CoordinatorKey, answer: FindCoordinatorResponse, version: int) -> Done[Node] | Retry:
+        found = read_coordinator(item, answer, version)
+        return Done(found) if isinstance(found, Node) else retry_or_raise(found, self.describe(item), item.key)
 
-    def describe(self, item: str) -> str:
-        kind = "group" if self.key_type is KeyType.GROUP else "transactional id"
-        return f"FindCoordinator of {kind} {printable(item)}"
-
-
-@dataclass(frozen=True)
-class FindCoordinators(Operation[tuple[str, ...], list[int]]):
-    """The node ids of the coordinators of transactional ids, all of them at the same moment (Kafka 3.0 and newer)."""
-
-    api_key = ApiKey.FIND_COORDINATOR
-
-    @property
-    def versions(self) -> tuple[int, int | None]:
-        return FIRST_VERSION_WITH_KEYS, None
-
-    def message(self, items: Sequence[tuple[str, ...]], node_id: int, version: int) -> FindCoordinatorRequest:  # noqa: ARG002
-        (item,) = items
-        return FindCoordinatorRequest.for_keys(KeyType.TRANSACTION, item)
-
-    def judge(self, item: tuple[str, ...], answer: FindCoordinatorResponse, version: int) -> Done[list[int]] | Retry:  # noqa: ARG002
-        found = {each.key: each for each in answer.coordinators}
-        for key in item:
-            if key not in found:
-                raise left_out(self.describe((key,)))
-            error = Errors.for_code(found[key].error_code)
-            if error:
-                return retry_or_raise(error, self.describe((key,)), key)
-        return Done([found[key].node_id for key in item])
-
-    def describe(self, item: tuple[str, ...]) -> str:
-        more = f" and {len(item) - 1} more" if len(item) > 1 else ""
-        return f"FindCoordinator of transactional id {printable(item[0])}{more}"
+    def describe(self, item: CoordinatorKey) -> str:
+        return f"FindCoordinator of {item.kind} {printable(item.key)}"
 
 
 @dataclass(frozen=True)

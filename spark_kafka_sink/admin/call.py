@@ -26,15 +26,14 @@ from spark_kafka_sink.admin.operation import (
     Ask,
     Broker,
     BrokerGoneError,
-    CoordinatorOf,
     Operation,
     Retry,
 )
 from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.cluster import Node
+from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
-from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ class Call:
         self._queues: dict[_Place, dict[Operation[Any, Any], deque[_Pending]]] = {}  # without empty queues
         self._backing_off: list[tuple[int, int, _Pending]] = []  # a heap: end of the back-off, a number for equal times
         self._numbers = count()
-        self._looked_up: dict[CoordinatorOf, list[_Pending]] = {}  # the asks that wait for each look-up
+        self._looked_up: dict[CoordinatorKey, list[_Pending]] = {}  # the asks that wait for each look-up
         self._is_over = False
 
     def run(self) -> list[Any]:
@@ -104,10 +103,10 @@ class Call:
     def _route(self, asks: Iterable[_Pending]) -> None:
         for pending in asks:
             target = pending.ask.target
-            if not isinstance(target, CoordinatorOf):
+            if not isinstance(target, CoordinatorKey):
                 self._enqueue(target, pending)
                 continue
-            coordinator = self._access.coordinator(target)
+            coordinator = self._access.coordinators.get(target)
             if coordinator is None:
                 self._look_up(target, pending)
             else:
@@ -116,21 +115,21 @@ class Call:
     def _enqueue(self, place: _Place, pending: _Pending) -> None:
         self._queues.setdefault(place, {}).setdefault(pending.ask.operation, deque()).append(pending)
 
-    def _look_up(self, key: CoordinatorOf, pending: _Pending) -> None:
+    def _look_up(self, key: CoordinatorKey, pending: _Pending) -> None:
         waiting = self._looked_up.setdefault(key, [])
         waiting.append(pending)
         if len(waiting) == 1:
-            ask = Ask(ANY_BROKER, FindCoordinator(KeyType(key.key_type)), key.key)
+            ask = Ask(ANY_BROKER, FindCoordinator(key.key_type), key)
             self._enqueue(ANY_BROKER, _Pending(ask, partial(self._found, key)))
 
-    def _found(self, key: CoordinatorOf, outcome: Node | KafkaError) -> None:
+    def _found(self, key: CoordinatorKey, outcome: Node | KafkaError) -> None:
         waiting = self._looked_up.pop(key)
         if isinstance(outcome, KafkaError):
             for pending in waiting:
                 pending.settle(outcome)
             return
         logger.debug("= the coordinator of %s is %s", key, outcome)
-        self._access.coordinator_found(key, outcome)
+        self._access.coordinators.found(key, outcome)
         for pending in waiting:
             self._enqueue(outcome.id, pending)
 
@@ -142,8 +141,8 @@ class Call:
         """Queue an ask again after a back-off. `find`: look up its coordinator again first, if it has one."""
         logger.debug("= %s is retried: %s", pending.ask.operation.describe(pending.ask.item), trouble)
         target = pending.ask.target
-        if find and isinstance(target, CoordinatorOf):
-            self._access.coordinator_lost(target)
+        if find and isinstance(target, CoordinatorKey):
+            self._access.coordinators.lost(target)
         self._note(pending, trouble)
         pending.failures += 1
         due_ms = self._access.clock.now_ms() + self._access.backoff_ms(pending.failures)
@@ -151,10 +150,9 @@ class Call:
 
     def _note(self, pending: _Pending, trouble: str) -> None:
         """Remember the reason of the delay, for the error if time runs out. That of a look-up counts for all that wait for it."""
-        operation = pending.ask.operation
         pending.trouble = trouble
-        if isinstance(operation, FindCoordinator):
-            for waiting in self._looked_up.get(CoordinatorOf(operation.key_type, pending.ask.item), ()):
+        if isinstance(pending.ask.operation, FindCoordinator):
+            for waiting in self._looked_up.get(pending.ask.item, ()):
                 waiting.trouble = f"FindCoordinator: {trouble}"
 
     # ---- sending ---------------------------------------------------------------------------------------------------------------

@@ -18,10 +18,10 @@ from spark_kafka_sink.errors import (
     ProtocolError,
     UnsupportedVersionError,
 )
+from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.network.handshake import NodeApiVersions
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
-from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.permissions import READ, to_grant
 from spark_kafka_sink.protocol.schema import Request
 
@@ -44,14 +44,7 @@ class Broker(NamedTuple):
     node_id: int
 
 
-class CoordinatorOf(NamedTuple):
-    """The coordinator of this group or transactional id. RequestClient looks it up if it is not known."""
-
-    key_type: KeyType
-    key: str
-
-
-Target = AnyBroker | Broker | CoordinatorOf
+Target = AnyBroker | Broker | CoordinatorKey  # RequestClient looks a coordinator up if it does not know it
 
 
 @dataclass(frozen=True, slots=True)

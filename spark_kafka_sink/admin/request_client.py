@@ -16,11 +16,12 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from spark_kafka_sink.admin.call import Call
-from spark_kafka_sink.admin.cluster_access import ClusterAccess, Network
+from spark_kafka_sink.admin.cluster_access import ClusterAccess
 from spark_kafka_sink.admin.operation import Ask, Broker, BrokerGoneError, ItemT, Operation, ResultT
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, printable_list
+from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.network.metadata import Metadata
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class RequestClient:
         *,
         clock: Clock | None = None,
         metadata: Metadata | None = None,
-        network: Network | None = None,
+        network: KafkaClient | None = None,
         random: Random | None = None,
     ) -> None:
         self._access = ClusterAccess(config, clock=clock, metadata=metadata, network=network, random=random)

@@ -24,9 +24,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 
-from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinators
+from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator
 from spark_kafka_sink.admin.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetQuestion, OffsetsToCommit
-from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker, BrokerGoneError, CoordinatorOf
+from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker, BrokerGoneError
 from spark_kafka_sink.admin.producers import ActiveProducer, DescribeProducers, FindLeaders, leader_of
 from spark_kafka_sink.admin.request_client import RequestClient
 from spark_kafka_sink.admin.transactions import (
@@ -44,6 +44,7 @@ from spark_kafka_sink.admin.transactions import (
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
+from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -250,9 +251,10 @@ class TransactionClient:
 
         Waits for coordinators that are not available: ListTransactions does not show that ids have no coordinator.
         """
-        probes = tuple(f"{prefix}{each}" for each in PROBES)
+        probes = [_transaction(f"{prefix}{each}") for each in PROBES]
+        asks = [Ask(ANY_BROKER, FindCoordinator(KeyType.TRANSACTION), each) for each in probes]
         try:
-            return self._requests.ask_all([Ask(ANY_BROKER, FindCoordinators(), probes)], timeout_ms)[0]
+            return [node.id for node in self._requests.ask_all(asks, timeout_ms)]
         except AuthorizationError:
             return None
 
@@ -374,7 +376,7 @@ class TransactionClient:
         """
         operation = FetchOffsets(require_stable)
         questions = [OffsetQuestion(group, None if named is None else tuple(named)) for group, named in groups.items()]
-        asks = [Ask(CoordinatorOf(KeyType.GROUP, each.group_id), operation, each) for each in questions]
+        asks = [Ask(CoordinatorKey(KeyType.GROUP, each.group_id), operation, each) for each in questions]
         return dict(zip(groups, self._requests.ask_all(asks, self._within(timeout_ms)), strict=True))
 
     def commit_offsets(
@@ -398,7 +400,7 @@ class TransactionClient:
         if not offsets:
             return
         item = OffsetsToCommit(group_id, {partition: CommittedOffset(*offset) for partition, offset in offsets.items()})
-        self._requests.ask_all([Ask(CoordinatorOf(KeyType.GROUP, group_id), CommitOffsets(), item)], self._within(timeout_ms))
+        self._requests.ask_all([Ask(CoordinatorKey(KeyType.GROUP, group_id), CommitOffsets(), item)], self._within(timeout_ms))
 
     # ---- settings --------------------------------------------------------------------------------------------------------------
 
@@ -424,8 +426,8 @@ class TransactionClient:
         return self._longest_transaction_ms
 
 
-def _transaction(transactional_id: str) -> CoordinatorOf:
-    return CoordinatorOf(KeyType.TRANSACTION, transactional_id)
+def _transaction(transactional_id: str) -> CoordinatorKey:
+    return CoordinatorKey(KeyType.TRANSACTION, transactional_id)
 
 
 def _sorted(answers: Mapping[int, list[ListedTransaction]]) -> list[ListedTransaction]:

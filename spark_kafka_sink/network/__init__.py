@@ -5,7 +5,8 @@ Requests and metadata
     node_choice.py           which node can take a request, and which is the least loaded
     metadata.py              what is known about the cluster, and callers that wait for it; cluster.py is one snapshot
     metadata_updater.py      sends Metadata requests
-    kafka_client.py          requests, responses, and what is not answered yet
+    kafka_client.py          what users of the network see: KafkaClient, requests and responses; and what is not answered yet
+    coordinators.py          which broker coordinates a group or transactional id
 A connection
     connection_setup.py      from a host name to a connection that is ready: DNS, TCP, TLS, login
     connection_states.py     the state of the connection to each node; back-off

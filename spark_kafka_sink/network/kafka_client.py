@@ -1,4 +1,4 @@
-"""Requests, responses, and the requests to each node that have been sent and not been answered.
+"""What users of the network see: KafkaClient, its requests and responses; and the requests that have not been answered.
 
 Sender thread only. A broker answers in the order of the requests, so each node has a queue: an answer belongs to the oldest.
 """
@@ -6,12 +6,14 @@ Sender thread only. A broker answers in the order of the requests, so each node 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from spark_kafka_sink.clock import NEVER_MS
-from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.errors import AuthenticationError, KafkaError
+from spark_kafka_sink.network.cluster import Node
+from spark_kafka_sink.network.handshake import NodeApiVersions
 from spark_kafka_sink.protocol.schema import Request
 
 
@@ -50,6 +52,25 @@ class ClientResponse:
     timed_out: bool = False  # with disconnected: the client closed the connection because a request on it timed out
     correlation_id: int = -1  # for logs; -1: the request was not sent
     error: KafkaError | None = None  # the request was not sent: no version in common; with disconnected: the answer is too large
+
+
+class KafkaClient(Protocol):
+    """NetworkClient, which says what the methods do; tests of its users pass another."""
+
+    def learn_node(self, node: Node) -> None: ...
+    def ready(self, node_id: int, now_ms: int) -> bool: ...
+    def poll_delay_ms(self, node_id: int, now_ms: int) -> int: ...
+    def connection_failed(self, node_id: int) -> bool: ...
+    def refusal(self, node_id: int) -> AuthenticationError | None: ...
+    def refusal_by_all(self) -> AuthenticationError | None: ...
+    def api_versions(self, node_id: int) -> NodeApiVersions | None: ...
+    def finalized_features(self) -> tuple[int, Mapping[str, int]]: ...
+    def least_loaded_node(self, now_ms: int) -> int | None: ...
+    def in_flight_request_count(self, node_id: int | None = None) -> int: ...
+    def send(self, request: ClientRequest, now_ms: int) -> None: ...
+    def poll(self, timeout_ms: int, now_ms: int) -> list[ClientResponse]: ...
+    def wakeup(self) -> None: ...
+    def close(self) -> None: ...
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from spark_kafka_sink.admin.transactions import (
     prefix_pattern,
 )
 from spark_kafka_sink.errors import AuthorizationError, KafkaError
+from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.api_keys import API_TABLE
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES, ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
@@ -29,8 +30,8 @@ from tests.fakes.error_responses import error_response
 PREPARED = PreparedTransaction("P", 7, 0, 2)
 PARTITION = TopicPartition("t", 0)
 OPERATIONS: list[tuple[Operation[Any, Any], Any]] = [
-    (FindCoordinator(KeyType.GROUP), "g"),
-    (FindCoordinator(KeyType.TRANSACTION), "P"),
+    (FindCoordinator(KeyType.GROUP), CoordinatorKey(KeyType.GROUP, "g")),
+    (FindCoordinator(KeyType.TRANSACTION), CoordinatorKey(KeyType.TRANSACTION, "P")),
     (DescribeBrokerConfig(), "transaction.max.timeout.ms"),
     (EndTransaction(commit=True, is_v2=True), PREPARED),
     (EndTransaction(commit=False, is_v2=False), PREPARED),

@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from spark_kafka_sink.admin import cluster_access
-from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker, BrokerGoneError, CoordinatorOf
+from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker, BrokerGoneError
 from spark_kafka_sink.admin.transactions import EndTransaction, ListedTransaction, ListTransactions
 from spark_kafka_sink.errors import (
     AuthenticationError,
@@ -19,6 +18,7 @@ from spark_kafka_sink.errors import (
     ProtocolError,
     UnsupportedVersionError,
 )
+from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -35,7 +35,7 @@ from spark_kafka_sink.protocol.schema import Message
 from tests.admin.scripted_network import ENDING, ScriptedNetwork, answers, asks
 from tests.fakes.network_config import metadata
 
-KEPT = partial(CoordinatorOf, KeyType.TRANSACTION)
+KEPT = partial(CoordinatorKey, KeyType.TRANSACTION)
 TIMEOUT_MS = 60_000
 
 
@@ -161,15 +161,6 @@ def test_a_coordinator_that_is_not_reached_is_looked_for_again_and_delays_nobody
     net.coordinators = {"a": 0}
     assert ask(net, "a") == ["a"]
     assert ended(net) == [("b", 2), ("a", 0)]
-
-
-def test_no_more_coordinators_are_remembered_than_there_is_room_for(
-    net: ScriptedNetwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster_access, "MAX_COORDINATORS", 2)
-    assert ask(net, "a", "b", "c", "d") == ["a", "b", "c", "d"]
-    assert ask(net, "c", "d", "a") == ["c", "d", "a"]
-    assert keys_asked_for(net) == [("a", "b", "c", "d"), ("a",)]
 
 
 # ---- in parallel, and not too often ------------------------------------------------------------------------------------------
@@ -350,7 +341,7 @@ def test_a_key_that_may_not_be_looked_for_fails_alone_and_names_the_permission(n
 
 def test_a_group_that_may_not_be_looked_for_says_which_permission_is_missing(net: ScriptedNetwork) -> None:
     net.script[ApiKey.FIND_COORDINATOR] = answers(found(Coordinator(key="g", error_code=30)))
-    (outcome,) = net.client.ask(asks("g", target=partial(CoordinatorOf, KeyType.GROUP)), TIMEOUT_MS)
+    (outcome,) = net.client.ask(asks("g", target=partial(CoordinatorKey, KeyType.GROUP)), TIMEOUT_MS)
     assert isinstance(outcome, AuthorizationError)
     assert "FindCoordinator of group g" in outcome.message
     assert "Grant the user READ on the group 'g'" in outcome.message

@@ -19,6 +19,7 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClosedError, fresh_copy
 from spark_kafka_sink.interrupts import Signal
 from spark_kafka_sink.network.cluster import Cluster
+from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.drainer import ReadyCheckResult
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
@@ -29,7 +30,6 @@ from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
 from spark_kafka_sink.producer.sender.expiry import Expiry
 from spark_kafka_sink.producer.sender.failures import SenderFailures
-from spark_kafka_sink.producer.sender.kafka_client import KafkaClient
 from spark_kafka_sink.producer.sender.produce_requests import ProduceRequests
 from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 
