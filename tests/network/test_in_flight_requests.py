@@ -1,4 +1,4 @@
-"""network/in_flight_requests.py: the scenarios of Kafka's InFlightRequestsTest."""
+"""network/kafka_client.py: the scenarios of Kafka's InFlightRequestsTest."""
 
 from __future__ import annotations
 
