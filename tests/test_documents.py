@@ -13,11 +13,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import spark_kafka_sink
 from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.option_tables import option_table
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES, Errors, Persisted
 from tests.benchmarks import comparison, comparison_chart
 from tests.documents import PAGES, PARTS, ROOT, anchors, code_blocks, filled_in, links, name_of, read, table_rows, without_code
@@ -175,31 +177,78 @@ def test_the_readme_is_short() -> None:
 # THE WAY OF A ROW
 
 
-def definitions(file: Path) -> set[str]:
-    """Names of a module's functions, classes and constants, and `Class.method`."""
-    found = set()
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
-        if isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
-        if isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {each.id for each in targets if isinstance(each, ast.Name)}
+Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
+
+
+class Step(NamedTuple):
+    """A row of design.md's tables: what happens in `function` of `file`."""
+
+    file: str
+    function: str
+    what_happens: str
+
+
+def steps() -> list[Step]:
+    """Each row that has a file and a function."""
+    rows = [row for row in table_rows(DESIGN) if len(row) == 4]
+    cells = [(*(re.fullmatch(r"`([\w./]+)`", cell) for cell in row[1:3]), row[3]) for row in rows]
+    return [Step(file[1], function[1], text) for file, function, text in cells if file is not None and function is not None]
+
+
+def definition(file: Path, name: str) -> Definition | None:
+    """A function, class or constant of a module, or `Class.method`."""
+    found: Definition | None = None
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    for part in name.split("."):
+        found = next((each for each in body if isinstance(each, Definition) and part in names_of(each)), None)
+        body = found.body if isinstance(found, ast.ClassDef) else []
     return found
 
 
-def steps() -> list[tuple[str, str]]:
-    """(file, function) of each row of design.md's tables that has both."""
-    cells = [[re.fullmatch(r"`([\w./]+)`", cell) for cell in row] for row in table_rows(DESIGN) if len(row) == 4]
-    return [(row[1][1], row[2][1]) for row in cells if row[1] is not None and row[2] is not None]
+def names_of(node: Definition) -> list[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    return [each.id for each in (node.targets if isinstance(node, ast.Assign) else [node.target]) if isinstance(each, ast.Name)]
 
 
-def test_the_way_of_a_row_and_of_an_option_names_what_there_is() -> None:
-    named = steps()
-    assert len(named) > 30
-    missing = [f"{file}: {name}" for file, name in named if name not in definitions(PACKAGE / file)]
+def used_by(node: ast.AST) -> set[str]:
+    """Names and attributes in the code, without the underscore of what is private."""
+    words = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    words |= {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+    return {word.removeprefix("_") for word in words}
+
+
+def test_each_step_names_what_there_is() -> None:
+    assert len(steps()) > 30
+    missing = [f"{each.file}: {each.function}" for each in steps() if definition(PACKAGE / each.file, each.function) is None]
     assert missing == []
+
+
+def test_each_step_uses_what_its_row_says_that_it_uses() -> None:
+    """A row said that `ready` reads `linger_ms`, which another function does.
+
+    What a row names in code font is used in the function, unless it is an option. Who calls whom is not compared: between two
+    rows there are threads, Spark, and functions that no table names.
+    """
+    options = {row.key for row in option_table()}
+    wrong = []
+    for step in steps():
+        node = definition(PACKAGE / step.file, step.function)
+        assert node is not None
+        named = set(re.findall(r"`(\w+)`", step.what_happens)) - options
+        wrong += [f"{step.function}: {name}" for name in sorted(named - used_by(node))]
+    assert wrong == []
+
+
+def test_methods_that_the_design_names_are_there() -> None:
+    """Also those outside of the columns of files and functions: who wakes a thread, what a rule is about."""
+    members: dict[str, set[str]] = {}
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                members[node.name] = {name for each in node.body if isinstance(each, Definition) for name in names_of(each)}
+    named = re.findall(r"`([A-Z]\w+)\.(\w+)`", read(DESIGN))
+    assert [f"{owner}.{name}" for owner, name in named if name not in members.get(owner, ())] == []
 
 
 def test_the_floors_name_every_package_and_every_module_at_the_top() -> None:

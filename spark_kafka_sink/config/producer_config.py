@@ -122,7 +122,7 @@ class ProducerConfig(SecurityConfig):
 
     # partitions
     partitioner_class: object = option("partitioner.class", CLASS, default=None,
-        doc="Dotted name of a partitioner written in Python (see Plug-ins), or Java name of one of Kafka's; not set: hash of the "
+        doc="Dotted name of a partitioner written in Python (see Plug-ins), or Java name of one of Kafka's. Not set: hash of the "
             "key, and the sticky partitioner for records without a key.")
     partitioner_ignore_keys: bool = option("partitioner.ignore.keys", BOOLEAN, default=False,
         doc="Choose the partition of every record as if it had no key.")

@@ -86,8 +86,8 @@ class LegacyProducerConfig:
         doc="Character set of StringEncoder.")
     partitioner_class: object = option("partitioner.class", CLASS, default="kafka.producer.DefaultPartitioner",
         doc="Chooses the partition of a message with a key: kafka.producer.DefaultPartitioner or ByteArrayPartitioner (Java's "
-            "hashCode), a Python callable (key, number of partitions) -> partition, a class with such a method `partition`, or "
-            "the dotted name of one.")
+            "hashCode), or a Python callable (key, number of partitions) -> partition. Also a class with such a method "
+            "`partition`, or a dotted name.")
     compression_codec: str = option(
         "compression.codec", STRING, default="none", choices=(*_CODECS, *map(str, range(len(_CODECS)))),
         convert=lambda codec: _CODECS[int(codec)] if codec.isdigit() else codec,
