@@ -36,7 +36,7 @@ from spark_kafka_sink.tools.report.command import Reports, require_extra, write_
 from spark_kafka_sink.tools.report.findings import speed_in_words
 from spark_kafka_sink.tools.report.lines import parse
 from spark_kafka_sink.tools.report.statistics import Query
-from spark_kafka_sink.tools.words import batches
+from spark_kafka_sink.tools.words import count
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 ROWS = 336_776
@@ -253,7 +253,8 @@ def report_lines(line: str, seconds: float) -> Iterator[str]:
     rows, counters = report["rows"], report["counters"]
     yield f"{'all':<20} {rows:>10,} {'':>13} {'':>12} {report['bytes']:>13,}"
     raw, sent = counters["uncompressed-byte-total"], counters["byte-total"]
-    yield f"{batches(counters['batch-send-total'])} of {sent:,} bytes, {raw / max(1, sent):.1f} times smaller by compression"
+    batches = count(counters["batch-send-total"], "batch", "batches")
+    yield f"{batches} of {sent:,} bytes, {raw / max(1, sent):.1f} times smaller by compression"
     query = Query(None)
     query.add(parse(line.encode()))
     yield speed_in_words(query)

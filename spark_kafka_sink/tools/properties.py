@@ -12,7 +12,7 @@ from spark_kafka_sink.tools.errors import UsageError
 
 # All other producer options of Kafka contain a dot, and no option of the sink does.
 DOTLESS_KAFKA_KEYS = {"acks", "retries"}
-# The jobs look these up themselves. The sink accepts them in any case, so they are renamed to one spelling.
+# The Spark jobs look these up. The sink accepts them in any case, so they are renamed to one spelling.
 _NAMED = ("kafka.bootstrap.servers", "topic", "deliveryGuarantee", "transactionalIdPrefix", "txnAppId", "txnVersion")
 NAMED_OPTIONS = {name.lower(): name for name in _NAMED}
 

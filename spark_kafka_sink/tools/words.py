@@ -67,15 +67,11 @@ def moment(at: float) -> str:
     return UNKNOWN if isnan(at) else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def several(number: float, noun: str, plural: str = "") -> str:
     """Rounded: 1 record, 12.3k records."""
     text = rounded(number)
     return f"{text} {noun if text == '1' else plural or noun + 's'}"
-
-
-def batches(number: int, noun: str = "batch") -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 'es'}"

@@ -1,4 +1,4 @@
-"""Arguments and .properties files of the jobs, without Spark."""
+"""Arguments and .properties files of the Spark jobs, without Spark."""
 
 from __future__ import annotations
 
@@ -14,65 +14,8 @@ from jobs import batch_to_kafka, command_line, stream_to_kafka
 from jobs.command_line import input_format, sink_options
 from spark_kafka_sink import exactly_once_options
 from spark_kafka_sink.tools.errors import UsageError
-from spark_kafka_sink.tools.properties import option_name, parse_properties, read_properties
 
 CONF = Path(__file__).resolve().parent.parent.parent / "conf"
-
-
-@pytest.mark.parametrize(
-    ("text", "pairs"),
-    [
-        ("acks=all", {"acks": "all"}),
-        ("acks : all", {"acks": "all"}),
-        ("acks all the way", {"acks": "all the way"}),
-        ("  acks\t=  all ", {"acks": "all "}),
-        ("# no\n! no\n\n   # no\na=1 # yes", {"a": "1 # yes"}),
-        ("a=1,\\\n   2,\\\n\t3\nb=4", {"a": "1,2,3", "b": "4"}),
-        ("a=1\\\n#2", {"a": "1#2"}),
-        ("a=ends in a backslash\\\\\nb=2", {"a": "ends in a backslash\\", "b": "2"}),
-        ("a\\ b\\=c\\:d=1", {"a b=c:d": "1"}),
-        ("a=x=y:z", {"a": "x=y:z"}),
-        ("a=\\t\\n\\u00e9\\q", {"a": "\t\né" + "q"}),
-        ("a", {"a": ""}),
-        ("a=", {"a": ""}),
-        ("=b", {"": "b"}),
-        ("a=1\r\nb=2\rc=3", {"a": "1", "b": "2", "c": "3"}),
-        ("a=1\na=2", {"a": "2"}),
-        ("a=1\\", {"a": "1"}),
-        ('c.config=x.Module required a="u" b="p=1";', {"c.config": 'x.Module required a="u" b="p=1";'}),
-        ("", {}),
-    ],
-)
-def test_properties_are_read_as_java_reads_them(text: str, pairs: dict[str, str]) -> None:
-    assert parse_properties(text) == pairs
-
-
-def test_a_broken_file_is_named_without_its_values(tmp_path: Path) -> None:
-    file = tmp_path / "secret.properties"
-    file.write_text("sasl.password=\\u12xyhunter2")
-    with pytest.raises(UsageError, match=r"secret.properties.*hexadecimal") as error:
-        read_properties(file)
-    assert "hunter2" not in str(error.value)
-    assert "12xy" not in str(error.value)
-    with pytest.raises(UsageError, match=r"none.properties cannot be read"):
-        read_properties(tmp_path / "none.properties")
-
-
-@pytest.mark.parametrize(
-    ("key", "option"),
-    [
-        ("acks", "kafka.acks"),
-        ("retries", "kafka.retries"),
-        ("linger.ms", "kafka.linger.ms"),
-        ("kafka.linger.ms", "kafka.linger.ms"),
-        ("deliveryGuarantee", "deliveryGuarantee"),
-        ("topic", "topic"),
-        ("Kafka.Linger.ms", "Kafka.Linger.ms"),  # the sink takes it so; kafka.Kafka.Linger.ms had no effect
-        ("Bootstrap.Servers", "kafka.bootstrap.servers"),
-    ],
-)
-def test_kafkas_keys_may_be_written_without_their_prefix(key: str, option: str) -> None:
-    assert option_name(key) == option
 
 
 def test_exactly_once_overrides_the_guarantee_of_files(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from math import isnan
 
 from spark_kafka_sink.tools.report.heat import SKEWED
 from spark_kafka_sink.tools.report.statistics import TASK_PARTS, TIME_PARTS, Query
-from spark_kafka_sink.tools.words import batches, count, percent, rounded, seconds, several, size
+from spark_kafka_sink.tools.words import count, percent, rounded, seconds, several, size
 
 THREE = 3
 ENOUGH = 12  # micro-batches to speak of a trend
@@ -182,7 +182,7 @@ def is_without_pause(query: Query) -> Finding | None:
 def is_repeated(query: Query) -> Finding | None:
     if not query.repeated:
         return None
-    text = f"{batches(query.repeated, 'micro-batch')} ran again"
+    text = f"{count(query.repeated, 'micro-batch', 'micro-batches')} ran again"
     if query.is_exactly_once:
         advice = "readers with isolation.level=read_committed saw each row once, as deliveryGuarantee=exactly-once promises"
         return Finding(0.4, text, advice)
@@ -286,7 +286,7 @@ def splits(query: Query) -> Finding | None:
     number = query.series.sum_of("splits")
     if not number:
         return None
-    text = f"Brokers found {batches(int(number))} too large, which were split and sent again"
+    text = f"Brokers found {count(int(number), 'batch', 'batches')} too large, which were split and sent again"
     part = number / max(1.0, query.totals.batches)
     return Finding(0.9 + min(1.0, part), text, "set kafka.batch.size to at most the topic's max.message.bytes")
 

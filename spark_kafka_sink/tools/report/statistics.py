@@ -19,7 +19,7 @@ from typing import NamedTuple
 from spark_kafka_sink.tools.report.heat import Heat
 from spark_kafka_sink.tools.report.lines import Commit
 from spark_kafka_sink.tools.report.series import Series
-from spark_kafka_sink.tools.words import batches, count
+from spark_kafka_sink.tools.words import count
 
 MOST_QUERIES = 50  # the commits of further ones are only counted
 MOST_TOPICS = 100  # of a query; likewise
@@ -113,8 +113,7 @@ class Query:
         return bool(self.versions)
 
     def commits(self) -> str:
-        commits = self.totals.commits
-        return batches(commits, self.unit) if self.is_stream else count(commits, self.unit)
+        return count(self.totals.commits, self.unit, "micro-batches" if self.is_stream else "writes")
 
     def topics_by_rows(self) -> list[str]:
         """The one with the most rows first."""

@@ -59,7 +59,7 @@ def lines(statistics: Statistics, troubles: Troubles) -> Iterator[str]:
         yield ""
         yield from _block(query)
     if len(queries) > MOST_QUERIES:
-        yield f"and {count(len(queries) - MOST_QUERIES, 'more query').replace('querys', 'queries')} with fewer rows"
+        yield f"and {count(len(queries) - MOST_QUERIES, 'more query', 'more queries')} with fewer rows"
     yield from (["", *map(printable, troubles.sentences())] if any(troubles.sentences()) else [])
 
 

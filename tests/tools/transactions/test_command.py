@@ -1,4 +1,4 @@
-"""jobs/transactions.py against the fake broker: what it lists, what it aborts, what it leaves alone, and what it says."""
+"""`transactions` against the fake broker: what it lists, what it aborts, what it leaves alone, and what it says."""
 
 from __future__ import annotations
 

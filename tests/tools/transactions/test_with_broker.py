@@ -1,4 +1,4 @@
-"""jobs/transactions.py with a real broker: transactions of processes that were killed, and of one that goes on."""
+"""`transactions` with a real broker: transactions of processes that were killed, and of one that goes on."""
 
 from __future__ import annotations
 
