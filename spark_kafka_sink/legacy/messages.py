@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from spark_kafka_sink.producer.record_checks import RECORD_OVERHEAD
+from spark_kafka_sink.producer.producer_record import RECORD_OVERHEAD
 
 
 class _Missing:

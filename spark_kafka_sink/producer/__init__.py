@@ -10,8 +10,8 @@ Threads
 
 Which thread uses which class
     KafkaProducer       callers, with ColumnSender and MetadataWait
-    RecordGatherer      callers add records; a chunk is encoded (GatheredEncoder) by the caller who fills it, or by the Sender
-                        after linger.ms
+    RecordGatherer      callers add records; a chunk is encoded (ColumnSender) by the caller who fills it, or by the Sender after
+                        linger.ms
     RecordAccumulator   append: callers; ready, drain, expire, reenqueue: Sender
     BufferPool          allocate: callers; deallocate: both
     ProducerBatch       callers fill it, under its queue's lock and their reservations; after that Sender only
@@ -29,7 +29,7 @@ Lock order: a thread that holds one of these locks takes only locks further down
     1. PartitionQueue.lock        one per topic-partition: its deque, and the counters of the batch at its tail
     2. IncompleteBatches._lock    the batches whose rows have no outcome yet, flushes in progress
     3. BufferPool._lock           free blocks, charges, waiters
-    4. Delivery._lock             acknowledged rows, first error (RecordChunk._outcomes for gathered records)
+    4. Delivery._lock             acknowledged rows, first error (RecordChunk._outcome_lock for gathered records)
     5. ProducerMetrics._lock      what both threads record: failures, time in flush and waiting for metadata
 The lock of a topic's chunk in record_gatherer.py comes before these five. It is held while a chunk is begun, charged or taken; no
 thread waits for memory while it holds it. One call at a time encodes chunks of a topic; the Sender does it only if no other does.

@@ -1,122 +1,179 @@
-"""Queues the rows of one `send_columns` call: checks all of them, waits for metadata, then appends them slice by slice.
+"""Queues rows: those of one `send_columns` call, and records of `send` that were gathered, which are columns then too.
 
-Runs on the caller's thread. Law: an error that is known before the first append leaves no row queued.
+Law: of a `send_columns` call, an error that is known before the first append is raised and leaves no row queued.
+Records were accepted before, so that each of them gets its error itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.errors import InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.producer.accumulator.delivery import Delivery
+from spark_kafka_sink.producer.accumulator.delivery import Delivery, RecordsOwner
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver, HandOvers
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
-from spark_kafka_sink.producer.partition_choice import PartitionChoice
-from spark_kafka_sink.producer.plugins.intercepted_rows import Watch
+from spark_kafka_sink.producer.plugins.interceptors import InterceptedCall
 from spark_kafka_sink.producer.plugins.partitioner import UserPartitioner
+from spark_kafka_sink.producer.plugins.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.producer_record import ProducerColumns
-from spark_kafka_sink.producer.record_checks import SizeLimits
-from spark_kafka_sink.producer.record_gatherer import RecordGatherer
+from spark_kafka_sink.producer.producer_record import ProducerColumns, SizeLimits
+from spark_kafka_sink.producer.record_chunk import RecordChunk
 from spark_kafka_sink.producer.topic_rows import (
     TopicRows,
+    by_topic,
     check_topic_type,
-    chunks_by_topic,
     explicit_partitions,
     row_count,
     rows_of,
 )
+from spark_kafka_sink.records.record_batch import size_upper_bounds
+
+logger = logging.getLogger(__name__)
 
 
 class ColumnSender:
-    """Args: see KafkaProducer, which makes all of them."""
+    """
+    Args:
+        size_limits: how large a record may be.
+        clock: the timestamp of rows that have none.
+        metadata_wait: where a call waits for the metadata of its topics.
+        accumulator: takes the rows.
+        hand_overs: rows are handed over under its rule.
+        plugins: the user's partitioner and interceptors.
+        metrics: counts the rows of calls that are rejected.
+        encode_gathered: queues what is gathered of a topic, before rows of a call follow.
+    """
 
     def __init__(
         self,
-        config: ProducerConfig,
+        size_limits: SizeLimits,
+        clock: Clock,
         metadata_wait: MetadataWait,
         accumulator: RecordAccumulator,
-        gatherer: RecordGatherer,
         hand_overs: HandOvers,
-        wake_sender: Callable[[], None],
-        partition_choice: PartitionChoice,
-        partitioner: UserPartitioner | None,
-        size_limits: SizeLimits,
+        plugins: ProducerPlugins,
         metrics: ProducerMetrics,
-        clock: Clock,
-        row_failed: Callable[[KafkaError], None],
+        encode_gathered: Callable[[str], None],
     ) -> None:
-        self._max_block_ms = config.max_block_ms
+        self._size_limits = size_limits
+        self._clock = clock
         self._metadata_wait = metadata_wait
         self._accumulator = accumulator
-        self._gatherer = gatherer
         self._hand_overs = hand_overs
-        self._wake_sender = wake_sender
-        self._partition_choice = partition_choice
-        self._partitioner = partitioner
-        self._size_limits = size_limits
+        self._plugins = plugins
         self._metrics = metrics
-        self._clock = clock
-        self._row_failed = row_failed
+        self._encode_gathered = encode_gathered
 
-    def send(self, given: ProducerColumns, watch: Watch | None = None) -> Delivery:
-        """As KafkaProducer.send_columns. `watch`: makes the rows' owners, where there are interceptors."""
+    # THE ROWS OF ONE CALL: the caller's thread
+
+    def send(self, given: ProducerColumns, call: InterceptedCall | None = None) -> Delivery:
+        """As KafkaProducer.send_columns. `call` makes the rows' owners, where there are interceptors."""
         check_topic_type(given.topic)
-        columns = rows_of(given, row_count(given.topic, given.value, given.key, given.partition), self._clock.wall_ms())
+        columns = rows_of(given, row_count(given), self._clock.wall_ms())
         delivery = Delivery(columns.rows, self._clock)
-        explicit = explicit_partitions(given.partition, columns.rows)
-        chunks = list(chunks_by_topic(given.topic, columns, explicit)) if columns.rows else []
+        topics = by_topic(given.topic, columns, explicit_partitions(given.partition, columns.rows))
         try:
-            chunks, clusters = self._checked(chunks)
+            slices = self._checked_slices(topics)
         except KafkaError:
-            for chunk in chunks:
-                self._metrics.records_failed(chunk.topic, len(chunk.rows))
+            for rows in topics:
+                self._metrics.records_failed(rows.topic, len(rows.rows))
             raise
-        if watch is not None:
-            watch.begin(columns)
-        self._hand_overs.run(self._queue, chunks, clusters, delivery, watch)
+
+        def owner_of(rows: TopicRows) -> RecordsOwner:
+            return delivery if call is None else call.owner(rows, columns, delivery)
+
+        self._hand_overs.run(self._append_all, slices, owner_of)
         return delivery
 
-    def _queue(
-        self, hand_over: HandOver, chunks: list[TopicRows], clusters: list[Cluster], delivery: Delivery, watch: Watch | None
+    def _checked_slices(self, topics: Sequence[TopicRows]) -> list[tuple[TopicRows, Cluster]]:
+        """With the partitions that a user's partitioner chose, and metadata with the partitions of each."""
+        for rows in topics:
+            bounds = size_upper_bounds(rows.columns)
+            largest = int(bounds.argmax())
+            self._size_limits.check(int(bounds[largest]), f"row {rows.rows[largest]} of this chunk, topic {rows.topic}")
+        if len(topics) > 1:
+            self._metadata_wait.ask_for(rows.topic for rows in topics)
+        clusters = [self._metadata_wait.await_partition(rows.topic, int(rows.explicit.max())) for rows in topics]
+        partitioner = self._plugins.partitioner
+        if partitioner is not None:
+            topics = [_decided(partitioner, rows, cluster) for rows, cluster in zip(topics, clusters, strict=True)]
+        for rows in topics:
+            self._encode_gathered(rows.topic)  # records that were sent one by one before go first
+        return [
+            (part, cluster)
+            for rows, cluster in zip(topics, clusters, strict=True)
+            for part in rows.slices(cluster.partition_count(rows.topic) or 1)
+        ]
+
+    def _append_all(
+        self,
+        hand_over: HandOver,
+        slices: Sequence[tuple[TopicRows, Cluster]],
+        owner_of: Callable[[TopicRows], RecordsOwner],
     ) -> None:
-        try:
-            for chunk, cluster in zip(chunks, clusters, strict=True):
-                self._gatherer.encode_topic(chunk.topic)  # records that were sent one by one before go first
-                self._append(hand_over, chunk, cluster, delivery, watch)
-        except ORDINARY_ERRORS as error:
-            self._row_failed(error if isinstance(error, KafkaError) else KafkaError(f"rows were not queued: {error!r}"))
-            raise
-
-    def _checked(self, chunks: list[TopicRows]) -> tuple[list[TopicRows], list[Cluster]]:
-        """The chunks with the partitions that a user's partitioner chose, and metadata with the partitions of each."""
-        for chunk in chunks:
-            chunk.check_sizes(self._size_limits)
-        if len(chunks) > 1:
-            self._metadata_wait.ask_for(chunk.topic for chunk in chunks)
-        clusters = [self._await_partitions(chunk) for chunk in chunks]
-        if self._partitioner is not None:
-            chunks = [chunk.decided_by(self._partitioner, each) for chunk, each in zip(chunks, clusters, strict=True)]
-        return chunks, clusters
-
-    def _await_partitions(self, chunk: TopicRows) -> Cluster:
-        highest = int(chunk.explicit.max())
-        return self._metadata_wait.await_partition(chunk.topic, highest, self._max_block_ms)
-
-    def _append(self, hand_over: HandOver, chunk: TopicRows, cluster: Cluster, delivery: Delivery, watch: Watch | None) -> None:
-        for part in chunk.slices(cluster.partition_count(chunk.topic) or 1):
+        for rows, cluster in slices:
             hand_over.begin()
+            self._accumulator.append(rows, cluster, owner_of(rows), hand_over)
+
+    # GATHERED RECORDS: the thread of the caller who filled the chunk, or the Sender's after linger.ms
+
+    def send_gathered(self, hand_over: HandOver, chunk: RecordChunk) -> None:
+        """Queue a sealed chunk. Never waits: the chunk has its memory. Errors go to the records."""
+        left = np.arange(len(chunk), dtype=np.int32)
+        try:
+            self._metadata_wait.ask_for([chunk.topic])  # metadata of a topic in use must not expire
+            rows = self._rows_of(chunk)
+            left = rows.rows
+            if not len(left):
+                return
+            if self._plugins.chunk_partitioner is not None:
+                rows = replace(rows, explicit=self._plugins.chunk_partitioner.decide(rows, chunk.cluster))
+        except ORDINARY_ERRORS as error:
+            reason = error if isinstance(error, KafkaError) else InvalidRecordError(f"cannot be encoded: {error!r}")
+            self._accumulator.abandon(chunk.topic, left, chunk, reason)
+            return
+        try:
             self._accumulator.append(
-                part.topic,
-                part.columns,
-                self._partition_choice.choose(part.topic, part.columns, part.explicit, cluster),
-                part.rows,
-                delivery if watch is None else watch.owner(part.topic, len(part.rows), delivery),
-                self._wake_sender,
-                hand_over,
-                max_block_ms=self._max_block_ms,
+                rows, chunk.cluster, chunk.owner, hand_over, created_ms=chunk.created_ms, prepaid=chunk.memory
             )
+        except ORDINARY_ERRORS as error:
+            logger.debug("! records for %s: %s", chunk.topic, error)  # append has failed the records concerned
+            if not isinstance(error, KafkaError | MemoryError):
+                raise
+
+    def _rows_of(self, chunk: RecordChunk) -> TopicRows:
+        """The records as columns; what interceptors made of them, where there are any."""
+        given = chunk.as_columns()
+        interceptors = self._plugins.interceptors_of_gathered
+        if interceptors is not None:
+            given = interceptors.on_send_gathered(given)
+        columns = rows_of(given, len(chunk), self._clock.wall_ms())
+        chunk.become(columns)
+        explicit = explicit_partitions(given.partition, columns.rows)
+        rows = TopicRows(chunk.topic, columns, explicit, np.arange(len(chunk), dtype=np.int32))
+        return rows if interceptors is None else self._without_spoiled(chunk, rows)
+
+    def _without_spoiled(self, chunk: RecordChunk, rows: TopicRows) -> TopicRows:
+        """A record that interceptors made too large fails, or that names a partition that does not exist. The others go on."""
+        bounds = size_upper_bounds(rows.columns)
+        count = chunk.cluster.partition_count(chunk.topic) or 0
+        spoiled = (bounds > self._size_limits.largest_record) | (rows.explicit >= count)
+        for row in np.flatnonzero(spoiled):
+            try:
+                self._size_limits.check(int(bounds[row]), f"a record for topic {chunk.topic}, as interceptors left it")
+                raise self._metadata_wait.absent(chunk.topic, int(rows.explicit[row]), count, 0)
+            except KafkaError as error:
+                self._accumulator.abandon(chunk.topic, rows.rows[row : row + 1], chunk, error)
+        return rows.take(np.flatnonzero(~spoiled)) if spoiled.any() else rows
+
+
+def _decided(partitioner: UserPartitioner, rows: TopicRows, cluster: Cluster) -> TopicRows:
+    """With the partitions that a user's partitioner chooses for rows that name none. Raises KafkaError."""
+    return replace(rows, explicit=np.concatenate([partitioner.decide(part, cluster) for part in rows.slices()]))

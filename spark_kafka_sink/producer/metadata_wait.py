@@ -20,18 +20,21 @@ from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 
 
 class MetadataWait:
-    """Any caller's thread."""
+    """Any caller's thread. `max_block_ms`: how long each wait for a topic may be."""
 
-    def __init__(self, metadata: Metadata, wake_sender: Callable[[], None], metrics: ProducerMetrics, clock: Clock) -> None:
+    def __init__(
+        self, metadata: Metadata, wake_sender: Callable[[], None], metrics: ProducerMetrics, clock: Clock, max_block_ms: int
+    ) -> None:
+        self._max_block_ms = max_block_ms
         self._metadata = metadata
         self._wake_sender = wake_sender
         self._metrics = metrics
         self._clock = clock
 
-    def await_partition(self, topic: str, partition: int, max_block_ms: int) -> Cluster:
+    def await_partition(self, topic: str, partition: int) -> Cluster:
         """Metadata that contains the topic and this partition; with NO_PARTITION the topic is enough.
 
-        Blocks at most `max_block_ms`.
+        Blocks at most max.block.ms.
 
         Raises:
             KafkaTimeoutError, InvalidRecordError: topic or partition does not exist after that time.
@@ -45,7 +48,7 @@ class MetadataWait:
             raise InvalidRecordError(
                 f"no topic can have the name {topic[:300]!r}: {TOPIC_NAME_RULE}", condition="KAFKA_INVALID_TOPIC_EXCEPTION"
             )
-        deadline_ms = self._clock.now_ms() + max_block_ms
+        deadline_ms = self._clock.now_ms() + self._max_block_ms
         while True:
             now_ms = self._clock.now_ms()
             cluster = self._metadata.cluster()
@@ -55,14 +58,14 @@ class MetadataWait:
                 return cluster
             self._metadata.raise_error_for_topic(topic)
             if now_ms >= deadline_ms:
-                raise self.absent(topic, partition, count, max_block_ms)
+                raise self.absent(topic, partition, count, self._max_block_ms)
             asked_ns = self._clock.now_ns()
             version = self._metadata.request_update_for_topic(topic)
             self._wake_sender()
             try:
                 self._metadata.await_update(version, deadline_ms - now_ms)
             except KafkaTimeoutError as error:
-                raise self.absent(topic, partition, count, max_block_ms) from error
+                raise self.absent(topic, partition, count, self._max_block_ms) from error
             finally:
                 self._metrics.waited_for_metadata(asked_ns)
 
@@ -88,7 +91,7 @@ class MetadataWait:
         for topic in filter(is_topic_name, topics):
             self._metadata.add_topic(topic, now_ms)
 
-    def unknown_topics(self, topics: Iterable[str], max_age_ms: int, waited_ms: int) -> dict[str, str]:
+    def unknown_topics(self, topics: Iterable[str], max_age_ms: int) -> dict[str, str]:
         """The topics that do not exist by the brokers' latest answer, with an error text each. Never blocks.
 
         Empty when that answer is older than `max_age_ms`: the topics may exist by now. They are not requested again until a
@@ -100,14 +103,14 @@ class MetadataWait:
         unknown = [topic for topic in topics if cluster.topic_error(topic) == Errors.UNKNOWN_TOPIC_OR_PARTITION]
         for topic in unknown:
             self._metadata.forget_topic(topic)
-        return {topic: self.absent(topic, NO_PARTITION, None, waited_ms).message for topic in unknown}
+        return {topic: self.absent(topic, NO_PARTITION, None, self._max_block_ms).message for topic in unknown}
 
-    def absent(self, topic: str, partition: int, count: int | None, max_block_ms: int) -> KafkaError:
-        """The error for a topic or partition that does not exist."""
+    def absent(self, topic: str, partition: int, count: int | None, waited_ms: int) -> KafkaError:
+        """The error for a topic or partition that does not exist after that time."""
         if count is not None:
             return InvalidRecordError(
                 f"Partition {partition} of topic {topic} with partition count {count} is not present in metadata"
-                f" after {max_block_ms} ms. Rows may name partitions 0 to {count - 1}; add partitions to the topic, or leave the"
+                f" after {waited_ms} ms. Rows may name partitions 0 to {count - 1}; add partitions to the topic, or leave the"
                 " partition null",
                 condition="KAFKA_UNKNOWN_PARTITION",
             )
@@ -121,7 +124,7 @@ class MetadataWait:
             )
             condition = "KAFKA_UNKNOWN_TOPIC"
         return KafkaTimeoutError(
-            f"Topic {topic} not present in metadata after {max_block_ms} ms. (max.block.ms): {reason}", condition=condition
+            f"Topic {topic} not present in metadata after {waited_ms} ms. (max.block.ms): {reason}", condition=condition
         )
 
     def _no_answer(self) -> str:

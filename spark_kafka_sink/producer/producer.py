@@ -30,10 +30,16 @@ from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.plugins.interceptors import InterceptedRecord
 from spark_kafka_sink.producer.producer_parts import ProducerParts
-from spark_kafka_sink.producer.producer_record import ProducerColumns, ProducerRecord
-from spark_kafka_sink.producer.record_checks import RECORD_OVERHEAD, RecordDetails, checked_details, headers_bound
-from spark_kafka_sink.producer.record_chunk import Callback, RecordFuture, failed_record
-from spark_kafka_sink.producer.send_arguments import record_of_arguments
+from spark_kafka_sink.producer.producer_record import (
+    RECORD_OVERHEAD,
+    Callback,
+    ProducerColumns,
+    ProducerRecord,
+    checked_details,
+    headers_bound,
+    record_of_arguments,
+)
+from spark_kafka_sink.producer.record_chunk import GatheredRecord, RecordFuture, failed_record
 from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, serialize
 from spark_kafka_sink.producer.transactions.transactional_methods import TransactionalMethods
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
@@ -86,7 +92,8 @@ class KafkaProducer(TransactionalMethods):
         self._size_limits = parts.size_limits
         self._metrics = parts.metrics
         self._transactions = parts.transactions
-        self._pool = parts.pool
+        self._rows_failed = parts.rows_failed
+        self._pool = parts.accumulator.pool
         self._accumulator = parts.accumulator
         self._metadata = parts.metadata
         self._metadata_wait = parts.metadata_wait
@@ -158,8 +165,7 @@ class KafkaProducer(TransactionalMethods):
         given.check_types()
         if self._interceptors is None:
             return self._write(self._columns.send, given)
-        delivery: Delivery = self._write(self._interceptors.send_columns, given, self._columns.send)
-        return delivery
+        return self._write(self._interceptors.send_columns, given, self._columns.send)
 
     @overload
     def send(self, record: ProducerRecord, callback: Callback | None = None) -> RecordFuture: ...
@@ -242,53 +248,33 @@ class KafkaProducer(TransactionalMethods):
                         self._gatherer.encode_full(topic)
                     return future
             details = None
-        return self._send_checked(record, key, value, callback, size, details)
-
-    def _send_checked(
-        self,
-        record: ProducerRecord,
-        key: bytes | None,
-        value: bytes | None,
-        callback: Callback | None,
-        size: int,
-        details: RecordDetails | None,
-    ) -> RecordFuture:
-        """`send` for the first record of a chunk, and for one with partition, headers or timestamp: makes all checks."""
         self._check_usable()
-        return self._write(self._gather, record, key, value, callback, size, details)
+        return self._write(self._gather, record, GatheredRecord(key, value, callback, size, details))
 
-    def _gather(
-        self,
-        record: ProducerRecord,
-        key: bytes | None,
-        value: bytes | None,
-        callback: Callback | None,
-        size: int,
-        details: RecordDetails | None,
-    ) -> RecordFuture:
-        topic = record.topic
+    def _gather(self, record: ProducerRecord, gathered: GatheredRecord) -> RecordFuture:
+        """`send` for the first record of a chunk, and for one with partition, headers or timestamp: makes all checks."""
+        topic, details = record.topic, gathered.details
         highest = NO_PARTITION if details is None or details.partition is None else details.partition
         try:
-            cluster = self._metadata_wait.await_partition(topic, highest, self._config.max_block_ms)
-            self._size_limits.check(size, f"a record for topic {topic}")
+            cluster = self._metadata_wait.await_partition(topic, highest)
+            self._size_limits.check(gathered.size_bytes, f"a record for topic {topic}")
         except KafkaError as error:
-            return self._failed_record(topic, callback, details, error)
+            return self._failed_record(topic, gathered, error)
         if self._record_partitioner is not None and details is not None and details.partition is None:
-            decided = self._record_partitioner.decide_record(topic, record.key, key, record.value, value, cluster)
-            details = details._replace(partition=None if decided == NO_PARTITION else decided)
+            decided = self._record_partitioner.decide_record(
+                topic, record.key, gathered.key, record.value, gathered.value, cluster
+            )
+            gathered = gathered._replace(details=details._replace(partition=None if decided == NO_PARTITION else decided))
         try:
-            return self._gatherer.begin(topic, cluster, key, value, callback, size, details)
+            return self._gatherer.begin(topic, cluster, gathered)
         except ProducerClosedError:
             raise
         except KafkaError as error:  # no memory
-            return self._failed_record(topic, callback, details, error)
+            return self._failed_record(topic, gathered, error)
 
-    def _failed_record(
-        self, topic: str, callback: Callback | None, details: RecordDetails | None, error: KafkaError
-    ) -> RecordFuture:
-        self._metrics.records_failed(topic, 1)
-        self._transactions.row_failed(error)
-        return failed_record(topic, callback, details, error, self._clock, self._plugins.new_chunk)
+    def _failed_record(self, topic: str, gathered: GatheredRecord, error: KafkaError) -> RecordFuture:
+        self._rows_failed(topic, 1, error)
+        return failed_record(topic, gathered.callback, gathered.details, error, self._clock, self._interceptors)
 
     # CHECKS
 
@@ -323,7 +309,7 @@ class KafkaProducer(TransactionalMethods):
     def partitions_for(self, topic: str) -> Sequence[PartitionInfo]:
         """The topic's partitions, leaderless ones too. Blocks at most max.block.ms for metadata; raises as send_columns does."""
         self._check_usable()
-        return self._metadata_wait.await_partition(topic, 0, self._config.max_block_ms).partitions_for(topic)
+        return self._metadata_wait.await_partition(topic, 0).partitions_for(topic)
 
     def await_brokers(self, timeout_ms: int) -> None:
         """Wait until a broker has answered this producer for the first time. Blocks at most `timeout_ms`.
@@ -339,9 +325,8 @@ class KafkaProducer(TransactionalMethods):
         Empty when brokers have not answered lately. Never blocks.
         """
         self._check_process()
-        waited_ms = self._config.max_block_ms
-        lately_ms = max(waited_ms // 2, 2 * self._config.retry_backoff_max_ms)  # waiting callers ask this often
-        return self._metadata_wait.unknown_topics(topics, lately_ms, waited_ms)
+        lately_ms = max(self._config.max_block_ms // 2, 2 * self._config.retry_backoff_max_ms)  # waiting callers ask this often
+        return self._metadata_wait.unknown_topics(topics, lately_ms)
 
     # ENDING
 
@@ -369,7 +354,7 @@ class KafkaProducer(TransactionalMethods):
             all_queued = self._gatherer.encode_all(deadline_ms)
             remaining_ms = max(0, deadline_ms - self._clock.now_ms())
             is_enough = until.done if until else lambda: False
-            if not self._accumulator.flush(remaining_ms, self._sender.wakeup, is_enough) or not all_queued:
+            if not self._accumulator.flush(remaining_ms, is_enough) or not all_queued:
                 raise KafkaTimeoutError(
                     f"flush: rows are neither acknowledged nor failed after {limit_ms} ms", condition="KAFKA_FLUSH_TIMEOUT"
                 )

@@ -12,18 +12,16 @@ from random import Random
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
-from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
 from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.column_sender import ColumnSender
-from spark_kafka_sink.producer.gathered_encoder import GatheredEncoder
 from spark_kafka_sink.producer.hand_overs import HandOvers
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
-from spark_kafka_sink.producer.partition_choice import PartitionChoice
+from spark_kafka_sink.producer.plugins.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.producer_plugins import ProducerPlugins
-from spark_kafka_sink.producer.record_checks import SizeLimits
+from spark_kafka_sink.producer.producer_record import SizeLimits
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.transactions.transactional_methods import TransactionCalls
@@ -36,8 +34,8 @@ class ProducerParts:
         config: of the producer.
         clock: for every part that waits or expires.
         if_this_fails: gets what closes the parts, for a producer that cannot be created or started.
-        may_wait: whether the calling thread may wait for memory; see RecordGatherer.
-        largest_record: see KafkaProducer.
+        may_wait: whether the calling thread may wait for memory. The Sender's must not: it would wait for itself.
+        largest_record: how many bytes a single record may have, if that is more than max.request.size.
 
     Raises:
         ConfigError: as NetworkClient and ProducerPlugins do.
@@ -59,24 +57,33 @@ class ProducerParts:
         self._client = NetworkClient(config, self.metadata, clock, metrics=self.metrics.network)
         if_this_fails.callback(self._client.close)
         self.transactions = manager_of(config, self._client, clock)
-        self.pool = BufferPool(config.buffer_memory, config.batch_size, clock)
         self.accumulator = RecordAccumulator(
             config,
-            self.pool,
             clock,
+            self._client.wakeup,
             self.transactions,
             Random(),
-            self.metrics.records_failed,
+            self.rows_failed,
             is_transactional=config.transactional_id is not None,
         )
         self._hand_overs = HandOvers(clock, self._interrupted)
-        self.metadata_wait = MetadataWait(self.metadata, self._client.wakeup, self.metrics, clock)
-        self.metrics.watch(self.pool, self.metadata, self._client.in_flight_request_count)
+        self.metadata_wait = MetadataWait(self.metadata, self._client.wakeup, self.metrics, clock, config.max_block_ms)
+        self.metrics.watch(self.accumulator.pool, self.metadata, self._client.in_flight_request_count)
         self.plugins = ProducerPlugins(config)  # users' code runs last, when nothing else can fail
         if_this_fails.callback(self.plugins.close)
-        choice = PartitionChoice(config, self.accumulator)
-        self.gatherer = self._make_gatherer(choice, may_wait)
-        self.columns = self._make_column_sender(choice)
+        self.columns = ColumnSender(
+            self.size_limits,
+            clock,
+            self.metadata_wait,
+            self.accumulator,
+            self._hand_overs,
+            self.plugins,
+            self.metrics,
+            self._encode_gathered,
+        )
+        self.gatherer = RecordGatherer(
+            config, clock, self.accumulator, self._hand_overs, self.columns.send_gathered, may_wait, self.plugins.interceptors
+        )
         self.sender = Sender(
             config,
             self._client,
@@ -90,51 +97,17 @@ class ProducerParts:
         )
         self.transaction_calls = self._make_transaction_calls()
 
+    def rows_failed(self, topic: str, rows: int, error: KafkaError) -> None:
+        """Rows that were accepted got into no batch: the transaction that they belong to cannot be committed."""
+        self.metrics.records_failed(topic, rows)
+        self.transactions.row_failed(error)
+
     def _interrupted(self) -> None:
         self.gatherer.leave_behind()
         self._client.wakeup()
 
-    def _make_gatherer(self, choice: PartitionChoice, may_wait: Callable[[], bool]) -> RecordGatherer:
-        encoder = GatheredEncoder(
-            self.metadata,
-            self.metadata_wait,
-            self.accumulator,
-            self._client.wakeup,
-            choice,
-            self.plugins,
-            self.size_limits,
-            self.metrics,
-            self._clock,
-            self.transactions.row_failed,
-        )
-        return RecordGatherer(
-            min(self._config.batch_size, self.size_limits.largest_record),
-            self._config.linger_ms,
-            self._config.max_block_ms,
-            encoder.encode,
-            self._hand_overs,
-            self._client.wakeup,
-            self._clock,
-            self.accumulator,
-            self.plugins.new_chunk,
-            may_wait=may_wait,
-        )
-
-    def _make_column_sender(self, choice: PartitionChoice) -> ColumnSender:
-        return ColumnSender(
-            self._config,
-            self.metadata_wait,
-            self.accumulator,
-            self.gatherer,
-            self._hand_overs,
-            self._client.wakeup,
-            choice,
-            self.plugins.partitioner,
-            self.size_limits,
-            self.metrics,
-            self._clock,
-            self.transactions.row_failed,
-        )
+    def _encode_gathered(self, topic: str) -> None:
+        self.gatherer.encode_topic(topic)
 
     def _make_transaction_calls(self) -> TransactionCalls | None:
         if not isinstance(self.transactions, Transactions):

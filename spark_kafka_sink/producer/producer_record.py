@@ -1,16 +1,19 @@
-"""What callers pass in, a record or columns, and what they get back: where records were written."""
+"""What callers pass in, a record or columns, and what is checked of it; what they get back: where records were written."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.errors import KafkaError, RecordTooLargeError, SchemaError
+from spark_kafka_sink.producer.serializers import SerializationError
+from spark_kafka_sink.records.record_batch import BATCH_HEADER_SIZE, MAX_RECORD_OVERHEAD
 
 
 @dataclass(slots=True)
@@ -43,6 +46,9 @@ class RecordMetadata(NamedTuple):
     timestamp: int
     serialized_key_size: int
     serialized_value_size: int
+
+
+Callback: TypeAlias = Callable[[RecordMetadata | None, KafkaError | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +87,6 @@ class ProducerColumns:
         return next((len(column) for column in self.columns().values()), None)
 
 
-def whole_number(value: object, what: str) -> int:
-    """A Python or numpy int as an int. Raises TypeError for anything else: int() would turn 1.7, True and "1" into 1."""
-    if type(value) is int:
-        return value
-    if isinstance(value, SupportsIndex) and not isinstance(value, bool | np.bool_):
-        return operator.index(value)
-    raise TypeError(f"{what} must be an int or None, not {value!r} of type {type(value).__name__}")
-
-
 class BatchMetadata(NamedTuple):
     """Where a run of rows of one call and one batch was written; for interceptors.
 
@@ -102,3 +99,117 @@ class BatchMetadata(NamedTuple):
     base_offset: int
     rows: int
     timestamp: int
+
+
+# THE ARGUMENTS OF KafkaProducer.send, which has two forms
+
+_FIELDS = ("topic", "value", "key", "partition", "headers", "timestamp", "callback")
+_FORMS = "use send(record, callback), or send(topic, value, key=…, partition=…, headers=…, timestamp=…, callback=…)"
+
+
+def record_of_arguments(
+    topic: object, value: object, callback: Callback | None, fields: dict[str, Any]
+) -> tuple[ProducerRecord, Callback | None]:
+    """The record and callback of send(topic, value, …). Raises TypeError when the arguments are neither of its forms."""
+    unknown = [name for name in fields if name not in _FIELDS]
+    if unknown:
+        raise TypeError(f"send() has no argument {', '.join(unknown)}; its arguments are {', '.join(_FIELDS)}; {_FORMS}")
+    if isinstance(topic, ProducerRecord):
+        raise _beside_a_record(value, callback, fields)
+    if topic is not None and "topic" in fields:
+        raise TypeError(f"send() has two topics; {_FORMS}")
+    topic = fields.pop("topic", topic)
+    if not isinstance(topic, str):
+        raise TypeError(f"send() needs a ProducerRecord or the name of a topic first, not {type(topic).__name__}; {_FORMS}")
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be callable, not {type(callback).__name__}; {_FORMS}")
+    return ProducerRecord(topic, value, **fields), callback
+
+
+def _beside_a_record(value: object, callback: object, fields: Mapping[str, Any]) -> TypeError:
+    if fields:
+        return TypeError(f"{', '.join(fields)} cannot be given with a ProducerRecord, which has its own; {_FORMS}")
+    if value is not None and callback is not None:
+        return TypeError(f"send() has two arguments after a ProducerRecord; only a callback is allowed; {_FORMS}")
+    wrong = callback if value is None else value
+    return TypeError(f"with a ProducerRecord send() takes only a callback, not {type(wrong).__name__}; {_FORMS}")
+
+
+# CHECKS: partition, headers and timestamp of a record, and its size
+
+RECORD_OVERHEAD = BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD  # an upper bound of what a record takes beside key, value and headers
+HEADERS = pa.map_(pa.string(), pa.binary())  # the type of a headers column that is made of records
+
+
+class RecordDetails(NamedTuple):
+    """What only few records have. The others need not carry it."""
+
+    partition: int | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp: int | None = None
+
+
+def checked_details(record: ProducerRecord) -> RecordDetails:
+    """Partition, headers and timestamp of a record.
+
+    Raises SerializationError for headers, TypeError for a number that is no int, ValueError for a number out of range.
+    """
+    partition, timestamp = record.partition, record.timestamp
+    if partition is not None:
+        partition = whole_number(partition, "partition")
+        if not 0 <= partition < 2**31:
+            raise ValueError(f"Invalid partition: {partition}. Partition number should always be non-negative or null.")
+    if timestamp is not None:
+        timestamp = whole_number(timestamp, "timestamp")
+        if not 0 <= timestamp < 2**63:
+            raise ValueError(f"Invalid timestamp: {timestamp}. Timestamp should always be non-negative or null.")
+    return RecordDetails(partition, checked_headers(record.headers), timestamp)
+
+
+def whole_number(value: object, what: str) -> int:
+    """A Python or numpy int as an int. Raises TypeError for anything else: int() would turn 1.7, True and "1" into 1."""
+    if type(value) is int:
+        return value
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool | np.bool_):
+        return operator.index(value)
+    raise TypeError(f"{what} must be an int or None, not {value!r} of type {type(value).__name__}")
+
+
+def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
+    """The same headers as a tuple. Raises SerializationError if a record cannot have them."""
+    if headers is None:
+        return ()
+    pairs: tuple[Any, ...] = tuple(headers) if isinstance(headers, Iterable) and not isinstance(headers, Mapping) else (headers,)
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise SerializationError(f"headers must be (name, value) pairs, not {type(pair).__name__}")
+        name, value = pair
+        if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
+            raise SerializationError(
+                f"a header must be a str and bytes or None, not {type(name).__name__} and {type(value).__name__}"
+            )
+    return pairs
+
+
+def headers_bound(headers: Sequence[tuple[str, bytes | None]]) -> int:
+    """An upper bound of the bytes that headers take in a record: each length is a varint of at most five."""
+    return sum(10 + len(name.encode()) + len(value or b"") for name, value in headers)
+
+
+class SizeLimits:
+    """How large a record may be, by max.request.size, or `largest_record` if that is more, and by buffer.memory."""
+
+    def __init__(self, config: ProducerConfig, largest_record: int = 0) -> None:
+        by_request = max(config.max_request_size, largest_record)
+        self._limits = {"max.request.size": by_request, "buffer.memory": config.buffer_memory}
+        self.largest_record = min(self._limits.values())
+
+    def check(self, size_bytes: int, where: str) -> None:
+        """Raises RecordTooLargeError, which begins with `where`."""
+        for option, limit in self._limits.items():
+            if size_bytes > limit:
+                raise RecordTooLargeError(
+                    f"{where}: the record is {size_bytes} bytes when serialized, which exceeds"
+                    f" {option}={limit}; raise {option}"
+                    + ("" if option == "buffer.memory" else " and the topic's max.message.bytes")
+                )

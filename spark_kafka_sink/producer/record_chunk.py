@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import count, repeat
 from typing import NamedTuple, cast
@@ -24,19 +23,18 @@ from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
-from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, Part
-from spark_kafka_sink.producer.producer_record import RecordMetadata
-from spark_kafka_sink.producer.record_checks import HEADERS, RecordDetails
+from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, Part, RecordsOwner
+from spark_kafka_sink.producer.plugins.interceptors import InterceptedOwner, Interceptors
+from spark_kafka_sink.producer.producer_record import HEADERS, Callback, ProducerColumns, RecordDetails, RecordMetadata
+from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.varint import Int64Column
 
 logger = logging.getLogger(__name__)
 
-Callback = Callable[[RecordMetadata | None, KafkaError | None], None]
-
 _NO_LIMIT = 2**62
 _SEALED = -1
-_PENDING = -1  # in `_fates`: neither acknowledged nor failed
+_PENDING = -1  # in `_outcomes`: neither acknowledged nor failed
 _FAILED = -2
 
 
@@ -74,19 +72,20 @@ class _Acknowledgement(NamedTuple):
     log_append_time_ms: int
 
 
-class GatheredPayload(NamedTuple):
-    """One entry per record, as `record_columns` takes them."""
+class GatheredRecord(NamedTuple):
+    """What `RecordChunk.add` takes."""
 
-    value: pa.Array
-    key: pa.Array | None
-    headers: pa.Array | None
-    timestamps: Int64Column
+    key: bytes | None
+    value: bytes | None
+    callback: Callback | None
+    size_bytes: int  # an upper bound
+    details: RecordDetails | None
 
 
 class RecordChunk:
     """Holds columns from the start: lists that `add` fills, one entry per record, and a dict of what only some records have."""
 
-    def __init__(self, topic: str, cluster: Cluster, clock: Clock) -> None:
+    def __init__(self, topic: str, cluster: Cluster, clock: Clock, interceptors: Interceptors | None = None) -> None:
         self.topic = topic
         self.created_ms = clock.now_ms()  # linger.ms and delivery.timeout.ms count from the first record
         self.cluster = cluster  # metadata that contains the topic
@@ -100,17 +99,20 @@ class RecordChunk:
         self.details: dict[int, RecordDetails] = {}
         self.callbacks: list[Callback | None] = []
         self._clock = clock
+        self._interceptors = interceptors
         self._generation = forks.generation()
-        self._outcomes = threading.RLock()  # guards the four below
-        self._waiters = Waiters(self._outcomes)  # woken whenever a row is settled
+        self._outcome_lock = threading.RLock()  # guards the four below
+        self._waiters = Waiters(self._outcome_lock)  # woken whenever a row is settled
         self._acknowledgements: list[_Acknowledgement] = []
-        self._looked_up = 0  # how many of them have been entered in `_fates`; done only when a future asks
-        self._fates: npt.NDArray[np.int32] | None = None  # int32[n]: index of an acknowledgement, or as above; None: not sealed
+        self._looked_up = 0  # how many of them have been entered in `_outcomes`; done only when a future asks
+        self._outcomes: npt.NDArray[np.int32] | None = (
+            None  # int32[n]: index of an acknowledgement, or as above; before seal: None
+        )
         self._errors: dict[int, KafkaError] = {}
-        self.columns: RecordColumns | None = None  # for RecordMetadata; without payloads
+        self._columns: RecordColumns | None = None  # for RecordMetadata; without payloads
 
     def __len__(self) -> int:
-        return len(self.callbacks) if self._fates is None else len(self._fates)
+        return len(self.callbacks) if self._outcomes is None else len(self._outcomes)
 
     def add(
         self,
@@ -164,25 +166,18 @@ class RecordChunk:
     def seal(self) -> None:
         """Take no more records. From here on outcomes may be reported."""
         self.refuse_records()
-        with self._outcomes:
-            if self._fates is None:
+        with self._outcome_lock:
+            if self._outcomes is None:
                 rows = len(self.callbacks)
                 for column in (self.values, self.keys, self.sent_s):
                     del column[rows:]  # of a record that an interrupt has cut off
                 self.details.pop(rows, None)
-                self._fates = np.full(rows, _PENDING, np.int32)
+                self._outcomes = np.full(rows, _PENDING, np.int32)
                 if self.callbacks.count(None) == rows:
                     self.callbacks = []
 
-    def explicit_partitions(self, none: int) -> npt.NDArray[np.int32]:
-        """int32[n]: the partitions that records name, `none` for the others."""
-        partitions = np.full(len(self), none, np.int32)
-        given = {row: each.partition for row, each in self.details.items() if each.partition is not None}
-        partitions[list(given)] = list(given.values())
-        return partitions
-
-    def payload_columns(self) -> GatheredPayload:
-        """Keys, values, headers and timestamps as Arrow arrays."""
+    def as_columns(self) -> ProducerColumns:
+        """The records as columns, for `rows_of`."""
         rounding = 0.0005  # half of the precision that a double has for seconds since 1970, in milliseconds
         timestamps = (np.array(self.sent_s) * 1000 + rounding).astype(np.int64)
         given = {row: each.timestamp for row, each in self.details.items() if each.timestamp is not None}
@@ -192,18 +187,33 @@ class RecordChunk:
             none = RecordDetails()
             headers = pa.array([self.details.get(row, none).headers for row in range(rows)], HEADERS)
         keys = pa.array(self.keys, pa.binary()) if self.keys.count(None) < rows else None
-        return GatheredPayload(pa.array(self.values, pa.binary()), keys, headers, timestamps)
+        named = self._named_partitions()
+        partitions = pa.array(named, mask=named == NO_PARTITION)
+        return ProducerColumns(self.topic, pa.array(self.values, pa.binary()), keys, partitions, headers, pa.array(timestamps))
+
+    def _named_partitions(self) -> npt.NDArray[np.int32]:
+        """int32[n]: the partitions that records name, NO_PARTITION for the others."""
+        partitions = np.full(len(self), NO_PARTITION, np.int32)
+        given = {row: each.partition for row, each in self.details.items() if each.partition is not None}
+        partitions[list(given)] = list(given.values())
+        return partitions
 
     def become(self, columns: RecordColumns) -> None:
         """The records are rows of these columns from here on. The chunk keeps sizes and timestamps, not the payloads."""
-        self.columns = replace(columns, key=None, value=None, headers=None)
+        self._columns = columns.without_payloads()
         self.values, self.keys, self.sent_s = [], [], []
+
+    @property
+    def owner(self) -> RecordsOwner:
+        """What batches report outcomes to: interceptors are told first. After `become`."""
+        assert self._columns is not None
+        return self if self._interceptors is None else InterceptedOwner(self._interceptors, self.topic, self._columns, self)
 
     # OUTCOMES: the Sender's thread, or a caller whose chunk could not be queued
 
     def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
         acknowledgement = _Acknowledgement(part, base_offset, log_append_time_ms)
-        with self._outcomes:
+        with self._outcome_lock:
             self._acknowledgements.append(acknowledgement)
             self._waiters.wake_all_locked()
         if self.callbacks:
@@ -220,7 +230,12 @@ class RecordChunk:
         self._fail_rows(part.rows, dict.fromkeys(part.rows.tolist(), others) | at)
 
     def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
-        self._fail_rows(rows, dict.fromkeys(rows.tolist(), for_keeping(error)))
+        error = for_keeping(error)
+        try:
+            if self._interceptors is not None:
+                self._interceptors.report_abandoned(self.topic, self._named_partitions()[rows], error)
+        finally:
+            self._fail_rows(rows, dict.fromkeys(rows.tolist(), error))
 
     def abandon_all(self, error: KafkaError) -> None:
         """Fail the rows that are not settled."""
@@ -228,12 +243,12 @@ class RecordChunk:
 
     def _fail_rows(self, rows: npt.NDArray[np.int32], errors: dict[int, KafkaError]) -> None:
         """Rows that are settled already keep their outcome: another thread may have failed them at the producer's end."""
-        with self._outcomes:
-            fates = self._looked_up_fates_locked()
-            assert fates is not None
-            rows = rows[fates[rows] == _PENDING]
+        with self._outcome_lock:
+            outcomes = self._looked_up_outcomes_locked()
+            assert outcomes is not None
+            rows = rows[outcomes[rows] == _PENDING]
             self._errors.update((row, errors[row]) for row in rows.tolist())
-            fates[rows] = _FAILED
+            outcomes[rows] = _FAILED
             self._waiters.wake_all_locked()
         if self.callbacks:
             self._call_back(rows, repeat(None), map(errors.get, rows.tolist()))
@@ -258,33 +273,33 @@ class RecordChunk:
 
     def _metadata(self, acknowledged: _Acknowledgement, start: int = 0) -> Iterator[RecordMetadata]:
         """Metadata of a part's rows from `start` on, made by columns: little is left to do per row. May yield more than that."""
-        assert self.columns is not None
+        assert self._columns is not None
         part, base_offset, log_append_time_ms = acknowledged
         rows = part.rows[start:]
         offsets = repeat(UNKNOWN_OFFSET) if base_offset == UNKNOWN_OFFSET else count(base_offset + part.first_delta + start)
-        times = _rows_of(self.columns.timestamps if log_append_time_ms < 0 else log_append_time_ms, rows)
-        sizes = (_rows_of(lengths, rows) for lengths in (self.columns.key_lengths, self.columns.value_lengths))
+        times = _rows_of(self._columns.timestamps if log_append_time_ms < 0 else log_append_time_ms, rows)
+        sizes = (_rows_of(lengths, rows) for lengths in (self._columns.key_lengths, self._columns.value_lengths))
         return map(_new_metadata, zip(repeat(self.topic), repeat(part.topic_partition.partition), offsets, times, *sizes))
 
     # FOR FUTURES: any thread
 
     def is_settled(self, row: int) -> bool:
-        return self._fate(row) != _PENDING
+        return self._outcome_of(row) != _PENDING
 
-    def _fate(self, row: int) -> int:
+    def _outcome_of(self, row: int) -> int:
         if forks.is_forked(self._generation):
-            self._outcomes = threading.RLock()  # the thread that held the lock does not exist in this process
-            self._waiters = Waiters(self._outcomes)
-        with self._outcomes:
-            fates = self._looked_up_fates_locked()
-            return _PENDING if fates is None else int(fates[row])
+            self._outcome_lock = threading.RLock()  # the thread that held the lock does not exist in this process
+            self._waiters = Waiters(self._outcome_lock)
+        with self._outcome_lock:
+            outcomes = self._looked_up_outcomes_locked()
+            return _PENDING if outcomes is None else int(outcomes[row])
 
-    def _looked_up_fates_locked(self) -> npt.NDArray[np.int32] | None:
-        if self._fates is not None:
+    def _looked_up_outcomes_locked(self) -> npt.NDArray[np.int32] | None:
+        if self._outcomes is not None:
             for index in range(self._looked_up, len(self._acknowledgements)):
-                self._fates[self._acknowledgements[index].part.rows] = index
+                self._outcomes[self._acknowledgements[index].part.rows] = index
             self._looked_up = len(self._acknowledgements)
-        return self._fates
+        return self._outcomes
 
     def await_settled(self, row: int, timeout_s: float | None) -> None:
         if forks.is_forked(self._generation) and not self.is_settled(row):
@@ -298,7 +313,7 @@ class RecordChunk:
 
     def metadata_of(self, row: int) -> RecordMetadata:
         """Where an acknowledged row was written."""
-        acknowledged = self._acknowledgements[self._fate(row)]
+        acknowledged = self._acknowledgements[self._outcome_of(row)]
         return next(self._metadata(acknowledged, int(np.argmax(acknowledged.part.rows == row))))
 
 
@@ -317,8 +332,6 @@ def _lies_in(part: Part, index: int) -> bool:
 # Like RecordMetadata(*fields), in a third of the time: one is made for every record that has a callback.
 _new_metadata = cast(Callable[[tuple[object, ...]], RecordMetadata], partial(tuple.__new__, RecordMetadata))
 
-NewChunk = Callable[[str, Cluster, Clock], RecordChunk]
-
 
 def failed_record(
     topic: str,
@@ -326,10 +339,10 @@ def failed_record(
     details: RecordDetails | None,
     error: KafkaError,
     clock: Clock,
-    new_chunk: NewChunk = RecordChunk,
+    interceptors: Interceptors | None = None,
 ) -> RecordFuture:
     """The future of a record that could not be gathered. Its callback has been called."""
-    chunk = new_chunk(topic, Cluster(), clock)
+    chunk = RecordChunk(topic, Cluster(), clock, interceptors)
     future = chunk.add(None, None, callback, 0, details)
     assert future is not None
     chunk.seal()

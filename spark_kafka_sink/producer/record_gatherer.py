@@ -2,7 +2,7 @@
 
 `send` only appends a record to the lists of its topic's chunk (record_chunk.py). A chunk is encoded when it holds a batch's
 worth of bytes, on the thread of the caller who filled it; when linger.ms is over, on the Sender's; or at flush and close.
-GatheredEncoder does the encoding.
+ColumnSender does the encoding.
 Laws: the chunks of a topic are encoded one at a time, in the order in which they were begun, so records keep their order.
 A record is gathered only after buffer memory has been charged for its size bound. Its caller waits for that memory; encoding the
 chunk later waits for nothing, because the charge covers it.
@@ -12,34 +12,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, closed_error
 from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool, PoolMemory
+from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
+from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver, HandOvers
-from spark_kafka_sink.producer.record_checks import RecordDetails
-from spark_kafka_sink.producer.record_chunk import Callback, NewChunk, RecordChunk, RecordFuture
+from spark_kafka_sink.producer.plugins.interceptors import Interceptors
+from spark_kafka_sink.producer.record_chunk import GatheredRecord, RecordChunk, RecordFuture
 
 MIN_CHUNK_BYTES = 512 * 1024  # a chunk costs some 0.2 ms however small it is; linger.ms bounds how long it is gathered
 CHUNK_SHARE = 4  # but no chunk takes more than a quarter of buffer.memory
-
-
-class MemorySource(Protocol):
-    """What gathering needs of RecordAccumulator."""
-
-    pool: BufferPool
-
-    def wait_for_memory(
-        self,
-        block_count: int,
-        charge: int,
-        into: PoolMemory,
-        max_block_ms: int,
-        wake_sender: Callable[[], None],
-        taking: Callable[[], None],
-    ) -> None: ...
 
 
 class _TopicLocks:
@@ -59,58 +44,44 @@ class _TopicLocks:
 
 
 class RecordGatherer:
-    """Args:
-    chunk_bytes: size of a full chunk.
-    linger_ms: how long a chunk that is not full waits for more records.
-    max_block_ms: how long a caller waits for memory, and for another thread to encode a chunk.
-    encode: queues a sealed chunk, or fails its records. It uses the chunk's charge and never waits for memory.
-    hand_overs: records and chunks are handed over under its rule.
-    wake_sender: called when a chunk is begun.
-    source: where memory comes from.
-    new_chunk: makes a chunk; interceptors need chunks of another class.
-    may_wait: whether the calling thread may wait for memory. The Sender's thread must not: it would wait for itself.
+    """
+    Args:
+        config: batch.size, linger.ms and max.block.ms are read from it.
+        clock: for linger.ms and bounded waits.
+        accumulator: where memory comes from.
+        hand_overs: records and chunks are handed over under its rule.
+        encode: queues a sealed chunk, or fails its records. It uses the chunk's charge and never waits for memory.
+        may_wait: whether the calling thread may wait for memory. The Sender's thread must not: it would wait for itself.
+        interceptors: chunks report outcomes to them.
     """
 
     def __init__(
         self,
-        chunk_bytes: int,
-        linger_ms: int,
-        max_block_ms: int,
-        encode: Callable[[HandOver, RecordChunk], None],
-        hand_overs: HandOvers,
-        wake_sender: Callable[[], None],
+        config: ProducerConfig,
         clock: Clock,
-        source: MemorySource,
-        new_chunk: NewChunk = RecordChunk,
+        accumulator: RecordAccumulator,
+        hand_overs: HandOvers,
+        encode: Callable[[HandOver, RecordChunk], None],
         may_wait: Callable[[], bool] = lambda: True,
+        interceptors: Interceptors | None = None,
     ) -> None:
-        self._new_chunk = new_chunk
-        self._source = source
-        self._pool = source.pool
-        self._may_wait = may_wait
-        self.chunk_bytes = min(max(chunk_bytes, MIN_CHUNK_BYTES), max(1, self._pool.total_memory // CHUNK_SHARE))
-        self.chunks: dict[str, RecordChunk] = {}  # by topic; those that take records
-        self._linger_ms = linger_ms
-        self._max_block_ms = max_block_ms
-        self._encode = encode
-        self._hand_overs = hand_overs
-        self._wake_sender = wake_sender
+        self._linger_ms = config.linger_ms
+        self._max_block_ms = config.max_block_ms
         self._clock = clock
+        self._accumulator = accumulator
+        self._pool = accumulator.pool
+        self._hand_overs = hand_overs
+        self._encode = encode
+        self._may_wait = may_wait
+        self._interceptors = interceptors
+        self.chunk_bytes = min(max(config.batch_size, MIN_CHUNK_BYTES), max(1, self._pool.total_memory // CHUNK_SHARE))
+        self.chunks: dict[str, RecordChunk] = {}  # by topic; those that take records
         self._topics: dict[str, _TopicLocks] = {}  # grows only
         self._not_queued: set[RecordChunk] = set()  # chunks with records that may be in no batch
         self._closed = False
         self._ended_by: KafkaError | None = None
 
-    def begin(
-        self,
-        topic: str,
-        cluster: Cluster,
-        key: bytes | None,
-        value: bytes | None,
-        callback: Callback | None,
-        size_bytes: int,
-        details: RecordDetails | None = None,
-    ) -> RecordFuture:
+    def begin(self, topic: str, cluster: Cluster, record: GatheredRecord) -> RecordFuture:
         """Add a record to the topic's chunk, after waiting for memory if need be; begin a chunk if there is none.
 
         Blocks at most max.block.ms for memory, and as encode_full does.
@@ -121,26 +92,16 @@ class RecordGatherer:
             KafkaTimeoutError: there was not enough memory in time.
         """
         open_chunk = self.chunks.get(topic)
-        future = None if open_chunk is None else open_chunk.add(key, value, callback, size_bytes, details)
+        future = None if open_chunk is None else open_chunk.add(*record)
         if open_chunk is not None and future is not None:
             is_full = open_chunk.size_bytes >= self.chunk_bytes
         else:
-            future, is_full = self._hand_overs.run(self._add, topic, cluster, key, value, callback, size_bytes, details)
+            future, is_full = self._hand_overs.run(self._add, topic, cluster, record)
         if is_full:
             self.encode_full(topic)
         return future
 
-    def _add(
-        self,
-        hand_over: HandOver,
-        topic: str,
-        cluster: Cluster,
-        key: bytes | None,
-        value: bytes | None,
-        callback: Callback | None,
-        size_bytes: int,
-        details: RecordDetails | None,
-    ) -> tuple[RecordFuture, bool]:
+    def _add(self, hand_over: HandOver, topic: str, cluster: Cluster, record: GatheredRecord) -> tuple[RecordFuture, bool]:
         """The record's future, and whether its chunk is full."""
         locks = self._topics.get(topic) or self._topics.setdefault(topic, _TopicLocks())
         memory = PoolMemory()
@@ -150,17 +111,18 @@ class RecordGatherer:
                     if self._closed:
                         raise closed_error(self._ended_by, "Cannot send: the producer is closed or being closed")
                     chunk = self.chunks.get(topic)
-                    missing = self._pool.blocks_for(size_bytes if chunk is None else chunk.missing_bytes(size_bytes))
+                    missing_bytes = record.size_bytes if chunk is None else chunk.missing_bytes(record.size_bytes)
+                    missing = self._pool.blocks_for(missing_bytes)
                     had = 0 if chunk is None else chunk.memory.charged
                     is_sealed = chunk is not None and chunk.is_sealed  # an interrupt has cut off a record
                     if missing <= memory.charged and not is_sealed:
                         hand_over.begin()
                         begins = chunk is None
                         if chunk is None:
-                            chunk = self._new_chunk(topic, cluster, self._clock)
+                            chunk = RecordChunk(topic, cluster, self._clock, self._interceptors)
                             self._not_queued.add(chunk)
                         chunk.charge(memory, self._pool.block_size)
-                        future = chunk.add(key, value, callback, size_bytes, details)
+                        future = chunk.add(*record)
                         if future is not None:
                             if begins:
                                 self.chunks[topic] = chunk
@@ -175,7 +137,7 @@ class RecordGatherer:
             raise
         is_full = chunk.size_bytes >= self.chunk_bytes
         if begins and not is_full:
-            self._wake_sender()  # linger.ms begins
+            self._accumulator.wake_sender()  # linger.ms begins
         return future, is_full
 
     def _charge(self, hand_over: HandOver, missing: int, had: int, memory: PoolMemory) -> None:
@@ -194,7 +156,7 @@ class RecordGatherer:
             )
         if not memory:
             hand_over.wait_begins()
-        self._source.wait_for_memory(0, missing, memory, self._max_block_ms, self._wake_sender, hand_over.begin)
+        self._accumulator.wait_for_memory(0, missing, memory, hand_over.begin)
 
     def encode_full(self, topic: str) -> None:
         """Queue a topic's chunk, which has reached `chunk_bytes`. Blocks while another thread encodes one of the topic.

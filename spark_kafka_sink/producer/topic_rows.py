@@ -1,6 +1,6 @@
 """The rows of one call, split by topic and cut into slices: columns in, columns out.
 
-ColumnSender checks each TopicRows, then queues it slice by slice. Knows nothing of brokers, batches or memory.
+ColumnSender checks each TopicRows, then RecordAccumulator appends it slice by slice. Knows nothing of brokers, batches or memory.
 Law: within a topic rows keep their order, and `rows` holds the position of each in the caller's columns.
 """
 
@@ -16,14 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
-from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.producer.plugins.partitioner import UserPartitioner
 from spark_kafka_sink.producer.producer_record import ProducerColumns
-from spark_kafka_sink.producer.record_checks import SizeLimits
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import RecordColumns, record_columns, texts
 from spark_kafka_sink.records.interleave import contiguous
-from spark_kafka_sink.records.record_batch import size_upper_bounds
 
 # Rows that are encoded at a time: bounds the scratch memory, some 250 B per row. With few partitions, columns of this length stay
 # in the CPU's cache. With many, the work per partition and slice is what counts: slices are larger then, as long as they are
@@ -57,29 +53,24 @@ class TopicRows:
         for start, stop in itertools.pairwise(bounds):
             yield TopicRows(self.topic, self.columns.slice(start, stop), self.explicit[start:stop], self.rows[start:stop])
 
-    def decided_by(self, partitioner: UserPartitioner, cluster: Cluster) -> TopicRows:
-        """The chunk with the partitions that a user's partitioner chooses for rows that name none. Raises KafkaError."""
-        decided = [partitioner.decide(part.topic, part.columns, part.explicit, part.rows, cluster) for part in self.slices()]
-        return replace(self, explicit=np.concatenate(decided))
-
-    def check_sizes(self, limits: SizeLimits) -> None:
-        """Raises RecordTooLargeError, naming the largest row."""
-        bounds = size_upper_bounds(self.columns)
-        row = int(bounds.argmax())
-        limits.check(int(bounds[row]), f"row {self.rows[row]} of this chunk, topic {self.topic}")
-
-
-def row_count(topic: str | pa.Array, *columns: pa.Array | None) -> int:
-    lengths = [len(column) for column in (None if isinstance(topic, str) else topic, *columns) if column is not None]
-    if not lengths:
-        raise InvalidRecordError("send_columns needs at least one column, to know how many rows there are")
-    return lengths[0]
+    def take(self, chosen: npt.NDArray[np.integer]) -> TopicRows:
+        """The rows at these positions, in that order."""
+        return TopicRows(self.topic, self.columns.take(chosen), self.explicit[chosen], self.rows[chosen])
 
 
 def rows_of(given: ProducerColumns, rows: int, now_ms: int) -> RecordColumns:
     """The columns as records. A row without a timestamp gets `now_ms`."""
     timestamps: pa.Array | int = now_ms if given.timestamp is None else given.timestamp
     return record_columns(given.value, given.key, given.headers, timestamps, now_ms, rows=rows)
+
+
+def row_count(given: ProducerColumns) -> int:
+    """Raises InvalidRecordError when no column says how many rows there are."""
+    columns = (None if isinstance(given.topic, str) else given.topic, given.value, given.key, given.partition)
+    lengths = [len(column) for column in columns if column is not None]
+    if not lengths:
+        raise InvalidRecordError("send_columns needs at least one column, to know how many rows there are")
+    return lengths[0]
 
 
 def explicit_partitions(partition: pa.Array | None, rows: int) -> npt.NDArray[np.int32]:
@@ -108,23 +99,20 @@ def explicit_partitions(partition: pa.Array | None, rows: int) -> npt.NDArray[np
     return explicit
 
 
-def chunks_by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt.NDArray[np.int32]) -> Iterator[TopicRows]:
-    """Split the rows by topic. Within a topic they keep their order."""
+def by_topic(topic: str | pa.Array, columns: RecordColumns, explicit: npt.NDArray[np.int32]) -> list[TopicRows]:
+    """The rows of each topic, in their order. Nothing for no rows."""
+    if not columns.rows:
+        return []
+    names, codes = ([topic], None) if isinstance(topic, str) else _names_and_codes(topic)
     rows = np.arange(columns.rows, dtype=np.int32)
-    if isinstance(topic, str):
-        yield TopicRows(topic, columns, explicit, rows)
-        return
-    names, codes = _names_and_codes(topic)
-    if len(names) == 1:
-        yield TopicRows(names[0], columns, explicit, rows)
-        return
-    columns = columns.in_one_piece()
+    if len(names) == 1 or codes is None:
+        return [TopicRows(names[0], columns, explicit, rows)]
+    everything = TopicRows("", columns.in_one_piece(), explicit, rows)
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=len(names))).tolist()
-    for name, start, stop in zip(names, [0, *ends], ends, strict=False):
-        chosen = order[start:stop]
-        if len(chosen):  # a dictionary may name topics that no row uses
-            yield TopicRows(name, columns.take(chosen), explicit[chosen], rows[chosen])
+    parts = zip(names, [0, *ends], ends, strict=False)
+    # A dictionary may name topics that no row uses.
+    return [replace(everything.take(order[start:stop]), topic=name) for name, start, stop in parts if start < stop]
 
 
 def check_topic_type(topic: str | pa.Array) -> None:

@@ -63,6 +63,10 @@ class RecordColumns:
             return self
         return replace(self, value=contiguous(self.value))
 
+    def without_payloads(self) -> RecordColumns:
+        """Lengths and timestamps: what is reported of rows that were sent."""
+        return replace(self, key=None, value=None, headers=None)
+
     def take(self, indices: NDArray[np.integer]) -> RecordColumns:
         """The rows in `indices`, in that order."""
         return self._map(len(indices), lambda column: take_rows(column, indices), lambda numbers: numbers[indices])

@@ -138,6 +138,7 @@ def measure(nodes: int, partitions: int, arguments: argparse.Namespace) -> None:
         while stage.accumulator.wants_all_at_once() and stage.pool.available_memory < stage.pool.total_memory // 4:
             run_round()
 
+    stage.on_wake = wake
     for number in range(-(calls // 4) - 1, calls):
         if number == 0:  # what came before was to warm up
             caller, working, idle = [], [], []
@@ -147,7 +148,7 @@ def measure(nodes: int, partitions: int, arguments: argparse.Namespace) -> None:
         of_sender = sum(working) + sum(idle)
         started = time.thread_time()
         for part in chunk.slices(partitions):
-            stage.accumulator.append(TOPIC, part.columns, part.explicit, part.rows, delivery, wake, max_block_ms=60_000)
+            stage.hand_overs.run(stage._append, part, delivery)
         caller.append(time.thread_time() - started - (sum(working) + sum(idle) - of_sender))
         least_free = min(least_free, stage.pool.available_memory)
         for _ in range(size // ROWS_PER_MS):

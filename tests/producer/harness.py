@@ -20,7 +20,6 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.network.cluster import Cluster, Node, PartitionInfo, Topic
 from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.network.metadata import Metadata
-from spark_kafka_sink.producer.accumulator.buffer_pool import BufferPool
 from spark_kafka_sink.producer.accumulator.delivery import Delivery, RecordsOwner
 from spark_kafka_sink.producer.accumulator.drainer import Sequencer
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
@@ -29,10 +28,11 @@ from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, Slic
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
 from spark_kafka_sink.producer.hand_overs import HandOver, HandOvers
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
-from spark_kafka_sink.producer.record_checks import RECORD_OVERHEAD, RecordDetails
-from spark_kafka_sink.producer.record_chunk import RecordChunk, RecordFuture
+from spark_kafka_sink.producer.producer_record import RECORD_OVERHEAD, RecordDetails
+from spark_kafka_sink.producer.record_chunk import GatheredRecord, RecordChunk, RecordFuture
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.sender import Sender
+from spark_kafka_sink.producer.topic_rows import TopicRows, explicit_partitions, rows_of
 from spark_kafka_sink.producer.transactions.transaction_manager import IdempotentManager
 from spark_kafka_sink.producer.transactions.transactions import manager_of
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
@@ -212,13 +212,13 @@ class Accumulation:
     ) -> None:
         self.config = config(**options)
         self.clock: Any = clock or ManualClock()
-        self.pool = BufferPool(self.config.buffer_memory, self.config.batch_size, self.clock)
-        self.accumulator = RecordAccumulator(
-            self.config, self.pool, self.clock, sequencer, Random(seed), is_transactional=is_transactional
-        )
-        self.hand_overs = HandOvers(self.clock, self.wake)
         self.wakeups = 0
         self.on_wake: Callable[[], object] = lambda: None
+        self.accumulator = RecordAccumulator(
+            self.config, self.clock, self.wake, sequencer, Random(seed), is_transactional=is_transactional
+        )
+        self.pool = self.accumulator.pool
+        self.hand_overs = HandOvers(self.clock, self.wake)
 
     @property
     def now_ms(self) -> int:
@@ -235,46 +235,25 @@ class Accumulation:
         """Rows as one slice; `partition` one for all, or one for each. The handle counts these rows."""
         delivery = Delivery(len(values), self.clock)
         partitions = np.broadcast_to(np.asarray(partition, np.int32), len(values)).copy()
-        rows = np.arange(len(values), dtype=np.int32)
-        self.hand_overs.run(
-            self._append, topic, columns(values, **more), partitions, rows, owner or delivery, self.config.max_block_ms
-        )
+        given = TopicRows(topic, columns(values, **more), partitions, np.arange(len(values), dtype=np.int32))
+        self.hand_overs.run(self._append, given, owner or delivery)
         return delivery
 
-    def _append(self, hand_over: HandOver, topic: str, rows: RecordColumns, *args: Any) -> None:
+    def _append(self, hand_over: HandOver, rows: TopicRows, owner: RecordsOwner, **more: Any) -> None:
         hand_over.begin()
-        *where, max_block_ms = args
-        self.accumulator.append(topic, rows, *where, self.wake, hand_over, max_block_ms=max_block_ms)
+        self.accumulator.append(rows, Cluster(), owner, hand_over, **more)
 
     def make_gatherer(self) -> RecordGatherer:
         """For single records, which go into this accumulator."""
-        return RecordGatherer(
-            self.config.batch_size,
-            self.config.linger_ms,
-            self.config.max_block_ms,
-            self._append_gathered,
-            self.hand_overs,
-            self.wake,
-            self.clock,
-            self.accumulator,
-        )
+        return RecordGatherer(self.config, self.clock, self.accumulator, self.hand_overs, self._append_gathered)
 
     def _append_gathered(self, hand_over: HandOver, chunk: RecordChunk) -> None:
-        count = len(chunk)
-        columns = record_columns(*chunk.payload_columns())
-        chunk.become(columns)
-        self.accumulator.append(
-            chunk.topic,
-            columns,
-            chunk.explicit_partitions(0),
-            np.arange(count, dtype=np.int32),
-            chunk,
-            self.wake,
-            hand_over,
-            max_block_ms=0,
-            created_ms=chunk.created_ms,
-            prepaid=chunk.memory,
-        )
+        given = chunk.as_columns()
+        rows = rows_of(given, len(chunk), 0)
+        chunk.become(rows)
+        explicit = explicit_partitions(given.partition, len(chunk))
+        gathered = TopicRows(chunk.topic, rows, np.maximum(explicit, 0), np.arange(len(chunk), dtype=np.int32))
+        self._append(hand_over, gathered, chunk.owner, created_ms=chunk.created_ms, prepaid=chunk.memory)
 
     def wake(self) -> None:
         self.wakeups += 1
@@ -313,7 +292,7 @@ class OpenAppend:
         self._reservations: list[Reservation] = SliceLayout(stage.accumulator, TOPIC, self._slice, self.delivery).reserve()
 
     def fill(self) -> None:
-        self._stage.accumulator._writer.write(self._slice, self._reservations, self._stage.wake)
+        self._stage.accumulator._writer.write(self._slice, self._reservations)
 
 
 def payload(batch: ProducerBatch) -> list[bytes | None]:
@@ -377,7 +356,8 @@ class Stage(Accumulation):
     def gather(self, value: bytes, *, topic: str = TOPIC, partition: int = 0) -> RecordFuture:
         """A single record."""
         details = RecordDetails(partition=partition, timestamp=0)
-        return self.gatherer.begin(topic, self.metadata.cluster(), None, value, None, RECORD_OVERHEAD + len(value), details)
+        record = GatheredRecord(None, value, None, RECORD_OVERHEAD + len(value), details)
+        return self.gatherer.begin(topic, self.metadata.cluster(), record)
 
     def introduce(self) -> None:
         """Have a row acknowledged in every partition: before that each has one batch in flight at most. Sequences go on at 1."""

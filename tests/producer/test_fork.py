@@ -124,7 +124,7 @@ def test_locks_that_another_thread_held_at_the_fork_do_not_stop_a_child(producer
     future = producer.send(ProducerRecord("orders", b"v"))
     delivery = producer.send_columns("orders", value=pa.array([b"w"]), partition=pa.array([0], pa.int32()))
     locks = [
-        future._chunk._outcomes,
+        future._chunk._outcome_lock,
         delivery._lock,
         producer._metadata._lock,
         producer._gatherer._hand_overs._lock,

@@ -37,10 +37,10 @@ from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.producer import topic_rows
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
+from spark_kafka_sink.producer.accumulator.built_in_partitioner import BuiltInPartitioner
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.hand_overs import HandOver
 from spark_kafka_sink.producer.metadata_wait import MetadataWait
-from spark_kafka_sink.producer.partition_choice import PartitionChoice
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_record import ProducerRecord, RecordMetadata
@@ -299,16 +299,16 @@ def test_brokers_that_are_away_say_of_no_topic_that_it_is_unknown() -> None:
     clock = ManualClock()
     config = ProducerConfig.from_mapping({"bootstrap.servers": "a:1"})
     metadata = Metadata(config, clock)
-    waiting = MetadataWait(metadata, lambda: None, ProducerMetrics(config, clock), clock)
+    waiting = MetadataWait(metadata, lambda: None, ProducerMetrics(config, clock), clock, max_block_ms=60_000)
     metadata.add_topic("gone", clock.now_ms())
-    assert waiting.unknown_topics(["gone"], 1000, 60_000) == {}
+    assert waiting.unknown_topics(["gone"], 1000) == {}
     nobody_answered = waiting.absent("gone", -1, None, 60_000)  # be it that all connections stand: to create it was proposed
     assert nobody_answered.condition == "KAFKA_BROKER_UNREACHABLE"
     assert "create the topic" not in nobody_answered.message
     metadata.update(answers.metadata(answers.topic("gone", [], error_code=3)), clock.now_ms())
     clock.advance(1001)
-    assert waiting.unknown_topics(["gone"], 1000, 60_000) == {}
-    assert waiting.unknown_topics(["gone"], 2000, 60_000).keys() == {"gone"}
+    assert waiting.unknown_topics(["gone"], 1000) == {}
+    assert waiting.unknown_topics(["gone"], 2000).keys() == {"gone"}
 
 
 def test_a_topic_that_is_created_meanwhile_is_found(broker: FakeBroker, producer: KafkaProducer) -> None:
@@ -1019,7 +1019,7 @@ def test_an_error_while_gathered_records_are_encoded_fails_them_whatever_it_is(b
     with producer_of(broker, linger_ms=600_000, delivery_timeout_ms=700_000) as producer:
         future = producer.send(ProducerRecord("single", b"a"))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(PartitionChoice, "choose", Mock(side_effect=KeyboardInterrupt))
+            patch.setattr(BuiltInPartitioner, "choose", Mock(side_effect=KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 producer.flush(WAIT_MS)
         with pytest.raises(KafkaError, match=r"^\[KAFKA_INTERRUPTED\] KeyboardInterrupt"):

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from spark_kafka_sink.errors import KafkaTimeoutError
 from spark_kafka_sink.producer.accumulator.batch_compressor import MAX_RAW_BATCH_BYTES
 from spark_kafka_sink.producer.accumulator.buffer_pool import PoolMemory
+from spark_kafka_sink.producer.accumulator.built_in_partitioner import StickyPartitioner
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
-from spark_kafka_sink.producer.plugins.partitioner import StickyPartitioner
 from tests.producer.harness import TOPIC, Accumulation, OpenAppend, Stage, cluster, payload, tp
 from tests.producer.simulated_brokers import FATES_OF_LOST_ROWS, Fate, SimulatedBrokers
 

@@ -10,10 +10,10 @@ import pytest
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.delivery import Part
-from spark_kafka_sink.producer.producer_record import RecordMetadata
-from spark_kafka_sink.producer.record_checks import RECORD_OVERHEAD, RecordDetails, headers_bound
+from spark_kafka_sink.producer.producer_record import RECORD_OVERHEAD, RecordDetails, RecordMetadata, headers_bound
 from spark_kafka_sink.producer.record_chunk import RecordChunk, RecordFuture, failed_record
-from spark_kafka_sink.records.columns import RecordColumns, record_columns
+from spark_kafka_sink.producer.topic_rows import rows_of
+from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 from tests.fakes.clock import ManualClock
 from tests.producer.harness import TOPIC, tp
@@ -48,15 +48,15 @@ def filled(*records: Sent, clock: ManualClock | None = None) -> tuple[RecordChun
 def chunk_of(*records: Sent, clock: ManualClock | None = None) -> tuple[RecordChunk, list[RecordFuture]]:
     """A chunk whose records are queued, and their futures."""
     chunk, futures = filled(*records, clock=clock)
-    chunk.become(record_columns(*chunk.payload_columns()))
+    chunk.become(rows_of(chunk.as_columns(), len(chunk), 0))
     return chunk, futures
 
 
 def columns_of(*records: Sent) -> RecordColumns:
-    return record_columns(*filled(*records)[0].payload_columns())
+    return rows_of(filled(*records)[0].as_columns(), len(records), 0)
 
 
-# ---- FATES
+# ---- OUTCOMES
 
 
 def test_a_future_tells_where_its_record_is() -> None:
@@ -205,8 +205,11 @@ def test_a_record_that_says_nothing_has_the_time_of_send_and_no_partition() -> N
         chunk.add(None, b"v", None, 10)
     chunk.add(None, b"v", None, 10, RecordDetails(partition=3, timestamp=2**62))
     chunk.seal()
-    assert chunk.explicit_partitions(-1).tolist() == [-1] * 50 + [3]
-    assert chunk.payload_columns().timestamps.tolist() == [*sent_ms, 2**62]
+    given = chunk.as_columns()
+    assert given.partition is not None
+    assert given.timestamp is not None
+    assert given.partition.to_pylist() == [None] * 50 + [3]
+    assert given.timestamp.to_pylist() == [*sent_ms, 2**62]
 
 
 def test_a_chunk_that_is_taken_refuses_records() -> None:

@@ -12,8 +12,8 @@ from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import KafkaTimeoutError, ProducerClosedError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE
-from spark_kafka_sink.producer.hand_overs import HandOver, HandOvers
-from spark_kafka_sink.producer.record_chunk import RecordChunk, RecordFuture
+from spark_kafka_sink.producer.hand_overs import HandOver
+from spark_kafka_sink.producer.record_chunk import GatheredRecord, RecordChunk, RecordFuture
 from spark_kafka_sink.producer.record_gatherer import MIN_CHUNK_BYTES, RecordGatherer
 from tests.producer.harness import TOPIC, Accumulation
 
@@ -26,35 +26,29 @@ class Gathering:
     def __init__(
         self, linger_ms: int = 100, encode: Callable[[HandOver, RecordChunk], None] | None = None, **options: object
     ) -> None:
-        self.stage = Accumulation(**options)
+        self.stage = Accumulation(linger_ms=linger_ms, max_block_ms=MAX_BLOCK_MS, **options)
         self.clock = self.stage.clock
         self.chunks: list[RecordChunk] = []
-        self.wakeups = 0
         self.may_wait = True
         self.gatherer = RecordGatherer(
-            1,
-            linger_ms,
-            MAX_BLOCK_MS,
-            encode or (lambda _, chunk: self.chunks.append(chunk)),
-            HandOvers(self.clock, self.wake),
-            self.wake,
+            self.stage.config,
             self.clock,
             self.stage.accumulator,
+            self.stage.hand_overs,
+            encode or (lambda _, chunk: self.chunks.append(chunk)),
             may_wait=lambda: self.may_wait,
         )
 
     def encode_all(self) -> bool:
         return self.gatherer.encode_all(self.clock.now_ms() + MAX_BLOCK_MS)
 
-    def wake(self) -> None:
-        self.wakeups += 1
-
     def add(self, value: bytes = b"v", topic: str = TOPIC, size: int = 100) -> RecordFuture:
         """As KafkaProducer.send: into the chunk that is open, else with all checks."""
         chunk = self.gatherer.chunks.get(topic)
-        future = None if chunk is None else chunk.add(None, value, None, size)
+        record = GatheredRecord(None, value, None, size, None)
+        future = None if chunk is None else chunk.add(*record)
         if chunk is None or future is None:
-            return self.gatherer.begin(topic, Cluster(), None, value, None, size)
+            return self.gatherer.begin(topic, Cluster(), record)
         if chunk.size_bytes >= self.gatherer.chunk_bytes:
             self.gatherer.encode_full(topic)
         return future
@@ -79,7 +73,7 @@ def test_the_sender_is_told_of_the_first_record_so_that_it_counts_the_linger() -
     gathering = Gathering()
     gathering.add()
     gathering.add()
-    assert gathering.wakeups == 1
+    assert gathering.stage.wakeups == 1
 
 
 def test_records_that_have_lingered_are_taken_by_the_sender() -> None:

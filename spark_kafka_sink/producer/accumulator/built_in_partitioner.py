@@ -1,11 +1,14 @@
-"""Chooses partitions for the rows that name none and have no key, and gives the sticky partitioner the queues' lengths.
+"""Kafka's own choice of partitions, for rows that name none and for which a user's partitioner chose none.
 
-The partitioners are in plugins/partitioner.py. This module keeps those of each topic, and knows the available partitions.
+A key's hash comes first, over all partitions, also those without a leader, so that a key always has the same partition. Other
+rows go to the sticky partitioner (KIP-794), which uses their sizes. The Sender tells it how long the queues are.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
@@ -19,10 +22,97 @@ from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.accumulator.batch_compressor import BatchCompressor
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueues
 from spark_kafka_sink.producer.accumulator.sorted_slice import LEAST_OVERHEAD
-from spark_kafka_sink.producer.plugins.partitioner import RoundRobinPartitioner, StickyPartitioner
+from spark_kafka_sink.producer.topic_rows import TopicRows
+from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
+from spark_kafka_sink.records.columns import NULL_LENGTH
+from spark_kafka_sink.records.murmur2 import partition_for_keys
 
 # What queue lengths depend on: the cluster, slow nodes, and two counters. Whenever a queue's length changes, one of them does.
 LoadState: TypeAlias = tuple[Cluster, frozenset[int], int, int]
+
+
+class StickyPartitioner:
+    """Spreads rows without a key: sends them to one partition until that is a full batch, then switches to a random partition.
+
+    It switches where a batch ends. If the partition's open batch is partly filled already, the partition gets rows until the
+    batch after it is full too, so at most twice the batch size; this avoids what KIP-794 calls fractional batches.
+    Once queue lengths are known, partitions with shorter queues are chosen more often.
+
+    Args:
+        batch_size: bytes that a partition gets before the switch.
+        open_bytes: returns how many bytes of a partition's open batch are filled.
+        random: seeded by tests.
+    """
+
+    def __init__(self, batch_size: int, open_bytes: Callable[[int], int], random: Random) -> None:
+        self._batch_size = batch_size
+        self._open_bytes = open_bytes
+        self._random = random
+        self.in_use = False  # set by the first row without a key: before that, queue lengths are not needed
+        self._lock = threading.Lock()  # guards the three below; held while assigning, never while waiting
+        self._partition = NO_PARTITION
+        self._produced_bytes = 0
+        self._quota_bytes = 0
+        # Cumulative weights, and the partitions they belong to. The Sender replaces the tuple as a whole.
+        self._load: tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]] | None = None
+
+    def assign(self, row_bytes: npt.NDArray[np.int64], available: Sequence[int]) -> npt.NDArray[np.int32]:
+        """Partitions for rows of the given sizes, in order. `available` are the partitions to choose from; not empty."""
+        self.in_use = True
+        ends = np.cumsum(row_bytes)
+        out = np.empty(len(row_bytes), np.int32)
+        with self._lock:
+            if self._partition not in available:
+                self._switch(available)
+            start, before = 0, 0
+            while start < len(out):
+                stop = int(np.searchsorted(ends, before + self._quota_bytes - self._produced_bytes)) + 1
+                stop = min(stop, len(out))
+                out[start:stop] = self._partition
+                self._produced_bytes += int(ends[stop - 1]) - before
+                start, before = stop, int(ends[stop - 1])
+                if self._produced_bytes >= self._quota_bytes:
+                    self._switch(available)
+        return out
+
+    def _switch(self, available: Sequence[int]) -> None:
+        self._partition = self._next_partition(available)
+        self._produced_bytes = 0
+        filled = min(self._open_bytes(self._partition), self._batch_size)
+        self._quota_bytes = self._batch_size if filled == 0 else 2 * self._batch_size - filled
+
+    def _next_partition(self, available: Sequence[int]) -> int:
+        load = self._load
+        if load is None:
+            return available[self._random.randrange(len(available))]
+        cumulative, partitions = load
+        drawn = self._random.randrange(int(cumulative[-1]))
+        return int(partitions[np.searchsorted(cumulative, drawn, side="right")])
+
+    def update_load(self, queue_sizes: Sequence[int], partitions: Sequence[int], all_counted: bool) -> None:
+        """Use these queue lengths from now on: a partition's weight is the longest length + 1 - its own.
+
+        `all_counted` is false when slow partitions were left out. Then equal lengths are used too: they exclude the slow ones.
+        """
+        sizes = np.asarray(queue_sizes, np.int64)
+        if len(sizes) == 0 or (all_counted and (len(sizes) < 2 or (sizes == sizes[0]).all())):
+            self._load = None
+        else:
+            self._load = (np.cumsum(sizes.max() + 1 - sizes), np.asarray(partitions, np.int32))
+
+
+class RoundRobinPartitioner:
+    """Assigns rows to the partitions in turn, whatever their keys. Kafka's class of this name. Any thread may call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the counter
+        self._next = 0
+
+    def assign(self, rows: int, available: Sequence[int]) -> npt.NDArray[np.int32]:
+        with self._lock:
+            turns = np.arange(self._next, self._next + rows) % len(available)
+            self._next = (self._next + rows) % len(available)
+        return np.asarray(available, np.int32)[turns]
 
 
 class TopicPartitioners:
@@ -51,6 +141,7 @@ class NodeWait:
 class BuiltInPartitioner:
     def __init__(self, config: ProducerConfig, queues: PartitionQueues, compressor: BatchCompressor, random: Random) -> None:
         self._config = config
+        self._by_key = not config.partitioner_ignore_keys and config.partitioner_class is None
         self._queues = queues
         self._compressor = compressor
         self._random = random
@@ -61,31 +152,39 @@ class BuiltInPartitioner:
 
     # CALLERS
 
+    def choose(self, rows: TopicRows, cluster: Cluster) -> npt.NDArray[np.int32]:
+        """The partition of each row. With `partitioner.class` keys do not count."""
+        partitions = rows.explicit.copy()
+        undecided = partitions == NO_PARTITION
+        columns = rows.columns
+        if self._by_key and columns.key is not None and undecided.any():
+            hashed = partition_for_keys(columns.key, cluster.partition_count(rows.topic) or 1)
+            if columns.key.null_count == 0 and undecided.all():
+                return hashed
+            has_key = undecided & (columns.key_lengths != NULL_LENGTH)
+            np.copyto(partitions, hashed, where=has_key)
+            undecided &= ~has_key
+        if undecided.any():
+            partitions[undecided] = self._spread(rows.topic, columns.base_sizes[undecided] + LEAST_OVERHEAD, cluster)
+        return partitions
+
+    def _spread(self, topic: str, row_bytes: npt.NDArray[np.int64], cluster: Cluster) -> npt.NDArray[np.int32]:
+        """Partitions for rows of these sizes: sticky ones, or in turn."""
+        partitioners = self.of_topic(topic)
+        available = self._available(topic, cluster)
+        if self._config.partitioner_adaptive_partitioning_enable:
+            self._assigned.append(topic)
+        if self._config.partitioner_class == ROUND_ROBIN:
+            return partitioners.round_robin.assign(len(row_bytes), available)
+        # Its quota is batch.size, which counts compressed bytes.
+        return partitioners.sticky.assign(self._compressor.compressed_sizes(topic, row_bytes), available)
+
     def of_topic(self, topic: str) -> TopicPartitioners:
         found = self._topics.get(topic)
         if found is None:  # of two threads that come here at the same time, setdefault gives both the same one
             made = TopicPartitioners(topic, self._queues, self._config.batch_size, self._random)
             found = self._topics.setdefault(topic, made)
         return found
-
-    def assign(
-        self,
-        topic: str,
-        row_bytes: npt.NDArray[np.int64],
-        chosen: npt.NDArray[np.bool_],
-        partitions: npt.NDArray[np.int32],
-        cluster: Cluster,
-    ) -> None:
-        """Write a partition into `partitions` for each chosen row."""
-        partitioners = self.of_topic(topic)
-        available = self._available(topic, cluster)
-        sizes = row_bytes[chosen] + LEAST_OVERHEAD
-        if self._config.partitioner_adaptive_partitioning_enable:
-            self._assigned.append(topic)
-        if self._config.partitioner_class == ROUND_ROBIN:
-            partitions[chosen] = partitioners.round_robin.assign(len(sizes), available)
-        else:  # its quota is batch.size, which counts compressed bytes
-            partitions[chosen] = partitioners.sticky.assign(self._compressor.compressed_sizes(topic, sizes), available)
 
     def _available(self, topic: str, cluster: Cluster) -> list[int]:
         """The partitions to choose from: those with a leader; if none has one, all of them.

@@ -1,8 +1,9 @@
 """The rows that wait to be sent: callers append slices of columns, the Sender drains batches. Kafka's class of this name.
 
-RecordAccumulator puts the parts of this package together for KafkaProducer, RecordGatherer and the Sender. To append a slice, it
-sorts the rows by partition (sorted_slice.py), reserves room for them in batches (slice_layout.py) and encodes them
-(slice_writer.py). Work per partition and per batch is Python, work per row is not. drainer.py decides which batches are sent.
+RecordAccumulator puts the parts of this package together for ColumnSender, RecordGatherer and the Sender. To append a slice, it
+chooses partitions (built_in_partitioner.py), sorts the rows by partition (sorted_slice.py), reserves room for them in batches
+(slice_layout.py) and encodes them (slice_writer.py). Work per partition and per batch is Python, work per row is not. drainer.py
+decides which batches are sent.
 
 Law: no thread waits for memory while it holds a reservation. A batch with a reservation is not drained, so its memory could never
 come back. If the pool is empty, an append encodes the rows that have room, and only then waits. A slice of gathered records is
@@ -35,46 +36,44 @@ from spark_kafka_sink.producer.accumulator.slice_layout import SliceLayout
 from spark_kafka_sink.producer.accumulator.slice_writer import SliceWriter
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
 from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver
+from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
-from spark_kafka_sink.records.columns import RecordColumns
-
-__all__ = ["ReadyCheckResult", "RecordAccumulator", "Sequencer"]
 
 
 class RecordAccumulator:
-    """See the module's docstring.
-
+    """
     Args:
-        config: batch.size, linger.ms, compression.type, retry back-off and the delivery time-out are read from it.
-        pool: the memory of all batches.
+        config: of the producer.
         clock: for linger, back-off and expiry.
+        wake_sender: called when there is something to send.
         sequencer: the TransactionManager, or None without idempotence.
         random: for sticky partitions and back-off jitter; seeded by tests.
-        on_abandoned: called with topic and number of rows that got into no batch, before their owner's `abandon`.
+        on_abandoned: called with topic, number and error of rows that got into no batch, before their owner's `abandon`.
         is_transactional: whether new batches belong to a transaction.
     """
 
     def __init__(
         self,
         config: ProducerConfig,
-        pool: BufferPool,
         clock: Clock,
+        wake_sender: Callable[[], None],
         sequencer: Sequencer | None = None,
         random: Random | None = None,
-        on_abandoned: Callable[[str, int], None] = lambda *_: None,
+        on_abandoned: Callable[[str, int, KafkaError], None] = lambda *_: None,
         *,
         is_transactional: bool = False,
     ) -> None:
         self._config = config
-        self.pool = pool
+        self.pool = BufferPool(config.buffer_memory, config.batch_size, clock)
         self._clock = clock
+        self.wake_sender = wake_sender
         self._random = random or Random()
         self._on_abandoned = on_abandoned
         self._is_transactional = is_transactional
         self._queues = PartitionQueues()
         self._incomplete = IncompleteBatches(clock)
-        self._compressor = BatchCompressor(config, pool)
-        self._writer = SliceWriter(pool, self._compressor, self._queues.oldest.poisoned)
+        self._compressor = BatchCompressor(config, self.pool)
+        self._writer = SliceWriter(self.pool, self._compressor, self._queues.oldest.poisoned, wake_sender)
         self._drainer = Drainer(config.linger_ms, self._queues, sequencer, self._compressor)
         self.built_in_partitioner = BuiltInPartitioner(config, self._queues, self._compressor, self._random)
         # Set by the Sender while a transaction is committed or aborted: nothing lingers then.
@@ -88,97 +87,75 @@ class RecordAccumulator:
 
     def append(
         self,
-        topic: str,
-        columns: RecordColumns,
-        partitions: npt.NDArray[np.int32],
-        rows: npt.NDArray[np.int32],
+        rows: TopicRows,
+        cluster: Cluster,
         owner: RecordsOwner,
-        wake_sender: Callable[[], None],
         hand_over: HandOver,
         *,
-        max_block_ms: int,
         created_ms: int | None = None,
         prepaid: PoolMemory | None = None,
     ) -> None:
         """Put a slice's rows into their partitions' batches, filling batch after batch.
 
-        Blocks while the pool is empty, each time at most `max_block_ms`. Calls `wake_sender` when there is something to send.
+        Blocks while the pool is empty, each time at most max.block.ms.
 
         Args:
-            columns: one slice, a few MiB at most unless a single row is larger; at least one row.
-            partitions: int32[n], where each row goes.
-            rows: int32[n], the row's position in the caller's chunk.
+            rows: one slice, a few MiB at most unless a single row is larger; at least one row.
+            cluster: metadata that contains the topic, for rows that name no partition.
             owner: gets the outcome of every row, also of those that get into no batch because this raises.
             hand_over: the call, which has begun to hand rows over; it pauses while it waits for memory before its first row.
-            max_block_ms: how long each wait for memory may be.
             created_ms: since when the rows wait; now, if not given.
             prepaid: a charge for these rows that the caller has; with it they never wait. What is left of it stays the caller's.
 
         Raises:
-            KafkaTimeoutError: no memory within `max_block_ms`. Rows that are in a batch stay there and are sent.
+            KafkaTimeoutError: no memory within max.block.ms. Rows that are in a batch stay there and are sent.
             ProducerClosedError: the producer was closed meanwhile.
             KafkaError: rows are refused; see `refuse_rows`.
         """
         layout: SliceLayout | None = None
         try:
-            sorted_slice = SortedSlice(columns, partitions, rows)
-            layout = SliceLayout(self, topic, sorted_slice, owner, created_ms, prepaid)
+            sorted_slice = SortedSlice(rows.columns, self.built_in_partitioner.choose(rows, cluster), rows.rows)
+            layout = SliceLayout(self, rows.topic, sorted_slice, owner, created_ms, prepaid)
             while not layout.done:
                 try:
                     layout.reserve()
                 finally:  # rows that have room are encoded even if reserving room for the others has failed
                     if layout.reservations:
                         hand_over.has_queued_rows = True
-                        self._writer.write(sorted_slice, layout.reservations, wake_sender)
+                        self._writer.write(sorted_slice, layout.reservations)
                 if not layout.reservations:
                     hand_over.wait_begins()
-                    blocks, charge, stock = layout.memory_wanted
-                    self.wait_for_memory(blocks, charge, stock, max_block_ms, wake_sender, hand_over.begin)
+                    self.wait_for_memory(*layout.memory_wanted, hand_over.begin)
         except ORDINARY_ERRORS as error:
-            reason = error if isinstance(error, KafkaError) else KafkaError(f"rows for {topic} cannot be encoded: {error!r}")
-            left = rows
+            left = rows.rows
             if layout is not None:
                 left = layout.rows_without_place()
                 layout.give_back_stock()
-                self._writer.give_up(layout.reservations, wake_sender)
-            self._on_abandoned(topic, len(left))
-            owner.abandon(left, reason)
+                self._writer.give_up(layout.reservations)
+            self.abandon(rows.topic, left, owner, error)
             raise
 
-    def wait_for_memory(
-        self,
-        block_count: int,
-        charge: int,
-        into: PoolMemory,
-        max_block_ms: int,
-        wake_sender: Callable[[], None],
-        taking: Callable[[], None],
-    ) -> None:
+    def abandon(self, topic: str, rows: npt.NDArray[np.int32], owner: RecordsOwner, error: BaseException) -> None:
+        """Fail rows that got into no batch."""
+        reason = error if isinstance(error, KafkaError) else KafkaError(f"rows for {topic} cannot be encoded: {error!r}")
+        self._on_abandoned(topic, len(rows), reason)
+        owner.abandon(rows, reason)
+
+    def wait_for_memory(self, block_count: int, charge: int, into: PoolMemory, taking: Callable[[], None]) -> None:
         """Have all queued batches sent, and wait for the memory that comes back. As BufferPool.allocate, and raises the same."""
         call = threading.Lock()
         with call:
             self._starving.add(call)  # before the Sender wakes, so that it sees the change
-            wake_sender()
-            self.pool.allocate(block_count, max_block_ms, charge=charge, into=into, taking=taking)
+            self.wake_sender()
+            self.pool.allocate(block_count, self._config.max_block_ms, charge=charge, into=into, taking=taking)
 
-    def assign_partitions(
-        self,
-        topic: str,
-        row_bytes: npt.NDArray[np.int64],
-        chosen: npt.NDArray[np.bool_],
-        partitions: npt.NDArray[np.int32],
-        cluster: Cluster,
-    ) -> None:
-        """Write a partition into `partitions` for each chosen row: those that name none and have no key to hash."""
-        self.built_in_partitioner.assign(topic, row_bytes, chosen, partitions, cluster)
-
-    def flush(self, timeout_ms: int, wake_sender: Callable[[], None], is_enough: Callable[[], bool] = lambda: False) -> bool:
+    def flush(self, timeout_ms: int, is_enough: Callable[[], bool] = lambda: False) -> bool:
         """Send all rows that were appended before this call, without lingering, and wait until they have an outcome.
 
         With `is_enough`, wait until it returns true, if that is sooner; it is asked after each batch that is done. Blocks at most
         `timeout_ms`; returns false when that time ran out.
         """
-        return self._incomplete.flush(timeout_ms, wake_sender, is_enough)
+        return self._incomplete.flush(timeout_ms, self.wake_sender, is_enough)
 
     def is_closed(self) -> bool:
         return self._closed
@@ -189,8 +166,7 @@ class RecordAccumulator:
 
     def check_open(self) -> None:
         """Raises if rows cannot be appended: the producer is closed, or the Sender refuses them."""
-        if self._closed:
-            self.check_not_closed()
+        self.check_not_closed()
         refusal = self._refusal
         if refusal is not None:
             raise fresh_copy(refusal)
@@ -235,10 +211,6 @@ class RecordAccumulator:
         result = self._drainer.ready(cluster, now_ms, self.wants_all_at_once())
         self.built_in_partitioner.update_load(cluster, self._incomplete.newest_flush_id)
         return result
-
-    def node_looked_at(self, node: int, now_ms: int, takes_batches: bool) -> None:
-        """The Sender has batches for this node, and has found that it accepts them now, or does not."""
-        self.built_in_partitioner.node_looked_at(node, now_ms, takes_batches)
 
     def drain(
         self,
@@ -379,10 +351,6 @@ class RecordAccumulator:
     def has_incomplete(self) -> bool:
         """Whether any row that was appended has no outcome yet."""
         return bool(self._incomplete)
-
-    def all_settled(self) -> bool:
-        """Whether every row that was appended has an outcome: a transaction can end."""
-        return not self._incomplete
 
     def refuse_rows(self, error: KafkaError | None) -> None:
         """From now on appends raise a copy of `error`, also those in progress, until this is called with None.

@@ -27,14 +27,18 @@ class SliceWriter:
     pool: of the batches' memory.
     compressor: for batches that are full.
     poisoned: called when a batch is poisoned.
+    wake_sender: called when there is something to send.
     """
 
-    def __init__(self, pool: BufferPool, compressor: BatchCompressor, poisoned: Callable[[], None]) -> None:
+    def __init__(
+        self, pool: BufferPool, compressor: BatchCompressor, poisoned: Callable[[], None], wake_sender: Callable[[], None]
+    ) -> None:
         self._pool = pool
         self._compressor = compressor
         self._poisoned = poisoned
+        self._wake_sender = wake_sender
 
-    def write(self, sorted_slice: SortedSlice, reservations: list[Reservation], wake_sender: Callable[[], None]) -> None:
+    def write(self, sorted_slice: SortedSlice, reservations: list[Reservation]) -> None:
         """Encode the reserved rows and end their reservations. After an error some are open: see `give_up`."""
         first = reservations[0].lo
         wake = False
@@ -51,16 +55,16 @@ class SliceWriter:
                     wake |= self._release(reservation)
         finally:
             if wake:
-                wake_sender()
+                self._wake_sender()
 
-    def give_up(self, reservations: list[Reservation], wake_sender: Callable[[], None]) -> None:
+    def give_up(self, reservations: list[Reservation]) -> None:
         """End the reservations that are open after an error. Their batches are poisoned: all rows in them fail."""
         for reservation in reservations:
             if reservation.is_open:
                 self._poison(reservation)
                 self._release(reservation)
         if reservations:
-            wake_sender()
+            self._wake_sender()
 
     # SEGMENTS
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_kafka_sink.producer.producer_record import ProducerColumns, ProducerRecord, whole_number
-from spark_kafka_sink.producer.record_checks import HEADERS, checked_headers
+from spark_kafka_sink.producer.producer_record import HEADERS, ProducerColumns, ProducerRecord, checked_headers, whole_number
 from spark_kafka_sink.producer.serializers import as_bytes
 from spark_kafka_sink.records.columns import is_text, texts
 

@@ -2,7 +2,7 @@
 
 The columns of `send_columns` pass through the interceptors before anything is checked. Records of `send` pass through those that
 take records at once, and through those that take columns when they have been gathered. KafkaProducer calls this module only when
-`interceptor.classes` is set; plugins.py loads the interceptors.
+`interceptor.classes` is set; plugin.py loads the interceptors.
 Law: when an interceptor raises, that is logged and the next one gets the rows unchanged, as in Java.
 """
 
@@ -11,28 +11,25 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.errors import ConfigError
-from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, Part
+from spark_kafka_sink.errors import ConfigError, KafkaError
+from spark_kafka_sink.producer.accumulator.delivery import UNKNOWN_OFFSET, Part, RecordsOwner
 from spark_kafka_sink.producer.plugins.columns_as_records import as_row, checked_record, columns_of, copied, encoded, records_of
-from spark_kafka_sink.producer.plugins.intercepted_rows import (
-    InterceptedRecords,
-    Watch,
-    metadata_of_records,
-)
 from spark_kafka_sink.producer.plugins.plugin import Method, Plugin, make_plugin
-from spark_kafka_sink.producer.producer_record import BatchMetadata, ProducerColumns, ProducerRecord, RecordMetadata
-from spark_kafka_sink.producer.record_chunk import Callback, RecordChunk, RecordFuture
+from spark_kafka_sink.producer.producer_record import BatchMetadata, Callback, ProducerColumns, ProducerRecord, RecordMetadata
+from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import NO_TIMESTAMP, NULL_LENGTH, RecordColumns, texts
 from spark_kafka_sink.records.interleave import contiguous
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +141,7 @@ class Interceptors:
 
     # COLUMNS
 
-    def send_columns(self, given: ProducerColumns, send: Callable[[ProducerColumns, Watch], Any]) -> Any:
+    def send_columns(self, given: ProducerColumns, send: Callable[[ProducerColumns, InterceptedCall], T]) -> T:
         """Pass columns through the chain, then send the result. What `send` raises is reported to the chain, for each row."""
         columns = replace(given, **{name: contiguous(column) for name, column in given.columns().items()})
         for each in self._chain:
@@ -152,11 +149,13 @@ class Interceptors:
                 columns = self._next(each, each.on_send_columns, columns)
             elif each.on_send is not None:
                 columns = _one_by_one(each, each.on_send, columns)
-        watch = Watch(self)
+        call = InterceptedCall(self)
         try:
-            return send(columns, watch)
+            return send(columns, call)
         except Exception as error:
-            self._report_rows_left(columns, watch, error)
+            topics = Counter([columns.topic] * (columns.rows or 0) if isinstance(columns.topic, str) else texts(columns.topic))
+            for topic, rows in (topics - call.queued).items():
+                self.report_failure(topic or "", NO_PARTITION, rows, error)
             raise
 
     def on_send_gathered(self, given: ProducerColumns) -> ProducerColumns:
@@ -179,17 +178,9 @@ class Interceptors:
             return columns
         return found  # type: ignore[no-any-return]
 
-    def _report_rows_left(self, columns: ProducerColumns, watch: Watch, error: Exception) -> None:
-        """Report the rows of a failed call, except those that were queued before."""
-        topics = Counter([columns.topic] * (columns.rows or 0) if isinstance(columns.topic, str) else texts(columns.topic))
-        for topic, rows in (topics - watch.queued).items():
-            self.report_failure(topic or "", NO_PARTITION, rows, error)
-
     # SINGLE RECORDS
 
-    def send(
-        self, record: ProducerRecord, callback: Callback | None, send: Callable[[ProducerRecord, Callback | None], RecordFuture]
-    ) -> RecordFuture:
+    def send(self, record: ProducerRecord, callback: Callback | None, send: Callable[[ProducerRecord, Callback | None], T]) -> T:
         """Pass a record through the chain, then send the result. What `send` raises is reported to the chain."""
         for each in self._chain:
             if each.on_send is None:
@@ -205,26 +196,29 @@ class Interceptors:
             self.report_failure(record.topic, NO_PARTITION if record.partition is None else record.partition, 1, error)
             raise
 
-    def new_chunk(self, topic: str, cluster: Cluster, clock: Clock) -> RecordChunk:
-        """A chunk of gathered records that reports outcomes to the chain."""
-        return InterceptedRecords(topic, cluster, clock, self)
-
-    # OUTCOMES: see OutcomeListener
+    # OUTCOMES
 
     def report_success(self, part: Part, base_offset: int, log_append_time_ms: int, columns: RecordColumns) -> None:
+        """`columns`: the columns that `part.rows` are positions in."""
         topic, partition = part.topic_partition
         first = UNKNOWN_OFFSET if base_offset == UNKNOWN_OFFSET else base_offset + part.first_delta
         batch = BatchMetadata(topic, partition, first, part.row_count, log_append_time_ms)
-        records = metadata_of_records(part, first, log_append_time_ms, columns) if self._any_hears_records else []
+        records = _metadata_of_records(part, first, log_append_time_ms, columns) if self._any_hears_records else []
         self._report(batch, records, [None] * len(records), None)
 
     def report_failure(
         self, topic: str, partition: int, rows: int, error: Exception, record_errors: Mapping[int, Exception] | None = None
     ) -> None:
+        """`record_errors`: errors of single rows, by their positions from 0."""
         batch = BatchMetadata(topic, partition, UNKNOWN_OFFSET, rows, NO_TIMESTAMP)
         count = rows if self._any_hears_records else 0
         records = [RecordMetadata(topic, partition, UNKNOWN_OFFSET, NO_TIMESTAMP, NULL_LENGTH, NULL_LENGTH)] * count
         self._report(batch, records, [(record_errors or {}).get(row, error) for row in range(count)], error)
+
+    def report_abandoned(self, topic: str, partitions: npt.NDArray[np.int32], error: Exception) -> None:
+        """Gathered records that got into no batch. `partitions`: those that they name, or NO_PARTITION."""
+        for partition, rows in Counter(partitions.tolist()).items():
+            self.report_failure(topic, partition, rows, error)
 
     def _report(
         self,
@@ -247,6 +241,51 @@ class Interceptors:
                     except Exception as raised:  # noqa: BLE001 - logged below
                         failures.add(raised)
                 failures.log()
+
+
+class InterceptedCall:
+    """One send_columns call: makes the owners of its rows, and knows how many rows are reported by these."""
+
+    def __init__(self, interceptors: Interceptors) -> None:
+        self._interceptors = interceptors
+        self.queued: Counter[str] = Counter()  # topic -> rows that have an owner
+
+    def owner(self, rows: TopicRows, columns: RecordColumns, delivery: RecordsOwner) -> RecordsOwner:
+        """The owner of the rows that are queued next. `columns`: all of the call."""
+        self.queued[rows.topic] += len(rows.rows)
+        return InterceptedOwner(self._interceptors, rows.topic, columns.without_payloads(), delivery, self.queued)
+
+
+@dataclass(slots=True)
+class InterceptedOwner:
+    """Reports the outcome of rows in batches to interceptors, then to the rows' own owner.
+
+    Law: rows are settled whatever an interceptor raises, SystemExit too.
+    """
+
+    interceptors: Interceptors
+    topic: str
+    columns: RecordColumns  # that rows are positions in
+    owner: RecordsOwner
+    queued: Counter[str] = field(default_factory=Counter)
+
+    def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
+        try:
+            self.interceptors.report_success(part, base_offset, log_append_time_ms, self.columns)
+        finally:
+            self.owner.acknowledge(part, base_offset, log_append_time_ms)
+
+    def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
+        by_row = {index - part.first_delta: each for index, each in record_errors.items()}
+        try:
+            self.interceptors.report_failure(*part.topic_partition, part.row_count, error, by_row)
+        finally:
+            self.owner.fail(part, error, record_errors)
+
+    def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
+        """Rows in no batch are reported by `send_columns`, which raises the error, and by the chunk of gathered records."""
+        self.queued[self.topic] -= len(rows)
+        self.owner.abandon(rows, error)
 
 
 class Failures:
@@ -295,3 +334,17 @@ def _one_by_one(each: _Interceptor, on_send: Method, columns: ProducerColumns) -
         found = columns
     failures.log()
     return found
+
+
+def _metadata_of_records(part: Part, first: int, log_append_time_ms: int, columns: RecordColumns) -> list[RecordMetadata]:
+    topic, partition = part.topic_partition
+    count = part.row_count
+    offsets = [first] * count if first == UNKNOWN_OFFSET else range(first, first + count)
+    times, key_sizes, value_sizes = (
+        np.broadcast_to(np.asarray(column), columns.rows)[part.rows].tolist()
+        for column in (columns.timestamps, columns.key_lengths, columns.value_lengths)
+    )
+    if log_append_time_ms != NO_TIMESTAMP:
+        times = [log_append_time_ms] * count
+    fields = zip([topic] * count, [partition] * count, offsets, times, key_sizes, value_sizes, strict=True)
+    return list(map(RecordMetadata._make, fields))

@@ -1,17 +1,12 @@
-"""Which partition each row goes to: whole columns in, an int32 column out.
+"""A user's own partitioner, `partitioner.class`: whole columns in, an int32 column out.
 
-A partition that the row names comes first. Then a user's partitioner decides, if there is one; otherwise murmur2 of the key over
-all partitions, also those without a leader, so that a key always has the same partition. Rows that are still undecided go to the
-sticky partitioner (KIP-794). The built-in partitioners use the sizes of rows, not their bytes.
 Law: the answers of a user's partitioner are checked, and no row of a chunk is queued before all rows have an answer.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from random import Random
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,96 +20,9 @@ from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.plugins.plugin import Plugin, make_plugin
 from spark_kafka_sink.producer.producer_record import whole_number
+from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
-from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.interleave import contiguous
-
-
-class StickyPartitioner:
-    """Spreads rows without a key: sends them to one partition until that is a full batch, then switches to a random partition.
-
-    It switches where a batch ends. If the partition's open batch is partly filled already, the partition gets rows until the
-    batch after it is full too, so at most twice the batch size; this avoids what KIP-794 calls fractional batches.
-    Once queue lengths are known, partitions with shorter queues are chosen more often.
-
-    Args:
-        batch_size: bytes that a partition gets before the switch.
-        open_bytes: returns how many bytes of a partition's open batch are filled.
-        random: seeded by tests.
-    """
-
-    def __init__(self, batch_size: int, open_bytes: Callable[[int], int], random: Random) -> None:
-        self._batch_size = batch_size
-        self._open_bytes = open_bytes
-        self._random = random
-        self.in_use = False  # set by the first row without a key: before that, queue lengths are not needed
-        self._lock = threading.Lock()  # guards the three below; held while assigning, never while waiting
-        self._partition = NO_PARTITION
-        self._produced_bytes = 0
-        self._quota_bytes = 0
-        # Cumulative weights, and the partitions they belong to. The Sender replaces the tuple as a whole.
-        self._load: tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]] | None = None
-
-    def assign(self, row_bytes: npt.NDArray[np.int64], available: Sequence[int]) -> npt.NDArray[np.int32]:
-        """Partitions for rows of the given sizes, in order. `available` are the partitions to choose from; not empty."""
-        self.in_use = True
-        ends = np.cumsum(row_bytes)
-        out = np.empty(len(row_bytes), np.int32)
-        with self._lock:
-            if self._partition not in available:
-                self._switch(available)
-            start, before = 0, 0
-            while start < len(out):
-                stop = int(np.searchsorted(ends, before + self._quota_bytes - self._produced_bytes)) + 1
-                stop = min(stop, len(out))
-                out[start:stop] = self._partition
-                self._produced_bytes += int(ends[stop - 1]) - before
-                start, before = stop, int(ends[stop - 1])
-                if self._produced_bytes >= self._quota_bytes:
-                    self._switch(available)
-        return out
-
-    def _switch(self, available: Sequence[int]) -> None:
-        self._partition = self._next_partition(available)
-        self._produced_bytes = 0
-        filled = min(self._open_bytes(self._partition), self._batch_size)
-        self._quota_bytes = self._batch_size if filled == 0 else 2 * self._batch_size - filled
-
-    def _next_partition(self, available: Sequence[int]) -> int:
-        load = self._load
-        if load is None:
-            return available[self._random.randrange(len(available))]
-        cumulative, partitions = load
-        drawn = self._random.randrange(int(cumulative[-1]))
-        return int(partitions[np.searchsorted(cumulative, drawn, side="right")])
-
-    def update_load(self, queue_sizes: Sequence[int], partitions: Sequence[int], all_counted: bool) -> None:
-        """Use these queue lengths from now on: a partition's weight is the longest length + 1 - its own.
-
-        `all_counted` is false when slow partitions were left out. Then equal lengths are used too: they exclude the slow ones.
-        """
-        sizes = np.asarray(queue_sizes, np.int64)
-        if len(sizes) == 0 or (all_counted and (len(sizes) < 2 or (sizes == sizes[0]).all())):
-            self._load = None
-        else:
-            self._load = (np.cumsum(sizes.max() + 1 - sizes), np.asarray(partitions, np.int32))
-
-
-class RoundRobinPartitioner:
-    """Assigns rows to the partitions in turn, whatever their keys. Kafka's class of this name. Any thread may call."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the counter
-        self._next = 0
-
-    def assign(self, rows: int, available: Sequence[int]) -> npt.NDArray[np.int32]:
-        with self._lock:
-            turns = np.arange(self._next, self._next + rows) % len(available)
-            self._next = (self._next + rows) % len(available)
-        return np.asarray(available, np.int32)[turns]
-
-
-# A USER'S PARTITIONER
 
 
 class Partitioner(Protocol):
@@ -190,19 +98,12 @@ class UserPartitioner:
     def asks_per_record(self) -> bool:
         return self._by_columns is None
 
-    def decide(
-        self,
-        topic: str,
-        columns: RecordColumns,
-        partitions: npt.NDArray[np.int32],
-        rows: npt.NDArray[np.int32],
-        cluster: Cluster,
-    ) -> npt.NDArray[np.int32]:
-        """The partitions of all rows of a chunk: those given, and the user's choice where NO_PARTITION is given.
+    def decide(self, given: TopicRows, cluster: Cluster) -> npt.NDArray[np.int32]:
+        """The partitions of all rows: those given, and the user's choice where NO_PARTITION is given.
 
-        NO_PARTITION remains where the user's partitioner leaves the choice to the sticky one. `rows` are the rows' positions in
-        the caller's chunk, for error texts. Raises KafkaError.
+        NO_PARTITION remains where the user's partitioner leaves the choice to the sticky one. Raises KafkaError.
         """
+        topic, columns, partitions, rows = given.topic, given.columns, given.explicit, given.rows
         undecided = partitions == NO_PARTITION
         if not undecided.any():
             return partitions

@@ -277,7 +277,7 @@ class Sender:
         nodes, delay_ms = [], MAX_POLL_MS
         for node in result.ready_nodes:
             takes_batches = self._client.ready(node, now_ms)
-            self._accumulator.node_looked_at(node, now_ms, takes_batches)
+            self._accumulator.built_in_partitioner.node_looked_at(node, now_ms, takes_batches)
             if takes_batches:
                 nodes.append(node)
             else:

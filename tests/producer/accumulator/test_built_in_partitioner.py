@@ -12,7 +12,9 @@ import pytest
 from spark_kafka_sink.network.cluster import Cluster, Node, Topic
 from spark_kafka_sink.producer.accumulator.built_in_partitioner import BuiltInPartitioner
 from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueues
-from tests.producer.harness import TOPIC, Accumulation, cluster
+from spark_kafka_sink.producer.topic_rows import TopicRows
+from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
+from tests.producer.harness import TOPIC, Accumulation, cluster, columns
 
 ONE_NODE = cluster({TOPIC: (0, 0, 0, 0)})
 TWO_NODES = cluster({TOPIC: (0, 0, 1, 1)})
@@ -23,10 +25,13 @@ BATCH = 1024
 # ---- STICKY PARTITIONS
 
 
-def assign(stage: Accumulation, rows: int, where: object = ONE_NODE, size: int = 100) -> list[int]:
-    partitions = np.full(rows, -1, np.int32)
-    stage.accumulator.assign_partitions(TOPIC, np.full(rows, size, np.int64), np.ones(rows, np.bool_), partitions, where)  # type: ignore[arg-type]
-    chosen: list[int] = partitions.tolist()
+def rows_of(partitions: list[int], size: int = 100, topic: str = TOPIC) -> TopicRows:
+    values = columns([bytes(size - 5)] * len(partitions))
+    return TopicRows(topic, values, np.array(partitions, np.int32), np.arange(len(partitions), dtype=np.int32))
+
+
+def assign(stage: Accumulation, rows: int, where: Cluster = ONE_NODE, size: int = 100) -> list[int]:
+    chosen: list[int] = stage.accumulator.built_in_partitioner.choose(rows_of([NO_PARTITION] * rows, size), where).tolist()
     return chosen
 
 
@@ -40,9 +45,8 @@ def test_rows_without_a_key_stay_with_one_partition_for_a_batch() -> None:
 
 def test_only_the_rows_asked_for_are_assigned() -> None:
     stage = Accumulation(batch_size=BATCH)
-    partitions = np.array([7, -1, 7, -1], np.int32)
-    stage.accumulator.assign_partitions(TOPIC, np.full(4, 10, np.int64), partitions == -1, partitions, cluster({TOPIC: (0,)}))
-    assert partitions.tolist() == [7, 0, 7, 0]
+    chosen = stage.accumulator.built_in_partitioner.choose(rows_of([7, -1, 7, -1]), cluster({TOPIC: (0,)}))
+    assert chosen.tolist() == [7, 0, 7, 0]
 
 
 def test_leaderless_partitions_are_left_out_while_others_have_a_leader() -> None:
@@ -167,10 +171,10 @@ def drawn_with_a_slow_node(stage: Accumulation) -> set[int]:
     for partition in range(4):
         stage.append(b"x", partition=partition)
     for node in (0, 1):
-        stage.accumulator.node_looked_at(node, stage.now_ms, takes_batches=True)
+        stage.accumulator.built_in_partitioner.node_looked_at(node, stage.now_ms, takes_batches=True)
     stage.clock.advance(300)
-    stage.accumulator.node_looked_at(0, stage.now_ms, takes_batches=True)
-    stage.accumulator.node_looked_at(1, stage.now_ms, takes_batches=False)
+    stage.accumulator.built_in_partitioner.node_looked_at(0, stage.now_ms, takes_batches=True)
+    stage.accumulator.built_in_partitioner.node_looked_at(1, stage.now_ms, takes_batches=False)
     assign(stage, 1, TWO_NODES)
     stage.ready(TWO_NODES)
     return set(assign(stage, 500, TWO_NODES, size=2 * BATCH)[1:])
@@ -201,8 +205,7 @@ def test_only_topics_with_rows_under_way_are_looked_at_in_a_round(monkeypatch: p
 
     monkeypatch.setattr(BuiltInPartitioner, "_update_load_of", counting)
     for name in names:
-        rows = np.full(1, -1, np.int32)
-        stage.accumulator.assign_partitions(name, np.full(1, 10, np.int64), rows < 0, rows, where)
+        stage.accumulator.built_in_partitioner.choose(rows_of([NO_PARTITION], topic=name), where)
         stage.ready(where)
     assert looked_at == names
 

@@ -400,8 +400,9 @@ def test_flush_waits_for_the_pieces_of_a_batch() -> None:
     def send() -> None:
         stage.give_back(stage.drain_one(ONE_NODE))
 
-    assert stage.accumulator.flush(10, send) is False
-    assert stage.accumulator.flush(10, send) is True
+    stage.on_wake = send
+    assert stage.accumulator.flush(10) is False
+    assert stage.accumulator.flush(10) is True
 
 
 def test_splitting_ends_at_single_records() -> None:
@@ -543,7 +544,8 @@ def test_while_somebody_flushes_everything_is_ready() -> None:
             for batch in batches:
                 stage.give_back(batch)
 
-    assert stage.accumulator.flush(1000, send) is True
+    stage.on_wake = send
+    assert stage.accumulator.flush(1000) is True
     assert ready == [{0, 1}]
     stage.append(VALUE)
     assert stage.ready(TWO_NODES) == set()  # the flush is over
@@ -554,10 +556,12 @@ def test_flush_does_not_wait_for_rows_that_come_later() -> None:
     stage.append(b"1")
 
     def send() -> None:
+        stage.on_wake = lambda: None
         stage.give_back(stage.drain_one(ONE_NODE))
         stage.append(b"2")
 
-    assert stage.accumulator.flush(1000, send) is True
+    stage.on_wake = send
+    assert stage.accumulator.flush(1000) is True
     assert stage.accumulator.has_incomplete()
 
 
@@ -568,21 +572,23 @@ def test_flush_may_end_before_all_rows_have_an_outcome() -> None:
     def send() -> None:
         stage.give_back(stage.drain(ONE_NODE, 0)[0][0])
 
-    assert stage.accumulator.flush(1000, send, lambda: first.acknowledged == 1) is True
+    stage.on_wake = send
+    assert stage.accumulator.flush(1000, lambda: first.acknowledged == 1) is True
     assert stage.accumulator.has_incomplete()
-    assert stage.accumulator.flush(1000, stage.wake, first.done) is False
+    stage.on_wake = lambda: None
+    assert stage.accumulator.flush(1000, first.done) is False
 
 
 def test_flush_of_nothing_is_done_at_once() -> None:
     stage = Accumulation()
-    assert stage.accumulator.flush(0, stage.wake) is True
+    assert stage.accumulator.flush(0) is True
 
 
 def test_flush_gives_up_after_its_time_and_is_over_then() -> None:
     stage = Accumulation(linger_ms=60_000)
     stage.append(b"1")
     before = stage.now_ms
-    assert stage.accumulator.flush(250, stage.wake) is False
+    assert stage.accumulator.flush(250) is False
     assert stage.now_ms - before == 250
     assert stage.ready(ONE_NODE) == set()
 
@@ -596,7 +602,7 @@ def test_flush_that_is_interrupted_is_over() -> None:
 
     stage.clock.wait = interrupt
     with pytest.raises(KeyboardInterrupt):
-        stage.accumulator.flush(250, stage.wake)
+        stage.accumulator.flush(250)
     assert stage.ready(ONE_NODE) == set()
 
 
@@ -607,7 +613,7 @@ def test_flush_ends_when_a_batch_fails_while_its_request_is_still_out() -> None:
     batch.in_flight = True
     batch.fail(KafkaError("expired"), final_state=FinalState.ABORTED)
     stage.accumulator.remove_incomplete(batch)
-    assert stage.accumulator.flush(0, stage.wake) is True
+    assert stage.accumulator.flush(0) is True
 
 
 def test_a_closed_accumulator_refuses_rows_and_has_everything_sent() -> None:
@@ -687,15 +693,15 @@ def test_while_a_transaction_completes_nothing_lingers() -> None:
 
 def test_all_is_settled_when_the_last_batch_queued_or_in_flight_is_done() -> None:
     stage = Accumulation()
-    assert stage.accumulator.all_settled()
+    assert not stage.accumulator.has_incomplete()
     stage.append(b"1", b"2", partition=[0, 1])
-    assert not stage.accumulator.all_settled()
+    assert stage.accumulator.has_incomplete()
     first, second = stage.drain(ONE_NODE, 0)[0]
     assert not stage.accumulator.has_undrained()
     stage.give_back(first)
-    assert not stage.accumulator.all_settled()
+    assert stage.accumulator.has_incomplete()
     stage.give_back(second)
-    assert stage.accumulator.all_settled()
+    assert not stage.accumulator.has_incomplete()
 
 
 ABORT = KafkaError("the transaction is being aborted")
@@ -722,11 +728,11 @@ def test_aborting_removes_what_was_never_drained_oldest_first() -> None:
     aborted = stage.accumulator.abort_undrained(ABORT)
     assert [(batch.topic_partition.partition, batch.closed) for batch in aborted] == [(1, True), (0, True), (1, True)]
     assert not stage.accumulator.has_undrained()
-    assert not stage.accumulator.all_settled()  # until the Sender has failed them
+    assert stage.accumulator.has_incomplete()  # until the Sender has failed them
     for batch in aborted:
         batch.fail(ABORT)
         stage.accumulator.deallocate(batch)
-    assert stage.accumulator.all_settled()
+    assert not stage.accumulator.has_incomplete()
     assert stage.is_whole
 
 
@@ -758,7 +764,7 @@ def test_an_aborted_batch_that_is_being_written_stays_until_its_caller_is_done()
     (aborted,) = stage.accumulator.expired_batches(stage.now_ms)
     assert aborted.poison is ABORT
     stage.accumulator.deallocate(aborted)
-    assert stage.accumulator.all_settled()
+    assert not stage.accumulator.has_incomplete()
     assert stage.is_whole
 
 
@@ -771,7 +777,7 @@ def test_rows_are_refused_with_a_fresh_copy_of_the_error_until_it_is_taken_back(
     assert raised.value is not ABORT
     assert ABORT.__traceback__ is None
     assert owner.failed == 1
-    assert stage.accumulator.all_settled()
+    assert not stage.accumulator.has_incomplete()
     assert stage.is_whole
     stage.accumulator.refuse_rows(None)
     stage.append(b"2")
@@ -795,7 +801,7 @@ def test_an_append_that_waits_for_memory_during_its_abort_puts_no_more_rows_in()
     with pytest.raises(KafkaError, match="is being aborted"):
         stage.append(*[bytes(500)] * 10, owner=owner)
     assert owner.failed == 10
-    assert stage.accumulator.all_settled()
+    assert not stage.accumulator.has_incomplete()
     assert stage.is_whole
 
 

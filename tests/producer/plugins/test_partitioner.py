@@ -1,164 +1,22 @@
-"""Partitioners: where rows go that neither name a partition nor have a key, and a user's own."""
+"""A user's own partitioner: what it is asked, and what its answers may be."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from itertools import pairwise
-from random import Random
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from spark_kafka_sink.errors import ConfigError, InvalidRecordError, KafkaError
 from spark_kafka_sink.network.cluster import Cluster
-from spark_kafka_sink.producer.plugins.partitioner import RoundRobinPartitioner, StickyPartitioner, UserPartitioner
+from spark_kafka_sink.producer.plugins.partitioner import UserPartitioner
+from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import record_columns
 from tests.producer.harness import TOPIC, cluster, columns, config
-
-BATCH = 1000
-
-
-def sizes(*values: int) -> npt.NDArray[np.int64]:
-    return np.array(values, np.int64)
-
-
-class Open(dict[int, int]):
-    """Filled bytes of each partition's open batch; 0 unless set."""
-
-    def __missing__(self, partition: int) -> int:
-        return 0
-
-
-def sticky(filled: Open | None = None, *, seed: int = 1, batch_size: int = BATCH) -> StickyPartitioner:
-    return StickyPartitioner(batch_size, (filled if filled is not None else Open()).__getitem__, Random(seed))
-
-
-def stays(chosen: npt.NDArray[np.int32]) -> list[int]:
-    """Rows per stay."""
-    starts = [0, *(np.flatnonzero(np.diff(chosen)) + 1).tolist(), len(chosen)]
-    return [stop - start for start, stop in pairwise(starts)]
-
-
-# ---- STICKY
-
-
-def test_rows_stay_until_a_batch_is_full() -> None:
-    chosen = sticky().assign(sizes(*[100] * 2000), range(1000))
-    assert set(stays(chosen)) == {10}
-
-
-def test_the_row_that_crosses_the_limit_still_stays() -> None:
-    assert stays(sticky().assign(sizes(*[300] * 400), range(1000))) == [4] * 100
-
-
-def test_a_stay_goes_on_over_calls() -> None:
-    partitioner = sticky()
-    chosen = np.concatenate([partitioner.assign(sizes(100), range(1000)) for _ in range(30)])
-    assert stays(chosen) == [10, 10, 10]
-
-
-def test_a_large_row_ends_the_stay_at_once() -> None:
-    chosen = sticky().assign(sizes(5000, 5000, 5000), range(1000))
-    assert len(set(chosen.tolist())) == 3
-
-
-def test_every_partition_gets_its_share() -> None:
-    drawn = Counter(sticky().assign(sizes(*[BATCH] * 4000), range(4)).tolist())
-    assert all(850 < drawn[partition] < 1150 for partition in range(4))
-
-
-def test_a_partition_whose_batch_is_partly_filled_keeps_rows_until_the_next_is_full() -> None:
-    """KIP-794: switching in the middle of a batch would leave two small ones."""
-    filled = Open(dict.fromkeys(range(1000), 400))
-    chosen = sticky(filled).assign(sizes(*[100] * 160), range(1000))
-    assert set(stays(chosen)) == {16}
-
-
-def test_a_stay_is_never_longer_than_two_batches_nor_shorter_than_one() -> None:
-    for level, expected in ((1, 20), (999, 11), (1000, 10), (7000, 10)):
-        chosen = sticky(Open(dict.fromkeys(range(1000), level))).assign(sizes(*[100] * 200), range(1000))
-        assert stays(chosen)[0] == expected
-
-
-def test_a_partition_that_is_no_longer_available_is_left_at_the_next_call() -> None:
-    partitioner = sticky()
-    first = int(partitioner.assign(sizes(1), [0, 1, 2])[0])
-    others = [partition for partition in (0, 1, 2) if partition != first]
-    assert set(partitioner.assign(sizes(*[1] * 20), others).tolist()) <= set(others)
-
-
-def test_one_partition_gets_everything() -> None:
-    assert set(sticky().assign(sizes(*[400] * 50), [5]).tolist()) == {5}
-
-
-def test_no_rows_are_no_trouble() -> None:
-    assert sticky().assign(sizes(), [0, 1]).tolist() == []
-
-
-def test_the_same_seed_draws_the_same_partitions() -> None:
-    draws = [sticky(seed=9).assign(sizes(*[BATCH] * 50), range(10)).tolist() for _ in range(2)]
-    assert draws[0] == draws[1]
-
-
-# ---- STICKY, ADAPTIVE
-
-
-def draw(partitioner: StickyPartitioner, times: int = 8000, partitions: range = range(4)) -> Counter[int]:
-    return Counter(partitioner.assign(sizes(*[BATCH] * times), partitions).tolist())
-
-
-def test_a_partition_is_drawn_the_more_often_the_shorter_its_queue_is() -> None:
-    partitioner = sticky()
-    partitioner.update_load([5, 0, 3, 0], [0, 1, 2, 3], all_counted=True)
-    drawn = draw(partitioner, 16_000)  # weights 1, 6, 3, 6
-    for partition, weight in enumerate((1, 6, 3, 6)):
-        assert abs(drawn[partition] - weight * 1000) < 250
-
-
-@pytest.mark.parametrize("lengths", [[], [3], [2, 2, 2, 2]])
-def test_equal_queues_say_nothing(lengths: list[int]) -> None:
-    partitioner = sticky()
-    partitioner.update_load([9, 0, 0, 0], range(4), all_counted=True)
-    partitioner.update_load(lengths, range(len(lengths)), all_counted=True)
-    drawn = draw(partitioner)
-    assert all(1800 < drawn[partition] < 2200 for partition in range(4))
-
-
-def test_partitions_that_were_left_out_are_not_drawn_even_if_the_others_are_equal() -> None:
-    partitioner = sticky()
-    partitioner.update_load([1, 1], [0, 3], all_counted=False)
-    drawn = draw(partitioner)
-    assert set(drawn) <= {0, 3, *drawn.most_common(1)[0][:1]}
-    assert drawn[1] + drawn[2] <= 1  # the first row of all may have been assigned before
-
-
-def test_only_one_partition_left_gets_everything() -> None:
-    partitioner = sticky()
-    partitioner.update_load([7], [2], all_counted=False)
-    assert set(draw(partitioner, 50)) == {2}
-
-
-# ---- ROUND ROBIN
-
-
-def test_rows_take_turns_over_all_calls() -> None:
-    partitioner = RoundRobinPartitioner()
-    chosen = np.concatenate([partitioner.assign(rows, [0, 1, 2]) for rows in (2, 5, 0, 4)]).tolist()
-    assert all(later == (earlier + 1) % 3 for earlier, later in pairwise(chosen))
-
-
-def test_turns_go_over_the_partitions_that_are_available() -> None:
-    chosen = RoundRobinPartitioner().assign(8, [1, 4]).tolist()
-    assert Counter(chosen) == {1: 4, 4: 4}
-
-
-# ---- A USER'S PARTITIONER
 
 
 class ByLength:
@@ -221,7 +79,7 @@ def partitioner_of(wanted: object, **options: object) -> UserPartitioner:
 def decide(wanted: object, values: list[bytes | None], explicit: list[int] | None = None, **more: Any) -> list[int]:
     chosen = np.array([NO_PARTITION] * len(values) if explicit is None else explicit, np.int32)
     rows = np.arange(100, 100 + len(values), dtype=np.int32)
-    decided = partitioner_of(wanted).decide(TOPIC, columns(values, **more), chosen, rows, CLUSTER)
+    decided = partitioner_of(wanted).decide(TopicRows(TOPIC, columns(values, **more), chosen, rows), CLUSTER)
     assert decided.dtype == np.int32
     return decided.tolist()
 
@@ -260,7 +118,7 @@ def test_values_in_pieces_are_one_array_to_a_partitioner() -> None:
     in_pieces = record_columns(pa.chunked_array([[b"a"], [b"bb", b""]], pa.binary()))
     undecided, rows = np.full(3, NO_PARTITION, np.int32), np.arange(3, dtype=np.int32)
     instance = ByLength()
-    assert partitioner_of(instance).decide(TOPIC, in_pieces, undecided, rows, CLUSTER).tolist() == [1, 2, 0]
+    assert partitioner_of(instance).decide(TopicRows(TOPIC, in_pieces, undecided, rows), CLUSTER).tolist() == [1, 2, 0]
     assert instance.kinds == {pa.BinaryArray}
 
 

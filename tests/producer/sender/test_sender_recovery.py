@@ -16,8 +16,8 @@ import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
 from spark_kafka_sink.producer.accumulator.delivery import Delivery, Part
-from spark_kafka_sink.producer.record_checks import RecordDetails
-from spark_kafka_sink.producer.record_chunk import RecordFuture
+from spark_kafka_sink.producer.producer_record import RecordDetails
+from spark_kafka_sink.producer.record_chunk import GatheredRecord, RecordFuture
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.produce import ProduceResponse
 from tests.producer.harness import TOPIC, Stage, partition_answer, produce_response, tp
@@ -260,7 +260,7 @@ def leave(*_: object) -> None:
 
 def gather(stage: Stage, value: bytes, callback: Callable[..., None] | None, partition: int = 0) -> RecordFuture:
     details = RecordDetails(partition=partition, timestamp=0)
-    return stage.gatherer.begin(TOPIC, stage.metadata.cluster(), None, value, callback, len(value), details)
+    return stage.gatherer.begin(TOPIC, stage.metadata.cluster(), GatheredRecord(None, value, callback, len(value), details))
 
 
 class LeavingOwner:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.producer.producer_record import ProducerRecord
-from spark_kafka_sink.producer.record_checks import checked_details, checked_headers
+from spark_kafka_sink.producer.producer_record import ProducerRecord, checked_details, checked_headers
 from spark_kafka_sink.producer.serializers import SerializationError
 from tests.producer.harness import TOPIC
 

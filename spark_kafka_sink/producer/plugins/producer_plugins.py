@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.producer.plugins.interceptors import Interceptors
 from spark_kafka_sink.producer.plugins.partitioner import UserPartitioner
-from spark_kafka_sink.producer.record_chunk import RecordChunk
 
 
 class ProducerPlugins:
@@ -21,15 +18,12 @@ class ProducerPlugins:
         except BaseException:
             self.close()
             raise
-        self.intercepts_gathered = self.interceptors is not None and self.interceptors.any_wants_gathered
+        wanted = self.interceptors is not None and self.interceptors.any_wants_gathered
+        self.interceptors_of_gathered = self.interceptors if wanted else None
         # The partitioner, if `send` asks it for each record as Java does. Interceptors of gathered records come before it.
-        asks_per_record = self.partitioner is not None and self.partitioner.asks_per_record and not self.intercepts_gathered
+        asks_per_record = self.partitioner is not None and self.partitioner.asks_per_record and not wanted
         self.record_partitioner = self.partitioner if asks_per_record else None
         self.chunk_partitioner = None if asks_per_record else self.partitioner  # asked when a gathered chunk is encoded
-
-    def new_chunk(self, topic: str, cluster: Cluster, clock: Clock) -> RecordChunk:
-        make = RecordChunk if self.interceptors is None else self.interceptors.new_chunk
-        return make(topic, cluster, clock)
 
     def close(self) -> None:
         """Never raises."""
