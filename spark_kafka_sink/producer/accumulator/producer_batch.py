@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -54,115 +55,65 @@ class FinalState(enum.Enum):
     SPLIT = "split"  # other batches have its rows
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ProducerBatch:
-    """Created by RecordAccumulator when a row finds no open batch.
+    """Created by RecordAccumulator when a row finds no open batch."""
 
-    Args:
-        topic_partition: where the records go.
-        created_ms: monotonic time; delivery.timeout.ms counts from here, also for the children of a split.
-        raw_limit: bytes of uncompressed records after which it is full. The first record always fits.
-        base_timestamp: of the first record, ms since 1970.
-        flush_id: flush() waits for all batches up to an id; children of a split inherit their parent's.
-        block_size: of the pool that `memory` is from.
-        is_transactional: whether the header says that the records belong to a transaction.
-    """
+    topic_partition: TopicPartition  # where the records go
+    created_ms: int  # monotonic time; delivery.timeout.ms counts from here, also for the children of a split
+    raw_limit: int  # bytes of uncompressed records after which it is full. The first record always fits
+    base_timestamp: int  # of the first record, ms since 1970
+    flush_id: int  # flush() waits for all batches up to an id; children of a split inherit their parent's
+    block_size: int  # of the pool that `memory` is from
+    is_transactional: bool = False  # whether the header says that the records belong to a transaction
 
-    __slots__ = (
-        "attempts",
-        "attempts_when_leader_last_changed",
-        "backoff_ms",
-        "base_sequence",
-        "base_timestamp",
-        "block_bytes",
-        "block_size",
-        "body",
-        "closed",
-        "codec",
-        "created_ms",
-        "drained_ms",
-        "final_state",
-        "flush_id",
-        "header",
-        "in_doubt",
-        "in_flight",
-        "is_transactional",
-        "last_attempt_ms",
-        "last_error",
-        "leader_epoch",
-        "max_timestamp",
-        "memory",
-        "parts",
-        "poison",
-        "producer_epoch",
-        "producer_id",
-        "raw_limit",
-        "record_bytes",
-        "record_count",
-        "reservations",
-        "segments",
-        "sender_waits",
-        "sequence_has_been_reset",
-        "surplus",
-        "topic_partition",
-    )
+    # ROWS. Guarded by the queue's lock while the batch is in a queue.
+    parts: list[Part] = field(default_factory=list, init=False)
+    record_count: int = field(default=0, init=False)  # reserved rows; all of them are written once `reservations` is 0
+    record_bytes: int = field(default=0, init=False)  # of the reserved rows, uncompressed
+    max_timestamp: int = field(init=False)
+    # Callers that still write into it: it is not drained, does not expire and keeps its memory.
+    reservations: int = field(default=0, init=False)
+    closed: bool = field(default=False, init=False)  # takes no more rows
+    # The Sender skipped it because of a reservation: wake the Sender at the last release.
+    sender_waits: bool = field(default=False, init=False)
+    # Why the batch must not be sent, for instance because a caller could not encode.
+    poison: KafkaError | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        topic_partition: TopicPartition,
-        created_ms: int,
-        raw_limit: int,
-        base_timestamp: int,
-        flush_id: int,
-        block_size: int,
-        is_transactional: bool = False,
-    ) -> None:
-        self.topic_partition = topic_partition
-        self.created_ms = created_ms
-        self.raw_limit = raw_limit
-        self.base_timestamp = base_timestamp
-        self.flush_id = flush_id
-        self.block_size = block_size
-        self.is_transactional = is_transactional
+    # MEMORY. Guarded in the same way.
+    memory: PoolMemory = field(default_factory=PoolMemory, init=False)  # blocks, and a charge for segments; a child has neither
+    surplus: PoolMemory | None = field(default=None, init=False)  # what compression has saved, until it is given back
+    block_bytes: int = field(default=0, init=False)  # reserved in the blocks
+    segments: list[Segment] = field(default_factory=list, init=False)  # the pieces of the records section, in order
 
-        # ROWS. Guarded by the queue's lock while the batch is in a queue.
-        self.parts: list[Part] = []
-        self.record_count = 0  # reserved rows; all of them are written once `reservations` is 0
-        self.record_bytes = 0  # of the reserved rows, uncompressed
-        self.max_timestamp = base_timestamp
-        self.reservations = 0  # callers that still write into it: it is not drained, does not expire and keeps its memory
-        self.closed = False  # takes no more rows
-        self.sender_waits = False  # the Sender skipped it because of a reservation: wake the Sender at the last release
-        self.poison: KafkaError | None = None  # why the batch must not be sent, for instance because a caller could not encode
+    # RECORDS SECTION. One thread at a time: the caller that filled the batch, under its reservation, then the Sender.
+    codec: str = field(default="none", init=False)
+    body: list[memoryview] = field(default_factory=list, init=False)  # the records section as it is sent; empty until finish()
 
-        # MEMORY. Guarded in the same way.
-        self.memory = PoolMemory()  # blocks, and a charge for segments; a child of a split has neither
-        self.surplus: PoolMemory | None = None  # what compression has saved, until it is given back
-        self.block_bytes = 0  # reserved in the blocks
-        self.segments: list[Segment] = []  # the pieces of the records section, in order
+    # IDENTITY. Sender only.
+    header: bytes = field(default=b"", init=False)  # made from the fields below when it is needed
+    producer_id: int = field(default=NO_PRODUCER_ID, init=False)
+    producer_epoch: int = field(default=NO_PRODUCER_EPOCH, init=False)
+    base_sequence: int = field(default=NO_SEQUENCE, init=False)
+    sequence_has_been_reset: bool = field(default=False, init=False)
 
-        # RECORDS SECTION. One thread at a time: the caller that filled the batch, under its reservation, then the Sender.
-        self.codec = "none"
-        self.body: list[memoryview] = []  # the records section as it is sent; empty until finish()
+    # ATTEMPTS. Sender only.
+    attempts: int = field(default=0, init=False)  # that ended without success
+    backoff_ms: int = field(default=0, init=False)  # how long the present retry waits
+    last_attempt_ms: int = field(init=False)
+    drained_ms: int = field(default=0, init=False)
+    in_flight: bool = field(default=False, init=False)  # a request refers to its memory
+    # An attempt with the present sequence ended, and the broker did not say that it wrote nothing.
+    in_doubt: bool = field(default=False, init=False)
+    last_error: str | None = field(default=None, init=False)  # of the last attempt, for the error of a batch that expires
+    leader_epoch: int | None = field(default=None, init=False)
+    attempts_when_leader_last_changed: int = field(default=0, init=False)
 
-        # IDENTITY. Sender only.
-        self.header = b""  # made from the fields below when it is needed
-        self.producer_id = NO_PRODUCER_ID
-        self.producer_epoch = NO_PRODUCER_EPOCH
-        self.base_sequence = NO_SEQUENCE
-        self.sequence_has_been_reset = False
+    final_state: FinalState | None = field(default=None, init=False)  # Sender only
 
-        # ATTEMPTS. Sender only.
-        self.attempts = 0  # that ended without success
-        self.backoff_ms = 0  # how long the present retry waits
-        self.last_attempt_ms = created_ms
-        self.drained_ms = 0
-        self.in_flight = False  # a request refers to its memory
-        self.in_doubt = False  # an attempt with the present sequence ended, and the broker did not say that it wrote nothing
-        self.last_error: str | None = None  # of the last attempt, for the error of a batch that expires
-        self.leader_epoch: int | None = None
-        self.attempts_when_leader_last_changed = 0
-
-        self.final_state: FinalState | None = None  # Sender only
+    def __post_init__(self) -> None:
+        self.max_timestamp = self.base_timestamp
+        self.last_attempt_ms = self.created_ms
 
     def __repr__(self) -> str:
         return (
