@@ -17,7 +17,7 @@ Which thread uses which class
     ProducerBatch       callers fill it, under its queue's lock and their reservations; after that Sender only
     Delivery            completed by the Sender (or by a caller that closes the producer), awaited by callers
     TransactionCalls    callers; each call posts a TransactionalCall, which the Sender completes and the caller awaits
-    sender/, transactions/   Sender only, except that callers start and stop it, and read `Sender.failure` and
+    sender/, transactions/   Sender only, except that callers start and stop it, and read `SenderFailures.fatal` and
                         `TransactionManager.fatal_error`
     NetworkClient       Sender only, except `wakeup`
     ProducerMetrics     the Sender records, callers record their failures and waits; any thread reads without a lock

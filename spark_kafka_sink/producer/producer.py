@@ -289,20 +289,15 @@ class KafkaProducer(TransactionalMethods):
     def _check_usable(self) -> None:
         self._check_process()
         self._check_alive()
-        self._transactions.check_usable()
-        fatal_error = self._fatal_error()
-        if fatal_error is not None:
-            raise fresh_copy(fatal_error)
+        error = self._transactions.call_error() or self._metadata.permanent_error()
+        if error is not None:
+            raise fresh_copy(error)
 
     def _check_sender(self) -> None:
         """Raises KafkaError when the Sender has ended before close(): no row can be written any more."""
-        error = self._sender.failure_error()
+        error = self._sender.failures.error()
         if error is not None:
             raise error
-
-    def _fatal_error(self) -> KafkaError | None:
-        """Why this producer can never write again."""
-        return self._transactions.fatal_error or self._metadata.permanent_error()
 
     # METADATA
 
@@ -381,7 +376,7 @@ class KafkaProducer(TransactionalMethods):
             self._sender.force_close()
             return
         if limit_ms > 0:
-            if self._sender.failure is None:  # else the Sender fails them, with the error that names it
+            if self._sender.failures.fatal is None:  # else the Sender fails them, with the error that names it
                 self._gatherer.encode_all(deadline_ms)
             self._sender.initiate_close()
         else:
@@ -408,8 +403,9 @@ class KafkaProducer(TransactionalMethods):
         """Whether another task could use this producer: it is open and has not failed for good, its thread runs in this
         process, every row is settled, and no transaction is its own to end."""
         lives = not forks.is_forked(self._generation) and self._thread.is_alive()
-        works = lives and self._sender.failure is None and self._fatal_error() is None and not self._accumulator.is_closed()
-        return works and self._transactions.is_at_rest and not self._accumulator.has_incomplete() and not self._gatherer.chunks
+        works = lives and self._sender.failures.fatal is None and not self._accumulator.is_closed()
+        works = works and self._transactions.is_at_rest and self._metadata.permanent_error() is None
+        return works and not self._accumulator.has_incomplete() and not self._gatherer.chunks
 
     # METRICS: at any time, from any thread, without blocking; also after close()
 

@@ -23,6 +23,8 @@ from spark_kafka_sink.producer.plugins.producer_plugins import ProducerPlugins
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_record import SizeLimits
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
+from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
+from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.transactions.transactional_methods import TransactionCalls
 from spark_kafka_sink.producer.transactions.transactions import Transactions, manager_of
@@ -84,17 +86,10 @@ class ProducerParts:
         self.gatherer = RecordGatherer(
             config, clock, self.accumulator, self._hand_overs, self.columns.send_gathered, may_wait, self.plugins.interceptors
         )
-        self.sender = Sender(
-            config,
-            self._client,
-            self.metadata,
-            self.accumulator,
-            self.transactions,
-            self.metrics,
-            clock,
-            self.gatherer,
-            self._hand_overs,
+        outcomes = BatchOutcomes(
+            config, self.metadata, self.accumulator, self.transactions, self.metrics, SenderFailures(config, self._hand_overs)
         )
+        self.sender = Sender(config, self._client, self.metadata, self.gatherer, outcomes, clock)
         self.transaction_calls = self._make_transaction_calls()
 
     def rows_failed(self, topic: str, rows: int, error: KafkaError) -> None:

@@ -31,6 +31,8 @@ from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.producer_record import RECORD_OVERHEAD, RecordDetails
 from spark_kafka_sink.producer.record_chunk import GatheredRecord, RecordChunk, RecordFuture
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
+from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
+from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.topic_rows import TopicRows, explicit_partitions, rows_of
 from spark_kafka_sink.producer.transactions.transaction_manager import IdempotentManager
@@ -326,17 +328,15 @@ class Stage(Accumulation):
         self.client.update_metadata(metadata_response(self.leaders))
         self.metrics = ProducerMetrics(self.config, self.clock)
         self.gatherer = self.make_gatherer()
-        self.sender = Sender(
-            self.config,
-            self.client,
+        self.outcomes = BatchOutcomes(
+            given,
             self.metadata,
             self.accumulator,
             self.transactions,
             self.metrics,
-            self.clock,
-            self.gatherer,
-            self.hand_overs,
+            SenderFailures(given, self.hand_overs),
         )
+        self.sender = Sender(given, self.client, self.metadata, self.gatherer, self.outcomes, clock)
         if given.enable_idempotence and has_producer_id:
             self.receive_producer_id()
 

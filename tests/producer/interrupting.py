@@ -201,7 +201,7 @@ class Application:
                     call(self)
                 return
             except KeyboardInterrupt:
-                self.has_ended = self.producer._sender.failure is not None
+                self.has_ended = self.producer._sender.failures.fatal is not None
                 if self.has_ended and call is not Application.close:
                     self._expect_the_end()
                     return

@@ -112,7 +112,7 @@ class SimulatedProducer(KafkaProducer):
         self._is_running = True
         with mock.patch.object(self.client, "poll", partial(self._poll_in_shutdown, self.client.poll, deadline_ms)):
             self._sender.run()
-        assert self._sender.failure is None
+        assert self._sender.failures.fatal is None
         assert self._clock.now_ms() <= deadline_ms, f"close() takes more than {limit_ms} ms"
         self._simulation.forget(self)
 

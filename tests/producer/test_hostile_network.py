@@ -16,6 +16,8 @@ from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.transport import Address
 from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
+from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
+from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import MAX_POLL_MS, Sender
 from spark_kafka_sink.producer.transactions.transactions import manager_of
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -70,17 +72,9 @@ class Network(Accumulation):
         )
         self.transactions = manager_of(given, self.client, clock, Random(0))
         super().__init__(sequencer=self.transactions, clock=clock, **options)
-        self.sender = Sender(
-            self.config,
-            self.client,
-            self.metadata,
-            self.accumulator,
-            self.transactions,
-            ProducerMetrics(self.config, self.clock),
-            self.clock,
-            self.make_gatherer(),
-            self.hand_overs,
-        )
+        metrics, failures = ProducerMetrics(given, clock), SenderFailures(given, self.hand_overs)
+        outcomes = BatchOutcomes(given, self.metadata, self.accumulator, self.transactions, metrics, failures)
+        self.sender = Sender(given, self.client, self.metadata, self.make_gatherer(), outcomes, clock)
 
     @property
     def has_ended(self) -> bool:

@@ -43,10 +43,10 @@ class BatchOutcomes:
     ) -> None:
         self._config = config
         self._metadata = metadata
-        self._accumulator = accumulator
-        self._transactions = transactions
-        self._metrics = metrics
-        self._failures = failures
+        self.accumulator = accumulator
+        self.transactions = transactions
+        self.metrics = metrics
+        self.failures = failures
         self._guarantee_message_order = config.max_in_flight_requests_per_connection == 1
         self.in_flight = InFlightBatches()
 
@@ -57,19 +57,19 @@ class BatchOutcomes:
         for batch in batches:
             self.in_flight.add(batch)
             if self._guarantee_message_order:
-                self._accumulator.mute_partition(batch.topic_partition)
+                self.accumulator.mute_partition(batch.topic_partition)
 
     def take_back(self, batches: Iterable[ProducerBatch], now_ms: int) -> None:
         """No request was made of these batches: queue them again."""
         for batch in batches:
             if batch.in_flight:
                 self.in_flight.remove(batch)
-            self._accumulator.reenqueue(batch, now_ms)
+            self.accumulator.reenqueue(batch, now_ms)
             self._unmute(batch)
 
     def _unmute(self, batch: ProducerBatch) -> None:
         if self._guarantee_message_order:
-            self._accumulator.unmute_partition(batch.topic_partition)
+            self.accumulator.unmute_partition(batch.topic_partition)
 
     # ANSWERS
 
@@ -91,8 +91,8 @@ class BatchOutcomes:
                 self._apply(batch, decision, error, answer, now_ms)
         except Exception as raised:
             if batch.is_done:
-                self._accumulator.deallocate(batch)  # does nothing if that was done before
-            elif not self._accumulator.is_queued(batch):
+                self.accumulator.deallocate(batch)  # does nothing if that was done before
+            elif not self.accumulator.is_queued(batch):
                 failure = _internal_error(batch, f"handled the broker's answer, {error}", raised)
                 self.fail(batch, failure, final_state=FinalState.ABORTED)
             raise
@@ -104,25 +104,14 @@ class BatchOutcomes:
     def _attempt(self, batch: ProducerBatch, answer: PartitionProduceResponse, now_ms: int) -> Attempt:
         expired = batch.has_reached_delivery_timeout(self._config.delivery_timeout_ms, now_ms)
         may_retry = batch.attempts < self._config.retries and not expired and not batch.is_done
-        transactions = self._transactions
-        return Attempt(
-            batch.record_count,
-            may_retry,
-            done=batch.is_done,
-            idempotent=transactions.is_idempotent,
-            transactional=transactions.transactional_id is not None,
-            sequence_was_reset=batch.sequence_has_been_reset,
-            is_first=transactions.is_first_in_flight(batch),
-            is_next=transactions.is_next(batch),
-            unresolved=transactions.has_unresolved(batch.topic_partition),
-            log_start_offset=answer.log_start_offset,
-        )
+        facts = self.transactions.sequence_facts(batch)
+        return Attempt(batch.record_count, may_retry, done=batch.is_done, log_start_offset=answer.log_start_offset, **facts)
 
     def _settle_late_answer(self, batch: ProducerBatch, decision: NextStep) -> None:
         """The answer for a batch that expired in flight. Its rows have failed already; only the sequences change."""
         if decision is NextStep.COMPLETE:
-            self._transactions.batch_completed(batch)
-        self._accumulator.deallocate(batch)
+            self.transactions.batch_completed(batch)
+        self.accumulator.deallocate(batch)
 
     def _apply(
         self, batch: ProducerBatch, decision: NextStep, error: ErrorCode, answer: PartitionProduceResponse, now_ms: int
@@ -131,47 +120,47 @@ class BatchOutcomes:
             self._succeed(batch, answer)
         elif decision in (NextStep.RETRY, NextStep.RETRY_IN_NEW_EPOCH):
             if decision is NextStep.RETRY_IN_NEW_EPOCH:
-                self._transactions.request_epoch_bump(batch.topic_partition)
+                self.transactions.request_epoch_bump(batch.topic_partition)
             self._retry(batch, error, now_ms)
         elif decision is NextStep.SPLIT:
             self._split(batch)
         else:
             failure = self._failure(batch, error, answer)
             if decision is NextStep.FATAL:
-                self._transactions.become_fatal(failure)
+                self.transactions.become_fatal(failure)
             self.fail(batch, failure, _record_errors(failure, error, answer, batch.record_count))
 
     def _retry(self, batch: ProducerBatch, error: ErrorCode, now_ms: int) -> None:
         logger.info("! %s: retrying after attempt %d: %s", batch.topic_partition, batch.attempts + 1, batch.last_error)
-        self._metrics.records_retried(batch.topic_partition.topic, batch.record_count)
-        self._accumulator.reenqueue(batch, now_ms, self._transactions.retry_backoff_ms(error))
+        self.metrics.records_retried(batch.topic_partition.topic, batch.record_count)
+        self.accumulator.reenqueue(batch, now_ms, self.transactions.retry_backoff_ms(error))
 
     def _split(self, batch: ProducerBatch) -> None:
         logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)
-        self._metrics.splits.record(1)
+        self.metrics.splits.record(1)
         # An earlier attempt was as large, so the broker did not write it either: the children are certainly not in the log.
-        children = self._accumulator.split(batch)
+        children = self.accumulator.split(batch)
         try:
-            self._transactions.replace_in_flight(batch, children)
+            self.transactions.replace_in_flight(batch, children)
             for child in reversed(children):  # inserted by sequence; without sequences each goes to the front
-                self._accumulator.insert(child)
+                self.accumulator.insert(child)
         except Exception as raised:
             error = _internal_error(batch, "split the batch", raised)
-            self._transactions.batch_failed(batch, error)
+            self.transactions.batch_failed(batch, error)
             for child in children:
-                if not self._accumulator.is_queued(child):
+                if not self.accumulator.is_queued(child):
                     self.give_up(child, error)
             raise
 
     def _succeed(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
-        self._transactions.batch_completed(batch)
+        self.transactions.batch_completed(batch)
         # A duplicate that the broker no longer remembers is a success with an unknown offset; so is one that no log can have.
         is_known = not answer.error_code and 0 <= answer.base_offset <= LONG_MAX - batch.record_count
         base_offset = answer.base_offset if is_known else UNKNOWN_OFFSET
         try:
             batch.complete(base_offset, answer.log_append_time_ms)
         finally:
-            self._accumulator.deallocate(batch)
+            self.accumulator.deallocate(batch)
 
     def _failure(self, batch: ProducerBatch, error: ErrorCode, answer: PartitionProduceResponse) -> KafkaError:
         where = f"{batch.topic_partition} ({batch.record_count} records, {batch.size_in_bytes} bytes)"
@@ -199,24 +188,24 @@ class BatchOutcomes:
         final_state: FinalState = FinalState.FAILED,
     ) -> None:
         if not batch.is_done:  # counted before the owners get the outcome
-            self._metrics.records_failed(batch.topic_partition.topic, batch.record_count)
+            self.metrics.records_failed(batch.topic_partition.topic, batch.record_count)
         try:
             batch.fail(error, record_errors, final_state)
         finally:
-            self._transactions.batch_failed(batch, error)
+            self.transactions.batch_failed(batch, error)
             if batch.in_flight or batch.reservations:
                 # Its memory is still in use, but flush() need not wait for it: its rows have failed.
-                self._accumulator.remove_incomplete(batch)
+                self.accumulator.remove_incomplete(batch)
             else:
-                self._accumulator.deallocate(batch)
+                self.accumulator.deallocate(batch)
 
     def give_up(self, batch: ProducerBatch, error: KafkaError) -> None:
         """Fail a batch by the client's own decision. Never raises, so that the batches after it fail too."""
-        with self._failures.contained(batch):
+        with self.failures.contained(batch):
             self.fail(batch, error, final_state=FinalState.ABORTED)
 
     def give_up_all(self, error: KafkaError) -> None:
-        for batch in self._accumulator.withdraw_batches(error):
+        for batch in self.accumulator.withdraw_batches(error):
             self.give_up(batch, error)
 
 

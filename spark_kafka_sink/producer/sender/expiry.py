@@ -11,30 +11,19 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.producer_batch import FinalState, ProducerBatch
-from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
 from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
-from spark_kafka_sink.producer.sender.failures import SenderFailures
-from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 
 logger = logging.getLogger(__name__)
 
 
 class Expiry:
-    def __init__(
-        self,
-        config: ProducerConfig,
-        metadata: Metadata,
-        accumulator: RecordAccumulator,
-        transactions: TransactionManager,
-        outcomes: BatchOutcomes,
-        failures: SenderFailures,
-    ) -> None:
+    def __init__(self, config: ProducerConfig, metadata: Metadata, outcomes: BatchOutcomes) -> None:
         self._limit_ms = config.delivery_timeout_ms
         self._metadata = metadata
-        self._accumulator = accumulator
-        self._transactions = transactions
+        self._accumulator = outcomes.accumulator
+        self._transactions = outcomes.transactions
+        self._failures = outcomes.failures
         self._outcomes = outcomes
-        self._failures = failures
 
     def expire(self, now_ms: int) -> bool:
         """Fail the batches whose time is over; returns whether there were any."""

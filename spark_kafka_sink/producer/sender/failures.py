@@ -12,7 +12,8 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.errors import KafkaError, fresh_copy
+from spark_kafka_sink.producer.hand_overs import HandOvers
 
 logger = logging.getLogger(__name__)
 
@@ -20,9 +21,10 @@ MIN_BACKOFF_MS = 50  # however small retry.backoff.ms is: each round that fails 
 
 
 class SenderFailures:
-    def __init__(self, config: ProducerConfig) -> None:
+    def __init__(self, config: ProducerConfig, hand_overs: HandOvers) -> None:
         self._config = config
-        self.fatal: BaseException | None = None  # ended the thread before close(), or will after this round
+        self._hand_overs = hand_overs
+        self._ended_by: BaseException | None = None
         self.last_round: Exception | None = None  # from the latest round; None if that round worked
         self._failing_since_ms: int | None = None  # when the first of the latest failed rounds failed
         self._failed_rounds = 0  # since then
@@ -35,7 +37,7 @@ class SenderFailures:
         return _Contained(self, step)
 
     def end(self, error: BaseException) -> None:
-        self.fatal = self.fatal or error
+        self._ended_by = self._ended_by or error
 
     def round_worked(self) -> None:
         self._failing_since_ms, self._failed_rounds, self.last_round = None, 0, None
@@ -53,12 +55,18 @@ class SenderFailures:
         self.last_round = error
         return backoff_ms
 
+    @property
+    def fatal(self) -> BaseException | None:
+        """What ended the thread before close(), or will after this round: an exception, or a caller that was interrupted."""
+        return self._ended_by or self._hand_overs.failure()
+
     def error(self) -> KafkaError | None:
         """`fatal` for callers, as a new exception each time. Any thread."""
-        if self.fatal is None:
-            return None
-        error = KafkaError(f"The producer's sender thread failed: {self.fatal!r}", condition="KAFKA_INTERNAL_ERROR")
-        error.__cause__ = self.fatal
+        if self._ended_by is None:
+            interrupted = self._hand_overs.failure()
+            return None if interrupted is None else fresh_copy(interrupted)
+        error = KafkaError(f"The producer's sender thread failed: {self._ended_by!r}", condition="KAFKA_INTERNAL_ERROR")
+        error.__cause__ = self._ended_by
         return error
 
 

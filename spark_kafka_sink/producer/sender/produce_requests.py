@@ -15,10 +15,7 @@ from spark_kafka_sink.network.cluster import Cluster, Node
 from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse, KafkaClient
 from spark_kafka_sink.network.metadata import LeaderAndEpoch, Metadata
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
-from spark_kafka_sink.producer.sender.failures import SenderFailures
-from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceData,
@@ -38,24 +35,16 @@ _MOVED = (Errors.NOT_LEADER_OR_FOLLOWER.number, Errors.FENCED_LEADER_EPOCH.numbe
 
 class ProduceRequests:
     def __init__(
-        self,
-        config: ProducerConfig,
-        client: KafkaClient,
-        metadata: Metadata,
-        transactions: TransactionManager,
-        outcomes: BatchOutcomes,
-        metrics: ProducerMetrics,
-        failures: SenderFailures,
-        clock: Clock,
+        self, config: ProducerConfig, client: KafkaClient, metadata: Metadata, outcomes: BatchOutcomes, clock: Clock
     ) -> None:
         self._acks = config.acks
         self._timeout_ms = config.request_timeout_ms
         self._client = client
         self._metadata = metadata
-        self._transactions = transactions
         self._outcomes = outcomes
-        self._metrics = metrics
-        self._failures = failures
+        self._transactions = outcomes.transactions
+        self._metrics = outcomes.metrics
+        self._failures = outcomes.failures
         self._clock = clock
 
     # REQUESTS

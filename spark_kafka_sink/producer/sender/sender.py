@@ -16,22 +16,17 @@ import logging
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClosedError, fresh_copy
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProducerClosedError
 from spark_kafka_sink.interrupts import Signal
 from spark_kafka_sink.network.cluster import Cluster
 from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer.accumulator.drainer import ReadyCheckResult
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.accumulator.record_accumulator import RecordAccumulator
-from spark_kafka_sink.producer.hand_overs import HandOvers
-from spark_kafka_sink.producer.producer_metrics import ProducerMetrics
 from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
 from spark_kafka_sink.producer.sender.expiry import Expiry
-from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.produce_requests import ProduceRequests
-from spark_kafka_sink.producer.transactions.transaction_manager import TransactionManager
 
 logger = logging.getLogger(__name__)
 
@@ -45,27 +40,23 @@ class Sender:
         config: ProducerConfig,
         client: KafkaClient,
         metadata: Metadata,
-        accumulator: RecordAccumulator,
-        transactions: TransactionManager,
-        metrics: ProducerMetrics,
-        clock: Clock,
         gatherer: RecordGatherer,
-        hand_overs: HandOvers,
+        outcomes: BatchOutcomes,
+        clock: Clock,
     ) -> None:
         self._config = config
         self._look_again_ms = max(config.retry_backoff_ms, MIN_ROUND_MS)
         self._client = client
         self._metadata = metadata
-        self._accumulator = accumulator
-        self._transactions = transactions
-        self._metrics = metrics
-        self._clock = clock
+        self._accumulator = outcomes.accumulator
+        self._transactions = outcomes.transactions
+        self._metrics = outcomes.metrics
+        self.failures = outcomes.failures
+        self._outcomes = outcomes
         self._gatherer = gatherer
-        self._hand_overs = hand_overs
-        self._failures = SenderFailures(config)
-        self._outcomes = BatchOutcomes(config, metadata, accumulator, transactions, metrics, self._failures)
-        self._expiry = Expiry(config, metadata, accumulator, transactions, self._outcomes, self._failures)
-        self._produce = ProduceRequests(config, client, metadata, transactions, self._outcomes, metrics, self._failures, clock)
+        self._clock = clock
+        self._expiry = Expiry(config, metadata, outcomes)
+        self._produce = ProduceRequests(config, client, metadata, outcomes, clock)
         self._running = True  # written by initiate_close, read by run
         self._must_end = Signal()  # given by force_close
         self.ended = Signal()  # the thread has done all that it had to do; given by whoever runs it
@@ -82,21 +73,21 @@ class Sender:
         """
         logger.debug("= sender started")
         try:
-            while self._running and self.failure is None:
+            while self._running and self.failures.fatal is None:
                 self._run_round()
             while self._must_go_on():
                 self._run_round()
             self._abort_open_transaction()
         except BaseException as error:
             logger.exception("! the sender thread failed")
-            self._failures.end(error)
+            self.failures.end(error)
         finally:
             self._end()
         logger.debug("= sender ended")
 
     def _must_go_on(self) -> bool:
         """After close(): whether rows are left to be settled."""
-        if self._must_end.is_given or self.failure is not None:
+        if self._must_end.is_given or self.failures.fatal is not None:
             return False
         return self._accumulator.has_undrained() or self._client.in_flight_request_count() > 0
 
@@ -107,7 +98,7 @@ class Sender:
 
     def _may_go_on(self) -> bool:
         """After close(): whether there is time left, and requests can still be sent."""
-        return not self._must_end.is_given and self.failure is None and self._fatal_error() is None
+        return not self._must_end.is_given and self.failures.fatal is None and self._fatal_error() is None
 
     def _run_round(self) -> None:
         try:
@@ -116,24 +107,24 @@ class Sender:
             logger.exception("! a round of the sender failed; the sender goes on")
             self._back_off(error)
         else:
-            self._failures.round_worked()
+            self.failures.round_worked()
 
     def _back_off(self, error: Exception) -> None:
         now_ms = self._clock.now_ms()
-        backoff_ms = self._failures.round_failed(error, now_ms)
-        if self.failure is not None:
+        backoff_ms = self.failures.round_failed(error, now_ms)
+        if self.failures.fatal is not None:
             return
-        with self._failures.contained("expiring batches after a failed round"):
+        with self.failures.contained("expiring batches after a failed round"):
             self._expiry.expire(now_ms)
         self._must_end.wait(self._clock, backoff_ms)
 
     def _end(self) -> None:
-        ended_by = self.failure_error()
+        ended_by = self.failures.error()
         self._accumulator.close(ended_by)
         error = ended_by or ProducerClosedError(
             "The producer was closed forcefully before this row was acknowledged; it may have been written"
         )
-        with self._failures.contained("closing the connections"):
+        with self.failures.contained("closing the connections"):
             self._client.close()  # first: from here on no request refers to a batch
         self._metadata.close(ended_by)
         for batch in self._outcomes.in_flight.clear():
@@ -143,26 +134,16 @@ class Sender:
         self._outcomes.give_up_all(error)
         self._fail_gathered(error)
         for chunk in self._gatherer.take_unfinished():
-            with self._failures.contained(f"failing records for {chunk.topic}"):
+            with self.failures.contained(f"failing records for {chunk.topic}"):
                 chunk.abandon_all(error)
         self._accumulator.end()
         self._transactions.settle_all(error)
 
     # ANY THREAD
 
-    @property
-    def failure(self) -> BaseException | None:
-        """What ended the thread before close(), or will after this round."""
-        return self._failures.fatal or self._hand_overs.failure()
-
-    def failure_error(self) -> KafkaError | None:
-        """The same as a new exception for a caller."""
-        interrupted = self._hand_overs.failure()
-        return self._failures.error() or (None if interrupted is None else fresh_copy(interrupted))
-
     def initiate_close(self) -> None:
         """Reject new rows, settle the queued ones, then end."""
-        self._accumulator.close(self.failure_error())  # rows that are rejected from here on say why, if the producer has failed
+        self._accumulator.close(self.failures.error())  # rows that are rejected from here on say why, if the producer has failed
         self._running = False
         self.wakeup()
 
@@ -213,7 +194,7 @@ class Sender:
     def _fail_gathered(self, error: KafkaError) -> None:
         """Fail the single records that are in no batch yet."""
         for chunk in self._gatherer.take_all():
-            with self._failures.contained(f"failing {len(chunk)} records for {chunk.topic}"):
+            with self.failures.contained(f"failing {len(chunk)} records for {chunk.topic}"):
                 self._metrics.records_failed(chunk.topic, len(chunk))
                 chunk.abandon_all(error)
 
@@ -302,5 +283,5 @@ class Sender:
     def _send_requests(self, drained: dict[int, list[ProducerBatch]], cluster: Cluster, now_ms: int) -> None:
         for node, batches in drained.items():
             if batches:
-                with self._failures.contained(f"sending to node {node}"):
+                with self.failures.contained(f"sending to node {node}"):
                     self._produce.send(node, batches, cluster, now_ms)

@@ -20,7 +20,7 @@ from random import Random
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
-from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.errors import KafkaError, fresh_copy
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.transactions.coordinators import CoordinatorClient, Coordinators
 from spark_kafka_sink.producer.transactions.sequence_numbers import (
@@ -86,16 +86,18 @@ class TransactionManager:
 
     # ANY THREAD
 
-    def check_usable(self) -> None:
-        """Raise why no row can be written any more, if so."""
+    def call_error(self) -> KafkaError | None:
+        """Why no row can be written any more, as a new exception each time; None when nothing is wrong."""
+        error = self.fatal_error
+        return None if error is None else fresh_copy(error)
 
     def row_failed(self, error: KafkaError) -> None:
         """A row failed before it got into a batch."""
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether another task could use the producer: nothing is under way under its transactional id."""
-        return True
+        """Whether another task could use the producer: it has not failed, and nothing is under way under its transactional id."""
+        return self.fatal_error is None
 
     # EACH ROUND OF THE SENDER
 
@@ -148,10 +150,6 @@ class TransactionManager:
         return None
 
     @property
-    def is_idempotent(self) -> bool:
-        return False
-
-    @property
     def has_producer_id(self) -> bool:
         """Whether batches have all that they need to be drained."""
         return True
@@ -182,17 +180,9 @@ class TransactionManager:
     def request_epoch_bump(self, topic_partition: TopicPartition) -> None:
         """Renumber a partition's batches in flight. None of them is in the log, unless its answer is still due."""
 
-    def has_unresolved(self, topic_partition: TopicPartition) -> bool:  # noqa: ARG002
-        """Whether a batch of the partition has failed, so that its sequences may be missing in the log."""
-        return False
-
-    def is_first_in_flight(self, batch: ProducerBatch) -> bool:  # noqa: ARG002
-        """Whether no batch of its partition with a lower sequence is being sent or retried."""
-        return True
-
-    def is_next(self, batch: ProducerBatch) -> bool:  # noqa: ARG002
-        """Whether its sequence directly follows the last acknowledged one."""
-        return True
+    def sequence_facts(self, batch: ProducerBatch) -> dict[str, bool]:  # noqa: ARG002
+        """What decides about a retry of this batch: the facts of retry.Attempt that only an idempotent producer has."""
+        return {}
 
 
 class IdempotentManager(TransactionManager):
@@ -206,7 +196,7 @@ class IdempotentManager(TransactionManager):
         self.coordinators = Coordinators(self, config, client, clock, random)
         self._denial: KafkaError | None = None  # of the producer id, until the Sender takes it
         self._was_denied = False  # after that only rows need an id: a permission may have been granted by then
-        self._unresolved: set[TopicPartition] = set()  # partitions where a numbered batch failed: there may be a gap
+        self.unresolved: set[TopicPartition] = set()  # partitions where a numbered batch failed: there may be a gap
         self._to_rewrite: set[TopicPartition] = set()  # partitions whose batches in flight get new sequences in a new epoch
 
     def transition_to(self, target: TxnState) -> None:
@@ -232,10 +222,6 @@ class IdempotentManager(TransactionManager):
         self._maybe_bump_epoch()
 
     # PRODUCER ID
-
-    @property
-    def is_idempotent(self) -> bool:
-        return True
 
     @property
     def has_producer_id(self) -> bool:
@@ -303,7 +289,7 @@ class IdempotentManager(TransactionManager):
     def _start_at_beginning(self, topic_partition: TopicPartition) -> None:
         self.sequences[topic_partition].start_at_beginning(self.producer)
         self._to_rewrite.discard(topic_partition)
-        self._unresolved.discard(topic_partition)
+        self.unresolved.discard(topic_partition)
 
     # DRAIN
 
@@ -323,7 +309,7 @@ class IdempotentManager(TransactionManager):
             # batch 0 would stay out of order for ever. So the second batch waits until the first is acknowledged, once per
             # partition and epoch.
             return True
-        return first.topic_partition in self._unresolved
+        return first.topic_partition in self.unresolved
 
     def _is_known(self, topic_partition: TopicPartition) -> bool:  # noqa: ARG002
         """Whether the partition's brokers know the producer id: then they reject a new epoch that does not begin at 0."""
@@ -351,7 +337,7 @@ class IdempotentManager(TransactionManager):
             return
         self.sequences[batch.topic_partition].remove_in_flight(batch)
         if self.fatal_error is None:
-            self._unresolved.add(batch.topic_partition)
+            self.unresolved.add(batch.topic_partition)
 
     def replace_in_flight(self, parent: ProducerBatch, children: list[ProducerBatch]) -> None:
         entry = self.sequences[parent.topic_partition]
@@ -359,17 +345,18 @@ class IdempotentManager(TransactionManager):
         for child in children:
             entry.add_in_flight(child)
 
+    def sequence_facts(self, batch: ProducerBatch) -> dict[str, bool]:
+        entry = self.sequences[batch.topic_partition]
+        return {
+            "idempotent": True,
+            "transactional": self.transactional_id is not None,
+            "sequence_was_reset": batch.sequence_has_been_reset,
+            "is_first": entry.in_flight[:1] == [batch],
+            "is_next": entry.is_next(batch.base_sequence),
+            "unresolved": batch.topic_partition in self.unresolved,
+        }
+
     # UNRESOLVED SEQUENCES
-
-    def has_unresolved(self, topic_partition: TopicPartition) -> bool:
-        return topic_partition in self._unresolved
-
-    def is_first_in_flight(self, batch: ProducerBatch) -> bool:
-        in_flight = self.sequences[batch.topic_partition].in_flight
-        return bool(in_flight) and in_flight[0] is batch
-
-    def is_next(self, batch: ProducerBatch) -> bool:
-        return self.sequences[batch.topic_partition].is_next(batch.base_sequence)
 
     def _maybe_resolve(self) -> None:
         """Close the gaps that failed batches may have left: by a new epoch, unless a later batch was accepted.
@@ -377,10 +364,10 @@ class IdempotentManager(TransactionManager):
         A batch behind the gap that may have been written is sent again with its own sequence first. The broker acknowledges
         it, or rejects it as out of order and then has no batch behind it either.
         """
-        for topic_partition in self._unresolved - self._to_rewrite:
+        for topic_partition in self.unresolved - self._to_rewrite:
             entry = self.sequences[topic_partition]
             if not entry.in_flight and entry.is_next(entry.next_sequence):
-                self._unresolved.discard(topic_partition)
+                self.unresolved.discard(topic_partition)
             elif not any(batch.may_be_written for batch in entry.in_flight):
                 logger.info("= %s: starting a new epoch, because a batch failed and may be missing", topic_partition)
                 self.request_epoch_bump(topic_partition)

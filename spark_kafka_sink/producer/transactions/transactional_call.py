@@ -112,7 +112,7 @@ class PostedCalls:
     # CALLERS
 
     def post(self, call: TransactionalCall) -> None:
-        """A second time does nothing, if the Sender has taken it."""
+        """Hand a call over; wake the Sender afterwards. Never blocks. A second time does nothing, if the Sender has taken it."""
         self._posted.append(call)
         if self._ended_by is not None:  # looked at after it was posted: one of the two threads sees the other
             call.settle(self._ended_by)

@@ -92,8 +92,7 @@ class TransactionCalls:
             with inside:
                 with self._lock:
                     if not self._is_open:
-                        self._transactions.check_usable()
-                        raise IllegalStateError(
+                        raise self._transactions.call_error() or IllegalStateError(
                             "A transactional producer accepts rows only within a transaction: call begin_transaction() first"
                         )
                     self._writers.add(inside)
@@ -202,7 +201,7 @@ class TransactionCalls:
                 call = new
                 if new.method not in (Method.SEND_OFFSETS, Method.USE_ID):  # these are made anew, with what they say then
                     self._pending = call
-            self._transactions.post(call)  # also again: an interrupt may have come before it was posted
+            self._transactions.calls.post(call)  # also again: an interrupt may have come before it was posted
             return call
 
     def _unfinished_locked(self, method: Method) -> TransactionalCall | None:
@@ -217,8 +216,9 @@ class TransactionCalls:
                     f" call {pending.method.value}() again to wait for its end"
                 )
             pending = None  # a commit that failed after its caller had gone
-        if pending is None:
-            self._transactions.check_allowed(method)
+        error = self._transactions.why_not(method) if pending is None else None
+        if error is not None:
+            raise error
         return pending
 
     def _timed_out(self, method: Method, why: str) -> KafkaTimeoutError:

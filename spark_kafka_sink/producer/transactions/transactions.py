@@ -106,7 +106,7 @@ class Transactions(IdempotentManager):
         self.transactional_id = config.transactional_id or ""
         self.last_error: KafkaError | None = None  # why the transaction has to be aborted
         self._timeout_ms = config.transaction_timeout_ms
-        self._calls = PostedCalls()
+        self.calls = PostedCalls()
         self._version = TransactionVersion(client)
         self._must_raise_epoch = False  # by InitProducerId, when the transaction has ended
         self._begin_error: KafkaError | None = None  # the epoch for the next transaction was denied: init_transactions() is due
@@ -124,27 +124,16 @@ class Transactions(IdempotentManager):
 
     # CALLERS: any thread
 
-    def post(self, call: TransactionalCall) -> None:
-        """Hand a call over to the Sender; wake it afterwards. Never blocks."""
-        self._calls.post(call)
-
     def row_failed(self, error: KafkaError) -> None:
         """Posted like a call, so that it comes before the commit that its caller asks for next."""
-        self._calls.row_failed(error)
+        self.calls.row_failed(error)
 
-    def check_usable(self) -> None:
-        error = self.call_error()
-        if error is not None:
-            raise error
+    def call_error(self) -> KafkaError | None:
+        error, last = super().call_error(), self.last_error
+        return abortable(last) if error is None and last is not None and self.state is TxnState.ABORTABLE_ERROR else error
 
-    def check_allowed(self, method: Method) -> None:
-        """Raise why a method cannot be called now, if so. The Sender checks again."""
-        error = self._why_not(method)
-        if error is not None:
-            raise error
-
-    def _why_not(self, method: Method) -> KafkaError | None:
-        """Why a method cannot be called in this state."""
+    def why_not(self, method: Method) -> KafkaError | None:
+        """Why a method cannot be called in this state. Callers look first, the Sender decides."""
         error, state, begin_error = self.call_error(), self.state, self._begin_error
         if error is not None and (method is not Method.ABORT or self.fatal_error is not None):
             return error
@@ -162,15 +151,6 @@ class Transactions(IdempotentManager):
         """Why a call has not ended yet, for the error of a caller who waited."""
         return self.coordinators.waiting_for() or f"the producer is {self.state.value}, and batches are not acknowledged yet"
 
-    def call_error(self) -> KafkaError | None:
-        """What a call gets in this state, as a new exception each time; None when nothing is wrong."""
-        fatal, last = self.fatal_error, self.last_error
-        if fatal is not None:
-            return fresh_copy(fatal)
-        if self.state is TxnState.ABORTABLE_ERROR and last is not None:
-            return abortable(last)
-        return None
-
     @property
     def prepared(self) -> PreparedTransaction:
         """Who has to end the transaction, in state PREPARED."""
@@ -180,19 +160,19 @@ class Transactions(IdempotentManager):
 
     def begin_round(self) -> None:
         """Carry out what callers have posted, as far as that needs no answer of a broker."""
-        while (posted := self._calls.first()) is not None:
+        while (posted := self.calls.first()) is not None:
             if isinstance(posted, KafkaError):
-                self._calls.take_first()
+                self.calls.take_first()
                 if self.state is TxnState.IN_TRANSACTION:
                     self.become_abortable(posted)
                 continue
             if posted.method is Method.BEGIN and self.state is TxnState.RAISING_EPOCH:
                 return  # it waits for the epoch
-            self._calls.take_first()
+            self.calls.take_first()
             if posted.is_taken:
                 continue  # posted twice: its caller was interrupted in between
             posted.is_taken = True
-            error = self._why_not(posted.method)
+            error = self.why_not(posted.method)
             if error is not None:
                 posted.settle(error)
             else:
@@ -224,7 +204,7 @@ class Transactions(IdempotentManager):
 
     def _begin(self, call: TransactionalCall) -> None:
         self.transition_to(TxnState.IN_TRANSACTION)
-        self._calls.begun.append(call)
+        self.calls.begun.append(call)
 
     @property
     def _who(self) -> tuple[str, ProducerIdAndEpoch, OpenTransaction]:
@@ -245,7 +225,7 @@ class Transactions(IdempotentManager):
         self.coordinators.enqueue(TxnOffsetCommitHandler(*self._who, call=call, max_version=LAST_OFFSET_COMMIT))
 
     def _prepare(self, call: TransactionalCall) -> None:
-        self._calls.preparing = call
+        self.calls.preparing = call
 
     def _commit(self, call: TransactionalCall) -> None:
         self.transition_to(TxnState.COMMITTING)
@@ -265,17 +245,17 @@ class Transactions(IdempotentManager):
         if not self.has_open_transaction:
             return False
         self.begin_round()  # of a commit that was posted before, the Sender may not have heard yet
-        if self.state not in (TxnState.COMMITTING, TxnState.ABORTING) and self._calls.preparing is None:
+        if self.state not in (TxnState.COMMITTING, TxnState.ABORTING) and self.calls.preparing is None:
             logger.info("! closing within a transaction, which is aborted")
             self._abort(None)
         return True
 
     def _prepare_if_settled(self, all_settled: bool) -> None:
         """Settle `prepare_transaction` once nothing is under way."""
-        call = self._calls.preparing
+        call = self.calls.preparing
         if call is None or not all_settled or self.coordinators.has_work or self._open.has_wanted:
             return
-        self._calls.preparing = None
+        self.calls.preparing = None
         self.transition_to(TxnState.PREPARED)
         self._open.may_be_committed = True
         call.settle()
@@ -306,7 +286,7 @@ class Transactions(IdempotentManager):
             self._known_by.clear()
         self.producer = identity
         self.sequences = SequenceNumbers()
-        self._unresolved.clear()
+        self.unresolved.clear()
         self._must_raise_epoch = identity.epoch >= MAX_EPOCH  # no transaction can end after that one
 
     def transaction_ended(self, identity: ProducerIdAndEpoch | None) -> None:
@@ -403,7 +383,7 @@ class Transactions(IdempotentManager):
         logger.info("! transactional id %r: the transaction must be aborted: %s", self.transactional_id, error)
         self.last_error = error
         self.transition_to(TxnState.ABORTABLE_ERROR)
-        self._calls.fail_preparing(self.call_error() or error)
+        self.calls.fail_preparing(self.call_error() or error)
 
     def _become_abortable_by_bump(self, error: KafkaError) -> None:
         """As become_abortable, where sequence numbers are in doubt: they are safe again with the next epoch.
@@ -429,7 +409,7 @@ class Transactions(IdempotentManager):
 
     @property
     def wants_rows_at_once(self) -> bool:
-        return self.state is TxnState.COMMITTING or self._calls.preparing is not None
+        return self.state is TxnState.COMMITTING or self.calls.preparing is not None
 
     def rows_are_lost(self) -> TransactionAbortedError | None:
         if self.state not in (TxnState.ABORTABLE_ERROR, TxnState.ABORTING):
@@ -496,7 +476,7 @@ class Transactions(IdempotentManager):
     # EACH ROUND
 
     def step(self, now_ms: int, all_settled: bool) -> int:
-        self._calls.settle_begun()
+        self.calls.settle_begun()
         if self._open.has_wanted:
             wanted, begins = self._open.take_wanted()
             self.coordinators.enqueue(AddPartitionsToTxnHandler(*self._who, partitions=wanted, begins_transaction=begins))
@@ -505,7 +485,7 @@ class Transactions(IdempotentManager):
 
     def settle_all(self, error: KafkaError) -> None:
         super().settle_all(error)
-        self._calls.fail_all(error)
+        self.calls.fail_all(error)
 
 
 def _effect_in(state: TxnState, request: TxnRequestHandler, problem: Problem) -> Effect:

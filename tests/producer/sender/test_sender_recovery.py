@@ -308,7 +308,7 @@ def test_rows_are_settled_although_the_callback_of_another_ends_the_thread() -> 
     assert owner.told == 1
     for delivery in (same_batch, same_request, same_poll):
         assert delivery.acknowledged == 1
-    assert isinstance(stage.sender.failure, SystemExit)
+    assert isinstance(stage.sender.failures.fatal, SystemExit)
     for error in (queued.error, gathered.exception(0)):
         assert str(error) == "[KAFKA_INTERNAL_ERROR] The producer's sender thread failed: SystemExit('enough')"
     assert not stage.accumulator.has_incomplete()
@@ -334,7 +334,7 @@ def test_rows_fail_although_the_callback_of_another_ends_the_thread(ending: str)
     assert [owner.told for owner in owners] == [1, 1]
     assert [delivery.failed for delivery in others] == [1, 1]
     assert all(record.exception(0) is not None for record in records)
-    assert isinstance(stage.sender.failure, SystemExit)
+    assert isinstance(stage.sender.failures.fatal, SystemExit)
     assert stage.is_whole
 
 
@@ -427,7 +427,7 @@ def test_a_round_that_fails_is_followed_by_one_that_works(
     trouble = let_fail(attrgetter(part)(stage), method, error)
     run_to_the_end(stage)
     assert trouble.left == 0
-    assert stage.sender.failure is None
+    assert stage.sender.failures.fatal is None
     assert [delivery.error for delivery in deliveries] == [None] * 3
     assert brokers.logs[tp()].values == [b"0", b"1", b"2"]
     assert stage.is_whole
@@ -456,7 +456,7 @@ def test_an_answer_that_cannot_be_handled_fails_its_batch_alone(part: str, metho
     stage.sender.run()
     assert sorted(delivery.failed for delivery in deliveries) == [0, 1]
     assert sorted(delivery.acknowledged for delivery in deliveries) == [0, 1]
-    assert stage.sender.failure is None
+    assert stage.sender.failures.fatal is None
     assert stage.is_whole
 
 
@@ -556,7 +556,7 @@ def test_while_rounds_fail_the_sender_backs_off_and_rows_expire() -> None:
     assert isinstance(delivery.error, KafkaError)
     assert delivery.error.condition == "KAFKA_DELIVERY_TIMEOUT"
     assert "ZeroDivisionError('a bug')" in str(delivery.error)
-    assert stage.sender.failure is None
+    assert stage.sender.failures.fatal is None
 
 
 def test_a_sender_that_fails_for_a_delivery_timeout_ends_and_says_why() -> None:
@@ -566,7 +566,7 @@ def test_a_sender_that_fails_for_a_delivery_timeout_ends_and_says_why() -> None:
     stage.clock.advance(1)
     record = gather_with(stage, trouble)
     stage.sender.run()
-    assert stage.sender.failure is BUG
+    assert stage.sender.failures.fatal is BUG
     assert str(record.exception(0)) == "[KAFKA_INTERNAL_ERROR] The producer's sender thread failed: ZeroDivisionError('a bug')"
     with pytest.raises(KafkaError, match="ZeroDivisionError"):
         stage.append(b"b")
@@ -586,7 +586,7 @@ def test_what_is_no_exception_ends_the_sender_at_once(error: BaseException) -> N
     delivery = stage.append(b"a")
     let_fail(stage.client, "poll", error, times=1_000_000)
     stage.sender.run()
-    assert stage.sender.failure is error
+    assert stage.sender.failures.fatal is error
     assert delivery.failed == 1
     assert stage.is_whole
 
@@ -599,4 +599,4 @@ def test_closing_by_force_ends_the_back_off_of_a_sender_that_fails() -> None:
     stage.sender.run()
     stage.clock.wait = wait
     assert delivery.failed == 1
-    assert stage.sender.failure is None
+    assert stage.sender.failures.fatal is None

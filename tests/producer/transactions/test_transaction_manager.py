@@ -324,11 +324,11 @@ def test_the_first_batch_in_flight_is_known() -> None:
     txn = manager()
     settled(txn)
     first, second, third = drained(txn, records=3), drained(txn), drained(txn)
-    assert txn.is_first_in_flight(first)
+    assert txn.sequence_facts(first)["is_first"]
     txn.batch_failed(first, LOST)
-    assert not txn.is_first_in_flight(first)
-    assert txn.is_first_in_flight(second)
-    assert not txn.is_first_in_flight(third)
+    assert not txn.sequence_facts(first)["is_first"]
+    assert txn.sequence_facts(second)["is_first"]
+    assert not txn.sequence_facts(third)["is_first"]
 
 
 def test_a_gap_is_resolved_when_a_later_batch_was_accepted() -> None:
@@ -338,10 +338,10 @@ def test_a_gap_is_resolved_when_a_later_batch_was_accepted() -> None:
     second.in_flight = True
     txn.batch_failed(first, LOST)
     next_round(txn)
-    assert txn.has_unresolved(tp())  # the second one is still out
+    assert tp() in txn.unresolved  # the second one is still out
     txn.batch_completed(second)
     next_round(txn)
-    assert not txn.has_unresolved(tp())
+    assert tp() not in txn.unresolved
     assert txn.producer == (7, 0)
     assert identity(drained(txn)) == (7, 0, 3)
 
@@ -351,7 +351,7 @@ def test_a_gap_that_nothing_resolves_starts_a_new_epoch() -> None:
     settled(txn)
     txn.batch_failed(drained(txn), LOST)
     next_round(txn)
-    assert not txn.has_unresolved(tp())
+    assert tp() not in txn.unresolved
     assert identity(drained(txn)) == (7, 1, 0)
 
 
@@ -374,7 +374,7 @@ def test_renumbering_a_partition_resolves_its_gap() -> None:
     txn.batch_failed(first, LOST)
     txn.request_epoch_bump(tp())
     txn.prepare_drain()
-    assert not txn.has_unresolved(tp())
+    assert tp() not in txn.unresolved
     assert identity(second) == (7, 1, 0)
 
 

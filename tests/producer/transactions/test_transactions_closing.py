@@ -133,7 +133,7 @@ def test_close_ends_no_transaction_whose_end_was_asked_for_before(
 ) -> None:
     """commit_transaction() in one thread, close() in another: before the Sender had heard of the commit, it aborted."""
     operation = TransactionalCall(kind, stage.clock)
-    stage.manager.post(operation)  # the Sender has not taken it
+    stage.manager.calls.post(operation)  # the Sender has not taken it
     stage.sender.initiate_close()
     play_brokers(stage, monkeypatch)
     Closing(stage).ends()
@@ -172,6 +172,6 @@ def test_a_call_after_the_end_of_the_sender_hears_of_it_at_once(stage: Transacti
     stage.sender.force_close()
     Closing(stage).ends()
     late = TransactionalCall(Method.COMMIT, stage.clock)
-    stage.manager.post(late)
+    stage.manager.calls.post(late)
     assert late.is_done
     assert "closed forcefully" in str(late.error)

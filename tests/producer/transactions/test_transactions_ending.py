@@ -471,7 +471,7 @@ def test_a_transaction_takes_rows_when_its_begin_returns(stage: TransactionStage
         stage.accumulator.check_open()
     begin = CheckingCall(Method.BEGIN, stage.clock)
     begin.check = stage.accumulator.check_open
-    stage.manager.post(begin)
+    stage.manager.calls.post(begin)
     assert stage.settle(begin) is None
     assert begin.is_settled
 

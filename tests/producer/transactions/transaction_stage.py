@@ -88,7 +88,7 @@ class TransactionStage(Stage):
     ) -> TransactionalCall:
         """As a caller's thread does that waits for it, and one round."""
         operation = TransactionalCall(kind, self.clock, offsets, group)
-        self.manager.post(operation)
+        self.manager.calls.post(operation)
         self.run()
         return operation
 
