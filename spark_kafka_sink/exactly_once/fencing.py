@@ -30,19 +30,19 @@ class Found(NamedTuple):
 
 
 def listed(client: TransactionClient, names: Names, *, at_once: bool = False) -> list[Found] | None:
-    """The unfinished ids of this prefix; None when the brokers cannot list (before Kafka 3.0). `at_once`: see the client.
-
-    An Empty id of an earlier release is left out: it has fenced ids without completing them, and no task of it is at work.
-    """
+    """The unfinished ids of this prefix; None when the brokers cannot list (before Kafka 3.0). `at_once`: see the client."""
     try:
         found = client.list_transactions(names.listed, UNFINISHED, at_once=at_once)
     except UnsupportedVersionError as error:
         logger.warning("! transactions that earlier runs have left open cannot be looked for: %s", error)
         return None
     tasks = ((names.parse(each.transactional_id), each.state) for each in found)
-    return [
-        Found(task, state) for task, state in tasks if task is not None and not (task.run and state == TransactionState.EMPTY)
-    ]
+    return [Found(task, state) for task, state in tasks if task is not None and not was_fenced_earlier(task, state)]
+
+
+def was_fenced_earlier(task: TaskId, state: str) -> bool:
+    """Whether an earlier release has fenced this id. It left fenced ids Empty, and no task of it is at work."""
+    return bool(task.run) and state == TransactionState.EMPTY
 
 
 def guessed(owner: str, partitions: Iterable[int]) -> list[Found]:

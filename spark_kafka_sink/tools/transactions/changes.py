@@ -146,8 +146,7 @@ class AbortOpen(_Change):
 
 def _is_left(now: Transaction, before: Transaction) -> bool:
     """Whether a transaction is open that was to be aborted, or its task can still begin. An id that was fenced can stay Empty."""
-    same = (before.known.producer_id, before.known.producer_epoch) == (now.known.producer_id, now.known.producer_epoch)
-    return now.is_ongoing or (now.is_empty and same)
+    return now.is_ongoing or (now.is_empty and now.identity == before.identity)
 
 
 class CommitDecided(_Change):

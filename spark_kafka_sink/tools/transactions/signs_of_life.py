@@ -111,7 +111,7 @@ def _is_its_own_doing(was: str, state: str) -> bool:
 
 
 def _changes(was: Transaction, now: Transaction) -> list[str]:
-    if (was.known.producer_id, was.known.producer_epoch) != (now.known.producer_id, now.known.producer_epoch):
+    if was.identity != now.identity:
         return ["has another producer"]
     if was.known.start_time_ms != now.known.start_time_ms:
         return ["has begun anew"]

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transactions import TransactionDescription, TransactionState
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, ResponseTooLargeError, printable
-from spark_kafka_sink.exactly_once.fencing import COMPLETE, UNFINISHED
+from spark_kafka_sink.exactly_once.fencing import COMPLETE, UNFINISHED, was_fenced_earlier
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, LedgerError, State
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -41,6 +41,11 @@ class Transaction:
     @property
     def state(self) -> str:
         return self.known.state
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The producer id and epoch."""
+        return self.known.producer_id, self.known.producer_epoch
 
     @property
     def owner(self) -> str:
@@ -124,7 +129,7 @@ def survey(
     seen_ms = wall_ms()
     # An id that brokers do not know any more has expired since it was listed.
     looked_at = [Transaction(ids[each], known, seen_ms) for each, known in described.items() if known is not None]
-    looked_at = [each for each in looked_at if not _was_fenced_earlier(each.task, each.state)]
+    looked_at = [each for each in looked_at if not was_fenced_earlier(each.task, each.state)]
     found = [each for each in looked_at if not each.is_complete or (each.age_ms is not None and each.age_ms <= recent_ms)]
     found = _with_decisions(found, names, _decisions(client, names, {each.task.owner for each in found}))
     return Survey({each.task: each.state for each in looked_at}, tuple(sorted(found, key=_order)), seen_ms, warning)
@@ -133,12 +138,7 @@ def survey(
 def _tasks(client: TransactionClient, names: Names, states: Collection[str] = ()) -> set[TaskId]:
     """The ids of this prefix in these states, or in any."""
     listed = ((names.parse(each.transactional_id), each.state) for each in client.list_transactions(names.listed, states))
-    return {task for task, state in listed if task is not None and not _was_fenced_earlier(task, state)}
-
-
-def _was_fenced_earlier(task: TaskId, state: str) -> bool:
-    """By an earlier release, which left fenced ids Empty. No task of it is at work."""
-    return bool(task.run) and state == TransactionState.EMPTY
+    return {task for task, state in listed if task is not None and not was_fenced_earlier(task, state)}
 
 
 def other_prefixes(client: TransactionClient, names: Names) -> tuple[str, ...] | None:
@@ -213,17 +213,13 @@ def ledgers_of(client: TransactionClient, names: Names, owners: Iterable[str]) -
 
 
 def _with_decisions(found: Iterable[Transaction], names: Names, decisions: Mapping[str, KnownDecision]) -> list[Transaction]:
-    versions: dict[tuple[str, int, int], int] = {}  # transactional id, producer id, epoch
+    versions: dict[tuple[str, tuple[int, int]], int] = {}  # transactional id and producer -> version
     for owner, decision in decisions.items():
         if isinstance(decision, Decision) and decision.state is State.DECIDED:
-            prepared = (each.prepared(names, owner, decision.run) for each in decision.entries)
-            versions.update(dict.fromkeys(((each[0], each[1], each[2]) for each in prepared), decision.version))
+            for entry in decision.entries:
+                versions[entry.prepared(names, owner, decision.run).transactional_id, entry.identity] = decision.version
     return [
-        replace(
-            each,
-            decision=decisions[each.task.owner],
-            decided_version=versions.get((each.transactional_id, each.known.producer_id, each.known.producer_epoch)),
-        )
+        replace(each, decision=decisions[each.task.owner], decided_version=versions.get((each.transactional_id, each.identity)))
         for each in found
     ]
 
