@@ -22,7 +22,7 @@ from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.producer import producer as producer_module
 from spark_kafka_sink.producer import producer_parts as parts_module
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.transactions import coordinators as coordinators_module
+from spark_kafka_sink.producer.transactions import txn_request_queue as queue_module
 from spark_kafka_sink.producer.transactions.transactions import Transactions
 from tests.fakes.clock import ManualClock
 from tests.producer.simulated_cluster import SimulatedClient, SimulatedCluster
@@ -157,7 +157,7 @@ class Simulation:
         with ExitStack() as stack:
             stack.enter_context(mock.patch.object(parts_module, "NetworkClient", self._new_client))
             stack.enter_context(mock.patch.object(producer_module.threading, "Thread", IdleThread))
-            for module in (parts_module, metadata_module, coordinators_module):
+            for module in (parts_module, metadata_module, queue_module):
                 stack.enter_context(mock.patch.object(module, "Random", partial(Random, 0)))
             yield
 

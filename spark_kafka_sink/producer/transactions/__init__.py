@@ -4,7 +4,7 @@ transactional_methods   callers: the public methods; each posts a call and waits
 group_offsets           the arguments of send_offsets_to_transaction
 transactions            the Sender: the state of a transactional producer; carries calls out
 transaction_manager     the Sender: producer id, epochs and the numbering of batches; and a producer without them
-coordinators            the queue of requests to coordinators, and who they are
+txn_request_queue       the queue of requests to coordinators
 txn_request_handlers    each of these requests, and what its answer means
 transaction_errors      what each error means, and the errors that callers get
 open_transaction        what brokers know of the open transaction, and which version of transactions they speak

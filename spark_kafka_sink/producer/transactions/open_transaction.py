@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable
 
-from spark_kafka_sink.network.handshake import NodeApiVersions
+from spark_kafka_sink.network.cluster import Node
+from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -66,18 +66,10 @@ class OpenTransaction:
         self._being_added.difference_update(partitions)
 
 
-class FeaturesClient(Protocol):
-    """What this needs of NetworkClient."""
-
-    def finalized_features(self) -> tuple[int, Mapping[str, int]]: ...
-
-    def api_versions(self, node_id: int) -> NodeApiVersions | None: ...
-
-
 class TransactionVersion:
     """It is looked at between transactions: one that has begun in a version ends in it. Any thread reads `is_v2`."""
 
-    def __init__(self, client: FeaturesClient) -> None:
+    def __init__(self, client: KafkaClient) -> None:
         self.is_v2 = False
         self._client = client
         self._epoch = -1  # of the features that were looked at
@@ -91,7 +83,7 @@ class TransactionVersion:
             self.is_v2 = levels.get("transaction.version", 0) >= 2  # the finalized feature of KIP-890
         return self.is_v2 and not was_v2
 
-    def can_raise_epoch(self, coordinator: int | None) -> bool:
+    def can_raise_epoch(self, coordinator: Node | None) -> bool:
         """Whether this node takes InitProducerId with an identity (KIP-360). One that is not connected is taken to."""
-        versions = None if coordinator is None else self._client.api_versions(coordinator)
+        versions = None if coordinator is None else self._client.api_versions(coordinator.id)
         return versions is None or versions.max_version(ApiKey.INIT_PRODUCER_ID) >= FIRST_INIT_WITH_IDENTITY

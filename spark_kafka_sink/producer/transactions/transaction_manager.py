@@ -21,8 +21,8 @@ from random import Random
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, fresh_copy
+from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.coordinators import CoordinatorClient, Coordinators
 from spark_kafka_sink.producer.transactions.sequence_numbers import (
     NO_LAST_ACKED_SEQUENCE,
     NO_PRODUCER,
@@ -31,6 +31,7 @@ from spark_kafka_sink.producer.transactions.sequence_numbers import (
 )
 from spark_kafka_sink.producer.transactions.transaction_errors import idempotent_write_denied
 from spark_kafka_sink.producer.transactions.txn_request_handlers import InitProducerIdHandler, Problem, TxnRequestHandler
+from spark_kafka_sink.producer.transactions.txn_request_queue import TxnRequestQueue
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -186,14 +187,14 @@ class TransactionManager:
 
 
 class IdempotentManager(TransactionManager):
-    """Args: as for Coordinators, which asks brokers for the producer id."""
+    """Args: as for TxnRequestQueue, which asks brokers for the producer id."""
 
-    def __init__(self, config: ProducerConfig, client: CoordinatorClient, clock: Clock, random: Random | None = None) -> None:
+    def __init__(self, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> None:
         super().__init__()
         self.state = TxnState.UNINITIALIZED
         self.producer = NO_PRODUCER
         self.sequences = SequenceNumbers()
-        self.coordinators = Coordinators(self, config, client, clock, random)
+        self.requests = TxnRequestQueue(self, config, client, clock, random)
         self._denial: KafkaError | None = None  # of the producer id, until the Sender takes it
         self._was_denied = False  # after that only rows need an id: a permission may have been granted by then
         self.unresolved: set[TopicPartition] = set()  # partitions where a numbered batch failed: there may be a gap
@@ -212,10 +213,10 @@ class IdempotentManager(TransactionManager):
         if self.fatal_error is None:
             self.fatal_error = error
             self.transition_to(TxnState.FATAL_ERROR)
-            self.coordinators.drop_all(error)
+            self.requests.drop_all(error)
 
     def settle_all(self, error: KafkaError) -> None:
-        self.coordinators.drop_all(error)
+        self.requests.drop_all(error)
 
     def prepare_drain(self) -> None:
         self._maybe_resolve()
@@ -230,8 +231,8 @@ class IdempotentManager(TransactionManager):
     def step(self, now_ms: int, all_settled: bool) -> int:
         if self.state is TxnState.UNINITIALIZED and not (self._was_denied and all_settled):
             self.transition_to(TxnState.INITIALIZING)
-            self.coordinators.enqueue(InitProducerIdHandler(received=self.identity_received))
-        return self.coordinators.step(now_ms, all_settled)
+            self.requests.enqueue(InitProducerIdHandler(received=self.identity_received))
+        return self.requests.step(now_ms, all_settled)
 
     def identity_received(self, identity: ProducerIdAndEpoch) -> None:
         self._was_denied = False

@@ -30,8 +30,9 @@ from spark_kafka_sink.errors import (
     TransactionAbortedError,
     fresh_copy,
 )
+from spark_kafka_sink.network.coordinators import CoordinatorKey
+from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.coordinators import CoordinatorClient
 from spark_kafka_sink.producer.transactions.open_transaction import OpenTransaction, TransactionVersion
 from spark_kafka_sink.producer.transactions.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch, SequenceNumbers
 from spark_kafka_sink.producer.transactions.transaction_errors import (
@@ -54,7 +55,6 @@ from spark_kafka_sink.producer.transactions.txn_request_handlers import (
     MOST_ABORTS_AMID_MARKERS,
     AddOffsetsToTxnHandler,
     AddPartitionsToTxnHandler,
-    CoordinatorKey,
     EndTxnHandler,
     FindCoordinatorHandler,
     InitProducerIdHandler,
@@ -101,7 +101,7 @@ class Transactions(IdempotentManager):
 
     transactional_id: str
 
-    def __init__(self, config: ProducerConfig, client: CoordinatorClient, clock: Clock, random: Random | None = None) -> None:
+    def __init__(self, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> None:
         super().__init__(config, client, clock, random)
         self.transactional_id = config.transactional_id or ""
         self.last_error: KafkaError | None = None  # why the transaction has to be aborted
@@ -149,7 +149,7 @@ class Transactions(IdempotentManager):
 
     def waiting_for(self) -> str:
         """Why a call has not ended yet, for the error of a caller who waited."""
-        return self.coordinators.waiting_for() or f"the producer is {self.state.value}, and batches are not acknowledged yet"
+        return self.requests.waiting_for() or f"the producer is {self.state.value}, and batches are not acknowledged yet"
 
     @property
     def prepared(self) -> PreparedTransaction:
@@ -196,7 +196,7 @@ class Transactions(IdempotentManager):
         self, call: TransactionalCall | None, identity: ProducerIdAndEpoch = NO_PRODUCER, priority: int = 1
     ) -> None:
         received = self.identity_received
-        self.coordinators.enqueue(
+        self.requests.enqueue(
             InitProducerIdHandler(
                 self.transactional_id, self._timeout_ms, identity, received=received, call=call, priority=priority
             )
@@ -215,14 +215,14 @@ class Transactions(IdempotentManager):
         begins = not self._open.has_begun
         if self._version.is_v2:
             self._open.has_begun = True
-            self.coordinators.enqueue(TxnOffsetCommitHandler(*self._who, call=call, begins_transaction=begins))
+            self.requests.enqueue(TxnOffsetCommitHandler(*self._who, call=call, begins_transaction=begins))
         else:
-            self.coordinators.enqueue(
+            self.requests.enqueue(
                 AddOffsetsToTxnHandler(*self._who, call=call, added=self._offsets_added, begins_transaction=begins)
             )
 
     def _offsets_added(self, call: TransactionalCall) -> None:
-        self.coordinators.enqueue(TxnOffsetCommitHandler(*self._who, call=call, max_version=LAST_OFFSET_COMMIT))
+        self.requests.enqueue(TxnOffsetCommitHandler(*self._who, call=call, max_version=LAST_OFFSET_COMMIT))
 
     def _prepare(self, call: TransactionalCall) -> None:
         self.calls.preparing = call
@@ -239,7 +239,7 @@ class Transactions(IdempotentManager):
     def _end(self, call: TransactionalCall | None, *, commits: bool) -> None:
         newest = None if self._version.is_v2 else LAST_END_TXN
         ended = self.transaction_ended
-        self.coordinators.enqueue(EndTxnHandler(*self._who, call=call, commits=commits, ended=ended, max_version=newest))
+        self.requests.enqueue(EndTxnHandler(*self._who, call=call, commits=commits, ended=ended, max_version=newest))
 
     def abort_for_close(self) -> bool:
         if not self.has_open_transaction:
@@ -253,7 +253,7 @@ class Transactions(IdempotentManager):
     def _prepare_if_settled(self, all_settled: bool) -> None:
         """Settle `prepare_transaction` once nothing is under way."""
         call = self.calls.preparing
-        if call is None or not all_settled or self.coordinators.has_work or self._open.has_wanted:
+        if call is None or not all_settled or self.requests.has_work or self._open.has_wanted:
             return
         self.calls.preparing = None
         self.transition_to(TxnState.PREPARED)
@@ -316,7 +316,7 @@ class Transactions(IdempotentManager):
             request.settle()
             return
         if self._may_have_met_markers(request, problem):
-            self.coordinators.retry(request)
+            self.requests.retry(request)
             return
         if isinstance(request, AddPartitionsToTxnHandler):
             self._open.not_added(request.partitions)
@@ -390,7 +390,7 @@ class Transactions(IdempotentManager):
 
         In version 2 the end of the transaction raises it.
         """
-        coordinator = self.coordinators.node_of(CoordinatorKey(KeyType.TRANSACTION, self.transactional_id))
+        coordinator = self.requests.coordinators.get(CoordinatorKey(KeyType.TRANSACTION, self.transactional_id))
         if self._version.is_v2 or self._version.can_raise_epoch(coordinator):
             self._must_raise_epoch |= not self._version.is_v2
             self.become_abortable(error)
@@ -479,9 +479,9 @@ class Transactions(IdempotentManager):
         self.calls.settle_begun()
         if self._open.has_wanted:
             wanted, begins = self._open.take_wanted()
-            self.coordinators.enqueue(AddPartitionsToTxnHandler(*self._who, partitions=wanted, begins_transaction=begins))
+            self.requests.enqueue(AddPartitionsToTxnHandler(*self._who, partitions=wanted, begins_transaction=begins))
         self._prepare_if_settled(all_settled)
-        return self.coordinators.step(now_ms, all_settled)
+        return self.requests.step(now_ms, all_settled)
 
     def settle_all(self, error: KafkaError) -> None:
         super().settle_all(error)
@@ -498,9 +498,7 @@ def _effect_in(state: TxnState, request: TxnRequestHandler, problem: Problem) ->
     return effect
 
 
-def manager_of(
-    config: ProducerConfig, client: CoordinatorClient, clock: Clock, random: Random | None = None
-) -> TransactionManager:
+def manager_of(config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> TransactionManager:
     """Who a producer is to brokers: nobody without idempotence."""
     if config.transactional_id is not None:
         return Transactions(config, client, clock, random)

@@ -1,11 +1,12 @@
 """The requests to coordinators: what each asks of whom, and what its answer means.
 
 A handler makes its `message` and reads the `errors` of an answer, which transaction_errors.py judges. `succeed` passes on what an
-answer without errors says. The names are those of Kafka's TransactionManager. coordinators.py queues, sends and retries.
+answer without errors says. The names are those of Kafka's TransactionManager. txn_request_queue.py queues, sends and retries.
 """
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,8 +14,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
-from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.errors import KafkaError, ProtocolError
 from spark_kafka_sink.network.cluster import Node
+from spark_kafka_sink.network.coordinators import CoordinatorDirectory, CoordinatorKey, read_coordinator
 from spark_kafka_sink.producer.transactions.open_transaction import OpenTransaction
 from spark_kafka_sink.producer.transactions.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.transaction_errors import Effect, effect_of
@@ -36,19 +38,11 @@ from spark_kafka_sink.protocol.permissions import READ, to_grant
 from spark_kafka_sink.protocol.schema import Request
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
+logger = logging.getLogger(__name__)
+
 FIRST_BACKOFF_MS = 20  # the previous transaction's markers are being written: it takes milliseconds (KAFKA-5482)
 MOST_ABORTS_AMID_MARKERS = 8  # with the default back-off 5 s
 NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1  # what Java sends without transactions
-
-
-class CoordinatorKey(NamedTuple):
-    """Whose coordinator: a transactional id's, or a consumer group's."""
-
-    key_type: KeyType
-    key: str
-
-    def __str__(self) -> str:
-        return f"{'transactional id' if self.key_type is KeyType.TRANSACTION else 'group'} {self.key!r}"
 
 
 class Problem(NamedTuple):
@@ -137,7 +131,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
     NAME = "FindCoordinator"
 
     key: CoordinatorKey
-    found: Callable[[CoordinatorKey, Node], None]
+    directory: CoordinatorDirectory
     priority: int = 0
 
     @property
@@ -152,16 +146,21 @@ class FindCoordinatorHandler(TxnRequestHandler):
         return FindCoordinatorRequest.for_keys(self.key.key_type, [self.key.key])
 
     def errors(self, answer: Any) -> Iterator[Problem]:
-        found = answer.of(self.key.key, self.version)
-        if found is None:
-            yield from self._problem(Errors.COORDINATOR_NOT_AVAILABLE.number, f"the coordinator of {self.key}")
-        else:
+        try:
+            found = read_coordinator(self.key, answer, self.version)
+        except ProtocolError:
+            found = Errors.COORDINATOR_NOT_AVAILABLE
+        if isinstance(found, ErrorCode):
+            said = answer.of(self.key.key, self.version)
             names = {"transactional_id": self.key.key, "group": self.key.key}
-            yield from self._problem(found.error_code, f"the coordinator of {self.key}", found.error_message, **names)
+            message = None if said is None else said.error_message
+            yield from self._problem(found.number, f"the coordinator of {self.key}", message, **names)
 
     def succeed(self, answer: Any) -> None:
-        found = answer.of(self.key.key, self.version)
-        self.found(self.key, Node(found.node_id, found.host, found.port))
+        found = read_coordinator(self.key, answer, self.version)
+        assert isinstance(found, Node)
+        logger.debug("= the coordinator of %s is node %d at %s:%d", self.key, found.id, found.host, found.port)
+        self.directory.found(self.key, found)
 
 
 @dataclass(eq=False, repr=False)

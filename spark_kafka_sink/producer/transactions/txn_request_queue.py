@@ -1,7 +1,7 @@
 """Sends requests to coordinators, one at a time: to the right one, in the order of their priorities, with retries.
 
-Finds coordinators, remembers them, and finds them again when they are lost or say that they are none. Sender thread only. It
-never waits: `step` says when it wants to be called again, and answers wake the Sender by themselves.
+Finds coordinators, and finds them again when they are lost or say that they are none. Sender thread only. It never waits: `step`
+says when it wants to be called again, and answers wake the Sender by themselves.
 Laws: one request is in flight at most, as each may depend on the one before; the end of a transaction is not sent before every
 batch is settled.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Mapping
 from itertools import count
 from random import Random
 from typing import Any, Protocol
@@ -19,12 +18,10 @@ from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.network.backoff import ExponentialBackoff
-from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.network.handshake import NodeApiVersions
-from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
+from spark_kafka_sink.network.coordinators import CoordinatorDirectory, CoordinatorKey
+from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse, KafkaClient
 from spark_kafka_sink.producer.transactions.transaction_errors import Effect
 from spark_kafka_sink.producer.transactions.txn_request_handlers import (
-    CoordinatorKey,
     EndTxnHandler,
     FindCoordinatorHandler,
     InitProducerIdHandler,
@@ -36,27 +33,6 @@ from spark_kafka_sink.protocol.error_codes import Errors
 logger = logging.getLogger(__name__)
 
 MIN_WAIT_MS = 50  # until a broker can be asked, however small retry.backoff.ms is
-MAX_NODES = 1_000  # coordinators that are remembered, for ids and groups that come back; the oldest are forgotten
-
-
-class CoordinatorClient(Protocol):
-    """What this needs of NetworkClient."""
-
-    def ready(self, node_id: int, now_ms: int) -> bool: ...
-
-    def poll_delay_ms(self, node_id: int, now_ms: int) -> int: ...
-
-    def connection_failed(self, node_id: int) -> bool: ...
-
-    def least_loaded_node(self, now_ms: int) -> int | None: ...
-
-    def learn_node(self, node: Node) -> None: ...
-
-    def send(self, request: ClientRequest, now_ms: int) -> None: ...
-
-    def finalized_features(self) -> tuple[int, Mapping[str, int]]: ...
-
-    def api_versions(self, node_id: int) -> NodeApiVersions | None: ...
 
 
 class RequestOwner(Protocol):
@@ -69,22 +45,22 @@ class RequestOwner(Protocol):
     def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None: ...
 
 
-class Coordinators:
+class TxnRequestQueue:
     """Args:
     owner: hears of every request that has failed for good.
     random: for back-off jitter; seeded by tests.
     """
 
     def __init__(
-        self, owner: RequestOwner, config: ProducerConfig, client: CoordinatorClient, clock: Clock, random: Random | None
+        self, owner: RequestOwner, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None
     ) -> None:
+        self.coordinators = CoordinatorDirectory(client)
         self._owner = owner
         self._client = client
         self._clock = clock
         self._request_timeout_ms = config.request_timeout_ms
         self._retry_backoff_ms = config.retry_backoff_ms
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random or Random())
-        self._nodes: dict[CoordinatorKey, int] = {}
         self._queue: list[tuple[int, int, TxnRequestHandler]] = []  # a heap: priority, then the order of arrival
         self._numbers = count()
         self._in_flight: TxnRequestHandler | None = None
@@ -148,7 +124,7 @@ class Coordinators:
                 return max(MIN_WAIT_MS, self._backoff.backoff_ms(0))
             if not self._client.ready(node, now_ms):
                 if request.coordinator is not None and self._client.connection_failed(node):
-                    del self._nodes[request.coordinator]
+                    self.coordinators.lost(request.coordinator)
                     self._look_for(request.coordinator, now_ms + self._backoff.backoff_ms(0))
                     continue
                 return self._client.poll_delay_ms(node, now_ms)
@@ -163,10 +139,11 @@ class Coordinators:
         """The node to ask; None when the coordinator is not known, or any broker would do and none can be asked now."""
         if request.coordinator is None:
             return self._client.least_loaded_node(now_ms)
-        return self._nodes.get(request.coordinator)
+        found = self.coordinators.get(request.coordinator)
+        return None if found is None else found.id
 
     def _look_for(self, key: CoordinatorKey, not_before_ms: int) -> None:
-        self.enqueue(FindCoordinatorHandler(key=key, found=self._found, not_before_ms=not_before_ms))
+        self.enqueue(FindCoordinatorHandler(key=key, directory=self.coordinators, not_before_ms=not_before_ms))
 
     def _send(self, request: TxnRequestHandler, node: int, now_ms: int) -> None:
         logger.debug("> node %d: %r, attempt %d", node, request, request.attempts + 1)
@@ -183,17 +160,6 @@ class Coordinators:
             ),
             now_ms,
         )
-
-    def node_of(self, key: CoordinatorKey) -> int | None:
-        """The coordinator's node; None when it is not known."""
-        return self._nodes.get(key)
-
-    def _found(self, key: CoordinatorKey, node: Node) -> None:
-        logger.debug("= the coordinator of %s is node %d at %s:%d", key, node.id, node.host, node.port)
-        self._client.learn_node(node)
-        self._nodes[key] = node.id
-        if len(self._nodes) > MAX_NODES:
-            del self._nodes[next(iter(self._nodes))]
 
     # ANSWERS
 
@@ -245,7 +211,7 @@ class Coordinators:
 
     def _forget_coordinator_of(self, request: TxnRequestHandler) -> None:
         if request.coordinator is not None:
-            self._nodes.pop(request.coordinator, None)
+            self.coordinators.lost(request.coordinator)
 
     def retry(self, request: TxnRequestHandler, at_most_ms: int | None = None) -> None:
         """Send it again after a back-off, which grows with the attempts, or after `at_most_ms`."""
