@@ -1,7 +1,7 @@
 """Tokens from an OAuth server: the client credentials flow (KIP-768) and the JWT bearer flow (KIP-1139).
 
-One POST per token, over https (config allows http for localhost only), with back-off between attempts, a limit for the answer's
-size and no redirects, which would send the client's secret elsewhere. Blocks; runs on a thread of background.py.
+One POST per token, over https (config allows http for localhost only), with back-off between attempts and a limit for the size of
+an answer. Redirects are not followed: they would send the client's secret elsewhere. Blocks; runs on a thread of background.py.
 Laws: urllib's frames have the secret in their locals, so none of its exceptions leaves this file, not even as a context. An
 attempt ends within sasl.login.connect.timeout.ms + sasl.login.read.timeout.ms, however slowly the server sends. No proxy can read
 a request: http is for this machine and uses none, https goes through a tunnel (CONNECT).

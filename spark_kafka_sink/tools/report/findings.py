@@ -202,26 +202,21 @@ def lacks_rows(query: Query) -> Finding | None:
     reasons = query.skipped + query.dead_lettered
     reason = reasons.most_common(1)[0][0]
     which = f", {'most of them' if len(reasons) > 1 else 'all'} with {reason}" if reason else ""
-    what = " and ".join(
-        text
-        for number, text in (
-            (skipped, f"{count(skipped, 'row')} {'was' if skipped == 1 else 'were'} skipped"),
-            (dead, f"{count(dead, 'row')} went to the dead letter topic"),
-        )
-        if number
-    )
+    what = [f"{count(skipped, 'row')} {'was' if skipped == 1 else 'were'} skipped"] if skipped else []
+    what += [f"{count(dead, 'row')} went to the dead letter topic"] if dead else []
     part = (skipped + dead) / max(1, query.totals.rows + skipped + dead)
-    too_large = "TOO_LARGE" in reason
-    option = "onRecordTooLarge" if too_large else "onInvalidRecord"
-    advice = (
-        "raise kafka.max.request.size and the topic's max.message.bytes to accept them"
-        if too_large
-        else "filter such rows before the write, or keep them with onInvalidRecord=deadLetter"
-        if skipped
-        else "read that topic, whose headers say what was wrong, and filter such rows before the write"
-    )
     weight = (2 if skipped else 1.2) + min(1.0, 10 * part)
-    return Finding(weight, f"{what} ({percent(part)}){which}", f"{advice}; {option} decides what happens to them")
+    return Finding(weight, f"{' and '.join(what)} ({percent(part)}){which}", _remedy_by_reason(reason, skipped))
+
+
+def _remedy_by_reason(reason: str, skipped: int) -> str:
+    if "TOO_LARGE" in reason:
+        advice = "raise kafka.max.request.size and the topic's max.message.bytes to accept them"
+        return f"{advice}; onRecordTooLarge decides what happens to them"
+    advice = "read that topic, whose headers say what was wrong, and filter such rows before the write"
+    if skipped:
+        advice = "filter such rows before the write, or keep them with onInvalidRecord=deadLetter"
+    return f"{advice}; onInvalidRecord decides what happens to them"
 
 
 # --- WHAT HOLDS IT UP -------------------------------------------------------------------------------------------------

@@ -65,6 +65,20 @@ class Totals:
     largest_record: float = 0.0
     longest_throttle: float = 0.0  # seconds
 
+    def add(self, commit: Commit) -> None:
+        counters = commit.counters
+        self.commits += 1
+        self.rows += commit.rows
+        self.bytes += commit.bytes
+        self.sent_bytes += counters.get("byte-total", 0)
+        self.bytes_before_compression += counters.get("uncompressed-byte-total", 0)
+        self.sent_records += counters.get("record-send-total", 0)
+        self.batches += counters.get("batch-send-total", 0)
+        self.requests += counters.get("produce-request-total", 0)
+        self.most_tasks = max(self.most_tasks, commit.tasks)
+        self.largest_record = max(self.largest_record, counters.get("record-size-max", 0))
+        self.longest_throttle = max(self.longest_throttle, counters.get("produce-throttle-time-max", 0) / 1000)
+
 
 class Pause(NamedTuple):
     """Of a stream: nothing was committed between two commits, for `seconds` until the first task of the later one."""
@@ -120,6 +134,7 @@ class Query:
         return sorted(self.heat, key=lambda topic: -self.heat[topic].rows)
 
     def add(self, commit: Commit) -> None:
+        self.totals.add(commit)
         self._count(commit)
         row = self._row(commit)
         self.series.add(commit.committed_at, row)
@@ -136,18 +151,6 @@ class Query:
         self.last_at = commit.committed_at
 
     def _count(self, commit: Commit) -> None:
-        totals, counters = self.totals, commit.counters
-        totals.commits += 1
-        totals.rows += commit.rows
-        totals.bytes += commit.bytes
-        totals.sent_bytes += counters.get("byte-total", 0)
-        totals.bytes_before_compression += counters.get("uncompressed-byte-total", 0)
-        totals.sent_records += counters.get("record-send-total", 0)
-        totals.batches += counters.get("batch-send-total", 0)
-        totals.requests += counters.get("produce-request-total", 0)
-        totals.most_tasks = max(totals.most_tasks, commit.tasks)
-        totals.largest_record = max(totals.largest_record, counters.get("record-size-max", 0))
-        totals.longest_throttle = max(totals.longest_throttle, counters.get("produce-throttle-time-max", 0) / 1000)
         for known, more in ((self.skipped, commit.skipped), (self.dead_lettered, commit.dead_lettered)):
             for reason, rows in more.items():
                 known[reason if reason in known or len(known) < MOST_REASONS else ""] += rows

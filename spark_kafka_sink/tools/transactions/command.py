@@ -7,8 +7,8 @@
 Open transactions hold back readers with isolation.level=read_committed. Brokers abort them after their time-out; `abort` does so
 at once: it takes their transactional ids over (InitProducerId), so that whoever wrote under them can write no more, and ends
 them. A version that is decided must not be aborted: `commit` commits it, as the next run of its query would.
-Laws: a query that shows a sign of life, and for `abort` a version that is decided, are left alone unless a flag of its own says
-otherwise; nothing is aborted or committed without a "y" or --yes; values of options are never printed.
+Laws: a query that shows a sign of life is left alone, and by `abort` a version that is decided, unless a flag of its own says
+otherwise. Nothing is aborted or committed without a "y" or --yes. Values of options are never printed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 from pathlib import Path
+from typing import TypeAlias
 
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.admin.transaction_client import TransactionClient
@@ -40,6 +41,7 @@ EXAMPLES = """
 """
 KAFKA_PREFIX = "kafka."
 PROG = "transactions"
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 # --- ARGUMENTS --------------------------------------------------------------------------------------------------------
@@ -54,40 +56,37 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="list|abort|commit")
     what = "show open transactions; needs DESCRIBE on the prefix's transactional ids and groups"
-    command = commands.add_parser("list", help=what, description=f"Transactions of a prefix: {what}.")
-    _add_common(command)
+    command = _add_command(commands, "list", what)
     json_help = "one JSON object per line instead of a table, and a last one with their number; times are milliseconds"
     command.add_argument("--json", action="store_true", help=json_help)
     recent = "also show ended transactions that began within this time; it takes a look at every id (default: %(default)s, none)"
     command.add_argument("--recent-minutes", type=not_negative, default=0, metavar="N", help=recent)
     what = "abort the open transactions of queries that have died; asks before"
-    needs = "Needs, beyond `list`: WRITE on the transactional ids, READ on the topics, to see whether rows still arrive."
-    command = commands.add_parser("abort", help=what, description=f"Transactions of a prefix: {what}. {needs}")
-    _add_common(command)
-    _add_changing(command, "abort")
+    command = _add_changing_command(commands, "abort", what)
     force = "also abort a query that is alive; it fails. Nothing is lost or doubled when it is run again"
     command.add_argument("--force", action="store_true", help=force)
     lost = f"also abort a version that is decided: {output.WHAT_IS_LOST}"
     command.add_argument("--even-decided", action="store_true", help=lost)
     what = "commit the versions that are decided, of queries that have died; asks before"
-    command = commands.add_parser("commit", help=what, description=f"Transactions of a prefix: {what}. {needs}")
-    _add_common(command)
-    _add_changing(command, "commit")
+    command = _add_changing_command(commands, "commit", what)
     force = "also where it cannot be seen whether the query is alive; never where it shows a sign of life"
     command.add_argument("--force", action="store_true", help=force)
     return parser
 
 
-def _add_changing(command: argparse.ArgumentParser, verb: str) -> None:
-    command.add_argument(
-        "--yes", action="store_true", help=f"{verb} without a question; needed where there is no terminal to ask at"
-    )
+def _add_changing_command(commands: Commands, verb: str, what: str) -> argparse.ArgumentParser:
+    needs = " Needs, beyond `list`: WRITE on the transactional ids, READ on the topics, to see whether rows still arrive."
+    command = _add_command(commands, verb, what, needs)
+    yes = f"{verb} without a question; needed where there is no terminal to ask at"
+    command.add_argument("--yes", action="store_true", help=yes)
     watch = "how long a query may be silent before it is taken for dead (default: %(default)s): its tasks show every 4 s that"
     watch += " they are at work; 0 only with --force"
     command.add_argument("--watch-seconds", type=not_negative, default=10, metavar="N", help=watch)
+    return command
 
 
-def _add_common(command: argparse.ArgumentParser) -> None:
+def _add_command(commands: Commands, name: str, what: str, needs: str = "") -> argparse.ArgumentParser:
+    command = commands.add_parser(name, help=what, description=f"Transactions of a prefix: {what}.{needs}")
     add = command.add_argument
     add("--prefix", required=True, type=_prefix, help="the option transactionalIdPrefix of the query or job")
     add("--bootstrap-servers", metavar="HOST:PORT,...", help="brokers; overrides the next two")
@@ -98,6 +97,7 @@ def _add_common(command: argparse.ArgumentParser) -> None:
     add("--command-config", type=Path, action="append", default=[], metavar="FILE", help=config)
     timeout = "time limit of each step: list, read decisions, look at partitions, abort (default: %(default)s)"
     add("--timeout-ms", type=positive, default=10_000, metavar="MS", help=timeout)
+    return command
 
 
 def _prefix(text: str) -> str:
