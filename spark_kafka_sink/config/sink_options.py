@@ -74,12 +74,12 @@ def _plain_identifier(name: str) -> str:
 _PLAIN = re.compile(r"[A-Za-z0-9._~:@/+= -]+")
 
 # What may happen to a row that cannot be written.
-FAIL, SKIP, DEAD_LETTER = FATES = ("fail", "skip", "deadLetter")
+FAIL, SKIP, DEAD_LETTER = OUTCOMES = ("fail", "skip", "deadLetter")
 KEEP_FIRST = "keepFirst"
 
 
-def _fate(name: str) -> str:
-    return next(fate for fate in FATES if fate.lower() == name.lower())
+def _outcome(name: str) -> str:
+    return next(outcome for outcome in OUTCOMES if outcome.lower() == name.lower())
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +119,12 @@ class SinkOptions:
     include_timestamp: bool = option("includeTimestamp", BOOLEAN, default=False,
         doc="Write the `timestamp` column (timestamp, or bigint in milliseconds) as the records' timestamp, by which brokers "
             "delete old records.")
-    on_record_too_large: str = option("onRecordTooLarge", STRING, default=FAIL, choices=FATES, ignore_case=True, convert=_fate,
+    on_record_too_large: str = option(
+        "onRecordTooLarge", STRING, default=FAIL, choices=OUTCOMES, ignore_case=True, convert=_outcome,
         doc="What happens to a row that is larger than max.request.size or than the topic accepts. fail: the task fails. skip: "
             "the row is left out. deadLetter: it is written to deadLetterTopic.")
-    on_invalid_record: str = option("onInvalidRecord", STRING, default=FAIL, choices=FATES, ignore_case=True, convert=_fate,
+    on_invalid_record: str = option(
+        "onInvalidRecord", STRING, default=FAIL, choices=OUTCOMES, ignore_case=True, convert=_outcome,
         doc="The same for a row that cannot be written, such as one with a null topic, or that a broker rejects (INVALID_RECORD, "
             "INVALID_TIMESTAMP).")
     dead_letter_topic: str | None = option("deadLetterTopic", STRING, default=None, convert=_topic,
@@ -144,6 +146,10 @@ class SinkOptions:
             "task.")
     # fmt: on
     producer: ProducerConfig = field(default_factory=ProducerConfig)
+
+    @property
+    def is_exactly_once(self) -> bool:
+        return self.delivery_guarantee == EXACTLY_ONCE
 
     @staticmethod
     def conceal(options: Mapping[str, object]) -> dict[str, object]:

@@ -70,7 +70,7 @@ class Fingerprint:
         """Add the rows of one batch. Never blocks. Takes up to 10 MiB, or twice the largest row, until it returns.
 
         Args:
-            columns: topic, value, key, partition and headers, as RowMapping.unchecked_columns returns them; others are ignored.
+            columns: topic, value, key, partition and headers, as RowMapping.columns returns them; others are ignored.
                 Rows that cannot be written, with a null topic or header key, are hashed as well.
 
         Raises:

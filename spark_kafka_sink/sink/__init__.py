@@ -1,9 +1,10 @@
 """The Spark data source: checks options and columns on the driver, writes in tasks. The only package that imports pyspark.
 
 On the driver   datasource.py checks options and columns, write_plan.py is the result, topic_check.py asks for the topic
-In a task       writer.py takes the steps: worker_cache.py lends a producer, row_sender.py sends the rows
-                rows that cannot be written: refused_before_sending.py, refused_by_brokers.py, row_outcomes.py, dead_letters.py
-On the driver   commit.py adds up the tasks' messages and reports
+In a task       writer.py takes the steps: worker_cache.py lends a producer, rows/ sends the rows
+                with exactly-once: exactly_once_task.py
+On the driver   commit.py adds up the tasks' messages (commit_message.py) and reports
+                with exactly-once: exactly_once_commit.py
 
 Importing the package fails with one sentence when pyspark is missing or too old.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
@@ -10,7 +11,28 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_kafka_sink.exactly_once.writes import TaskReport
 from spark_kafka_sink.producer.accumulator.delivery import OffsetRange
-from spark_kafka_sink.sink.task_clock import NOT_TIMED, TaskTimes
+
+
+class TaskTimes(NamedTuple):
+    """Of one task.
+
+    Args:
+        started_at_ms: when the task began, by the clock of its machine; 0: not known.
+        waiting_for_spark: seconds that it waited for the next rows: Spark reads, computes and copies them.
+        held_back: seconds that maxRecordsPerSecond and maxBytesPerSecond made it wait.
+    """
+
+    started_at_ms: int = 0
+    waiting_for_spark: float = 0.0
+    held_back: float = 0.0
+
+
+NOT_TIMED = TaskTimes()
+
+
+def elapsed_s(since_s: float) -> float:
+    """`since_s`: a reading of time.monotonic()."""
+    return round(time.monotonic() - since_s, 3)
 
 
 class WrittenRange(NamedTuple):

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
+from spark_kafka_sink.config.sink_options import KEEP_FIRST
 from spark_kafka_sink.errors import DeliveryError, KafkaError
 from spark_kafka_sink.exactly_once.version_commit import Committed, How, VersionCommit, abort
 from spark_kafka_sink.exactly_once.writes import Planned, TaskReport, WriteId
 from spark_kafka_sink.sink.commit import VersionSummary
-from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan, has_name
+from spark_kafka_sink.sink.shipped_files import with_shipped_files
 from spark_kafka_sink.sink.worker_cache import CLIENTS
+from spark_kafka_sink.sink.write_plan import WritePlan, has_name
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_OPTION = "kafka.transaction.timeout.ms"
 
 
-def commit_version(
-    plan: ExactlyOncePlan, options: Mapping[str, object], reports: Sequence[TaskReport | None], cache_timeout_ms: int
-) -> VersionSummary | None:
+def commit_version(plan: WritePlan, reports: Sequence[TaskReport | None]) -> VersionSummary | None:
     """Blocks until every transaction is committed. None for a write without tasks.
-
-    `cache_timeout_ms`: how long the client stays connected for the next commit; a stream's commits share a process.
 
     Raises KafkaError: see VersionCommit.run.
     """
@@ -33,10 +31,11 @@ def commit_version(
     if not known:
         return None
     write = known[0].write
-    with CLIENTS.lend(options, cache_timeout_ms) as client:
-        commit = VersionCommit(
-            client, plan.names, known, plan.marker_topic, has_name=has_name(write), keeps_first=plan.keeps_first
-        )
+    options = plan.options
+    keeps_first = options.on_non_deterministic_replay == KEEP_FIRST
+    # The client stays connected for the next commit: those of a stream share a process.
+    with CLIENTS.lend(with_shipped_files(options.producer.to_mapping()), options.producer_cache_timeout_ms) as client:
+        commit = VersionCommit(client, plan.names, known, plan.marker_topic, has_name=has_name(write), keeps_first=keeps_first)
         return _summary(write, commit.run())
 
 
@@ -47,16 +46,16 @@ def _summary(write: WriteId, committed: Committed) -> VersionSummary:
     return VersionSummary(write.owner, write.version, how, committed.skipped, committed.fenced, committed.other_rows)
 
 
-def abort_version(plan: ExactlyOncePlan, options: Mapping[str, object]) -> None:
+def abort_version(plan: WritePlan) -> None:
     """Give the write up: rows that it has written are not seen, unless it is decided. Never raises KafkaError."""
     try:
-        with TransactionClient(options) as client:
+        with TransactionClient(with_shipped_files(plan.options.producer.to_mapping())) as client:
             fenced = abort(client, plan.names, plan.marker_topic, Planned.now())
     except KafkaError as error:
         logger.warning(
             "! transactions of transactionalIdPrefix=%s that may be open could not be aborted: %s. The next run does that, or"
             " brokers do after %s; until then readers with isolation.level=read_committed wait at the partitions of an open one",
-            plan.prefix,
+            plan.options.transactional_id_prefix,
             str(error).rstrip("."),
             TIMEOUT_OPTION,
         )

@@ -5,27 +5,28 @@ The steps that matter for exactly-once are TaskAttempt's; this gives them a prod
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-
-import pyarrow as pa
+from functools import partial
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
+from spark_kafka_sink.config.sink_options import DEAD_LETTER
 from spark_kafka_sink.errors import AbortableTransactionError, FatalProducerError, KafkaError, KafkaTimeoutError
 from spark_kafka_sink.exactly_once.content import Content, total
 from spark_kafka_sink.exactly_once.fingerprint import Fingerprint
 from spark_kafka_sink.exactly_once.heartbeat import Heartbeat
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
-from spark_kafka_sink.exactly_once.writes import TaskReport
+from spark_kafka_sink.exactly_once.writes import TaskReport, WriteId
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
-from spark_kafka_sink.sink.broker_contact import BrokerContact
-from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan, has_name
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping
+from spark_kafka_sink.sink.broker_contact import await_brokers
+from spark_kafka_sink.sink.rows.chunk import Chunk
+from spark_kafka_sink.sink.shipped_files import with_shipped_files
 from spark_kafka_sink.sink.task import Task
 from spark_kafka_sink.sink.worker_cache import CLIENTS, TRANSACTIONAL, TRANSACTIONAL_FOR_LARGE_ROWS
+from spark_kafka_sink.sink.write_plan import WritePlan, has_name
 
 MARKER_TOPIC_MS = 10_000  # for the option markerTopic to be found
 # What the producer cannot know of the reasons, by the condition of an error.
@@ -46,31 +47,27 @@ ABORT_MS = 5_000  # for a failed task to abort its transaction; if it cannot, th
 
 
 class ExactlyOnceTask:
-    """Args: see `open_task`, which makes it."""
+    """`open_task` makes it. `has_name`: see write_plan.py."""
 
-    def __init__(self, producer: KafkaProducer, attempt: TaskAttempt, mapping: RowMapping, *, has_name: bool) -> None:
+    def __init__(self, producer: KafkaProducer, attempt: TaskAttempt, *, has_name: bool) -> None:
         self.producer = producer
         self._attempt = attempt
-        self._mapping = mapping
         self._has_name = has_name
         self._content = Content()
 
-    def rows(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        """The rows to be written, after a look at each. Reads all and hands on none when they are in Kafka already."""
-        writes = self._attempt.writes
-        for table in tables:
-            self._content = total([self._content, self._content_of(table)])
-            if writes:
-                self._attempt.open()
-                yield table
-            del table  # frees its memory before more is read
+    def takes(self, chunk: Chunk) -> bool:
+        """Looks at the rows, and returns whether they are to be written. They are not when they are in Kafka already."""
+        self._content = total([self._content, self._content_of(chunk)])
+        if self._attempt.writes:
+            self._attempt.open()
+        return self._attempt.writes
 
-    def _content_of(self, table: pa.Table) -> Content:
+    def _content_of(self, chunk: Chunk) -> Content:
         """The fingerprint is what costs most in this mode: it is taken only where another run can compare it."""
         if not self._has_name:
-            return Content(table.num_rows)
+            return Content(len(chunk.numbers))
         fingerprint = Fingerprint()
-        fingerprint.add(self._mapping.unchecked_columns(table))
+        fingerprint.add(chunk.columns)
         return fingerprint.content
 
     def finish(self) -> TaskReport:
@@ -79,48 +76,40 @@ class ExactlyOnceTask:
 
 
 @contextmanager
-def open_task(
-    plan: ExactlyOncePlan,
-    task: Task,
-    mapping: RowMapping,
-    options: Mapping[str, object],
-    contact: BrokerContact,
-    cache_timeout_ms: int,
-    *,
-    takes_large_rows: bool,
-) -> Iterator[ExactlyOnceTask]:
-    """A task of this write, ready to write its rows. Blocks for some requests to brokers; raises as TaskAttempt.begin does.
-
-    Args:
-        options: the producer's.
-        cache_timeout_ms: how long client and producer may then be idle.
-        takes_large_rows: whether the producer takes rows above max.request.size, as dead letters.
-    """
-    write = plan.write_id(task)
-    names = plan.names
-    transactional_id = names.transactional_id(TaskId(write.owner, task.partition, task.attempt))
-    place = TopicPartition(plan.marker_topic, 0)
-    heartbeat = Heartbeat(lambda: CLIENTS.lend(options, cache_timeout_ms), names.heartbeat_group(write.owner), place)
-    with CLIENTS.lend(options, cache_timeout_ms) as client:
-        if plan.is_marker_topic_given:
+def open_task(plan: WritePlan, task: Task) -> Iterator[ExactlyOnceTask]:
+    """A task of this write, ready to write its rows. Blocks for some requests to brokers; raises as TaskAttempt.begin does."""
+    write, options = plan.write_id(task), plan.options
+    producer_options = with_shipped_files(options.producer.to_mapping())
+    lend_client = partial(CLIENTS.lend, producer_options, options.producer_cache_timeout_ms)
+    heartbeat = Heartbeat(lend_client, plan.names.heartbeat_group(write.owner), TopicPartition(plan.marker_topic, 0))
+    with lend_client() as client:
+        if options.marker_topic not in (None, options.topic):
             _require_marker_topic(client, plan.marker_topic)
-        own = dict(options)
-        if not plan.has_timeout:  # a transaction is open from a task's first row until the driver commits
+        own = dict(producer_options)
+        if "transaction.timeout.ms" not in options.producer.given:
+            # A transaction is open from a task's first row until the driver commits.
             own["transaction.timeout.ms"] = client.longest_transaction_timeout_ms()
-        producers = TRANSACTIONAL_FOR_LARGE_ROWS if takes_large_rows else TRANSACTIONAL
-        with heartbeat, producers.lend(own, cache_timeout_ms) as producer:  # in the end it leaves the transaction open
+        producers = TRANSACTIONAL_FOR_LARGE_ROWS if options.on_record_too_large == DEAD_LETTER else TRANSACTIONAL
+        # In the end, the producer leaves the transaction open.
+        with heartbeat, producers.lend(own, options.producer_cache_timeout_ms) as producer:
             try:
-                producer.use_transactional_id(transactional_id)
-                contact.check(producer)
-                which = (task.partition, task.attempt, plan.marker_topic)
-                attempt = TaskAttempt(client, producer, names, write, plan.planned, *which)
-                attempt.begin()
-                yield ExactlyOnceTask(producer, attempt, mapping, has_name=has_name(write))
+                attempt = _begin(plan, write, task, client, producer)
+                yield ExactlyOnceTask(producer, attempt, has_name=has_name(write))
             except BaseException as error:
                 if isinstance(error, KafkaError):
                     _tell_in_spark(error)
                 producer.close(timeout_ms=ABORT_MS)
                 raise
+
+
+def _begin(plan: WritePlan, write: WriteId, task: Task, client: TransactionClient, producer: KafkaProducer) -> TaskAttempt:
+    task_id = TaskId(write.owner, task.partition, task.attempt)
+    producer.use_transactional_id(plan.names.transactional_id(task_id))
+    await_brokers(producer, plan.options.producer)
+    which = (task.partition, task.attempt, plan.marker_topic)
+    attempt = TaskAttempt(client, producer, plan.names, write, plan.planned, *which)
+    attempt.begin()
+    return attempt
 
 
 def _tell_in_spark(error: KafkaError) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from pyspark.taskcontext import TaskContext
 
-from spark_kafka_sink.sink.idle_timeout import idle_timeout_s
+_UNITS = {"us": 1e-6, "ms": 1e-3, "": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}  # of Spark's durations
+# The session's option overrides the application's. Tasks see both as local properties.
+_SESSION, _APPLICATION = "spark.sql.execution.pyspark.udf.", "spark.python.worker."
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +23,8 @@ class Task:
     query_id: str | None = None
     batch_id: int | None = None
     idle_timeout_s: float | None = None  # Spark kills a worker that is idle for this long; None: it does not
+    started_s: float = field(default_factory=time.monotonic, compare=False)
+    started_at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000, compare=False)
 
     @classmethod
     def current(cls) -> Task:
@@ -36,3 +43,15 @@ class Task:
     def __str__(self) -> str:
         stream = "" if self.batch_id is None else f" of batch {self.batch_id}"
         return f"Spark partition {self.partition}{stream}, attempt {self.attempt}"
+
+
+def idle_timeout_s(local_property: Callable[[str], str | None]) -> float | None:
+    """The idle seconds after which Spark kills this task's worker; None: it does not."""
+    kills, timeout = (
+        local_property(_SESSION + name) or local_property(_APPLICATION + name) or ""
+        for name in ("killOnIdleTimeout", "idleTimeoutSeconds")
+    )
+    given = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", timeout.lower())
+    if kills.strip().lower() != "true" or given is None:
+        return None
+    return int(given[1]) * _UNITS.get(given[2], 1) or None

@@ -33,10 +33,11 @@ _found: set[tuple[tuple[str, ...], str]] = set()  # brokers and topics that need
 def require_topic(plan: WritePlan) -> None:
     """Raises ConfigError if the topic of all rows neither exists nor will be created. Rows may name topics of their own."""
     topic = plan.mapping.topic
-    brokers: tuple[str, ...] = tuple(plan.producer_options["bootstrap.servers"])  # type: ignore[arg-type]
+    options = plan.options.producer.to_mapping()
+    brokers: tuple[str, ...] = tuple(options["bootstrap.servers"])  # type: ignore[arg-type]
     if not isinstance(topic, str) or (brokers, topic) in _found:
         return
-    if _is_missing(plan.producer_options, topic):
+    if _is_missing(options, topic):
         where = ",".join(brokers)
         raise ConfigError(
             f"topic {topic} does not exist at {where}, and the brokers create none ({SETTING}=false): correct the option topic,"

@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.security_config import FILE_KEYS, file_stamp
 from spark_kafka_sink.interrupts import Waiters
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.sink.rows.dead_letters import LARGEST_ROW, options_for_large_rows
-from spark_kafka_sink.sink.worker_client import WorkerClient
 
 logger = logging.getLogger(__name__)
 
@@ -227,6 +227,26 @@ def _hashable(value: object) -> Hashable:
 def _content(name: str, value: object) -> Hashable:
     """A stamp of the file's content, for options that name a file."""
     return file_stamp(value) if name in FILE_KEYS and isinstance(value, str) else None
+
+
+class WorkerClient(TransactionClient):
+    """For transactions and groups. Its connections, and the coordinators that it has found, serve the next task."""
+
+    client_id = "exactly-once client"  # for the log
+
+    def is_at_rest(self) -> bool:
+        """Always: every call has come to its end when it returns."""
+        return True
+
+    def rest(self, keep_bytes: int = 0) -> None:
+        """Nothing to give back."""
+
+    def resume(self) -> None:
+        """Nothing to begin anew."""
+
+    def close(self, timeout_ms: int | None = None) -> None:  # noqa: ARG002 - as KafkaProducer.close
+        """Close every connection. Never blocks."""
+        super().close()
 
 
 def _transactional(options: Mapping[str, object]) -> KafkaProducer:

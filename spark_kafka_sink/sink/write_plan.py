@@ -1,39 +1,82 @@
 """What one write has to do: checked on the driver, pickled for every task.
 
 datasource.py makes a WritePlan from the columns and options. writer.py follows it in the tasks and at the commit.
+A stream is planned and committed by two processes. What has to be the same in both comes from Spark's ids, which the tasks report
+to the driver, or from the driver's clock.
 Law: plain data only. A plan opens nothing, and pickling it loses nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spark_kafka_sink.config.sink_options import EXACTLY_ONCE, SinkOptions
-from spark_kafka_sink.sink.exactly_once_plan import ExactlyOncePlan
+from spark_kafka_sink.config.sink_options import SinkOptions
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.exactly_once.names import Names, escaped
+from spark_kafka_sink.exactly_once.writes import Planned, WriteId
 from spark_kafka_sink.sink.rows.row_mapping import RowMapping
-from spark_kafka_sink.sink.rows.row_rules import RowRules
+from spark_kafka_sink.sink.task import Task
+
+_UNNAMED = (
+    "this exactly-once df.write has no name by which a repetition could be recognized, so nothing was written. Set txnAppId and"
+    ' txnVersion; in foreachBatch: .options(**exactly_once_options("a name of this write", batch_id)), as Spark tells neither'
+    " query nor batch over Spark Connect, nor to threads that the function starts. Or set allowUnnamedWrite=true: each repetition"
+    " then writes all rows again"
+)
+UNNAMED_OWNER = "%unnamed"  # no name is escaped so
 
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    mapping: RowMapping
-    producer_options: Mapping[str, object] = field(repr=False)  # KafkaProducer's; secrets are wrapped
-    rules: RowRules = field(default_factory=RowRules)
-    producer_cache_timeout_ms: int = 0  # 0: the producer is closed when its task ends
-    report_path: str | None = None
-    on_commit: str | None = None  # dotted name of a function on the driver
-    exactly_once: ExactlyOncePlan | None = None
+    """
+    Args:
+        options: checked ones.
+        is_stream: planned by streamWriter. foreachBatch is a series of batch writes.
+        planned: when and where.
+    """
 
-    @classmethod
-    def of(cls, mapping: RowMapping, options: SinkOptions, *, is_stream: bool) -> WritePlan:
-        is_exactly_once = options.delivery_guarantee == EXACTLY_ONCE
-        return cls(
-            mapping=mapping,
-            producer_options=options.producer.to_mapping(),
-            rules=RowRules.of(options),
-            producer_cache_timeout_ms=options.producer_cache_timeout_ms,
-            report_path=options.report_path,
-            on_commit=options.on_commit,
-            exactly_once=ExactlyOncePlan.of(options, is_stream=is_stream) if is_exactly_once else None,
-        )
+    mapping: RowMapping
+    options: SinkOptions = field(repr=False)  # its secrets are wrapped
+    is_stream: bool
+    planned: Planned
+
+    # WITH EXACTLY-ONCE
+
+    @property
+    def names(self) -> Names:
+        assert self.options.transactional_id_prefix is not None
+        return Names(self.options.transactional_id_prefix)
+
+    @property
+    def marker_topic(self) -> str:
+        """See Ledger."""
+        topic = self.options.marker_topic or self.options.topic
+        assert topic is not None
+        return topic
+
+    def write_id(self, task: Task) -> WriteId:
+        """Which write the task belongs to.
+
+        Raises KafkaError in a stream that Spark does not name, and for a df.write without a name. Only a task can find that out:
+        the process that plans a df.write does not see whether it is in foreachBatch.
+        """
+        is_in_query = task.query_id is not None and task.batch_id is not None
+        if self.is_stream and not is_in_query:
+            raise KafkaError(
+                "Spark does not tell this task its streaming query and batch (local properties sql.streaming.queryId and"
+                " streaming.sql.batchId), which exactly-once needs: nothing was written",
+                condition="KAFKA_NO_STREAM_IDENTITY",
+            )
+        options = self.options
+        if options.txn_app_id is not None and options.txn_version is not None:
+            return WriteId(escaped(options.txn_app_id), options.txn_version)
+        if task.query_id is not None and task.batch_id is not None:
+            return WriteId(escaped(task.query_id.replace("-", "")), task.batch_id)  # a UUID is part of a name as it is
+        if not options.allow_unnamed_write:
+            raise KafkaError(_UNNAMED, condition="KAFKA_UNNAMED_WRITE")
+        return WriteId(UNNAMED_OWNER, self.planned.time_ms)
+
+
+def has_name(write: WriteId) -> bool:
+    """Whether a repetition of the write is the same write. If not, nobody will ever compare what the two wrote."""
+    return write.owner != UNNAMED_OWNER

@@ -46,12 +46,14 @@ class Part(NamedTuple):
 _CLIENT = "spark_kafka_sink.admin.transaction_client", "TransactionClient"
 _LEDGER = "spark_kafka_sink.exactly_once.ledger", "Ledger"
 _PRODUCER = "spark_kafka_sink.producer.producer", "KafkaProducer"
+_SENDER = "spark_kafka_sink.sink.rows.row_sender", "RowSender"
 PARTS = (
     Part(TASK, "producer", *_PRODUCER, "__init__"),
     Part(TASK, "another id", *_PRODUCER, "use_transactional_id"),
     Part(TASK, "1 own id", *_PRODUCER, "init_transactions"),
     Part(TASK, "0, 2 look", *_LEDGER, "look"),
-    Part(TASK, "5 rows", "spark_kafka_sink.sink.writer", "", "write_batches"),
+    Part(TASK, "5 rows", *_SENDER, "send"),
+    Part(TASK, "5 flush", *_SENDER, "finish"),
     Part(TASK, "5 marker", *_PRODUCER, "send_offsets_to_transaction"),
     Part(TASK, "5 prepare", *_PRODUCER, "prepare_transaction"),
     Part(TASK, "close", *_PRODUCER, "close"),

@@ -20,7 +20,7 @@ def file_that_fails_commits(report_path: str) -> Path:
 
 class _Writer(KafkaStreamWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        asked = file_that_fails_commits(self.plan.report_path or "")
+        asked = file_that_fails_commits(self.plan.options.report_path or "")
         if not asked.exists():
             super().commit(messages, batchId)
             return

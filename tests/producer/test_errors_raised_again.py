@@ -33,7 +33,6 @@ from spark_kafka_sink.producer.producer_record import ProducerRecord
 from spark_kafka_sink.producer.record_chunk import RecordFuture, failed_record
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
-from spark_kafka_sink.sink.rows.row_rules import RowRules
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.harness import config
@@ -215,10 +214,12 @@ def test_the_old_producer_raises_a_topics_error_for_every_message_of_it() -> Non
 
 def test_the_sinks_sender_raises_errors_of_rows_without_changing_the_kept_ones() -> None:
     """The writer adds the task's name to the text of what it raises; a producer that is kept for the next task had it twice."""
-    from spark_kafka_sink.sink.rows.row_sender import RowSender, _Sent
+    from spark_kafka_sink.config.sink_options import SinkOptions
+    from spark_kafka_sink.sink.rows.chunk import Chunk
+    from spark_kafka_sink.sink.rows.row_sender import RowSender
 
     delivery = Delivery(1, ManualClock())
     delivery.abandon(ROWS, NetworkError("lost"))
-    sender = RowSender(None, None, {}, RowRules(), None)  # type: ignore[arg-type]
-    assert calls_keep_nothing(lambda: sender._add_pending(_Sent(delivery, None, 0))) == {"[KAFKA_NETWORK] lost"}
+    sender = RowSender(None, SinkOptions(), None)  # type: ignore[arg-type]
+    assert calls_keep_nothing(lambda: sender._add_pending(delivery, Chunk({}, [], 0))) == {"[KAFKA_NETWORK] lost"}
     assert keep_no_frames(delivery.error)

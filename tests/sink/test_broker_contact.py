@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import pyarrow as pa
 import pytest
 from pyspark import SparkFiles, TaskContext
 
+from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError
-from spark_kafka_sink.sink.broker_contact import BrokerContact
+from spark_kafka_sink.sink.broker_contact import await_brokers, remember_failure
 
-OPTIONS: dict[str, object] = {"bootstrap.servers": ["a:1"], "max.block.ms": 60_000}
+CONFIG = ProducerConfig.from_mapping({"bootstrap.servers": "a:1"})
 NO_BROKER = KafkaTimeoutError("no broker answered", condition="KAFKA_BROKER_UNREACHABLE")
 
 
@@ -30,8 +29,9 @@ class Found(Waited):
         self.append(timeout_ms)
 
 
-def batches(*rows: int) -> Iterator[pa.RecordBatch]:
-    return iter([pa.RecordBatch.from_pydict({"value": ["v"] * each}) for each in rows])
+def asked(producer: Waited, options: dict[str, object] | None = None) -> None:
+    config = ProducerConfig.from_mapping({"bootstrap.servers": "a:1"} | (options or {}))
+    await_brokers(producer, config)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -46,24 +46,19 @@ def in_stage(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(TaskContext, "get", lambda: SimpleNamespace(stageId=lambda: number))
 
 
-def rows_sent(producer: Waited, options: dict[str, object] = OPTIONS) -> int:
-    passed = BrokerContact.of_this_task(options).when_answered(batches(0, 2, 3), producer)  # type: ignore[arg-type]
-    return sum(batch.num_rows for batch in passed)
-
-
 @pytest.mark.usefixtures("directory")
 def test_the_first_attempt_waits_as_long_as_the_user_allows() -> None:
     producer = Waited()
-    assert rows_sent(producer) == 5
+    asked(producer)
     assert producer == []  # it waits for its topic's metadata, max.block.ms
 
 
 @pytest.mark.usefixtures("directory")
 def test_after_an_attempt_that_found_no_broker_the_next_waits_briefly_and_says_why() -> None:
-    BrokerContact.of_this_task(OPTIONS).failed(NO_BROKER)
+    remember_failure(NO_BROKER, CONFIG)
     producer = Waited()
     with pytest.raises(KafkaTimeoutError) as raised:
-        rows_sent(producer)
+        asked(producer)
     assert producer == [4_000]
     assert str(raised.value) == (
         "[KAFKA_BROKER_UNREACHABLE] no broker answered; an earlier task on this executor has already waited max.block.ms=60000"
@@ -72,48 +67,40 @@ def test_after_an_attempt_that_found_no_broker_the_next_waits_briefly_and_says_w
 
 @pytest.mark.usefixtures("directory")
 def test_a_wait_is_never_longer_than_max_block_ms() -> None:
-    options = OPTIONS | {"max.block.ms": 300}
-    BrokerContact.of_this_task(options).failed(NO_BROKER)
+    remember_failure(NO_BROKER, CONFIG)
     producer = Waited()
     with pytest.raises(KafkaTimeoutError, match="an earlier task on this executor"):
-        rows_sent(producer, options)
+        asked(producer, {"max.block.ms": 300})
     assert producer == [300]
 
 
 @pytest.mark.usefixtures("directory")
 def test_rows_are_sent_once_a_broker_answers() -> None:
-    BrokerContact.of_this_task(OPTIONS).failed(NO_BROKER)
+    remember_failure(NO_BROKER, CONFIG)
     producer = Found()
-    assert rows_sent(producer) == 5
-    assert producer == [4_000]  # once, before the first row
-
-
-@pytest.mark.usefixtures("directory")
-def test_a_task_without_rows_needs_no_broker() -> None:
-    BrokerContact.of_this_task(OPTIONS).failed(NO_BROKER)
-    passed = BrokerContact.of_this_task(OPTIONS).when_answered(batches(0, 0), Waited())  # type: ignore[arg-type]
-    assert sum(batch.num_rows for batch in passed) == 0
+    asked(producer)
+    assert producer == [4_000]
 
 
 @pytest.mark.usefixtures("directory")
 def test_other_failures_other_addresses_and_other_writes_do_not_shorten_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    BrokerContact.of_this_task(OPTIONS).failed(KafkaError("x", condition="KAFKA_DELIVERY_TIMEOUT"))
-    assert rows_sent(Waited()) == 5
-    BrokerContact.of_this_task(OPTIONS).failed(NO_BROKER)
-    assert rows_sent(Waited(), OPTIONS | {"bootstrap.servers": ["b:1"]}) == 5
+    remember_failure(KafkaError("x", condition="KAFKA_DELIVERY_TIMEOUT"), CONFIG)
+    asked(Waited())
+    remember_failure(NO_BROKER, CONFIG)
+    asked(Waited(), {"bootstrap.servers": "b:1"})
     in_stage(monkeypatch, 8)
-    assert rows_sent(Waited()) == 5
+    asked(Waited())
 
 
 def test_where_no_file_can_be_written_the_next_attempt_waits_its_full_time(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(directory / "no"))
-    BrokerContact.of_this_task(OPTIONS).failed(NO_BROKER)
-    assert rows_sent(Waited()) == 5
+    remember_failure(NO_BROKER, CONFIG)
+    asked(Waited())
 
 
 def test_outside_of_a_task_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskContext, "get", lambda: None)
-    BrokerContact.of_this_task(OPTIONS).failed(NO_BROKER)
-    assert rows_sent(Waited()) == 5
+    remember_failure(NO_BROKER, CONFIG)
+    asked(Waited())

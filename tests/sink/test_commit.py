@@ -18,11 +18,10 @@ from spark_kafka_sink.errors import ConfigError, DeliveryError
 from spark_kafka_sink.producer.producer_metrics import SECTIONS
 from spark_kafka_sink.sink import commit
 from spark_kafka_sink.sink.commit import AVERAGES, ONLY_FOR_AVERAGES, REPORT_VERSION, CommitSummary, merge_counters
-from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, WrittenRange, merge_ranges
+from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, TaskTimes, WrittenRange, merge_ranges
 from spark_kafka_sink.sink.rows.row_mapping import RowMapping
-from spark_kafka_sink.sink.task_clock import TaskTimes
-from spark_kafka_sink.sink.write_plan import WritePlan
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
+from tests.sink.columns import sink_options, write_plan
 
 
 def message(
@@ -161,7 +160,7 @@ def test_a_missing_report_is_an_error_that_explains_the_continuous_trigger(
 
 def test_both_writers_commit_and_abort_as_spark_calls_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     report = tmp_path / "report"
-    plan = WritePlan(RowMapping("t", 0, None, None, None, None), {}, report_path=str(report))
+    plan = write_plan(RowMapping("t", 0, None, None, None, None), sink_options(report_path=str(report)))
     batch, stream = KafkaBatchWriter(plan), KafkaStreamWriter(plan)
     batch.commit([ONE])
     stream.commit([TWO], 4)

@@ -23,7 +23,6 @@ from spark_kafka_sink.config.sink_options import BULK_DEFAULTS
 from spark_kafka_sink.errors import ConfigError, KafkaError, SchemaError
 from spark_kafka_sink.sink import require_pyspark
 from spark_kafka_sink.sink.datasource import COMMITTING_PROCESS, check_options
-from spark_kafka_sink.sink.rows.row_rules import RowRules
 from tests.sink.schemas import schema
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -47,14 +46,14 @@ def test_writers_are_sparks_arrow_writers_and_plain_data() -> None:
     assert isinstance(stream, DataSourceStreamArrowWriter)
     assert pickle.loads(pickle.dumps(batch)) == batch
     assert pickle.loads(pickle.dumps(stream)) == stream
-    assert batch.plan == stream.plan
+    assert (batch.plan.mapping, batch.plan.is_stream, stream.plan.is_stream) == (stream.plan.mapping, False, True)
 
 
 def test_a_task_gets_only_what_has_an_effect_with_secrets_wrapped() -> None:
     writer = source(kafka__sasl__jaas__config="s", kafka__metric__reporters="x", kafka__lingr__ms="1", kafka__acks="all").writer(
         GOOD, False
     )
-    assert writer.plan.producer_options == {
+    assert writer.plan.options.producer.to_mapping() == {
         "bootstrap.servers": ["a:1"],
         "sasl.jaas.config": Secret("s"),
         "acks": -1,
@@ -98,7 +97,7 @@ def test_names_of_a_write_are_not_for_streams() -> None:
     }
     with pytest.raises(ConfigError, match=r"txnAppId and txnVersion and allowUnnamedWrite: only for df\.write"):
         KafkaDataSource(CaseInsensitiveDict(options)).streamWriter(schema(value="string"), False)
-    assert KafkaDataSource(CaseInsensitiveDict(options)).writer(schema(value="string"), False).plan.exactly_once is not None
+    assert KafkaDataSource(CaseInsensitiveDict(options)).writer(schema(value="string"), False).plan.options.is_exactly_once
 
 
 def test_wrong_columns_alone_are_a_schema_error() -> None:
@@ -150,13 +149,8 @@ def test_overwrite_is_refused_for_a_batch_and_taken_for_a_complete_stream() -> N
     source().streamWriter(GOOD, True)
 
 
-def test_show_keys_reaches_the_tasks() -> None:
-    assert source().writer(GOOD, False).plan.mapping.shows_keys
-    assert not source(showKeys="false").writer(GOOD, False).plan.mapping.shows_keys
-
-
 def test_a_report_path_needs_its_directory(tmp_path: Path) -> None:
-    assert source(reportPath=str(tmp_path / "r.jsonl")).writer(GOOD, False).plan.report_path == str(tmp_path / "r.jsonl")
+    assert source(reportPath=str(tmp_path / "r.jsonl")).writer(GOOD, False).plan.options.report_path == str(tmp_path / "r.jsonl")
     source(reportPath="r.jsonl").writer(GOOD, False)
     with pytest.raises(ConfigError, match="lies in a directory that does not exist on the driver"):
         source(reportPath=str(tmp_path / "no" / "r.jsonl")).writer(GOOD, False)
@@ -172,7 +166,7 @@ def test_a_report_path_is_a_file(tmp_path: Path) -> None:
 
 
 def test_on_commit_needs_a_function_that_the_driver_can_import() -> None:
-    assert source(onCommit="builtins.print").writer(GOOD, False).plan.on_commit == "builtins.print"
+    assert source(onCommit="builtins.print").writer(GOOD, False).plan.options.on_commit == "builtins.print"
     with pytest.raises(ConfigError, match=r"onCommit=nowhere\.f cannot be loaded: there is no module nowhere"):
         source(onCommit="nowhere.f").writer(GOOD, False)
 
@@ -234,9 +228,14 @@ def test_problems_of_a_streams_options_are_reported_with_those_of_its_environmen
     assert raised.value.message.startswith("4 things are wrong:")
 
 
-def test_the_rules_for_rows_travel_to_the_tasks() -> None:
-    writer = source(onInvalidRecord="deadLetter", deadLetterTopic="dead", maxBytesPerSecond="7").writer(GOOD, False)
-    assert pickle.loads(pickle.dumps(writer)).plan.rules == RowRules("fail", "deadLetter", "dead", None, 7)
+def test_the_options_travel_to_the_tasks() -> None:
+    writer = source(onInvalidRecord="deadLetter", deadLetterTopic="dead", showKeys="false", kafka__linger__ms="7").writer(
+        GOOD, False
+    )
+    options = pickle.loads(pickle.dumps(writer)).plan.options
+    assert options == writer.plan.options
+    assert (options.on_invalid_record, options.dead_letter_topic, options.show_keys) == ("deadLetter", "dead", False)
+    assert options.producer.linger_ms == 7
 
 
 # --- ways to the data source ----------------------------------------------------------------------------------------------
@@ -245,8 +244,13 @@ def test_the_rules_for_rows_travel_to_the_tasks() -> None:
 def test_the_shim_delegates_to_the_data_source() -> None:
     shim = _autoregister.DefaultSource(CaseInsensitiveDict({"kafka.bootstrap.servers": "a:1", "topic": "t"}))
     assert _autoregister.DefaultSource.name() == KafkaDataSource.name()
-    assert shim.writer(GOOD, False) == source().writer(GOOD, False)
-    assert shim.streamWriter(GOOD, False) == source().streamWriter(GOOD, False)
+    for made, expected in (
+        (shim.writer(GOOD, False), source().writer(GOOD, False)),
+        (shim.streamWriter(GOOD, False), source().streamWriter(GOOD, False)),
+    ):
+        assert type(made) is type(expected)
+        assert made.plan.mapping == expected.plan.mapping
+        assert made.plan.options.producer.to_mapping() == expected.plan.options.producer.to_mapping()
 
 
 def run(code: str, *paths: Path) -> str:

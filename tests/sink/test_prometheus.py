@@ -26,9 +26,8 @@ from jobs.ports import free_port
 from spark_kafka_sink.errors import ConfigError
 from spark_kafka_sink.sink import commit, prometheus
 from spark_kafka_sink.sink.commit import CommitSummary, VersionSummary
-from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, WrittenRange
+from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, TaskTimes, WrittenRange
 from spark_kafka_sink.sink.prometheus import FILE, METRICS, PORT, Target, record
-from spark_kafka_sink.sink.task_clock import TaskTimes
 from spark_kafka_sink.tools.report.heat import Heat
 from tests.documents import ROOT
 

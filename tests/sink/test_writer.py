@@ -6,7 +6,7 @@ import gc
 import pickle
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -21,13 +21,13 @@ from spark_kafka_sink.errors import DeliveryError, KafkaError, KafkaTimeoutError
 from spark_kafka_sink.sink import writer
 from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, WrittenRange
 from spark_kafka_sink.sink.rows import gathering
+from spark_kafka_sink.sink.rows.gathering import SparkRows
 from spark_kafka_sink.sink.rows.row_mapping import RowMapping
-from spark_kafka_sink.sink.rows.row_rules import RowRules
 from spark_kafka_sink.sink.rows.row_sender import MAX_PENDING, RowSender
 from spark_kafka_sink.sink.task import Task
 from spark_kafka_sink.sink.worker_cache import WorkerCache
-from spark_kafka_sink.sink.write_plan import WritePlan
-from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter, write_batches
+from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
+from tests.sink.columns import sink_options, write_plan
 from tests.sink.fake_producer import FakeDelivery, FakeProducer
 
 MAPPING = RowMapping(topic="t", value=0, key=None, partition=None, headers=None, timestamp=None)
@@ -49,9 +49,15 @@ class Batches:
         self.exhausted = True
 
 
-def write(batches: Batches, producer: FakeProducer) -> KafkaCommitMessage:
-    sender = RowSender(producer, MAPPING, {}, RowRules(), FakeProducer)  # type: ignore[arg-type]
-    return write_batches(iter(batches), sender, producer, TASK)  # type: ignore[arg-type]
+def write(batches: Iterable[pa.RecordBatch], producer: FakeProducer) -> KafkaCommitMessage:
+    """As a task does with a producer."""
+    sender = RowSender(producer, sink_options(), FakeProducer)  # type: ignore[arg-type]
+    rows = SparkRows(iter(batches), MAPPING)
+    for chunk in rows.chunks():
+        sender.send(chunk)
+        del chunk
+    sender.finish()
+    return sender.report(TASK, rows.waited_s)
 
 
 @pytest.fixture(autouse=True)
@@ -128,8 +134,7 @@ def test_sent_batches_are_released_before_more_is_read(monkeypatch: pytest.Monke
             delivery.acknowledge()
             return delivery
 
-    sender = RowSender(Counting(), MAPPING, {}, RowRules(), FakeProducer)  # type: ignore[arg-type]
-    assert write_batches(batches(), sender, FakeProducer(), TASK).rows == 6  # type: ignore[arg-type]
+    assert write(batches(), Counting()).rows == 6
     together = 1 if gathered_bytes == 1 else 3
     assert max(at_send) <= together
     assert max(at_read) < together
@@ -204,18 +209,18 @@ def producers(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
 def test_a_writer_makes_its_producer_inside_the_task_and_closes_it(
     kind: type[KafkaBatchWriter | KafkaStreamWriter], producers: list[FakeProducer]
 ) -> None:
-    writer = pickle.loads(pickle.dumps(kind(WritePlan(MAPPING, {"acks": -1}))))
+    writer = pickle.loads(pickle.dumps(kind(write_plan(MAPPING, sink_options({"acks": "all"}, producer_cache_timeout_ms=0)))))
     assert producers == []
     message = writer.write(iter(Batches(2)))
     assert message.rows == 2
     (producer,) = producers
-    assert producer.config == {"acks": -1}
+    assert producer.config == {"bootstrap.servers": ["a:1"], "acks": -1}
     assert producer.closed == [None]
 
 
 def test_tasks_with_the_same_options_share_a_producer_that_is_kept(producers: list[FakeProducer]) -> None:
     for task_rows in (2, 3):
-        writer = KafkaBatchWriter(WritePlan(MAPPING, {"acks": -1}, producer_cache_timeout_ms=60_000))
+        writer = KafkaBatchWriter(write_plan(MAPPING, sink_options()))
         assert pickle.loads(pickle.dumps(writer)).write(iter(Batches(task_rows))).rows == task_rows
     (producer,) = producers
     assert (len(producer.calls), producer.closed) == (2, [])
@@ -227,7 +232,7 @@ def test_after_a_failure_the_producer_is_closed_at_once_and_the_error_says_where
         raise KafkaError("no luck", condition="KAFKA_SOMETHING")
 
     with pytest.raises(KafkaError) as raised:
-        KafkaBatchWriter(WritePlan(MAPPING, {})).write(broken())
+        KafkaBatchWriter(write_plan(MAPPING, sink_options())).write(broken())
     assert str(raised.value) == "[KAFKA_SOMETHING] no luck (Spark partition 0, attempt 0)"
     assert producers[0].closed == [0]
 
@@ -252,7 +257,7 @@ def test_an_attempt_after_one_that_found_no_broker_does_not_wait_as_long_again(
         )
         monkeypatch.setattr(TaskContext, "get", lambda context=context: context)
         with pytest.raises(KafkaTimeoutError) as raised:
-            KafkaBatchWriter(WritePlan(MAPPING, {"bootstrap.servers": ["a:1"]})).write(iter(Batches(1)))
+            KafkaBatchWriter(write_plan(MAPPING, sink_options())).write(iter(Batches(1)))
         assert raised.value.condition == "KAFKA_BROKER_UNREACHABLE"
         assert ("an earlier task on this executor has already waited" in raised.value.message) == (attempt == 1)
         assert raised.value.message.endswith(f"(Spark partition 3, attempt {attempt})")
@@ -265,12 +270,12 @@ def test_other_errors_pass_unchanged_and_close_the_producer_too(producers: list[
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        KafkaStreamWriter(WritePlan(MAPPING, {})).write(killed())
+        KafkaStreamWriter(write_plan(MAPPING, sink_options())).write(killed())
     assert producers[0].closed == [0]
 
 
 def test_a_writer_shows_no_options() -> None:
-    writer = KafkaBatchWriter(WritePlan(MAPPING, {"sasl.jaas.config": Secret("hunter2"), "client.id": "c"}))
+    writer = KafkaBatchWriter(write_plan(MAPPING, sink_options({"ssl.key.password": Secret("hunter2"), "client.id": "c"})))
     assert "client.id" not in repr(writer)
     assert pickle.loads(pickle.dumps(writer)) == writer
 

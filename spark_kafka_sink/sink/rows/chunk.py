@@ -6,7 +6,7 @@ it is sent again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,61 +15,90 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.errors import KafkaError, fresh_copy
 from spark_kafka_sink.records.columns import take_rows, texts
-from spark_kafka_sink.sink.rows.payloads import header_entries
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping
 
 KEY_PREFIX = 32  # bytes of a key that an error shows
 NAME_PREFIX = 300  # characters of a topic's name that an error shows
 
+PerRow = npt.NDArray[np.int64]  # one number for each row
+
 
 @dataclass(slots=True)
 class Chunk:
-    """Rows as Spark delivered them, and their numbers."""
-
-    table: pa.Table
-    numbers: Sequence[int] | npt.NDArray[np.int64]
-
-    def take(self, rows: npt.NDArray[np.int64]) -> Chunk:
-        table = pa.Table.from_arrays([take_rows(each, rows) for each in self.table.columns], schema=self.table.schema)
-        return Chunk(table, np.asarray(self.numbers)[rows])
-
-    def drop(self, rows: npt.NDArray[np.int64]) -> Chunk:
-        return self.take(np.setdiff1d(np.arange(self.table.num_rows), rows))
-
-    def slice(self, start: int, stop: int) -> Chunk:
-        return Chunk(self.table.slice(start, stop - start), self.numbers[start:stop])
-
-
-def error_naming_row(
-    error: KafkaError, text: str, mapping: RowMapping, chunk: Chunk, row: int, partition: int | None = None
-) -> KafkaError:
-    """A copy of the error whose message names the row, then says `text`.
+    """Rows as RowMapping has laid them out, and their numbers.
 
     Args:
-        row: position in the chunk.
-        partition: the partition whose broker refused the row; None: the one in the partition column, if any.
+        columns: the arguments of `KafkaProducer.send_columns`. A part of a record without a column is None.
+        size_bytes: of memory, as Spark delivered the rows: with the columns that are not written.
     """
-    columns = mapping.unchecked_columns(chunk.table)
-    named = fresh_copy(error)
-    named.message = f"{row_in_words(columns, row, int(chunk.numbers[row]), partition, mapping.shows_keys)}: {text}"
-    return named
+
+    columns: Mapping[str, Any]
+    numbers: Sequence[int] | PerRow
+    size_bytes: int
+
+    def take(self, rows: PerRow) -> Chunk:
+        return self._with(lambda column: take_rows(column, rows), np.asarray(self.numbers)[rows])
+
+    def drop(self, rows: PerRow) -> Chunk:
+        return self.take(np.setdiff1d(np.arange(len(self.numbers)), rows))
+
+    def slice(self, start: int, stop: int) -> Chunk:
+        return self._with(lambda column: column.slice(start, stop - start), self.numbers[start:stop])
+
+    def _with(self, part_of: Callable[[Any], Any], numbers: Sequence[int] | PerRow) -> Chunk:
+        columns = {
+            name: column if column is None or isinstance(column, str) else part_of(column)
+            for name, column in self.columns.items()
+        }
+        return Chunk(columns, numbers, sum(getattr(column, "nbytes", 0) for column in columns.values()))
+
+    def payload_bytes(self) -> PerRow:
+        """Bytes of key, value and headers of each row."""
+        sizes = np.zeros(len(self.numbers), np.int64)
+        for name in ("key", "value"):
+            if self.columns[name] is not None:
+                sizes += _lengths(self.columns[name])
+        if self.columns["headers"] is not None:
+            counts, keys, values = header_entries(self.columns["headers"])
+            before = np.concatenate([[0], np.cumsum(_lengths(keys) + _lengths(values))])
+            ends = np.cumsum(counts)
+            sizes += before[ends] - before[ends - counts]
+        return sizes
+
+    def row_in_words(self, row: int, *, partition: int | None = None, shows_key: bool = True) -> str:
+        """Number, topic, partition, start of the key, and sizes of one row.
+
+        Args:
+            row: position in the chunk.
+            partition: the partition whose broker rejected the row; None: the one in the partition column, if any.
+        """
+        columns = self.columns
+        topic = columns["topic"] if isinstance(columns["topic"], str) else texts(columns["topic"].slice(row, 1))[0]
+        if partition is None and columns["partition"] is not None:
+            partition = columns["partition"][row].as_py()
+        parts = [f"topic {'null' if topic is None else topic[:NAME_PREFIX]}"]
+        if partition is not None:
+            parts.append(f"partition {partition}")
+        parts += [_key_in_words(columns["key"], row, shows_key), f"value of {_size_in_words(columns['value'], row)}"]
+        if columns["headers"] is not None:
+            counts, _, _ = header_entries(columns["headers"].slice(row, 1))
+            parts.append(f"{counts[0]} headers")
+        return f"row {int(self.numbers[row])} of this task: " + ", ".join(parts)
 
 
-def row_in_words(columns: Mapping[str, Any], row: int, number: int, partition: int | None = None, shows_key: bool = True) -> str:
-    """Number, topic, partition, start of the key, and sizes of one row among the arguments of send_columns."""
-    topic = columns["topic"] if isinstance(columns["topic"], str) else texts(columns["topic"].slice(row, 1))[0]
-    if partition is None and columns["partition"] is not None:
-        partition = columns["partition"][row].as_py()
-    parts = [f"topic {'null' if topic is None else topic[:NAME_PREFIX]}"]
-    if partition is not None:
-        parts.append(f"partition {partition}")
-    parts += [_key_in_words(columns["key"], row, shows_key), f"value of {_size_in_words(columns['value'], row)}"]
-    if columns["headers"] is not None:
-        counts, _, _ = header_entries(columns["headers"].slice(row, 1))
-        parts.append(f"{counts[0]} headers")
-    return f"row {number} of this task: " + ", ".join(parts)
+def header_entries(headers: pa.Array) -> tuple[PerRow, pa.Array, pa.Array]:
+    """How many headers each row has, then the keys and the values of all headers, in the order of the rows."""
+    if pa.types.is_map(headers.type):
+        entry = pa.struct([pa.field("key", headers.type.key_type), pa.field("value", headers.type.item_type)])
+        headers = headers.cast(pa.list_(entry))
+    counts = pc.list_value_length(headers).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    keys, values = headers.flatten().flatten()
+    return counts, keys, values
+
+
+def _lengths(payload: pa.Array) -> PerRow:
+    lengths: PerRow = pc.binary_length(payload).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return lengths
 
 
 def _key_in_words(keys: pa.Array | None, row: int, shows_key: bool) -> str:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import AbortableTransactionError, KafkaError, RecordTooLargeError, TransactionAbortedError
 from spark_kafka_sink.protocol.error_codes import Errors
-from spark_kafka_sink.sink.rows.payloads import PerRow, header_entries
+from spark_kafka_sink.sink.rows.chunk import PerRow, header_entries
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.accumulator.delivery import Delivery
@@ -33,7 +33,7 @@ class DeadLetters:
     """Args:
     topic: the dead letter topic.
     producer: the task's.
-    make_larger_producer: makes the second producer, see `options_for_large_rows`; called at most once.
+    make_larger_producer: makes the second producer, see `larger_producer`; called at most once.
     """
 
     def __init__(self, topic: str, producer: KafkaProducer, make_larger_producer: Callable[[], KafkaProducer]) -> None:
@@ -112,6 +112,13 @@ class DeadLetters:
 def is_consequence(error: KafkaError) -> bool:
     """Whether rows failed because others of their transaction did."""
     return isinstance(error, (TransactionAbortedError, AbortableTransactionError))
+
+
+def larger_producer(options: Mapping[str, object]) -> KafkaProducer:
+    """The second producer. `options`: of the first."""
+    from spark_kafka_sink.producer.producer import KafkaProducer
+
+    return KafkaProducer(options_for_large_rows(options), largest_record=LARGEST_ROW)
 
 
 def options_for_large_rows(options: Mapping[str, object]) -> dict[str, object]:

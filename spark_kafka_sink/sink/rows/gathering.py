@@ -1,46 +1,87 @@
-"""Joins small Arrow batches, so that the producer does its work per partition once for many of them."""
+"""Reads a task's rows from Spark, and joins small Arrow batches: the producer then works once per partition for many of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-# Spark's Arrow batches have 10,000 rows by default. These are numbers, not topic_rows.py's names: the driver imports this
-# module, and must not load the producer.
-GATHERED_ROWS = 80 * 1024  # the most that the producer lays out at a time
+from spark_kafka_sink.sink.rows.chunk import Chunk
+from spark_kafka_sink.sink.rows.idle_timeout import check_rates
+from spark_kafka_sink.sink.rows.row_mapping import RowMapping
+from spark_kafka_sink.sink.rows.throttle import Throttle
+
+GATHERED_ROWS = 80 * 1024  # the most that the producer lays out at a time; Spark's Arrow batches have 10,000 rows by default
 GATHERED_BYTES = 8 * 1024 * 1024
 GATHERED_ROWS_AT_FIRST = 32 * 1024  # a small task's rows are on their way while it reads the rest
 
 
-def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Groups of consecutive batches, of up to GATHERED_ROWS and GATHERED_BYTES. A larger batch is a group by itself.
+class SparkRows:
+    """The rows that Spark delivers to a task, in chunks.
 
-    The first group has up to GATHERED_ROWS_AT_FIRST.
-
-    Empty batches are left out. A large batch is yielded before the next one is read, and the generator keeps no reference to
-    what it has yielded: batches of 64 MB are most of the memory that a task needs.
+    Args:
+        before_first: called once there is a row, before more is read.
     """
-    waiting: list[pa.RecordBatch] = []
-    rows = size = 0
-    most_rows = min(GATHERED_ROWS_AT_FIRST, GATHERED_ROWS)
-    for batch in batches:
-        if waiting and (rows + batch.num_rows > most_rows or size + batch.nbytes > GATHERED_BYTES):
-            yield _take_all(waiting)
-            rows, size, most_rows = 0, 0, GATHERED_ROWS
-        if batch.num_rows:
-            waiting.append(batch)
-            rows += batch.num_rows
-            size += batch.nbytes
-        del batch
-        if rows >= most_rows or size >= GATHERED_BYTES:
-            yield _take_all(waiting)
-            rows, size, most_rows = 0, 0, GATHERED_ROWS
-    if waiting:
-        yield waiting
 
+    def __init__(
+        self, batches: Iterator[pa.RecordBatch], mapping: RowMapping, before_first: Callable[[], None] | None = None
+    ) -> None:
+        self._batches = batches
+        self._mapping = mapping
+        self._before_first = before_first
+        self._rows = 0  # in the chunks so far
+        self.waited_s = 0.0  # for the next rows: Spark reads, computes and copies them
 
-def _take_all(waiting: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    taken = waiting.copy()
-    waiting.clear()
-    return taken
+    def chunks(self, throttle: Throttle | None = None, idle_timeout_s: float | None = None) -> Iterator[Chunk]:
+        """All rows. With a throttle each batch is a chunk: Spark sees that a task is alive when it reads.
+
+        Raises ConfigError when the throttle is too slow for Spark's idle timeout.
+        """
+        if throttle is None:
+            return self._gathered(GATHERED_ROWS, GATHERED_BYTES)
+        single = self._gathered(1, 1)
+        return single if idle_timeout_s is None else check_rates(single, throttle.seconds_of, idle_timeout_s)
+
+    def _gathered(self, most_rows: int, most_bytes: int) -> Iterator[Chunk]:
+        """Consecutive batches, of up to so many rows and bytes. A larger batch is a chunk by itself, an empty one is left out.
+
+        The first chunk has up to GATHERED_ROWS_AT_FIRST. A large batch is yielded before the next one is read, and the generator
+        keeps no reference to what it has yielded: batches of 64 MB are most of the memory that a task needs.
+        """
+        waiting: list[pa.RecordBatch] = []
+        rows = size = 0
+        limit = min(GATHERED_ROWS_AT_FIRST, most_rows)
+        while (batch := self._next()) is not None:
+            if waiting and (rows + batch.num_rows > limit or size + batch.nbytes > most_bytes):
+                yield self._chunk(waiting)
+                rows, size, limit = 0, 0, most_rows
+            if batch.num_rows:
+                waiting.append(batch)
+                rows += batch.num_rows
+                size += batch.nbytes
+            del batch
+            if rows >= limit or size >= most_bytes:
+                yield self._chunk(waiting)
+                rows, size, limit = 0, 0, most_rows
+        if waiting:
+            yield self._chunk(waiting)
+
+    def _next(self) -> pa.RecordBatch | None:
+        asked_s = time.monotonic()
+        try:
+            batch = next(self._batches, None)
+        finally:
+            self.waited_s += time.monotonic() - asked_s
+        if batch is not None and batch.num_rows and self._before_first is not None:
+            self._before_first()
+            self._before_first = None
+        return batch
+
+    def _chunk(self, batches: list[pa.RecordBatch]) -> Chunk:
+        """Takes the batches out of the list."""
+        table = pa.Table.from_batches(batches)
+        batches.clear()
+        numbers = range(self._rows, self._rows + table.num_rows)
+        self._rows = numbers.stop
+        return Chunk(self._mapping.columns(table), numbers, table.nbytes)

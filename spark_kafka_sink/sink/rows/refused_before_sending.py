@@ -1,14 +1,14 @@
 """Removes from a chunk the rows that the client rejects, before any row of the chunk is queued.
 
 The producer refuses a whole chunk for one bad row. `remove_refused_rows` finds all bad rows of the chunk (refused_rows.py),
-applies their fate (row_outcomes.py), and returns the others to be sent.
+applies the user's choice to them (row_outcomes.py), and returns the others to be sent.
 The producer waits max.block.ms for topics and partitions that do not exist before it refuses their rows. Such topics and
 partitions are remembered here, so that a task waits once per topic and not once per chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,11 +19,9 @@ from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.topic_names import is_topic_name
 from spark_kafka_sink.errors import InvalidRecordError, KafkaError
 from spark_kafka_sink.records.columns import texts
-from spark_kafka_sink.sink.rows.chunk import Chunk, error_naming_row
+from spark_kafka_sink.sink.rows.chunk import Chunk
 from spark_kafka_sink.sink.rows.refused_rows import Refusal, find_refused_rows
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping
-from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes
-from spark_kafka_sink.sink.rows.row_rules import TOO_LARGE
+from spark_kafka_sink.sink.rows.row_outcomes import TOO_LARGE, RowOutcomes
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer import KafkaProducer
@@ -34,24 +32,18 @@ WAITED_FOR = ("KAFKA_UNKNOWN_TOPIC", "KAFKA_UNKNOWN_PARTITION")  # the producer 
 class RefusedBeforeSending:
     """Args:
     producer: the task's.
-    options: the producer's, for its limits.
-    takes_any_size: the producer takes larger rows than `options` say; those that are too large must be found here.
+    config: the producer's, for its limits.
+    takes_any_size: the producer takes larger rows than `config` says; those that are too large must be found here.
     """
 
     def __init__(
-        self,
-        producer: KafkaProducer,
-        mapping: RowMapping,
-        options: Mapping[str, object],
-        fates: RowOutcomes,
-        *,
-        takes_any_size: bool = False,
+        self, producer: KafkaProducer, config: ProducerConfig, outcomes: RowOutcomes, *, takes_any_size: bool = False
     ) -> None:
         self._producer = producer
-        self._mapping = mapping
-        self._options = options
-        self._fates = fates
+        self._size_limits = {"max.request.size": config.max_request_size, "buffer.memory": config.buffer_memory}
+        self._outcomes = outcomes
         self._takes_any_size = takes_any_size
+        self.looks_first = takes_any_size  # whether chunks need remove_rows_known_to_fail
         self._partition_counts: dict[str, int] = {}  # of topics that lacked a partition after max.block.ms
         self._unknown_topics: dict[str, str] = {}  # topic -> error text, for topics that did not exist after max.block.ms
 
@@ -62,14 +54,15 @@ class RefusedBeforeSending:
         """
         if not isinstance(error, InvalidRecordError) and error.condition != "KAFKA_UNKNOWN_TOPIC":
             raise error
-        columns = self._mapping.unchecked_columns(chunk.table)
+        columns = chunk.columns
         topics = _topic_names(columns["topic"])
         if error.condition == "KAFKA_UNKNOWN_TOPIC" and not isinstance(columns["topic"], str):
             self._unknown_topics |= self._producer.unknown_topics(topics)
         if error.condition == "KAFKA_UNKNOWN_PARTITION" or self._partition_counts:
             self._update_partition_counts(topics)
-        refusals = find_refused_rows(columns, self._size_limits(), self._partition_counts, self._unknown_topics)
-        failing = next((each for each in refusals if self._fates.fails_task(each.condition)), None)
+        self.looks_first |= bool(self._unknown_topics or self._partition_counts)
+        refusals = find_refused_rows(columns, self._size_limits, self._partition_counts, self._unknown_topics)
+        failing = next((each for each in refusals if self._outcomes.fails_task(each.condition)), None)
         if failing is not None:
             raise self._error_of_first_row(chunk, failing, error)
         if not refusals:
@@ -82,7 +75,7 @@ class RefusedBeforeSending:
             chunk = self._remove_large_rows(chunk)
         if not self._unknown_topics and not self._partition_counts:
             return chunk
-        columns = self._mapping.unchecked_columns(chunk.table)
+        columns = chunk.columns
         highest = None if columns["partition"] is None else pc.max(columns["partition"]).as_py()
         topics = _topic_names(columns["topic"])
         counted = [name for name in topics if name in self._partition_counts]
@@ -90,32 +83,28 @@ class RefusedBeforeSending:
             self._update_partition_counts(counted)
         elif self._unknown_topics.keys().isdisjoint(topics):
             return chunk
-        refusals = find_refused_rows(columns, self._size_limits(), self._partition_counts, self._unknown_topics)
+        refusals = find_refused_rows(columns, self._size_limits, self._partition_counts, self._unknown_topics)
         return self._remove(chunk, [each for each in refusals if each.condition in WAITED_FOR])
 
     def _remove_large_rows(self, chunk: Chunk) -> Chunk:
-        refusals = find_refused_rows(self._mapping.unchecked_columns(chunk.table), self._size_limits(), {})
+        refusals = find_refused_rows(chunk.columns, self._size_limits, {})
         return self._remove(chunk, [each for each in refusals if each.condition in TOO_LARGE])
 
     def _remove(self, chunk: Chunk, refusals: Sequence[Refusal]) -> Chunk:
         if not refusals:
             return chunk
         for each in refusals:
-            self._fates.apply(chunk, each)
+            self._outcomes.apply(chunk, each)
         return chunk.drop(np.concatenate([each.rows for each in refusals]))
 
     def _error_of_first_row(self, chunk: Chunk, refusal: Refusal, error: KafkaError) -> KafkaError:
         if error.condition != refusal.condition:
             error = InvalidRecordError(refusal.text, condition=refusal.condition)
         text = error.message if error.condition == "KAFKA_UNKNOWN_PARTITION" else refusal.text
-        named = error_naming_row(error, text, self._mapping, chunk, int(refusal.rows[0]))
+        named = self._outcomes.error_naming_row(error, text, chunk, int(refusal.rows[0]))
         if refusal.condition == "KAFKA_NULL_TOPIC_IN_DATA":  # Spark's own message comes first, unchanged
             named.message = f"{text} It is {named.message.removesuffix(f': {text}')}"
         return named
-
-    def _size_limits(self) -> dict[str, int]:
-        config = ProducerConfig.from_mapping(self._options)
-        return {"max.request.size": config.max_request_size, "buffer.memory": config.buffer_memory}
 
     def _update_partition_counts(self, topics: Sequence[str]) -> None:
         """Take the counts from current metadata: topics may grow. Blocks only for a topic that nothing was written to yet."""

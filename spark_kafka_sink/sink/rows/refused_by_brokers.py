@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_kafka_sink.errors import KafkaError, fresh_copy
-from spark_kafka_sink.sink.rows.chunk import Chunk, error_naming_row
+from spark_kafka_sink.sink.rows.chunk import Chunk
 from spark_kafka_sink.sink.rows.refused_rows import Refusal
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes
 
 if TYPE_CHECKING:
@@ -23,17 +22,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def error_of_delivery(delivery: Delivery, error: KafkaError, chunk: Chunk | None, mapping: RowMapping) -> KafkaError:
+def error_of_delivery(delivery: Delivery, error: KafkaError, chunk: Chunk | None, outcomes: RowOutcomes) -> KafkaError:
     """A copy of the delivery's error. It names the row that the broker blames, if that is known and the chunk is kept."""
     failure = next((each for each in delivery.failures if each.error is error), None)
     if failure is None or not failure.blamed or chunk is None:
         return fresh_copy(error)
     row, blamed = next(iter(failure.blamed.items()))
-    return error_naming_row(blamed, blamed.message, mapping, chunk, row, _partition(failure))
+    return outcomes.error_naming_row(blamed, blamed.message, chunk, row, _partition(failure))
 
 
-def handle_failure(chunk: Chunk | None, failure: RowFailure, mapping: RowMapping, fates: RowOutcomes) -> Chunk | None:
-    """Apply the fate of the rows that the broker blames. Returns the other rows of their batch, which must be sent again.
+def handle_failure(chunk: Chunk | None, failure: RowFailure, outcomes: RowOutcomes) -> Chunk | None:
+    """Apply the user's choice to the rows that the broker blames. Returns the others of their batch, which must be sent again.
 
     Raises when a blamed row must fail the task, and the failure's error when it does not say which rows are to blame.
     """
@@ -41,11 +40,11 @@ def handle_failure(chunk: Chunk | None, failure: RowFailure, mapping: RowMapping
         raise fresh_copy(failure.error)
     by_reason: dict[tuple[str, str], list[int]] = {}
     for row, error in failure.blamed.items():
-        if fates.fails_task(error.condition):
-            raise error_naming_row(error, error.message, mapping, chunk, row, _partition(failure))
+        if outcomes.fails_task(error.condition):
+            raise outcomes.error_naming_row(error, error.message, chunk, row, _partition(failure))
         by_reason.setdefault((error.condition, error.message), []).append(row)
     for (condition, text), rows in by_reason.items():
-        fates.apply(chunk, Refusal(condition, text, np.array(rows, np.int64)), _partition(failure))
+        outcomes.apply(chunk, Refusal(condition, text, np.array(rows, np.int64)), _partition(failure))
     others = np.setdiff1d(failure.rows, np.array(list(failure.blamed), np.int64))
     if not len(others):
         return None

@@ -34,7 +34,6 @@ from pyspark.sql.types import (
 
 from spark_kafka_sink.config.option import nearest_key
 from spark_kafka_sink.config.sink_options import SinkOptions
-from spark_kafka_sink.errors import InvalidRecordError
 from spark_kafka_sink.records.interleave import contiguous
 
 NULL_TOPIC = (
@@ -140,7 +139,6 @@ class RowMapping:
     partition: int | None
     headers: int | None
     timestamp: int | None
-    shows_keys: bool = True  # in errors and warnings that name a row
 
     @classmethod
     def check(
@@ -170,21 +168,10 @@ class RowMapping:
             timestamp=position(TIMESTAMP, "Required attribute 'timestamp' not found: includeTimestamp=true asks for it")
             if options.include_timestamp
             else None,
-            shows_keys=options.show_keys,
         )
 
     def columns(self, table: pa.Table) -> dict[str, Any]:
-        """The arguments of `KafkaProducer.send_columns`. Values stay in pieces; the pieces of other columns are joined.
-
-        Raises InvalidRecordError for a null topic. The producer checks everything else.
-        """
-        columns = self.unchecked_columns(table)
-        if not isinstance(columns["topic"], str) and columns["topic"].null_count:
-            raise InvalidRecordError(NULL_TOPIC, condition="KAFKA_NULL_TOPIC_IN_DATA")
-        return columns
-
-    def unchecked_columns(self, table: pa.Table) -> dict[str, Any]:
-        """As `columns`, but accepts null topics."""
+        """The arguments of `KafkaProducer.send_columns`. Values stay in pieces; the pieces of other columns are joined."""
 
         def column(position: int | None) -> pa.Array | None:
             return None if position is None else contiguous(table.column(position))

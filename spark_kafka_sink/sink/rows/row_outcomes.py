@@ -1,6 +1,6 @@
-"""Applies the user's rules to rows that cannot be written: skip them, or send them to the dead letter topic. Counts both.
+"""Applies the user's choice to rows that cannot be written: skip them, or send them to the dead letter topic. Names such rows.
 
-Rows that must fail their task never come here: callers ask `fails_task` first.
+Rows that must fail their task are never handed to `apply`: callers ask `fails_task` first.
 """
 
 from __future__ import annotations
@@ -8,69 +8,52 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from spark_kafka_sink.config.sink_options import FAIL, SKIP
-from spark_kafka_sink.sink.rows.chunk import Chunk, row_in_words
+from spark_kafka_sink.config.sink_options import FAIL, SKIP, SinkOptions
+from spark_kafka_sink.errors import KafkaError, fresh_copy
+from spark_kafka_sink.sink.rows.chunk import Chunk
 from spark_kafka_sink.sink.rows.dead_letters import DeadLetters
 from spark_kafka_sink.sink.rows.refused_rows import Refusal
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping
-from spark_kafka_sink.sink.rows.row_rules import RowRules
 
 logger = logging.getLogger(__name__)
 
+# Conditions of rows that are too large, for the client or for the broker. Rows with any other condition are invalid.
+TOO_LARGE = frozenset({"KAFKA_RECORD_TOO_LARGE", "KAFKA_MESSAGE_TOO_LARGE", "KAFKA_RECORD_LIST_TOO_LARGE"})
+
 
 class RowOutcomes:
-    """Of one task. `dead_letters` is None when no rule asks for it."""
+    """Of one task. `dead_letters` is None when no option asks for it."""
 
-    def __init__(self, rules: RowRules, mapping: RowMapping, dead_letters: DeadLetters | None) -> None:
-        self._rules = rules
-        self._mapping = mapping
+    def __init__(self, options: SinkOptions, dead_letters: DeadLetters | None) -> None:
+        self._options = options
         self._dead_letters = dead_letters
         self._logged: set[str] = set()  # conditions; each is logged for its first row only
         self.skipped_by_reason: Counter[str] = Counter()  # condition -> rows
 
-    @property
-    def skipped(self) -> int:
-        return self.skipped_by_reason.total()
-
-    @property
-    def dead_lettered(self) -> int:
-        """Rows that are acknowledged in the dead letter topic."""
-        return self.dead_lettered_by_reason.total()
-
-    @property
-    def dead_lettered_by_reason(self) -> Counter[str]:
-        return Counter() if self._dead_letters is None else self._dead_letters.acknowledged_by_reason
-
     def fails_task(self, condition: str) -> bool:
-        return self._rules.fate(condition) == FAIL
+        return self._choice(condition) == FAIL
+
+    def _choice(self, condition: str) -> str:
+        return self._options.on_record_too_large if condition in TOO_LARGE else self._options.on_invalid_record
 
     def apply(self, chunk: Chunk, refusal: Refusal, partition: int | None = None) -> None:
         """Skip the refused rows of the chunk, or queue them for the dead letter topic. Blocks and raises as send_columns does.
 
         `partition`: the partition whose broker refused them; None: they were refused before sending.
         """
-        skips = self._rules.fate(refusal.condition) == SKIP
-        columns = self._mapping.unchecked_columns(chunk.take(refusal.rows).table)
+        skips = self._choice(refusal.condition) == SKIP
+        refused = chunk.take(refusal.rows)
         if refusal.condition not in self._logged:
             self._logged.add(refusal.condition)
-            row = row_in_words(columns, 0, int(chunk.numbers[refusal.rows[0]]), partition, self._mapping.shows_keys)
-            done = "skipped" if skips else f"goes to {self._rules.dead_letter_topic}"
+            row = refused.row_in_words(0, partition=partition, shows_key=self._options.show_keys)
+            done = "skipped" if skips else f"goes to {self._options.dead_letter_topic}"
             logger.warning("%s [%s] %s: %s. Further rows like it are only counted", row, refusal.condition, refusal.text, done)
         if skips:
-            self.skipped_by_reason[refusal.condition] += len(refusal.rows)
+            self.skipped_by_reason[refusal.condition] += len(refused.numbers)
         elif self._dead_letters is not None:
-            self._dead_letters.send(columns, refusal.condition, refusal.text, partition)
+            self._dead_letters.send(refused.columns, refusal.condition, refusal.text, partition)
 
-    def raise_failure(self) -> None:
-        """If a dead letter has failed, and not only because of other rows."""
-        if self._dead_letters is not None:
-            self._dead_letters.raise_failure()
-
-    def finish(self) -> None:
-        """Wait until every dead letter is acknowledged. Raises the first error."""
-        if self._dead_letters is not None:
-            self._dead_letters.finish()
-
-    def close(self, timeout_ms: int | None) -> None:
-        if self._dead_letters is not None:
-            self._dead_letters.close(timeout_ms)
+    def error_naming_row(self, error: KafkaError, text: str, chunk: Chunk, row: int, partition: int | None = None) -> KafkaError:
+        """A copy of the error whose message names the row, then says `text`. Arguments as those of `Chunk.row_in_words`."""
+        named = fresh_copy(error)
+        named.message = f"{chunk.row_in_words(row, partition=partition, shows_key=self._options.show_keys)}: {text}"
+        return named

@@ -1,38 +1,39 @@
 """Sends a task's rows, and waits until each is acknowledged, skipped or dead-lettered.
 
-Stands between writer.py, which reads Arrow batches, and KafkaProducer. refused_before_sending.py handles rows that the client
-rejects, refused_by_brokers.py rows that a broker rejects; both apply the user's choice with row_outcomes.py.
+Stands between writer.py, which passes on chunks, and KafkaProducer. refused_before_sending.py handles rows that the client
+rejects, refused_by_brokers.py rows that a broker rejects; both apply the user's choice by row_outcomes.py.
 Chunks are kept until they are acknowledged, up to KEPT_BYTES, so that an error can name its row and rows can be sent again.
 Law: when finish() returns, rows == acknowledged + skipped + dead-lettered; anything else is an error.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from spark_kafka_sink.config.sink_options import DEAD_LETTER
-from spark_kafka_sink.errors import AbortableTransactionError, DeliveryError, KafkaError, TransactionAbortedError
-from spark_kafka_sink.sink.commit_message import WrittenRange, merge_ranges
+from spark_kafka_sink.config.sink_options import DEAD_LETTER, FAIL, SinkOptions
+from spark_kafka_sink.errors import (
+    AbortableTransactionError,
+    DeliveryError,
+    InvalidRecordError,
+    KafkaError,
+    TransactionAbortedError,
+)
+from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, TaskTimes, WrittenRange, elapsed_s, merge_ranges
 from spark_kafka_sink.sink.rows.chunk import Chunk
 from spark_kafka_sink.sink.rows.dead_letters import DeadLetters, is_consequence
-from spark_kafka_sink.sink.rows.payloads import payload_bytes
 from spark_kafka_sink.sink.rows.refused_before_sending import RefusedBeforeSending
 from spark_kafka_sink.sink.rows.refused_by_brokers import error_of_delivery, handle_failure
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping
+from spark_kafka_sink.sink.rows.row_mapping import NULL_TOPIC
 from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes
-from spark_kafka_sink.sink.rows.row_rules import RowRules
 from spark_kafka_sink.sink.rows.throttle import Throttle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from spark_kafka_sink.producer.accumulator.delivery import Delivery
     from spark_kafka_sink.producer.producer import KafkaProducer
+    from spark_kafka_sink.sink.task import Task
 
 MAX_PENDING = 256  # deliveries that each send() looks at; buffer.memory keeps them far fewer, unless batches are tiny
 MAX_RANGES = 10_000  # offset ranges before they are merged: each Arrow batch adds one per topic-partition
@@ -47,41 +48,37 @@ KEPT_BYTES = 16 * 1024 * 1024  # of Arrow batches that are not acknowledged yet
 class _Sent:
     delivery: Delivery
     chunk: Chunk | None  # None: no longer kept
-    size: int = 0  # bytes of memory that the chunk takes
 
 
 class RowSender:
     """Args:
     producer: the task's; RowSender does not close it.
-    options: the producer's, for its limits.
-    rules: what the user chose for rows that cannot be written.
+    options: of the write.
     make_larger_producer: DeadLetters' argument.
     throttle: for tests.
-    is_transactional: the producer's rows are one transaction, in which no refused row can be replaced by others: whatever a
+    is_transactional: the producer's rows are one transaction, in which no refused row can be replaced by others. So whatever a
         broker refuses fails the task. The producer takes rows of any size, and `options` say which ones are too large.
     """
 
     def __init__(
         self,
         producer: KafkaProducer,
-        mapping: RowMapping,
-        options: Mapping[str, object],
-        rules: RowRules,
+        options: SinkOptions,
         make_larger_producer: Callable[[], KafkaProducer],
         throttle: Throttle | None = None,
         *,
         is_transactional: bool = False,
     ) -> None:
         self._producer = producer
-        self._mapping = mapping
-        self._rules = rules
         self._is_transactional = is_transactional
-        self._throttle = throttle or Throttle(rules.max_records_per_second, rules.max_bytes_per_second)
-        topic = rules.dead_letter_topic
-        self._fates = RowOutcomes(rules, mapping, None if topic is None else DeadLetters(topic, producer, make_larger_producer))
-        takes_any_size = is_transactional and rules.on_record_too_large == DEAD_LETTER
-        self._refused = RefusedBeforeSending(producer, mapping, options, self._fates, takes_any_size=takes_any_size)
-        self._no_delivery_may_fail = rules.all_rows_must_be_written or is_transactional
+        rates = options.max_records_per_second, options.max_bytes_per_second
+        self.throttle = Throttle(*rates) if throttle is None and any(rates) else throttle
+        topic = options.dead_letter_topic
+        self._dead_letters = None if topic is None else DeadLetters(topic, producer, make_larger_producer)
+        self._outcomes = RowOutcomes(options, self._dead_letters)
+        takes_any_size = is_transactional and options.on_record_too_large == DEAD_LETTER
+        self._refused = RefusedBeforeSending(producer, options.producer, self._outcomes, takes_any_size=takes_any_size)
+        self._no_delivery_may_fail = is_transactional or options.on_record_too_large == options.on_invalid_record == FAIL
         self._pending: deque[_Sent] = deque()
         self._kept: deque[_Sent] = deque()  # those of _pending that keep their chunk; the first ones may be settled already
         self._kept_bytes = 0
@@ -90,74 +87,74 @@ class RowSender:
         self.rows = 0
         self.acknowledged = 0
 
-    @property
-    def skipped(self) -> int:
-        return self._fates.skipped
+    def report(self, task: Task, waited_s: float) -> KafkaCommitMessage:
+        """Of the task, after finish(). `waited_s`: for Spark's rows."""
+        metrics = self._producer.metrics(since_start=True)
+        skipped, dead_lettered = self.skipped_by_reason, self.dead_lettered_by_reason
+        held_back_s = 0.0 if self.throttle is None else self.throttle.waited_ms / 1000
+        return KafkaCommitMessage(
+            spark_partition=task.partition,
+            attempt=task.attempt,
+            query_id=task.query_id,
+            batch_id=task.batch_id,
+            rows=self.acknowledged,
+            bytes=sum(each.bytes for each in self._written),
+            counters=tuple(round(metrics.get(name, 0), 3) for name in COUNTERS),
+            seconds=elapsed_s(task.started_s),
+            skipped=skipped.total(),
+            dead_lettered=dead_lettered.total(),
+            written=merge_ranges(self._written),
+            times=TaskTimes(task.started_at_ms, round(waited_s, 3), round(held_back_s, 3)),
+            skipped_by_reason=tuple(skipped.items()),
+            dead_lettered_by_reason=tuple(dead_lettered.items()),
+        )
 
     @property
-    def dead_lettered(self) -> int:
-        return self._fates.dead_lettered
+    def skipped_by_reason(self) -> Counter[str]:
+        """Rows by condition."""
+        return self._outcomes.skipped_by_reason
 
     @property
-    def skipped_by_reason(self) -> Mapping[str, int]:
-        return self._fates.skipped_by_reason
-
-    @property
-    def dead_lettered_by_reason(self) -> Mapping[str, int]:
-        return self._fates.dead_lettered_by_reason
-
-    @property
-    def held_back_seconds(self) -> float:
-        """How long the user's rates have made the caller wait."""
-        return self._throttle.waited_ms / 1000
-
-    def written(self) -> tuple[WrittenRange, ...]:
-        return merge_ranges(self._written)
-
-    @property
-    def has_rates(self) -> bool:
-        return not self._throttle.is_off
-
-    def seconds(self, table: pa.Table) -> float:
-        """How long it takes to send these rows at the user's rates."""
-        return self._throttle.seconds(table.num_rows, int(payload_bytes(self._mapping.unchecked_columns(table)).sum()))
+    def dead_lettered_by_reason(self) -> Counter[str]:
+        """Rows that are acknowledged in the dead letter topic, by condition."""
+        return Counter() if self._dead_letters is None else self._dead_letters.acknowledged_by_reason
 
     # SENDING
 
-    def send(self, table: pa.Table) -> None:
+    def send(self, chunk: Chunk) -> None:
         """Queue all rows. Blocks as send_columns does, and for as long as the user's rates require.
 
         Raises KafkaError for a row that must be written and cannot be, so that the task fails before it has read all rows.
         """
-        chunk = Chunk(table, range(self.rows, self.rows + table.num_rows))
-        self.rows += table.num_rows
-        if self._throttle.is_off:
-            self._send(chunk)
-            self._send_again()
-            return
-        for start, stop in self._throttle.runs(payload_bytes(self._mapping.unchecked_columns(table))):
-            self._send(chunk.slice(start, stop))
+        self.rows += len(chunk.numbers)
+        for part in (chunk,) if self.throttle is None else self.throttle.runs(chunk):
+            self._send(part)
             self._send_again()
 
     def finish(self) -> None:
         """Wait until every row is acknowledged, skipped or dead-lettered. Blocks for a flush, and another if rows are sent again.
 
-        Raises the first error.
+        Raises the first error. The second producer of the dead letters, if there is one, is closed.
         """
         self._producer.flush()
         while self._pending:
             self._settle(self._pending.popleft())  # waits only for rows that were sent again; there are fewer each time
             self._send_again()
-        self._fates.finish()
-        if self.rows != self.acknowledged + self.skipped + self.dead_lettered:
+        if self._dead_letters is not None:
+            self._dead_letters.finish()
+        skipped, dead_lettered = self.skipped_by_reason.total(), self.dead_lettered_by_reason.total()
+        if self.rows != self.acknowledged + skipped + dead_lettered:
             raise DeliveryError(
-                f"the task read {self.rows} rows, of which {self.acknowledged} are acknowledged, {self.skipped} skipped and"
-                f" {self.dead_lettered} dead-lettered; no error was reported for the others"
+                f"the task read {self.rows} rows, of which {self.acknowledged} are acknowledged, {skipped} skipped and"
+                f" {dead_lettered} dead-lettered; no error was reported for the others"
             )
+        if self._dead_letters is not None:
+            self._dead_letters.close(timeout_ms=None)
 
-    def close(self, timeout_ms: int | None) -> None:
-        """Close the second producer of the dead letters, if there is one."""
-        self._fates.close(timeout_ms)
+    def abandon(self) -> None:
+        """After a failure: nothing more is sent."""
+        if self._dead_letters is not None:
+            self._dead_letters.close(timeout_ms=0)
 
     def _send_again(self) -> None:
         """Send the rows of `_again`. A loop, because sending settles other chunks, which may add rows to it."""
@@ -172,26 +169,29 @@ class RowSender:
             raise
 
     def _send_or_refuse(self, chunk: Chunk) -> None:
-        chunk = self._refused.remove_rows_known_to_fail(chunk)
-        while chunk.table.num_rows:
+        if self._refused.looks_first:
+            chunk = self._refused.remove_rows_known_to_fail(chunk)
+        while len(chunk.numbers):
             try:
-                delivery = self._producer.send_columns(**self._mapping.columns(chunk.table))
+                _require_topics(chunk)
+                delivery = self._producer.send_columns(**chunk.columns)
             except KafkaError as error:  # the producer has queued none of these rows
                 self._raise_failure()  # the reason in a transaction; it names the row
                 if is_consequence(error):
                     raise  # its condition is that of the other rows
                 chunk = self._refused.remove_refused_rows(chunk, error)
             else:
-                self._add_pending(_Sent(delivery, chunk, chunk.table.nbytes))
+                self._add_pending(delivery, chunk)
                 return
 
     # SETTLING
 
-    def _add_pending(self, sent: _Sent) -> None:
+    def _add_pending(self, delivery: Delivery, chunk: Chunk) -> None:
         """Add a delivery. Raises if a delivery has failed the task; settles deliveries that are done or exceed a limit."""
+        sent = _Sent(delivery, chunk)
         self._pending.append(sent)
         self._kept.append(sent)
-        self._kept_bytes += sent.size
+        self._kept_bytes += chunk.size_bytes
         self._raise_failure()
         while self._pending and (self._pending[0].delivery.done() or len(self._pending) > MAX_PENDING):
             self._settle(self._pending.popleft())
@@ -209,13 +209,14 @@ class RowSender:
         for each, error in failed:
             if not is_consequence(error):
                 raise self._failure_of(each, error)
-        self._fates.raise_failure()
+        if self._dead_letters is not None:
+            self._dead_letters.raise_failure()
         for each, error in failed:
             raise self._failure_of(each, error)
 
     def _failure_of(self, sent: _Sent, error: KafkaError) -> KafkaError:
-        found = error_of_delivery(sent.delivery, error, sent.chunk, self._mapping)
-        if self._is_transactional and not is_consequence(error) and not self._fates.fails_task(found.condition):
+        found = error_of_delivery(sent.delivery, error, sent.chunk, self._outcomes)
+        if self._is_transactional and not is_consequence(error) and not self._outcomes.fails_task(found.condition):
             found.message = found.message.rstrip(".") + NO_HOLES
         return found
 
@@ -242,13 +243,20 @@ class RowSender:
         chunk = sent.chunk
         self._drop_chunk(sent)
         for failure in delivery.failures:
-            others = handle_failure(chunk, failure, self._mapping, self._fates)
+            others = handle_failure(chunk, failure, self._outcomes)
             if others is not None:
                 self._again.append(others)
 
     def _drop_chunk(self, sent: _Sent) -> None:
         if sent.chunk is not None:
+            self._kept_bytes -= sent.chunk.size_bytes
             sent.chunk = None
-            self._kept_bytes -= sent.size
         while self._kept and self._kept[0].chunk is None:
             self._kept.popleft()
+
+
+def _require_topics(chunk: Chunk) -> None:
+    """Before interceptors see the rows. The producer checks everything else."""
+    topic = chunk.columns["topic"]
+    if not isinstance(topic, str) and topic.null_count:
+        raise InvalidRecordError(NULL_TOPIC, condition="KAFKA_NULL_TOPIC_IN_DATA")

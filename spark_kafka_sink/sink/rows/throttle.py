@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.sink.rows.chunk import Chunk
 
 RUN_MS = 250
 
@@ -28,24 +29,23 @@ class Throttle:
         self._next_run_ms = 0.0  # when the runs released so far have had their time
         self.waited_ms = 0
 
-    @property
-    def is_off(self) -> bool:
-        return self._records_per_second is None and self._bytes_per_second is None
+    def seconds_of(self, chunk: Chunk) -> float:
+        """The least time for these rows."""
+        return self._seconds(len(chunk.numbers), int(chunk.payload_bytes().sum()))
 
-    def seconds(self, rows: int, size: int) -> float:
-        """The least time for this many rows with this many bytes in total."""
+    def _seconds(self, rows: int, size: int) -> float:
         return max(rows / (self._records_per_second or np.inf), size / (self._bytes_per_second or np.inf))
 
-    def runs(self, row_bytes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-        """First row and end of each run, as soon as it may be sent. Blocks between runs."""
-        ends = np.cumsum(row_bytes)
+    def runs(self, chunk: Chunk) -> Iterator[Chunk]:
+        """The rows, run by run, as soon as each may be sent. Blocks between runs."""
+        ends = np.cumsum(chunk.payload_bytes())
         start = 0
         while start < len(ends):
             before = int(ends[start - 1]) if start else 0
             stop = self._end_of_run(ends, start, before)
             self._await_next_run()
             self._release(stop - start, int(ends[stop - 1]) - before)
-            yield start, stop
+            yield chunk.slice(start, stop)
             start = stop
 
     def _end_of_run(self, ends: npt.NDArray[np.int64], start: int, before: int) -> int:
@@ -58,7 +58,7 @@ class Throttle:
         return max(stop, start + 1)
 
     def _release(self, rows: int, size: int) -> None:
-        self._next_run_ms = max(self._next_run_ms, float(self._clock.now_ms())) + 1000 * self.seconds(rows, size)
+        self._next_run_ms = max(self._next_run_ms, float(self._clock.now_ms())) + 1000 * self._seconds(rows, size)
 
     def _await_next_run(self) -> None:
         started_ms = self._clock.now_ms()

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.sink.rows.chunk import row_in_words
+from spark_kafka_sink.sink.rows.chunk import Chunk
 from spark_kafka_sink.sink.rows.refused_rows import find_refused_rows
 from tests.sink.columns import HEADERS, columns, not_utf8
 
@@ -96,6 +96,7 @@ def test_text_that_is_not_utf8_is_shown_as_bytes_and_is_no_topic(kind: pa.DataTy
     assert (impossible.condition, impossible.rows.tolist()) == ("KAFKA_INVALID_TOPIC_EXCEPTION", [1])
     assert r"b\\xc3" in impossible.text
     assert (too_large.condition, too_large.rows.tolist()) == ("KAFKA_RECORD_TOO_LARGE", [0])
+    chunk = Chunk(given, range(2), 0)
     told = r"row 0 of this task: topic a, key b'\xff\xfe\x80' of 3 bytes, value of 1000 bytes, 1 headers"
-    assert row_in_words(given, 0, 0) == told
-    assert row_in_words(given, 1, 1).startswith(r"row 1 of this task: topic b\xc3, key b'k' of 1 bytes, ")
+    assert chunk.row_in_words(0) == told
+    assert chunk.row_in_words(1).startswith(r"row 1 of this task: topic b\xc3, key b'k' of 1 bytes, ")

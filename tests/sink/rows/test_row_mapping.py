@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql.types import DataType, StringType, StructField, StructType, VarcharType
 
 from spark_kafka_sink.config.sink_options import SinkOptions
-from spark_kafka_sink.errors import InvalidRecordError
 from spark_kafka_sink.sink.rows.row_mapping import RowMapping
 from tests.sink.schemas import schema
 
@@ -223,16 +222,6 @@ def test_topics_come_from_their_column() -> None:
     mapping, _ = check({"topic": "string", "value": "string"})
     topics = pa.array(["a", "b"])
     assert mapping.columns(batch(topic=topics, value=pa.array(["", ""])))["topic"].equals(topics)
-
-
-def test_a_null_topic_is_told_in_sparks_words() -> None:
-    mapping, _ = check({"topic": "string", "value": "string"})
-    with pytest.raises(InvalidRecordError) as raised:
-        mapping.columns(batch(topic=pa.array(["a", None]), value=pa.array(["", ""])))
-    assert str(raised.value) == (
-        "[KAFKA_NULL_TOPIC_IN_DATA] The Kafka message data sent to the producer contains a null topic."
-        " Use the `topic` option for setting a default topic."
-    )
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])

@@ -1,11 +1,10 @@
-"""row_sender.py: every row is acknowledged, or meets the fate that the user chose for rows like it, or the task fails."""
+"""row_sender.py: every row is acknowledged, or has the outcome that the user chose for rows like it, or the task fails."""
 
 from __future__ import annotations
 
 import logging
 import mmap
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,19 @@ from spark_kafka_sink.errors import BrokerError, InvalidRecordError, KafkaError,
 from spark_kafka_sink.sink.commit_message import WrittenRange
 from spark_kafka_sink.sink.rows import row_sender
 from spark_kafka_sink.sink.rows.row_mapping import RowMapping
-from spark_kafka_sink.sink.rows.row_rules import RowRules
 from spark_kafka_sink.sink.rows.row_sender import MAX_PENDING, RowSender
-from tests.sink.columns import not_utf8
+from spark_kafka_sink.sink.task import Task
+from tests.sink.columns import chunk_of, not_utf8, sink_options
 from tests.sink.fake_producer import FakeDelivery, FakeProducer
 
 MAPPING = RowMapping(topic="t", value=0, key=1, partition=2, headers=None, timestamp=None)
-SKIPPING = RowRules(on_record_too_large=SKIP, on_invalid_record=SKIP)
-BURYING = RowRules(on_record_too_large=DEAD_LETTER, on_invalid_record=DEAD_LETTER, dead_letter_topic="dead")
+FAILING: dict[str, Any] = {}
+SKIPPING: dict[str, Any] = {"on_record_too_large": SKIP, "on_invalid_record": SKIP}
+BURYING: dict[str, Any] = {
+    "on_record_too_large": DEAD_LETTER,
+    "on_invalid_record": DEAD_LETTER,
+    "dead_letter_topic": "dead",
+}
 NO_KEY = KafkaError("Compacted topic cannot accept message without key", condition="KAFKA_INVALID_RECORD")
 TOO_LARGE = BrokerError("t-0 (1 records): too large", error_code=10, condition="KAFKA_MESSAGE_TOO_LARGE")
 
@@ -57,9 +61,30 @@ class Choosy(FakeProducer):
         return range(self.partitions)
 
 
-def sender(producer: FakeProducer, rules: RowRules, **options: object) -> RowSender:
-    given = {"bootstrap.servers": "a:1", **options}
-    return RowSender(producer, MAPPING, given, rules, FakeProducer)  # type: ignore[arg-type]
+class Sending(RowSender):
+    """Sends tables, and numbers their rows as SparkRows does."""
+
+    def __init__(self, producer: FakeProducer, rules: dict[str, Any], mapping: RowMapping, **options: object) -> None:
+        super().__init__(producer, sink_options(options, **rules), FakeProducer)  # type: ignore[arg-type]
+        self._mapping = mapping
+
+    def send_table(self, table: pa.Table) -> None:
+        self.send(chunk_of(table, self._mapping, self.rows))
+
+    @property
+    def skipped(self) -> int:
+        return self.skipped_by_reason.total()
+
+    @property
+    def dead_lettered(self) -> int:
+        return self.dead_lettered_by_reason.total()
+
+    def written(self) -> tuple[WrittenRange, ...]:
+        return self.report(Task(), 0.0).written
+
+
+def sender(producer: FakeProducer, rules: dict[str, Any], **options: object) -> Sending:
+    return Sending(producer, rules, MAPPING, **options)
 
 
 def values(producer: FakeProducer) -> list[list[str]]:
@@ -79,10 +104,10 @@ def refusing(call: int, *, blamed: dict[int, KafkaError], others: list[int]) -> 
 
 def test_a_row_that_the_producer_refuses_fails_the_task_with_its_number() -> None:
     producer = Choosy({"x" * 200: RecordTooLargeError("row 1 of this chunk: …")})
-    sending = sender(producer, RowRules(), **{"max.request.size": 200})
-    sending.send(batch(["a", "b", "c"]))
+    sending = sender(producer, FAILING, **{"max.request.size": 200})
+    sending.send_table(batch(["a", "b", "c"]))
     with pytest.raises(RecordTooLargeError) as raised:
-        sending.send(batch(["d", "x" * 200]))
+        sending.send_table(batch(["d", "x" * 200]))
     key = "k" + "x" * 31
     assert raised.value.message == (
         f"row 4 of this task: topic t, key {key.encode()!r}… of 201 bytes, value of 200 bytes: when serialized, the record"
@@ -93,25 +118,24 @@ def test_a_row_that_the_producer_refuses_fails_the_task_with_its_number() -> Non
 
 def test_keys_do_not_show_in_errors_and_warnings_if_the_user_says_so(caplog: pytest.LogCaptureFixture) -> None:
     """A key may be a name or a number of a customer: errors reach Spark's event log, and warnings the executors' logs."""
-    mapping = replace(MAPPING, shows_keys=False)
-    for rules in (RowRules(), SKIPPING):
+    for rules in (FAILING, SKIPPING):
         producer = Choosy({"bad": InvalidRecordError("…")})
-        sending = RowSender(producer, mapping, {"bootstrap.servers": "a:1"}, rules, FakeProducer)  # type: ignore[arg-type]
+        sending = sender(producer, rules | {"show_keys": False})
         if rules is SKIPPING:
-            sending.send(batch(["bad"], [-1]))
+            sending.send_table(batch(["bad"], [-1]))
             assert "partition -1, key of 4 bytes, value of 3 bytes" in caplog.text
         else:
             with pytest.raises(InvalidRecordError, match="partition -1, key of 4 bytes, value of 3 bytes"):
-                sending.send(batch(["bad"], [-1]))
+                sending.send_table(batch(["bad"], [-1]))
     assert "kbad" not in caplog.text
 
 
 def test_a_null_topic_has_sparks_error_text_followed_by_its_row() -> None:
     mapping = RowMapping(topic=1, value=0, key=None, partition=None, headers=None, timestamp=None)
     topics = pa.Table.from_arrays([pa.array(["a", "b"]), pa.array(["t", None])], names=["value", "topic"])
-    sending = RowSender(FakeProducer(), mapping, {"bootstrap.servers": "a:1"}, RowRules(), FakeProducer)  # type: ignore[arg-type]
+    sending = Sending(FakeProducer(), FAILING, mapping)
     with pytest.raises(InvalidRecordError) as raised:
-        sending.send(topics)
+        sending.send_table(topics)
     assert str(raised.value) == (
         "[KAFKA_NULL_TOPIC_IN_DATA] The Kafka message data sent to the producer contains a null topic. Use the `topic` option for"
         " setting a default topic. It is row 1 of this task: topic null, no key, value of 1 bytes"
@@ -121,7 +145,7 @@ def test_a_null_topic_has_sparks_error_text_followed_by_its_row() -> None:
 def test_refused_rows_are_skipped_and_the_others_sent_in_order(caplog: pytest.LogCaptureFixture) -> None:
     producer = Choosy({"bad": InvalidRecordError("…")})
     sending = sender(producer, SKIPPING)
-    sending.send(batch(["a", "bad", "b", "bad", "c"], [None, -1, 0, -1, 1]))
+    sending.send_table(batch(["a", "bad", "b", "bad", "c"], [None, -1, 0, -1, 1]))
     sending.finish()
     assert values(producer) == [["a", "b", "c"]]
     assert (sending.rows, sending.acknowledged, sending.skipped, sending.dead_lettered) == (5, 3, 2, 0)
@@ -151,7 +175,7 @@ def test_a_value_of_two_gigabytes_is_left_out_without_a_copy() -> None:
     keys, partitions = pa.array(["k"] * 6), pa.array([None, None, None, None, -1, None], pa.int32())
     producer = RefusingHugeValues()
     sending = sender(producer, SKIPPING, **{"max.request.size": 1_000})
-    sending.send(pa.Table.from_arrays([column, keys, partitions], names=["value", "key", "partition"]))
+    sending.send_table(pa.Table.from_arrays([column, keys, partitions], names=["value", "key", "partition"]))
     sending.finish()
     assert values(producer) == [[b"a", b"b", b"c", b"d"]]  # type: ignore[list-item]
     assert sending.skipped_by_reason == {"KAFKA_RECORD_TOO_LARGE": 1, "KAFKA_INVALID_PARTITION": 1}
@@ -160,33 +184,33 @@ def test_a_value_of_two_gigabytes_is_left_out_without_a_copy() -> None:
 def test_a_chunk_of_refused_rows_alone_sends_nothing() -> None:
     producer = Choosy({"bad": InvalidRecordError("…")})
     sending = sender(producer, SKIPPING)
-    sending.send(batch(["bad"], [-1]))
+    sending.send_table(batch(["bad"], [-1]))
     sending.finish()
     assert (values(producer), sending.skipped) == ([], 1)
 
 
-def test_each_kind_of_row_has_its_own_fate() -> None:
+def test_each_kind_of_row_has_its_own_outcome() -> None:
     producer = Choosy({"bad": InvalidRecordError("…", condition="KAFKA_INVALID_PARTITION")})
     with pytest.raises(InvalidRecordError, match="KAFKA_INVALID_PARTITION"):
-        sender(producer, RowRules(on_record_too_large=SKIP)).send(batch(["a", "bad"], [0, -1]))
+        sender(producer, {"on_record_too_large": SKIP}).send_table(batch(["a", "bad"], [0, -1]))
     assert values(producer) == []
 
 
 def test_an_error_that_no_row_causes_is_raised_unchanged() -> None:
     for error in (InvalidRecordError("a plug-in found something"), KafkaTimeoutError("no metadata")):
         with pytest.raises(type(error), match=error.message):
-            sender(Choosy({"a": error}), SKIPPING).send(batch(["a"]))
+            sender(Choosy({"a": error}), SKIPPING).send_table(batch(["a"]))
 
 
 def test_a_partition_that_a_topic_lacks_is_awaited_once_and_refused_until_it_exists() -> None:
     absent = InvalidRecordError("after 60000 ms", condition="KAFKA_UNKNOWN_PARTITION")
     producer = Choosy({"x": absent})
     sending = sender(producer, SKIPPING)
-    sending.send(batch(["a", "x"], [2, 3]))
-    sending.send(batch(["b", "x"], [0, 9]))
+    sending.send_table(batch(["a", "x"], [2, 3]))
+    sending.send_table(batch(["b", "x"], [0, 9]))
     assert producer.refused == 1
     producer.partitions, producer.refusals = 10, {}
-    sending.send(batch(["c", "x"], [0, 9]))
+    sending.send_table(batch(["c", "x"], [0, 9]))
     sending.finish()
     assert values(producer) == [["a"], ["b"], ["c", "x"]]
     assert sending.skipped == 2
@@ -215,18 +239,18 @@ def to_topics(*topics: str) -> pa.Table:
     return pa.Table.from_arrays([pa.array([f"v-{each}" for each in topics]), pa.array(topics)], names=["value", "topic"])
 
 
-def sender_by_column(producer: FakeProducer, rules: RowRules) -> RowSender:
+def sender_by_column(producer: FakeProducer, rules: dict[str, Any]) -> Sending:
     mapping = RowMapping(topic=1, value=0, key=None, partition=None, headers=None, timestamp=None)
-    return RowSender(producer, mapping, {"bootstrap.servers": "a:1"}, rules, FakeProducer)  # type: ignore[arg-type]
+    return Sending(producer, rules, mapping)
 
 
 def test_a_topic_that_brokers_lack_is_waited_for_once_and_its_rows_are_rejected() -> None:
     """Such rows failed their task after max.block.ms, for every value of onInvalidRecord."""
     producer = Lacking()
     sending = sender_by_column(producer, BURYING)
-    sending.send(to_topics("t", "gone", "lost", "t"))
-    sending.send(to_topics("lost", "t", "gone"))
-    sending.send(to_topics("other", "t"))
+    sending.send_table(to_topics("t", "gone", "lost", "t"))
+    sending.send_table(to_topics("lost", "t", "gone"))
+    sending.send_table(to_topics("other", "t"))
     sending.finish()
     assert producer.waits == ["gone", "other"]
     to_t, dead = ([call for call in producer.calls if (call["topic"] == "dead") is buried] for buried in (False, True))
@@ -236,7 +260,7 @@ def test_a_topic_that_brokers_lack_is_waited_for_once_and_its_rows_are_rejected(
     assert sending.dead_lettered_by_reason == {"KAFKA_UNKNOWN_TOPIC": 5}
 
 
-def test_text_that_is_not_utf8_has_its_fate_and_keeps_its_bytes() -> None:
+def test_text_that_is_not_utf8_has_its_outcome_and_keeps_its_bytes() -> None:
     """A row with such a key that was too large failed its task with UnicodeDecodeError, for every value of onRecordTooLarge."""
 
     class Limited(FakeProducer):
@@ -252,12 +276,12 @@ def test_text_that_is_not_utf8_has_its_fate_and_keeps_its_bytes() -> None:
     )
     cells = [pa.array([b"x" * 300, b"b", b"c"]), not_utf8(b"t", b"\xff", b"t"), not_utf8(b"\xff\xfe\x80", b"k", b"\x80"), headers]
     table = pa.Table.from_arrays(cells, names=["value", "topic", "key", "headers"])
-    given = {"bootstrap.servers": "a:1", "max.request.size": 200}
+    given = {"max.request.size": 200}
     with pytest.raises(InvalidRecordError, match=r"row 1 of this task: topic \\xff, key b'k'"):
-        RowSender(Limited(), mapping, given, RowRules(on_record_too_large=SKIP), FakeProducer).send(table)  # type: ignore[arg-type]
+        Sending(Limited(), {"on_record_too_large": SKIP}, mapping, **given).send_table(table)
     producer = Limited()
-    sending = RowSender(producer, mapping, given, BURYING, FakeProducer)  # type: ignore[arg-type]
-    sending.send(table)
+    sending = Sending(producer, BURYING, mapping, **given)
+    sending.send_table(table)
     sending.finish()
     assert (sending.acknowledged, sending.dead_lettered) == (1, 2)
     impossible, too_large, sent = producer.calls
@@ -270,7 +294,7 @@ def test_text_that_is_not_utf8_has_its_fate_and_keeps_its_bytes() -> None:
 
 def test_a_topic_that_brokers_do_not_have_fails_the_task_by_its_first_row() -> None:
     with pytest.raises(KafkaTimeoutError) as raised:
-        sender_by_column(Lacking(), RowRules()).send(to_topics("t", "t", "gone"))
+        sender_by_column(Lacking(), FAILING).send_table(to_topics("t", "t", "gone"))
     assert str(raised.value) == (
         "[KAFKA_UNKNOWN_TOPIC] row 2 of this task: topic gone, no key, value of 6 bytes: Topic gone not present"
     )
@@ -281,17 +305,17 @@ def test_no_row_is_skipped_for_a_topic_that_brokers_have_not_called_unknown() ->
     away = Lacking()
     away.answers = False
     with pytest.raises(KafkaTimeoutError, match="Topic gone not present"):
-        sender_by_column(away, SKIPPING).send(to_topics("t", "gone"))
+        sender_by_column(away, SKIPPING).send_table(to_topics("t", "gone"))
     mapping = RowMapping(topic="gone", value=0, key=None, partition=None, headers=None, timestamp=None)
-    sending = RowSender(Lacking(), mapping, {"bootstrap.servers": "a:1"}, SKIPPING, FakeProducer)  # type: ignore[arg-type]
+    sending = Sending(Lacking(), SKIPPING, mapping)
     with pytest.raises(KafkaTimeoutError, match="Topic gone not present"):
-        sending.send(to_topics("t"))
+        sending.send_table(to_topics("t"))
 
 
 def test_refused_rows_go_to_the_dead_letter_topic() -> None:
     producer = Choosy({"bad": InvalidRecordError("…")})
     sending = sender(producer, BURYING)
-    sending.send(batch(["a", "bad", "bad"], [0, -1, -2]))
+    sending.send_table(batch(["a", "bad", "bad"], [0, -1, -2]))
     sending.finish()
     assert [(call["topic"], call["value"].to_pylist()) for call in producer.calls] == [("dead", ["bad", "bad"]), ("t", ["a"])]
     assert producer.calls[0]["key"].to_pylist() == ["kbad", "kbad"]
@@ -304,10 +328,10 @@ def test_refused_rows_go_to_the_dead_letter_topic() -> None:
 
 def test_the_error_of_a_row_that_the_broker_blames_has_number_partition_and_key() -> None:
     producer = FakeProducer(on_send=refusing(2, blamed={1: NO_KEY}, others=[0]))
-    sending = sender(producer, RowRules())
-    sending.send(batch(["a", "b", "c"]))
+    sending = sender(producer, FAILING)
+    sending.send_table(batch(["a", "b", "c"]))
     with pytest.raises(KafkaError) as raised:
-        sending.send(batch(["d", "e"]))
+        sending.send_table(batch(["d", "e"]))
     assert str(raised.value) == (
         "[KAFKA_INVALID_RECORD] row 4 of this task: topic t, partition 0, key b'ke' of 2 bytes, value of 1 bytes:"
         " Compacted topic cannot accept message without key"
@@ -317,7 +341,7 @@ def test_the_error_of_a_row_that_the_broker_blames_has_number_partition_and_key(
 def test_rows_that_shared_a_batch_with_a_refused_one_are_sent_again() -> None:
     producer = FakeProducer(on_send=refusing(1, blamed={1: NO_KEY, 3: NO_KEY}, others=[2, 4]))
     sending = sender(producer, SKIPPING)
-    sending.send(batch(["a", "b", "c", "d", "e"]))
+    sending.send_table(batch(["a", "b", "c", "d", "e"]))
     sending.finish()
     assert values(producer) == [["a", "b", "c", "d", "e"], ["c", "e"]]
     assert (sending.acknowledged, sending.skipped) == (3, 2)
@@ -336,7 +360,7 @@ def test_rows_are_sent_again_while_those_behind_them_are_settled() -> None:
     producer = RefusingTheFirst()
     sending = sender(producer, SKIPPING)
     for _ in range(3):
-        sending.send(batch(["a", "b"]))
+        sending.send_table(batch(["a", "b"]))
     sending.finish()
     assert values(producer) == [["a", "b"]] * 3 + [["b"]]
     assert (sending.acknowledged, sending.skipped) == (5, 1)
@@ -349,7 +373,7 @@ def test_rows_sent_again_may_be_refused_again() -> None:
 
     producer = FakeProducer(on_send=on_send)
     sending = sender(producer, SKIPPING)
-    sending.send(batch(["a", "b", "c"]))
+    sending.send_table(batch(["a", "b", "c"]))
     sending.finish()
     assert values(producer) == [["a", "b", "c"], ["b", "c"], ["c"]]
     assert (sending.acknowledged, sending.skipped) == (1, 2)
@@ -370,7 +394,7 @@ def test_any_number_of_pending_chunks_may_have_rows_that_are_sent_again() -> Non
     producer = RefusingWhenTheLastIsSent()
     sending = sender(producer, SKIPPING)
     for _ in range(MAX_PENDING):
-        sending.send(batch(["a", "b"]))
+        sending.send_table(batch(["a", "b"]))
     sending.finish()
     assert values(producer) == [["a", "b"]] * MAX_PENDING + [["b"]] * MAX_PENDING
     assert (sending.acknowledged, sending.skipped) == (MAX_PENDING, MAX_PENDING)
@@ -380,7 +404,7 @@ def test_rows_refused_by_the_broker_go_to_the_dead_letter_topic_by_reason() -> N
     blamed = {0: NO_KEY, 1: TOO_LARGE, 2: NO_KEY}
     producer = FakeProducer(on_send=refusing(1, blamed=blamed, others=[]))
     sending = sender(producer, BURYING)
-    sending.send(batch(["a", "b", "c"]))
+    sending.send_table(batch(["a", "b", "c"]))
     sending.finish()
     assert values(producer)[1:] == [["a", "c"], ["b"]]
     told = {each["key"]: each["value"] for each in producer.calls[1]["headers"][0].as_py()}
@@ -395,7 +419,7 @@ def test_a_failure_that_names_no_row_fails_the_task_whatever_the_rules() -> None
             self.deliveries[0].fail_all(KafkaTimeoutError("no answer"))
 
     sending = sender(Lost(), SKIPPING)
-    sending.send(batch(["a"]))
+    sending.send_table(batch(["a"]))
     with pytest.raises(KafkaTimeoutError, match="no answer"):
         sending.finish()
 
@@ -412,7 +436,7 @@ def test_chunks_that_may_be_sent_again_are_awaited_before_too_many_are_kept(monk
 
     sending = sender(FakeProducer(on_send=count_open), SKIPPING)
     for _ in range(10):
-        sending.send(batch(["a"]))
+        sending.send_table(batch(["a"]))
     assert max(open_handles) == 4
     sending.finish()
     assert sending.acknowledged == 10
@@ -430,7 +454,7 @@ def test_nothing_lingers_while_a_chunk_is_awaited(monkeypatch: pytest.MonkeyPatc
 
     sending = sender(Lingering(), SKIPPING)
     for _ in range(3):
-        sending.send(batch(["a"]))
+        sending.send_table(batch(["a"]))
     sending.finish()
     assert flushed == [0, 1, None]
 
@@ -449,9 +473,9 @@ def test_chunks_that_need_not_be_sent_again_are_dropped_rather_than_awaited(monk
     for refused, told in ((0, "Compacted topic"), (4, "row 4 of this task")):
         producer = LateRefusals()
         producer.refused = refused
-        sending = sender(producer, RowRules())
+        sending = sender(producer, FAILING)
         for _ in range(5):
-            sending.send(batch(["a"]))
+            sending.send_table(batch(["a"]))
         with pytest.raises(KafkaError) as raised:
             sending.finish()
         assert raised.value.message.startswith(told)
@@ -461,15 +485,15 @@ def test_ranges_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_sender, "MAX_RANGES", 2)
     sending = sender(FakeProducer(), SKIPPING)
     for _ in range(6):
-        sending.send(batch(["a", "b"]))
+        sending.send_table(batch(["a", "b"]))
     sending.finish()
     assert sending.written() == (WrittenRange("t", 0, 0, 11, 12, 120),)
 
 
 def test_rows_are_sent_in_runs_when_rates_are_given() -> None:
-    rules = RowRules(max_records_per_second=400_000)
+    rules = {"max_records_per_second": 400_000}
     producer = FakeProducer()
     sending = sender(producer, rules)
-    sending.send(batch(["a"] * 150_000))
+    sending.send_table(batch(["a"] * 150_000))
     sending.finish()
     assert [len(call["value"]) for call in producer.calls] == [100_000, 50_000]

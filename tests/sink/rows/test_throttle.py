@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 
-import numpy as np
-import pytest
+import pyarrow as pa
 
+from spark_kafka_sink.sink.rows.chunk import Chunk
 from spark_kafka_sink.sink.rows.throttle import RUN_MS, Throttle
 from tests.fakes.clock import ManualClock
+from tests.sink.columns import columns
 
 
 class Watched(ManualClock):
@@ -26,7 +27,8 @@ class Watched(ManualClock):
 def times(throttle: Throttle, clock: ManualClock, sizes: list[int]) -> list[tuple[int, int, int]]:
     """When each run was released, in ms since the start, and its rows."""
     started = clock.now_ms()
-    return [(clock.now_ms() - started, *run) for run in throttle.runs(np.array(sizes, np.int64))]
+    chunk = Chunk(columns(value=pa.array([bytes(size) for size in sizes])), range(len(sizes)), 0)
+    return [(clock.now_ms() - started, run.numbers[0], run.numbers[-1] + 1) for run in throttle.runs(chunk)]
 
 
 def test_records_are_given_out_in_runs_of_a_quarter_of_a_second() -> None:
@@ -65,8 +67,3 @@ def test_the_next_chunk_waits_for_the_one_before() -> None:
     throttle = Throttle(100, None, clock)
     times(throttle, clock, [1] * 25)
     assert times(throttle, clock, [1]) == [(RUN_MS, 0, 1)]
-
-
-@pytest.mark.parametrize(("records", "size", "off"), [(None, None, True), (1, None, False), (None, 1, False)])
-def test_without_rates_it_is_off(records: int | None, size: int | None, off: bool) -> None:
-    assert Throttle(records, size, ManualClock()).is_off == off

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_kafka_sink.sink.commit import CommitSummary, VersionSummary
-from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, WrittenRange
-from spark_kafka_sink.sink.task_clock import TaskTimes
+from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, TaskTimes, WrittenRange
 
 BEGAN = 1_790_000_000  # seconds since 1970
 QUERY = "8f0d2c1e-6f3b-4c66-9d6e-0d6ad6a4b1f2"

@@ -10,57 +10,38 @@ it had written its first rows, and each retry would write them again.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Iterator
 
-import pyarrow as pa
-
 from spark_kafka_sink.errors import ConfigError
+from spark_kafka_sink.sink.rows.chunk import Chunk
 
 DELIVERED_AHEAD = 16 * 1024 * 1024  # bytes that sockets may hold; 7 MB were measured, over TCP
 SHARE = 0.8  # of the timeout for the rates; the rest is for metadata, the last responses and everything else
-_UNITS = {"us": 1e-6, "ms": 1e-3, "": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}  # of Spark's durations
-# The session's option overrides the application's. Tasks see both as local properties.
-_SESSION, _APPLICATION = "spark.sql.execution.pyspark.udf.", "spark.python.worker."
 
 
-def idle_timeout_s(local_property: Callable[[str], str | None]) -> float | None:
-    """The idle seconds after which Spark kills this task's worker; None: it does not."""
-    kills, timeout = (
-        local_property(_SESSION + name) or local_property(_APPLICATION + name) or ""
-        for name in ("killOnIdleTimeout", "idleTimeoutSeconds")
-    )
-    given = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", timeout.lower())
-    if kills.strip().lower() != "true" or given is None:
-        return None
-    return int(given[1]) * _UNITS.get(given[2], 1) or None
-
-
-def check_rates(
-    batches: Iterator[pa.RecordBatch], seconds_of: Callable[[pa.RecordBatch], float], timeout_s: float
-) -> Iterator[pa.RecordBatch]:
-    """The same batches. Those that Spark may deliver at once are read and checked before the first is yielded.
+def check_rates(chunks: Iterator[Chunk], seconds_of: Callable[[Chunk], float], timeout_s: float) -> Iterator[Chunk]:
+    """The same chunks. Those that Spark may deliver at once are read and checked before the first is yielded.
 
     Args:
-        seconds_of: how long a batch takes at the user's rates.
+        seconds_of: how long a chunk takes at the user's rates.
 
     Raises ConfigError when the rates are too low.
     """
     allowed_s = SHARE * timeout_s
-    ahead: deque[pa.RecordBatch] = deque()
+    ahead: deque[Chunk] = deque()
     rows, size, seconds = 0, 0, 0.0
-    while size < DELIVERED_AHEAD and (batch := next(batches, None)) is not None:
-        ahead.append(batch)
-        rows, size, seconds = rows + batch.num_rows, size + batch.nbytes, seconds + seconds_of(batch)
+    while size < DELIVERED_AHEAD and (chunk := next(chunks, None)) is not None:
+        ahead.append(chunk)
+        rows, size, seconds = rows + len(chunk.numbers), size + chunk.size_bytes, seconds + seconds_of(chunk)
         if seconds > allowed_s:
             raise _too_slow(rows, seconds, timeout_s)
     while ahead:
         yield ahead.popleft()
-    for batch in batches:
-        if seconds_of(batch) > allowed_s:
-            raise _too_slow(batch.num_rows, seconds_of(batch), timeout_s)
-        yield batch
+    for chunk in chunks:
+        if seconds_of(chunk) > allowed_s:
+            raise _too_slow(len(chunk.numbers), seconds_of(chunk), timeout_s)
+        yield chunk
 
 
 def _too_slow(rows: int, seconds: float, timeout_s: float) -> ConfigError:

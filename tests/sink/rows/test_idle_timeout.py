@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import ConfigError
-from spark_kafka_sink.sink import idle_timeout
-from spark_kafka_sink.sink.idle_timeout import check_rates, idle_timeout_s
+from spark_kafka_sink.sink.rows import idle_timeout
+from spark_kafka_sink.sink.rows.gathering import SparkRows
+from spark_kafka_sink.sink.rows.idle_timeout import check_rates
 from spark_kafka_sink.sink.rows.row_mapping import RowMapping
-from spark_kafka_sink.sink.rows.row_rules import RowRules
 from spark_kafka_sink.sink.rows.row_sender import RowSender
 from spark_kafka_sink.sink.rows.throttle import Throttle
-from spark_kafka_sink.sink.task import Task
-from spark_kafka_sink.sink.writer import write_batches
+from spark_kafka_sink.sink.task import idle_timeout_s
 from tests.fakes.clock import ManualClock
+from tests.sink.columns import chunk_of, sink_options
 from tests.sink.fake_producer import FakeDelivery, FakeProducer
 
 MAPPING = RowMapping(topic="t", value=0, key=None, partition=None, headers=None, timestamp=None)
@@ -42,10 +42,12 @@ def write(rates: dict[str, int], timeout_s: float | None, *rows: int, log: list[
         told.append(f"sent {delivery.rows}")
 
     producer = FakeProducer(on_send=on_send)
-    throttle = Throttle(rates.get("records"), rates.get("bytes"), ManualClock())
-    sender = RowSender(producer, MAPPING, {}, RowRules(), FakeProducer, throttle)  # type: ignore[arg-type]
-    message = write_batches(batches(), sender, producer, Task(idle_timeout_s=timeout_s))  # type: ignore[arg-type]
-    assert message.rows == sum(rows)
+    throttle = Throttle(rates.get("records"), rates.get("bytes"), ManualClock()) if rates else None
+    sender = RowSender(producer, sink_options(), FakeProducer, throttle)  # type: ignore[arg-type]
+    for chunk in SparkRows(batches(), MAPPING).chunks(sender.throttle, timeout_s):
+        sender.send(chunk)
+    sender.finish()
+    assert sender.acknowledged == sum(rows)
     return producer
 
 
@@ -122,6 +124,6 @@ def test_with_rates_a_batch_is_sent_before_the_next_is_read() -> None:
     assert log == ["read 3", "sent 3", "read 0", "read 2", "sent 2"]
 
 
-def test_batches_come_out_as_they_went_in() -> None:
-    given = [batch(each) for each in (3, 0, 5)]
-    assert list(check_rates(iter(given), lambda each: each.num_rows, 60)) == given
+def test_chunks_come_out_as_they_went_in() -> None:
+    given = [chunk_of(pa.Table.from_batches([batch(each)]), MAPPING) for each in (3, 0, 5)]
+    assert list(map(id, check_rates(iter(given), lambda each: len(each.numbers), 60))) == list(map(id, given))
