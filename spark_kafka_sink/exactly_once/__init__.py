@@ -11,16 +11,19 @@ Words
 
 A task writes its rows and its marker into a transaction and leaves it open (task_attempt.py). The driver writes the decision,
 then commits the transactions of all tasks (version_commit.py). Whoever repeats the write later finds the decision and the
-markers, and does what is left to do. Markers and decisions are offsets of consumer groups (ledger.py): they need no topic of
+markers, and does what is left to do. Markers and decisions are offsets of consumer groups (ledger.py). They need no topic of
 their own, and a marker is committed together with the rows or not at all.
 
 Files
     names.py            transactional ids and groups, by prefix, owner, partition and attempt
+    writes.py           which write it is, its content, and what a task reports
     fingerprint.py      the content of a partition in 64 bits, whatever the order of its rows
     ledger.py           markers, decisions and records of aborted writes: their encoding, and how they are read and written
-    fencing.py       which transactional ids are not complete, and how they are fenced
+    fencing.py          which transactional ids are not complete, and how they are fenced
     task_attempt.py     what a task does before and after its rows
-    version_commit.py   what the driver does: check, decide, commit, fence, abort
+    version_commit.py   what the driver does: check, decide, commit, fence
+    decisions.py        what anybody does with a decision: find it, carry it out, or abort what is not decided
+    heartbeat.py        the sign that a task is at work
 
 Stands on `producer` and `admin`; knows nothing of Spark.
 """

@@ -33,7 +33,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.exactly_once.content import Content, total
+from spark_kafka_sink.exactly_once.writes import Content, total
 from spark_kafka_sink.records.columns import Column, binary_column, join_headers, lengths_of
 from spark_kafka_sink.records.interleave import INT32_MAX, InterleavedRows, Payload, contiguous, data_buffer, interleave
 from spark_kafka_sink.records.varint import Int64Column

@@ -33,9 +33,8 @@ from typing import NamedTuple
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import KafkaError, printable
-from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, Entry, Planned
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, Content, Entry, Planned
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -136,9 +135,9 @@ class Ledger:
     """
 
     def __init__(self, client: TransactionClient, names: Names, owner: str, marker_topic: str) -> None:
-        self._client = client
-        self._names = names
-        self._owner = owner
+        self.client = client
+        self.names = names
+        self.owner = owner
         self.place = TopicPartition(marker_topic, 0)
 
     # WHAT A TASK READS AND WRITES
@@ -146,8 +145,8 @@ class Ledger:
     def look(self, planned: Planned, partition: int) -> Seen:
         """What a task has to know before it writes this Spark partition, read at once. Raises as `decision` does."""
         decision, aborted, marker = (
-            self._names.decision_group(self._owner),
-            self._names.aborted_group,
+            self.names.decision_group(self.owner),
+            self.names.aborted_group,
             self.marker_group(partition),
         )
         found = self._read([decision, aborted, marker])
@@ -168,7 +167,7 @@ class Ledger:
         return {groups[group]: _marker(each, group) for group, each in self._read(groups).items()}
 
     def marker_group(self, partition: int) -> str:
-        return self._names.marker_group(self._owner, partition)
+        return self.names.marker_group(self.owner, partition)
 
     # WHAT THE DRIVER READS AND WRITES
 
@@ -178,12 +177,21 @@ class Ledger:
         A decision whose chunks are gone counts as TAKEN_OUT: nobody can carry it out any more, and markers say what is in Kafka.
         A later version has overwritten the chunks, or they have expired.
         """
-        group = self._names.decision_group(self._owner)
+        group = self.names.decision_group(self.owner)
         return self._decision_of(self._read([group]).get(group), group)
 
+    def decision_in(self, record: CommittedOffset) -> Decision | KafkaError:
+        """In an offset that was read already; the error, where it cannot be read."""
+        group = self.names.decision_group(self.owner)
+        try:
+            return self._read_decision(record, group)
+        except KafkaError as error:
+            return error
+
     def _decision_of(self, record: CommittedOffset | None, group: str) -> Decision | None:
-        if record is None:
-            return None
+        return None if record is None else self._read_decision(record, group)
+
+    def _read_decision(self, record: CommittedOffset, group: str) -> Decision:
         decision, values = _decision(record, group)
         if decision.state is not State.DECIDED:
             return decision
@@ -203,17 +211,17 @@ class Ledger:
         packed = _packed(decision.entries)
         text = _decision_text(decision)
         if len(text) + len(packed) <= METADATA_BYTES - 50:
-            self._write(self._names.decision_group(self._owner), decision.version, f"{text} entries={packed}")
+            self._write(self.names.decision_group(self.owner), decision.version, f"{text} entries={packed}")
             return
         chunks = [packed[start : start + METADATA_BYTES] for start in range(0, len(packed), METADATA_BYTES)]
         for group, chunk in zip(self._chunk_groups(decision, len(chunks)), chunks, strict=True):
             self._write(group, decision.version, chunk)
         where = f"chunks={len(chunks)} digest={_digest(packed)}"
-        self._write(self._names.decision_group(self._owner), decision.version, f"{text} {where}")
+        self._write(self.names.decision_group(self.owner), decision.version, f"{text} {where}")
 
     def all_markers(self, partitions: int) -> tuple[dict[int, Marker], int]:
         """The markers of so many partitions, and of all others that a version of this owner has had; how many are on record."""
-        groups = {self._names.width_group(self._owner, number): 2**number for number in WIDTHS}
+        groups = {self.names.width_group(self.owner, number): 2**number for number in WIDTHS}
         markers = {self.marker_group(partition): partition for partition in range(partitions)}
         found = self._read([*groups, *markers])
         recorded = max((width for group, width in groups.items() if group in found), default=0)
@@ -223,26 +231,26 @@ class Ledger:
     def record_width(self, partitions: int) -> None:
         """No fewer are on record from here on: a smaller number, which another driver records later, has another group."""
         number = (partitions - 1).bit_length()
-        self._write(self._names.width_group(self._owner, number), 2**number, "")
+        self._write(self.names.width_group(self.owner, number), 2**number, "")
 
     def record_abort(self, planned: Planned) -> None:
         """What was planned before, on this machine, is aborted."""
-        self._write(self._names.aborted_group, planned.time_ms, planned.host)
+        self._write(self.names.aborted_group, planned.time_ms, planned.host)
 
     # GROUPS
 
     def _read(self, groups: Iterable[str]) -> dict[str, CommittedOffset]:
         asked = {group: [self.place] for group in groups}
-        found = self._client.fetch_offsets(asked, require_stable=False) if asked else {}
+        found = self.client.fetch_offsets(asked, require_stable=False) if asked else {}
         return {group: offsets[self.place] for group, offsets in found.items() if self.place in offsets}
 
     def _write(self, group: str, version: int, metadata: str) -> None:
-        self._client.commit_offsets(group, {self.place: (version, metadata)})
+        self.client.commit_offsets(group, {self.place: (version, metadata)})
 
     def _chunk_groups(self, decision: Decision, chunks: int) -> list[str]:
         turn = decision.version % CHUNKS_BY_VERSION
         numbers = range(turn, turn + CHUNKS_BY_VERSION * chunks, CHUNKS_BY_VERSION)
-        return [self._names.chunk_group(self._owner, number, decision.run) for number in numbers]
+        return [self.names.chunk_group(self.owner, number, decision.run) for number in numbers]
 
     def _packed_entries(self, decision: Decision, values: Mapping[str, str], group: str) -> str | None:
         """None if the chunks do not hold them any more."""

@@ -16,16 +16,16 @@ for each step that is left out or moved.
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transactions import End, TransactionState
 from spark_kafka_sink.errors import UnsupportedVersionError
-from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, Marker, is_in_kafka, marker_text
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.writes import (
     WHY_OTHER_ROWS,
+    Content,
     Entry,
     Planned,
     ReplayError,
@@ -36,20 +36,11 @@ from spark_kafka_sink.exactly_once.writes import (
 )
 from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
-from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.producer import KafkaProducer
 
 logger = logging.getLogger(__name__)
-
-
-class Producer(Protocol):
-    """What is needed of KafkaProducer."""
-
-    def init_transactions(self) -> None: ...
-    def begin_transaction(self) -> None: ...
-    def prepare_transaction(self) -> PreparedTransaction: ...
-    def send_offsets_to_transaction(
-        self, offsets: dict[TopicPartition, OffsetAndMetadata], group_metadata: ConsumerGroupMetadata
-    ) -> None: ...
 
 
 class TaskAttempt:
@@ -66,7 +57,7 @@ class TaskAttempt:
     def __init__(
         self,
         client: TransactionClient,
-        producer: Producer,
+        producer: KafkaProducer,
         names: Names,
         write: WriteId,
         planned: Planned,

@@ -27,37 +27,39 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transactions import End, TransactionDescription, TransactionState
-from spark_kafka_sink.errors import KafkaError, UnsupportedVersionError, printable, printable_list
-from spark_kafka_sink.exactly_once.content import Content, total
+from spark_kafka_sink.admin.transactions import TransactionDescription, TransactionState
+from spark_kafka_sink.errors import KafkaError, UnsupportedVersionError, printable_list
+from spark_kafka_sink.exactly_once.decisions import (
+    LEFT_TO_THE_NEXT_RUN,
+    TIMEOUT_OPTION,
+    WHY_GONE,
+    WRITTEN_BY_THE_NEXT_RUN,
+    commit_decided,
+    decided_of,
+    take_out,
+)
 from spark_kafka_sink.exactly_once.fencing import ENDING, Found, fence_all, guessed, listed
 from spark_kafka_sink.exactly_once.ledger import (
     EARLIER_VERSIONS,
     Decision,
     Ledger,
-    LedgerError,
     Marker,
     State,
-    is_in_kafka,
 )
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.writes import (
     WHY_OTHER_ROWS,
     CommitFailedError,
+    Content,
     Entry,
-    Planned,
     ReplayError,
     Result,
     TaskReport,
+    total,
 )
 
 logger = logging.getLogger(__name__)
 
-_TIMEOUT = "kafka.transaction.timeout.ms"
-_WHY_GONE = (
-    f"they outlasted their time-out ({_TIMEOUT}, at most the brokers' transaction.max.timeout.ms), or another run with the same"
-    " transactionalIdPrefix has fenced them: a prefix is for one query or job at a time"
-)
 _NOT_NAMED = (
     " This write has no name: its repetition is another write, and writes these rows again. With txnAppId and txnVersion it would"
     " write only what is missing"
@@ -217,7 +219,7 @@ class VersionCommit:
         """Other owners under the prefix are dead, as it belongs to one query or job at a time; what they have decided is kept."""
         tasks = [each.task for each in found if each.task not in kept]
         others = [task for task in tasks if task.owner != self._write.owner]
-        decided = decided_of(self._client, self._names, self._ledger.place.topic, others)
+        decided = decided_of(self._client, self._names, others)
         self._fenced += fence_all(self._client, self._names, [task for task in tasks if task not in decided])
 
     def _fence_others(self, before: Decision | None) -> None:
@@ -306,7 +308,7 @@ class VersionCommit:
             raise CommitFailedError(
                 f"the transactions of {len(gone)} of {len(entries)} tasks are not theirs any more (Spark partitions"
                 f" {printable_list(gone)}):"
-                f" {_WHY_GONE}. Nothing is visible; the write can be run again"
+                f" {WHY_GONE}. Nothing is visible; the write can be run again"
             )
 
     # g-h: CARRY OUT
@@ -317,17 +319,10 @@ class VersionCommit:
         self._mark(decision.now(State.CARRIED_OUT))
 
     def _end_decided(self, decision: Decision) -> list[Entry]:
-        return commit_decided(
-            self._client,
-            self._names,
-            self._ledger,
-            self._write.owner,
-            decision,
-            rest=self._rest(decision, _LEFT_TO_THE_NEXT_RUN, _LEFT_TO_THE_NEXT_WRITE),
-        )
+        return commit_decided(self._ledger, decision, rest=self._rest(decision, LEFT_TO_THE_NEXT_RUN, _LEFT_TO_THE_NEXT_WRITE))
 
     def _take_out(self, decision: Decision, lost: Sequence[Entry]) -> NoReturn:
-        take_out(self._ledger, decision, lost, rest=self._rest(decision, _WRITTEN_BY_THE_NEXT_RUN))
+        take_out(self._ledger, decision, lost, rest=self._rest(decision, WRITTEN_BY_THE_NEXT_RUN))
 
     def _rest(self, decision: Decision, of_named: str, of_unnamed: str = "") -> str:
         if decision.version != self._write.version:
@@ -363,7 +358,7 @@ class VersionCommit:
                 " isolation.level=read_committed may wait for them",
                 self._write.version,
                 error,
-                _TIMEOUT,
+                TIMEOUT_OPTION,
             )
 
     def _still_empty(self) -> set[TaskId]:
@@ -410,12 +405,10 @@ _WHAT_TO_DO = (
     " and their values change with each run: make the query repeatable, or set onNonDeterministicReplay=keepFirst, which keeps"
     " what is in Kafka"
 )
-_LEFT_TO_THE_NEXT_RUN = f"The version is decided: the next run commits what is left. Run it before {_TIMEOUT} has passed"
 _LEFT_TO_THE_NEXT_WRITE = (
     "They are decided: the next unnamed write with this transactionalIdPrefix commits them, if it comes before"
-    f" {_TIMEOUT} has passed."
+    f" {TIMEOUT_OPTION} has passed."
 )
-_WRITTEN_BY_THE_NEXT_RUN = "The next run of this version writes those that are missing, and nothing twice"
 
 
 def _has_seen(report: TaskReport | None, marker: Marker) -> bool:
@@ -434,112 +427,3 @@ def _content_of(report: TaskReport | None) -> Content | None:
 def _is_untouched(found: TransactionDescription | None, entry: Entry, *, is_empty: bool) -> bool:
     state = TransactionState.EMPTY if is_empty else TransactionState.ONGOING
     return found is not None and found.state == state and found.is_of(entry.identity)
-
-
-def commit_decided(
-    client: TransactionClient, names: Names, ledger: Ledger, owner: str, decision: Decision, *, rest: str = _LEFT_TO_THE_NEXT_RUN
-) -> list[Entry]:
-    """Commit the transactions that a decision lists. Records nothing.
-
-    Returns:
-        Those that are gone, without a marker that says that their rows are in Kafka.
-
-    Raises CommitFailedError if one could not be committed. `rest`: what becomes of it.
-    """
-    prepared = {entry: entry.prepared(names, owner, decision.run) for entry in decision.entries}
-    outcomes = client.end_transactions(list(prepared.values()), commit=True)
-    failed: list[KafkaError | None] = []
-    gone: list[Entry] = []
-    for entry, each in prepared.items():
-        outcome = outcomes[each.transactional_id]
-        if outcome.end is End.NOT_OPEN:
-            gone.append(entry)
-        elif outcome.end is End.FAILED:
-            failed.append(outcome.error)
-    if failed:
-        raise CommitFailedError(
-            f"{len(failed)} of {len(prepared)} transactions of version {decision.version} could not be committed. Readers see the"
-            f" others. {rest.strip()}. The first failed with: {failed[0]}"
-        )
-    markers = ledger.markers(each.partition for each in gone)
-    return [each for each in gone if not is_in_kafka(markers.get(each.partition), decision.version, each)]
-
-
-def take_out(ledger: Ledger, decision: Decision, lost: Sequence[Entry], *, rest: str = _WRITTEN_BY_THE_NEXT_RUN) -> NoReturn:
-    """Record that these rows of a decision are lost, and raise CommitFailedError."""
-    ledger.write_decision(decision.now(State.TAKEN_OUT))
-    raise CommitFailedError(
-        f"{len(lost)} of {len(decision.entries)} transactions were gone when version {decision.version} was committed (Spark"
-        f" partitions {printable_list(each.partition for each in lost)}): {_WHY_GONE}. Readers see the rows of the other"
-        f" partitions. {rest.strip()}"
-    )
-
-
-def roll_forward(client: TransactionClient, names: Names, ledger: Ledger, owner: str) -> Decision | None:
-    """Carry out what is decided of an owner whose query never runs again, as its next run would.
-
-    Nothing else may work for this owner meanwhile: a version that it decides could be overwritten here.
-
-    Returns:
-        The decision that was carried out; None if there is none to carry out.
-
-    Raises:
-        CommitFailedError, KafkaError: as VersionCommit.run.
-    """
-    decision = ledger.decision()
-    if decision is None or decision.state is not State.DECIDED:
-        return None
-    if lost := commit_decided(client, names, ledger, owner, decision):
-        take_out(ledger, decision, lost)
-    ledger.write_decision(decision.now(State.CARRIED_OUT))
-    return decision
-
-
-def abort(client: TransactionClient, names: Names, marker_topic: str, now: Planned) -> int:
-    """Give up all writes of this prefix that this machine has planned until now: none of their transactions can be committed from
-    here on, unless its version is decided.
-
-    An owner whose decision cannot be read is left alone, with a warning: what it has left open may be decided.
-
-    Args:
-        now: when and where; tasks compare it with what they have from the plan.
-
-    Returns:
-        How many transactional ids were fenced.
-    """
-    Ledger(client, names, "", marker_topic).record_abort(now)
-    found = [each.task for each in listed(client, names) or ()]
-    decided = decided_of(client, names, marker_topic, found)
-    return fence_all(client, names, [task for task in found if task not in decided])
-
-
-def decided_of(client: TransactionClient, names: Names, marker_topic: str, tasks: Sequence[TaskId]) -> set[TaskId]:
-    """Those of these unfinished ids whose transaction their owner has decided to commit, or whose owner's decision cannot be
-    read. A decision is kept under the topic of its markers, which its offset tells.
-    """
-    groups = {names.decision_group(owner): owner for owner in dict.fromkeys(task.owner for task in tasks)}
-    offsets = client.fetch_offsets(dict.fromkeys(groups), require_stable=False) if groups else {}
-    entries: dict[TaskId, list[Entry]] = {}
-    unreadable: set[str] = set()
-    for group, owner in groups.items():
-        for topic in sorted({marker_topic, *(place.topic for place in offsets[group])}):
-            try:
-                decision = Ledger(client, names, owner, topic).decision()
-            except LedgerError as error:
-                logger.warning("! transactions of owner %s are left as they are: %s", printable(owner), error)
-                unreadable.add(owner)
-                continue
-            if decision is not None:
-                for each in decision.entries:
-                    entries.setdefault(TaskId(owner, each.partition, each.attempt, decision.run), []).append(each)
-    ids = {names.transactional_id(task): task for task in tasks if task in entries}
-    known = client.describe_transactions(ids) if ids else {}
-    return {
-        task
-        for task in tasks
-        if task.owner in unreadable or (task in entries and _is_one_of(known[names.transactional_id(task)], entries[task]))
-    }
-
-
-def _is_one_of(found: TransactionDescription | None, entries: Iterable[Entry]) -> bool:
-    return found is not None and any(found.is_open(each.identity) for each in entries)

@@ -1,19 +1,40 @@
-"""Which write it is, which task of it, and what a task reports to the driver."""
+"""Which write it is, which task of it, what it has to write, and what a task reports to the driver."""
 
 from __future__ import annotations
 
 import enum
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError, printable
-from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 
 _HOST_CHARACTERS = 200
+_FINGERPRINTS = 1 << 64
+
+
+class Content(NamedTuple):
+    """What a task, or a whole write, has to write.
+
+    Args:
+        fingerprint: the sum of the rows' hashes modulo 2**64, see fingerprint.py; 0 for a write that no other run can repeat.
+    """
+
+    rows: int = 0
+    fingerprint: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows with fingerprint {self.fingerprint:016x}"
+
+
+def total(contents: Iterable[Content]) -> Content:
+    """The content of several partitions together."""
+    each = list(contents)
+    return Content(sum(one.rows for one in each), sum(one.fingerprint for one in each) % _FINGERPRINTS)
 
 
 class WriteId(NamedTuple):

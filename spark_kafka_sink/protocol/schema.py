@@ -34,21 +34,21 @@ Decode = Callable[[Reader], Any]
 T = TypeVar("T")
 
 
-class Codec(NamedTuple):
+class FieldCodec(NamedTuple):
     encode: Encode
     decode: Decode
     least_bytes: int = 1  # the size of the smallest value
 
 
-class Kind(NamedTuple):
+class FieldType(NamedTuple):
     """One primitive type: its encodings in old and in flexible versions."""
 
-    plain: Codec
-    compact: Codec
+    plain: FieldCodec
+    compact: FieldCodec
 
 
-def _fixed(encode: Encode, decode: Decode, size: int = 1) -> Kind:
-    return Kind(Codec(encode, decode, size), Codec(encode, decode, size))
+def _fixed(encode: Encode, decode: Decode, size: int = 1) -> FieldType:
+    return FieldType(FieldCodec(encode, decode, size), FieldCodec(encode, decode, size))
 
 
 Int8 = Annotated[int, _fixed(Writer.int8, Reader.int8, 1)]
@@ -57,21 +57,23 @@ Int32 = Annotated[int, _fixed(Writer.int32, Reader.int32, 4)]
 Int64 = Annotated[int, _fixed(Writer.int64, Reader.int64, 8)]
 Records = Annotated[
     Sequence[Buffer],
-    Kind(Codec(Writer.records, Reader.records, 4), Codec(Writer.compact_records, Reader.compact_records)),
+    FieldType(FieldCodec(Writer.records, Reader.records, 4), FieldCodec(Writer.compact_records, Reader.compact_records)),
 ]
 
-_KINDS: dict[tuple[type, bool], Kind] = {  # (python type, nullable)
+_KINDS: dict[tuple[type, bool], FieldType] = {  # (python type, nullable)
     (bool, False): _fixed(Writer.boolean, Reader.boolean, 1),
     (UUID, False): _fixed(Writer.uuid, Reader.uuid, 16),
-    (str, False): Kind(Codec(Writer.string, Reader.string, 2), Codec(Writer.compact_string, Reader.compact_string)),
-    (str, True): Kind(
-        Codec(Writer.nullable_string, Reader.nullable_string, 2),
-        Codec(Writer.compact_nullable_string, Reader.compact_nullable_string),
+    (str, False): FieldType(
+        FieldCodec(Writer.string, Reader.string, 2), FieldCodec(Writer.compact_string, Reader.compact_string)
     ),
-    (bytes, False): Kind(Codec(Writer.bytes, Reader.bytes, 4), Codec(Writer.compact_bytes, Reader.compact_bytes)),
-    (bytes, True): Kind(
-        Codec(Writer.nullable_bytes, Reader.nullable_bytes, 4),
-        Codec(Writer.compact_nullable_bytes, Reader.compact_nullable_bytes),
+    (str, True): FieldType(
+        FieldCodec(Writer.nullable_string, Reader.nullable_string, 2),
+        FieldCodec(Writer.compact_nullable_string, Reader.compact_nullable_string),
+    ),
+    (bytes, False): FieldType(FieldCodec(Writer.bytes, Reader.bytes, 4), FieldCodec(Writer.compact_bytes, Reader.compact_bytes)),
+    (bytes, True): FieldType(
+        FieldCodec(Writer.nullable_bytes, Reader.nullable_bytes, 4),
+        FieldCodec(Writer.compact_nullable_bytes, Reader.compact_nullable_bytes),
     ),
 }
 
@@ -167,10 +169,10 @@ class Request(Message, Generic[ResponseT]):
     RESPONSE: ClassVar[type[Message]]
 
 
-_codecs: dict[tuple[type[Message], int], Codec] = {}  # filled on first use; a race compiles twice and changes nothing
+_codecs: dict[tuple[type[Message], int], FieldCodec] = {}  # filled on first use; a race compiles twice and changes nothing
 
 
-def codec(cls: type[Message], version: int) -> Codec:
+def codec(cls: type[Message], version: int) -> FieldCodec:
     """The compiled encoder and decoder of a request or response in one version."""
     found = _codecs.get((cls, version))
     if found is None:
@@ -178,7 +180,7 @@ def codec(cls: type[Message], version: int) -> Codec:
     return found
 
 
-def _compile(cls: type[Message], version: int) -> Codec:
+def _compile(cls: type[Message], version: int) -> FieldCodec:
     api = API_TABLE[cls.API_KEY]
     if not api.min_version <= version <= api.max_version:
         raise UnsupportedVersionError(
@@ -209,7 +211,7 @@ def _fields(cls: type[Message]) -> list[_Field]:
     return fields
 
 
-def _structure(cls: type[Message], version: int, flexible: bool) -> Codec:
+def _structure(cls: type[Message], version: int, flexible: bool) -> FieldCodec:
     fields = _fields(cls)
     present = [(field, _type_codec(field.hint, version, flexible)) for field in fields if field.is_in(version)]
     rows = [(field, codec) for field, codec in present if field.versions.tag is None]
@@ -239,7 +241,7 @@ def _structure(cls: type[Message], version: int, flexible: bool) -> Codec:
                 values[name] = reader.read_tag(data, decode_field)
         return cls(**values)
 
-    return Codec(encode, decode, sum(codec.least_bytes for _, codec in rows) + flexible)  # flexible: the number of tags
+    return FieldCodec(encode, decode, sum(codec.least_bytes for _, codec in rows) + flexible)  # flexible: the number of tags
 
 
 def _refuse_set_fields(cls: type[Message], version: int, fields: list[_Field]) -> Encode:
@@ -274,8 +276,8 @@ def _encode_no_tags(writer: Writer, _: Any) -> None:
     writer.boolean(False)  # a count of zero
 
 
-def _type_codec(hint: Any, version: int, flexible: bool) -> Codec:
-    kind = next((mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Kind)), None)
+def _type_codec(hint: Any, version: int, flexible: bool) -> FieldCodec:
+    kind = next((mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, FieldType)), None)
     if kind is None:
         hint, nullable = _without_none(hint.__origin__ if get_origin(hint) is Annotated else hint)
         if get_origin(hint) is tuple:
@@ -287,7 +289,7 @@ def _type_codec(hint: Any, version: int, flexible: bool) -> Codec:
     return kind.compact if flexible else kind.plain
 
 
-def _nullable(structure: Codec) -> Codec:
+def _nullable(structure: FieldCodec) -> FieldCodec:
     """One byte tells whether the structure follows (1) or is null (-1), in plain and in flexible versions."""
     encode_structure, decode_structure = structure.encode, structure.decode
 
@@ -299,7 +301,7 @@ def _nullable(structure: Codec) -> Codec:
     def decode(reader: Reader) -> Any:
         return None if reader.int8() < 0 else decode_structure(reader)
 
-    return Codec(encode, decode)
+    return FieldCodec(encode, decode)
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
@@ -309,7 +311,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return inner, True
 
 
-def _array(element: Codec, flexible: bool, nullable: bool) -> Codec:
+def _array(element: FieldCodec, flexible: bool, nullable: bool) -> FieldCodec:
     write_length = Writer.compact_array_length if flexible else Writer.array_length
     read_length = Reader.compact_array_length if flexible else Reader.array_length
     encode_element, decode_element, least_bytes = element
@@ -328,4 +330,4 @@ def _array(element: Codec, flexible: bool, nullable: bool) -> Codec:
             return None
         return reader.array(length, decode_element, least_bytes)
 
-    return Codec(encode, decode, 1 if flexible else 4)
+    return FieldCodec(encode, decode, 1 if flexible else 4)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.config.sink_options import KEEP_FIRST
 from spark_kafka_sink.errors import DeliveryError, KafkaError
-from spark_kafka_sink.exactly_once.version_commit import Committed, How, VersionCommit, abort
+from spark_kafka_sink.exactly_once.decisions import TIMEOUT_OPTION, abort
+from spark_kafka_sink.exactly_once.version_commit import Committed, How, VersionCommit
 from spark_kafka_sink.exactly_once.writes import Planned, TaskReport, WriteId
 from spark_kafka_sink.sink.commit import VersionSummary
 from spark_kafka_sink.sink.shipped_files import with_shipped_files
@@ -16,8 +17,6 @@ from spark_kafka_sink.sink.worker_cache import CLIENTS
 from spark_kafka_sink.sink.write_plan import WritePlan, has_name
 
 logger = logging.getLogger(__name__)
-
-TIMEOUT_OPTION = "kafka.transaction.timeout.ms"
 
 
 def commit_version(plan: WritePlan, reports: Sequence[TaskReport | None]) -> VersionSummary | None:

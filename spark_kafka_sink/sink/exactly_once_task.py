@@ -12,12 +12,11 @@ from functools import partial
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.config.sink_options import DEAD_LETTER
 from spark_kafka_sink.errors import AbortableTransactionError, FatalProducerError, KafkaError, KafkaTimeoutError
-from spark_kafka_sink.exactly_once.content import Content, total
 from spark_kafka_sink.exactly_once.fingerprint import Fingerprint
 from spark_kafka_sink.exactly_once.heartbeat import Heartbeat
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
-from spark_kafka_sink.exactly_once.writes import TaskReport, WriteId
+from spark_kafka_sink.exactly_once.writes import Content, TaskReport, WriteId, total
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition

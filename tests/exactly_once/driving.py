@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.decisions import abort
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
-from spark_kafka_sink.exactly_once.version_commit import Committed, VersionCommit, abort
-from spark_kafka_sink.exactly_once.writes import Planned, TaskReport, WriteId
+from spark_kafka_sink.exactly_once.version_commit import Committed, VersionCommit
+from spark_kafka_sink.exactly_once.writes import Content, Planned, TaskReport, WriteId
 from spark_kafka_sink.producer.producer import KafkaProducer
 
 QUICK = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20, "linger.ms": 0, "max.block.ms": 20_000}

@@ -90,7 +90,7 @@ def test_abort_asks_nothing_about_writes_that_were_done_long_ago(broker: FakeBro
     failed.reports(0, ["b"])
     before = len(broker.requests_of(ApiKey.OFFSET_FETCH))
     failed.abort()
-    assert len(broker.requests_of(ApiKey.OFFSET_FETCH)) == before + 2  # where its decision is, and what it says
+    assert len(broker.requests_of(ApiKey.OFFSET_FETCH)) == before + 1
     assert open_transactions(broker) == []
 
 

@@ -15,11 +15,18 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import ProducerFencedError
-from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.ledger import EARLIER_VERSIONS, Decision, Earlier, Ledger, LedgerError, State
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.version_commit import How
-from spark_kafka_sink.exactly_once.writes import CommitFailedError, Entry, Planned, ReplayError, Result, WriteAbortedError
+from spark_kafka_sink.exactly_once.writes import (
+    CommitFailedError,
+    Content,
+    Entry,
+    Planned,
+    ReplayError,
+    Result,
+    WriteAbortedError,
+)
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.exactly_once.driving import Run

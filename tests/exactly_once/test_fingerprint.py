@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.exactly_once import fingerprint as module
-from spark_kafka_sink.exactly_once.content import Content, total
 from spark_kafka_sink.exactly_once.fingerprint import Fingerprint
+from spark_kafka_sink.exactly_once.writes import Content, total
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TEXTS_AND_BYTES = [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()]

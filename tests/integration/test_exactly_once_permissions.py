@@ -15,8 +15,9 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.transaction_client import DEFAULT_LONGEST_TRANSACTION_MS, TransactionClient
 from spark_kafka_sink.errors import AuthorizationError, KafkaError
+from spark_kafka_sink.exactly_once.decisions import roll_forward
 from spark_kafka_sink.exactly_once.ledger import Ledger, State
-from spark_kafka_sink.exactly_once.version_commit import Committed, How, roll_forward
+from spark_kafka_sink.exactly_once.version_commit import Committed, How
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
 from tests.exactly_once.driving import Run
 from tests.integration.exactly_once_world import FIRST, FORMATS, SECOND, World, rows_of, world_of
@@ -229,7 +230,7 @@ def test_an_operator_who_may_not_record_a_commit_is_told_and_the_rows_are_commit
     run.committing(run.reports(0, *FIRST))._decide(None)
     missing.deny(world)
     with pytest.raises(AuthorizationError) as raised:
-        roll_forward(run.client, run.names, Ledger(run.client, run.names, "q", world.topic), "q")
+        roll_forward(Ledger(run.client, run.names, "q", world.topic))
     check_told(world, raised.value, missing)
     world.audit(rows_of(FIRST))
     world.check()

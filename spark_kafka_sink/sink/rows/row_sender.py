@@ -45,7 +45,7 @@ KEPT_BYTES = 16 * 1024 * 1024  # of Arrow batches that are not acknowledged yet
 
 
 @dataclass(slots=True)
-class _Sent:
+class _SentChunk:
     delivery: Delivery
     chunk: Chunk | None  # None: no longer kept
 
@@ -79,8 +79,8 @@ class RowSender:
         takes_any_size = is_transactional and options.on_record_too_large == DEAD_LETTER
         self._refused = RefusedBeforeSending(producer, options.producer, self._outcomes, takes_any_size=takes_any_size)
         self._no_delivery_may_fail = is_transactional or options.on_record_too_large == options.on_invalid_record == FAIL
-        self._pending: deque[_Sent] = deque()
-        self._kept: deque[_Sent] = deque()  # those of _pending that keep their chunk; the first ones may be settled already
+        self._pending: deque[_SentChunk] = deque()
+        self._kept: deque[_SentChunk] = deque()  # those of _pending that keep their chunk; the first ones may be settled already
         self._kept_bytes = 0
         self._again: deque[Chunk] = deque()  # rows to be sent again; empty whenever send() and finish() return
         self._written: list[WrittenRange] = []
@@ -188,7 +188,7 @@ class RowSender:
 
     def _add_pending(self, delivery: Delivery, chunk: Chunk) -> None:
         """Add a delivery. Raises if a delivery has failed the task; settles deliveries that are done or exceed a limit."""
-        sent = _Sent(delivery, chunk)
+        sent = _SentChunk(delivery, chunk)
         self._pending.append(sent)
         self._kept.append(sent)
         self._kept_bytes += chunk.size_bytes
@@ -214,13 +214,13 @@ class RowSender:
         for each, error in failed:
             raise self._failure_of(each, error)
 
-    def _failure_of(self, sent: _Sent, error: KafkaError) -> KafkaError:
+    def _failure_of(self, sent: _SentChunk, error: KafkaError) -> KafkaError:
         found = error_of_delivery(sent.delivery, error, sent.chunk, self._outcomes)
         if self._is_transactional and not is_consequence(error) and not self._outcomes.fails_task(found.condition):
             found.message = found.message.rstrip(".") + NO_HOLES
         return found
 
-    def _settle(self, sent: _Sent) -> None:
+    def _settle(self, sent: _SentChunk) -> None:
         """Wait for a delivery and count its rows."""
         delivery, failed = sent.delivery, None
         if not delivery.done():
@@ -247,7 +247,7 @@ class RowSender:
             if others is not None:
                 self._again.append(others)
 
-    def _drop_chunk(self, sent: _Sent) -> None:
+    def _drop_chunk(self, sent: _SentChunk) -> None:
         if sent.chunk is not None:
             self._kept_bytes -= sent.chunk.size_bytes
             sent.chunk = None

@@ -13,15 +13,15 @@ from urllib.parse import unquote
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import KafkaError, printable
+from spark_kafka_sink.exactly_once.decisions import decisions_of, roll_forward
 from spark_kafka_sink.exactly_once.fencing import fence_all
 from spark_kafka_sink.exactly_once.ledger import Ledger
 from spark_kafka_sink.exactly_once.names import Names, TaskId
-from spark_kafka_sink.exactly_once.version_commit import roll_forward
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
 from spark_kafka_sink.tools.transactions import output
 from spark_kafka_sink.tools.transactions.console import Console
 from spark_kafka_sink.tools.transactions.signs_of_life import Look, look
-from spark_kafka_sink.tools.transactions.survey import Survey, Transaction, ledgers_of, other_prefixes, survey
+from spark_kafka_sink.tools.transactions.survey import Survey, Transaction, other_prefixes, survey
 from spark_kafka_sink.tools.transactions.verdicts import EVEN_DECIDED, FORCE, Obstacle, Verdict, judge, judge_decided
 from spark_kafka_sink.tools.words import count
 
@@ -164,14 +164,14 @@ class CommitDecided(_Change):
 
     def _end(self, chosen: Sequence[Verdict]) -> bool:
         owners = dict.fromkeys(each.transaction.task.owner for each in chosen)
-        ledgers = ledgers_of(self._client, self._names, owners)
-        failed = [owner for owner, ledger in ledgers.items() if ledger is not None and not self._roll_forward(ledger, owner)]
-        return not failed
+        found = decisions_of(self._client, self._names, owners).values()
+        ended = [self._roll_forward(each[-1].ledger) for each in found if each]
+        return all(ended)
 
-    def _roll_forward(self, ledger: Ledger, owner: str) -> bool:
-        name = printable(unquote(owner))
+    def _roll_forward(self, ledger: Ledger) -> bool:
+        name = printable(unquote(ledger.owner))
         try:
-            decision = roll_forward(self._client, self._names, ledger, owner)
+            decision = roll_forward(ledger)
         except CommitFailedError as error:
             self._console.note(f"error: owner {name}: {error}")
             return False

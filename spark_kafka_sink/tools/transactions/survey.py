@@ -13,8 +13,9 @@ from urllib.parse import unquote
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transactions import TransactionDescription, TransactionState
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, ResponseTooLargeError, printable
+from spark_kafka_sink.exactly_once.decisions import decisions_of
 from spark_kafka_sink.exactly_once.fencing import COMPLETE, UNFINISHED, was_fenced_earlier
-from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, LedgerError, State
+from spark_kafka_sink.exactly_once.ledger import Decision, LedgerError, State
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -172,11 +173,11 @@ def _decisions(client: TransactionClient, names: Names, owners: Iterable[str]) -
     """By owner."""
     owners = list(owners)
     try:
-        ledgers = ledgers_of(client, names, owners)
+        found = decisions_of(client, names, owners)
     except KafkaError as error:
         return dict.fromkeys(owners, error)
-    found = {owner: None if ledger is None else _decision(ledger) for owner, ledger in ledgers.items()}
-    return found | _hidden_decisions(client, names, [owner for owner, ledger in ledgers.items() if ledger is None])
+    last = {owner: each[-1].decision if each else None for owner, each in found.items()}
+    return last | _hidden_decisions(client, names, [owner for owner, each in found.items() if not each])
 
 
 def _hidden_decisions(client: TransactionClient, names: Names, owners: Collection[str]) -> dict[str, KafkaError]:
@@ -198,20 +199,6 @@ def _hidden_decisions(client: TransactionClient, names: Names, owners: Collectio
     }
 
 
-def ledgers_of(client: TransactionClient, names: Names, owners: Iterable[str]) -> dict[str, Ledger | None]:
-    """By owner; None for one without a decision. It is kept under the topic of the markers, which its offset tells.
-
-    Raises KafkaError.
-    """
-    groups = {owner: names.decision_group(owner) for owner in owners}
-    offsets = client.fetch_offsets(dict.fromkeys(groups.values()), require_stable=False)
-    found: dict[str, Ledger | None] = {}
-    for owner, group in groups.items():
-        places = sorted(offsets[group], key=lambda place: offsets[group][place].offset)
-        found[owner] = Ledger(client, names, owner, places[-1].topic) if places else None
-    return found
-
-
 def _with_decisions(found: Iterable[Transaction], names: Names, decisions: Mapping[str, KnownDecision]) -> list[Transaction]:
     versions: dict[tuple[str, tuple[int, int]], int] = {}  # transactional id and producer -> version
     for owner, decision in decisions.items():
@@ -222,10 +209,3 @@ def _with_decisions(found: Iterable[Transaction], names: Names, decisions: Mappi
         replace(each, decision=decisions[each.task.owner], decided_version=versions.get((each.transactional_id, each.identity)))
         for each in found
     ]
-
-
-def _decision(ledger: Ledger) -> KnownDecision:
-    try:
-        return ledger.decision()
-    except KafkaError as error:
-        return error

@@ -14,13 +14,12 @@ import pytest
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import AuthorizationError
-from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.fencing import fence_all
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger
 from spark_kafka_sink.exactly_once.ledger import State as LedgerState
 from spark_kafka_sink.exactly_once.names import Names, TaskId
 from spark_kafka_sink.exactly_once.version_commit import How, VersionCommit
-from spark_kafka_sink.exactly_once.writes import Entry
+from spark_kafka_sink.exactly_once.writes import Content, Entry
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition

@@ -1,0 +1,162 @@
+"""What is decided, and carried out by anybody: the driver, its next run, whoever aborts a write, or an operator.
+
+version_commit.py makes decisions. Here they are found, and their transactions are committed: twice is as good as once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, NoReturn
+
+from spark_kafka_sink.admin.transaction_client import TransactionClient
+from spark_kafka_sink.admin.transactions import End
+from spark_kafka_sink.errors import KafkaError, printable, printable_list
+from spark_kafka_sink.exactly_once.fencing import fence_all, listed
+from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, LedgerError, State, is_in_kafka
+from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, Entry, Planned
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_OPTION = "kafka.transaction.timeout.ms"
+WHY_GONE = (
+    f"they outlasted their time-out ({TIMEOUT_OPTION}, at most the brokers' transaction.max.timeout.ms), or another run with the"
+    " same transactionalIdPrefix has fenced them: a prefix is for one query or job at a time"
+)
+LEFT_TO_THE_NEXT_RUN = f"The version is decided: the next run commits what is left. Run it before {TIMEOUT_OPTION} has passed"
+WRITTEN_BY_THE_NEXT_RUN = "The next run of this version writes those that are missing, and nothing twice"
+
+
+# FINDING
+
+
+class OwnersDecision(NamedTuple):
+    """A decision of an owner, and where it is kept. `decision`: an error says why it is not known."""
+
+    ledger: Ledger
+    decision: Decision | KafkaError
+
+
+def decisions_of(client: TransactionClient, names: Names, owners: Iterable[str]) -> dict[str, list[OwnersDecision]]:
+    """By owner; the one on the latest version is the last. It is kept under the topic of the markers, which its offset names.
+
+    An owner has several only where the option markerTopic has changed. Raises KafkaError.
+    """
+    groups = {owner: names.decision_group(owner) for owner in owners}
+    offsets = client.fetch_offsets(dict.fromkeys(groups.values()), require_stable=False) if groups else {}
+    found: dict[str, list[OwnersDecision]] = {}
+    for owner, group in groups.items():
+        places = sorted(offsets[group], key=lambda place: offsets[group][place].offset)
+        ledgers = [Ledger(client, names, owner, place.topic) for place in places]
+        found[owner] = [OwnersDecision(ledger, ledger.decision_in(offsets[group][ledger.place])) for ledger in ledgers]
+    return found
+
+
+def decided_of(client: TransactionClient, names: Names, tasks: Sequence[TaskId]) -> set[TaskId]:
+    """Those of these unfinished ids that are left alone.
+
+    Their owner has decided to commit the transaction, or the owner's decision cannot be read. Raises KafkaError.
+    """
+    entries: dict[TaskId, list[Entry]] = {}
+    unreadable: set[str] = set()
+    for owner, found in decisions_of(client, names, dict.fromkeys(task.owner for task in tasks)).items():
+        for _, decision in found:
+            if isinstance(decision, LedgerError):
+                logger.warning("! transactions of owner %s are left as they are: %s", printable(owner), decision)
+                unreadable.add(owner)
+            elif isinstance(decision, KafkaError):
+                raise decision
+            else:
+                for each in decision.entries:
+                    entries.setdefault(TaskId(owner, each.partition, each.attempt, decision.run), []).append(each)
+    open_ones = _open_ones(client, names, {task: entries[task] for task in tasks if task in entries})
+    return {task for task in tasks if task.owner in unreadable or task in open_ones}
+
+
+def _open_ones(client: TransactionClient, names: Names, entries: dict[TaskId, list[Entry]]) -> set[TaskId]:
+    """Those whose transaction is open, and is that of one of the entries."""
+    ids = {names.transactional_id(task): task for task in entries}
+    known = client.describe_transactions(ids) if ids else {}
+    described = ((task, known[transactional_id]) for transactional_id, task in ids.items())
+    return {
+        task for task, found in described if found is not None and any(found.is_open(each.identity) for each in entries[task])
+    }
+
+
+# CARRYING OUT
+
+
+def commit_decided(ledger: Ledger, decision: Decision, *, rest: str = LEFT_TO_THE_NEXT_RUN) -> list[Entry]:
+    """Commit the transactions that a decision lists. Records nothing.
+
+    Returns:
+        Those that are gone, without a marker that says that their rows are in Kafka.
+
+    Raises CommitFailedError if one could not be committed. `rest`: what becomes of it.
+    """
+    prepared = {entry: entry.prepared(ledger.names, ledger.owner, decision.run) for entry in decision.entries}
+    outcomes = ledger.client.end_transactions(list(prepared.values()), commit=True)
+    failed: list[KafkaError | None] = []
+    gone: list[Entry] = []
+    for entry, each in prepared.items():
+        outcome = outcomes[each.transactional_id]
+        if outcome.end is End.NOT_OPEN:
+            gone.append(entry)
+        elif outcome.end is End.FAILED:
+            failed.append(outcome.error)
+    if failed:
+        raise CommitFailedError(
+            f"{len(failed)} of {len(prepared)} transactions of version {decision.version} could not be committed. Readers see the"
+            f" others. {rest.strip()}. The first failed with: {failed[0]}"
+        )
+    markers = ledger.markers(each.partition for each in gone)
+    return [each for each in gone if not is_in_kafka(markers.get(each.partition), decision.version, each)]
+
+
+def take_out(ledger: Ledger, decision: Decision, lost: Sequence[Entry], *, rest: str = WRITTEN_BY_THE_NEXT_RUN) -> NoReturn:
+    """Record that these rows of a decision are lost, and raise CommitFailedError."""
+    ledger.write_decision(decision.now(State.TAKEN_OUT))
+    raise CommitFailedError(
+        f"{len(lost)} of {len(decision.entries)} transactions were gone when version {decision.version} was committed (Spark"
+        f" partitions {printable_list(each.partition for each in lost)}): {WHY_GONE}. Readers see the rows of the other"
+        f" partitions. {rest.strip()}"
+    )
+
+
+def roll_forward(ledger: Ledger) -> Decision | None:
+    """Carry out what is decided of an owner whose query never runs again, as its next run would.
+
+    Nothing else may work for this owner meanwhile: a version that it decides could be overwritten here.
+
+    Returns:
+        The decision that was carried out; None if there is none to carry out.
+
+    Raises:
+        CommitFailedError, KafkaError: as VersionCommit.run.
+    """
+    decision = ledger.decision()
+    if decision is None or decision.state is not State.DECIDED:
+        return None
+    if lost := commit_decided(ledger, decision):
+        take_out(ledger, decision, lost)
+    ledger.write_decision(decision.now(State.CARRIED_OUT))
+    return decision
+
+
+def abort(client: TransactionClient, names: Names, marker_topic: str, now: Planned) -> int:
+    """Give up all writes of this prefix that this machine has planned until now: none of their transactions can be committed from
+    here on, unless its version is decided.
+
+    An owner whose decision cannot be read is left alone, with a warning: what it has left open may be decided.
+
+    Args:
+        now: when and where; tasks compare it with what they have from the plan.
+
+    Returns:
+        How many transactional ids were fenced.
+    """
+    Ledger(client, names, "", marker_topic).record_abort(now)
+    found = [each.task for each in listed(client, names) or ()]
+    decided = decided_of(client, names, found)
+    return fence_all(client, names, [task for task in found if task not in decided])
