@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from jobs.kafka_jars import fetch_kafka, fetch_spark_kafka
 from jobs.local_kafka import QUICK_JVM, LocalKafka
 from spark_kafka_sink.config import option
 from tests import left_behind, whole_runs
-from tests.integration.reading import READERS, ReadRecord
+from tests.integration.reading import READERS, ReadRecord, ReadTopic, Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,7 +97,7 @@ def broker(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture
-def topic(broker: LocalKafka, request: pytest.FixtureRequest) -> Callable[..., str]:
+def topic(broker: LocalKafka, request: pytest.FixtureRequest) -> Topic:
     """topic(partitions=1, config=None) creates a topic with a new name and returns the name."""
     numbers = itertools.count(1)
     stem = "".join(c if c.isalnum() else "-" for c in request.node.name)[:60]
@@ -111,7 +111,7 @@ def topic(broker: LocalKafka, request: pytest.FixtureRequest) -> Callable[..., s
 
 
 @pytest.fixture
-def read_topic(broker: LocalKafka) -> Callable[..., list[ReadRecord]]:
+def read_topic(broker: LocalKafka) -> ReadTopic:
     """read_topic(name, client="confluent-kafka" | "kafka-python", isolation_level=…, timeout_s=…): all of the topic's records."""
 
     def read(name: str, client: str = "confluent-kafka", **how: Any) -> list[ReadRecord]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,7 +17,7 @@ from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.raw_client import RawClient
 from tests.golden.transaction_steps import Producer, Steps
-from tests.integration.reading import ReadRecord
+from tests.integration.reading import ReadTopic, Topic
 
 
 @pytest.fixture
@@ -60,8 +60,8 @@ class Task:
 
 def test_what_a_task_left_open_is_committed_and_seen_and_an_orphan_is_fenced(
     broker: LocalKafka,
-    topic: Callable[..., str],
-    read_topic: Callable[..., list[ReadRecord]],
+    topic: Topic,
+    read_topic: ReadTopic,
     client: TransactionClient,
 ) -> None:
     name, prefix = topic(partitions=3), f"P.{uuid.uuid4().hex[:8]}|"  # with operators of RE2
@@ -111,7 +111,7 @@ def test_what_a_task_left_open_is_committed_and_seen_and_an_orphan_is_fenced(
     assert sorted(row.partition for row in rows) == [0, 1]
 
 
-def test_offsets_are_kept_for_groups_without_members(topic: Callable[..., str], client: TransactionClient) -> None:
+def test_offsets_are_kept_for_groups_without_members(topic: Topic, client: TransactionClient) -> None:
     name = topic(partitions=2)
     groups = [f"{name}-{number}" for number in range(60)]
     first, second = TopicPartition(name, 0), TopicPartition(name, 1)

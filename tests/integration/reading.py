@@ -33,6 +33,11 @@ class ReadRecord:
     timestamp_type: int
 
 
+# What the fixtures `topic` and `read_topic` are.
+Topic = Callable[..., str]
+ReadTopic = Callable[..., list[ReadRecord]]
+
+
 def read_with_confluent(
     bootstrap_servers: str, topic: str, *, isolation_level: str = "read_uncommitted", timeout_s: float = 60, **config: object
 ) -> list[ReadRecord]:
@@ -135,7 +140,7 @@ def _from_kafka_python(record: Any) -> ReadRecord:
     )
 
 
-READERS: dict[str, Callable[..., list[ReadRecord]]] = {
+READERS: dict[str, ReadTopic] = {
     "confluent-kafka": read_with_confluent,
     "kafka-python": read_with_kafka_python,
 }

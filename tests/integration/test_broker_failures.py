@@ -19,7 +19,7 @@ from jobs.local_kafka import QUICK_SESSIONS, LocalKafka
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from tests.benchmarks.measuring import peak_resident_mb, reset_peak
-from tests.integration.reading import READERS, ReadRecord
+from tests.integration.reading import READERS, ReadTopic, Topic
 from tests.integration.sasl_cluster import REAUTH_MS, client_options, listener_properties, scram_users, tls_properties
 
 ROWS_PER_CALL = 5_000
@@ -241,7 +241,7 @@ def test_fifty_million_rows_take_no_more_memory_than_the_first_two_million(broke
 
 
 def test_a_topic_that_is_deleted_and_created_again_gets_what_comes_later(
-    broker: LocalKafka, topic: Callable[..., str], read_topic: Callable[..., list[ReadRecord]]
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     """Another id, leader epochs from 0, no memory of the producer's sequence numbers, and for a while no topic at all."""
     from kafka.admin import KafkaAdminClient

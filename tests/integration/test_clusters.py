@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,10 @@ from tests.integration import clusters
 from tests.integration.clusters import ROOT, SPARK_HOME
 from tests.integration.exactly_once_world import OPEN
 from tests.integration.processes import until
-from tests.integration.reading import ReadRecord
+from tests.integration.reading import ReadRecord, ReadTopic, Topic
 
 pytestmark = [pytest.mark.spark, pytest.mark.matrix, pytest.mark.timeout(900)]
 
-Topic = Callable[..., str]
-ReadTopic = Callable[..., list[ReadRecord]]
 
 CONNECT = "pyspark[connect,pipelines]"  # what is missing of it comes from the index
 

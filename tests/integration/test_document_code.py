@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from tests.documents import ROOT, Block, code_blocks, name_of
 from tests.integration.clusters import SPARK_HOME, free_port
-from tests.integration.reading import READERS, ReadRecord
+from tests.integration.reading import READERS, ReadTopic
 from tests.test_documents import NOT_RUN, SHOWN_ELSEWHERE
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ def debug_logging_as_found() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("debug_logging_as_found")
-def test_the_python_blocks_of_each_page_run_as_one_program(
-    spark: SparkSession, tmp_path: Path, read_topic: Callable[..., list[ReadRecord]]
-) -> None:
+def test_the_python_blocks_of_each_page_run_as_one_program(spark: SparkSession, tmp_path: Path, read_topic: ReadTopic) -> None:
     """In the page's order, with the names that pages take for granted: spark, df, events."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.json").write_text('{"device": "d1", "level": 7}\n')

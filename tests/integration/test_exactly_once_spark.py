@@ -27,7 +27,7 @@ from tests.integration.exactly_once_world import OPEN
 from tests.integration.failing import CommitFailsWhenAsked, file_that_fails_commits
 from tests.integration.plugins import commits_file
 from tests.integration.processes import until
-from tests.integration.reading import ReadRecord, read_with_spark
+from tests.integration.reading import ReadRecord, ReadTopic, Topic, read_with_spark
 from tests.integration.test_sink_faults import (
     ALL,
     ROWS,
@@ -42,8 +42,6 @@ from tests.integration.writing import FileStream, conditions, error_of, run, sav
 
 pytestmark = [pytest.mark.slow]
 
-Topic = Callable[..., str]
-ReadTopic = Callable[..., list[ReadRecord]]
 Options = dict[str, str]
 
 

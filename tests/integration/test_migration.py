@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from jobs.local_kafka import LocalKafka
-from tests.integration.reading import ReadRecord
+from tests.integration.reading import ReadTopic, Topic
 from tests.integration.writing import FORMAT, FileStream, run
 
 
 def test_a_stream_keeps_its_checkpoint_when_the_word_is_changed_and_changed_back(
     spark: SparkSession,
     broker: LocalKafka,
-    topic: Callable[..., str],
-    read_topic: Callable[..., list[ReadRecord]],
+    topic: Topic,
+    read_topic: ReadTopic,
     tmp_path: Path,
 ) -> None:
     name, stream = topic(), FileStream(spark, tmp_path, "key string, value string")

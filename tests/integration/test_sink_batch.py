@@ -16,11 +16,8 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
-from tests.integration.reading import ReadRecord, read_values_with_console_consumer, read_with_spark
+from tests.integration.reading import ReadRecord, ReadTopic, Topic, read_values_with_console_consumer, read_with_spark
 from tests.integration.writing import error_of, save
-
-Topic = Callable[..., str]
-ReadTopic = Callable[..., list[ReadRecord]]
 
 HEADERS = "array<struct<key:string,value:binary>>"
 

@@ -13,7 +13,6 @@ import sys
 import textwrap
 import venv
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,15 +21,12 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.records.murmur2 import partition_for_keys
 from tests.documents import code_block
-from tests.integration.reading import ReadRecord
+from tests.integration.reading import ReadTopic, Topic
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIMIT_S = 240
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-Topic = Callable[..., str]
-ReadTopic = Callable[..., list[ReadRecord]]
 
 
 def run(code: str, directory: Path, python_path: Path, **environment: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
-from tests.integration.reading import READERS, ReadRecord
+from tests.integration.reading import READERS, ReadTopic, Topic
 from tests.integration.writing import FORMAT, FileStream, conditions, error_of, run, save
-
-Topic = Callable[..., str]
-ReadTopic = Callable[..., list[ReadRecord]]
 
 SERVERS = "127.0.0.1:9"  # never reached: what is tested with it fails on the driver
 

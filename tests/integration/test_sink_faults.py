@@ -14,7 +14,6 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from jobs.local_kafka import QUICK_SESSIONS, LocalKafka
 from tests.integration.processes import until
-from tests.integration.reading import READERS, ReadRecord
+from tests.integration.reading import READERS, ReadRecord, ReadTopic, Topic
 from tests.integration.test_sink_deployment import ROOT
 from tests.integration.writing import FORMAT
 
@@ -37,8 +36,6 @@ LIMIT_S = 240
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-Topic = Callable[..., str]
-ReadTopic = Callable[..., list[ReadRecord]]
 
 SETTINGS = {
     "spark.ui.enabled": "false",

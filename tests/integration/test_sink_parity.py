@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -14,11 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
-from tests.integration.reading import ReadRecord, read_with_spark
+from tests.integration.reading import ReadRecord, ReadTopic, Topic, read_with_spark
 from tests.integration.writing import FileStream, error_of, run, save
-
-Topic = Callable[..., str]
-ReadTopic = Callable[..., list[ReadRecord]]
 
 ROWS = 100_000
 PARTITIONS = 7

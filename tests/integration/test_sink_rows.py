@@ -19,11 +19,8 @@ from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.sink.commit import CommitSummary
-from tests.integration.reading import ReadRecord, read_with_spark
+from tests.integration.reading import ReadRecord, ReadTopic, Topic, read_with_spark
 from tests.integration.writing import FileStream, conditions, error_of, run, save
-
-Topic = Callable[..., str]
-ReadTopic = Callable[..., list[ReadRecord]]
 
 NO_KEY_ON_COMPACTED = {"cleanup.policy": "compact"}
 WHY = "__pykafka_sink.errors."

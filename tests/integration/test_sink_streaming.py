@@ -6,7 +6,6 @@ import json
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,8 @@ from pyspark.sql import functions as F
 from jobs.local_kafka import LocalKafka
 from tests.integration.failing import CommitFailsWhenAsked, file_that_fails_commits
 from tests.integration.processes import connections, until
-from tests.integration.reading import ReadRecord, read_with_spark
+from tests.integration.reading import ReadRecord, ReadTopic, Topic, read_with_spark
 from tests.integration.writing import FORMAT, STREAM_LIMIT_S, FileStream, error_of, run, save
-
-Topic = Callable[..., str]
-ReadTopic = Callable[..., list[ReadRecord]]
 
 
 def counted(records: list[ReadRecord]) -> Counter[bytes | None]:

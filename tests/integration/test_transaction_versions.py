@@ -17,7 +17,7 @@ from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from tests.fakes.zookeeper_kafka import ZooKeeperKafka
-from tests.integration.reading import READERS, ReadRecord, kafka_tool
+from tests.integration.reading import READERS, ReadTopic, Topic, kafka_tool
 from tests.integration.test_transactions import (  # noqa: F401 - run here too, with this module's broker
     codec,
     test_a_prepared_transaction_is_ended_by_another_client,
@@ -64,7 +64,7 @@ def write_one(producer: KafkaProducer, topic: str, *values: str) -> PreparedTran
 
 
 def test_these_brokers_have_transactions_of_version_1_and_their_epoch_stays(
-    broker: LocalKafka | ZooKeeperKafka, topic: Callable[..., str]
+    broker: LocalKafka | ZooKeeperKafka, topic: Topic
 ) -> None:
     name = topic()
     with transactional(broker.bootstrap_servers) as producer:
@@ -77,7 +77,7 @@ def test_these_brokers_have_transactions_of_version_1_and_their_epoch_stays(
 @pytest.mark.matrix
 @pytest.mark.timeout(300)
 def test_consume_transform_produce_copies_each_record_once_here_too(
-    broker: LocalKafka, topic: Callable[..., str], read_topic: Callable[..., list[ReadRecord]]
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     """A group joins a transaction of version 1 by a request of its own, AddOffsetsToTxn."""
     kill_copies(broker, topic, read_topic)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,10 +21,7 @@ from spark_kafka_sink.errors import FatalProducerError, KafkaError, ProducerFenc
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
-from tests.integration.reading import ReadRecord
-
-Topics = Callable[..., str]
-ReadTopic = Callable[..., list[ReadRecord]]
+from tests.integration.reading import ReadTopic, Topic
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,7 +41,7 @@ def codec(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("client", ["confluent-kafka", "kafka-python"])
 def test_readers_of_committed_records_see_what_was_committed_and_nothing_else(
-    broker: LocalKafka, topic: Topics, read_topic: ReadTopic, client: str
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, client: str
 ) -> None:
     name = topic(partitions=2)
     partition = pa.array([0, 1], pa.int32())
@@ -63,7 +59,7 @@ def test_readers_of_committed_records_see_what_was_committed_and_nothing_else(
     assert len(read_topic(name, client)) == 12  # who reads uncommitted records sees the aborted ones too
 
 
-def test_offsets_take_effect_with_the_commit_and_not_with_an_abort(broker: LocalKafka, topic: Topics) -> None:
+def test_offsets_take_effect_with_the_commit_and_not_with_an_abort(broker: LocalKafka, topic: Topic) -> None:
     name, group = topic(), f"G-{uuid.uuid4().hex}"
     where = TopicPartition(name, 0)
     with (
@@ -83,7 +79,7 @@ def test_offsets_take_effect_with_the_commit_and_not_with_an_abort(broker: Local
 
 
 def test_a_successor_aborts_what_its_predecessor_left_open_and_fences_it(
-    broker: LocalKafka, topic: Topics, read_topic: ReadTopic
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     name, transactional_id = topic(), f"T-{uuid.uuid4().hex}"
     with transactional(broker.bootstrap_servers, transactional_id) as successor:
@@ -103,7 +99,7 @@ def test_a_successor_aborts_what_its_predecessor_left_open_and_fences_it(
     assert committed(read_topic, name) == [b"by the successor"]
 
 
-def test_librdkafka_and_this_producer_fence_each_other(broker: LocalKafka, topic: Topics, read_topic: ReadTopic) -> None:
+def test_librdkafka_and_this_producer_fence_each_other(broker: LocalKafka, topic: Topic, read_topic: ReadTopic) -> None:
     import confluent_kafka
 
     name, transactional_id = topic(), f"T-{uuid.uuid4().hex}"
@@ -134,7 +130,7 @@ def test_librdkafka_and_this_producer_fence_each_other(broker: LocalKafka, topic
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_prepared_transaction_is_ended_by_another_client(
-    broker: LocalKafka, topic: Topics, read_topic: ReadTopic, commit: bool
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, commit: bool
 ) -> None:
     name = topic()
     with TransactionClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
@@ -149,7 +145,7 @@ def test_a_prepared_transaction_is_ended_by_another_client(
 
 
 def test_a_transaction_of_many_batches_and_codecs_is_one(
-    broker: LocalKafka, topic: Topics, read_topic: ReadTopic, codec: str
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, codec: str
 ) -> None:
     name = topic(partitions=3)
     values = pa.array([f"{number:>200}" for number in range(20_000)])
@@ -197,7 +193,7 @@ producer.close()
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_consume_transform_produce_copies_each_record_once_through_kills(
-    broker: LocalKafka, topic: Topics, read_topic: ReadTopic
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     """Killed with SIGKILL between any two lines, ten times; the successor goes on where the last commit was."""
     source, target, group, records = topic(), topic(partitions=2), f"G-{uuid.uuid4().hex}", 3_000
@@ -219,7 +215,7 @@ def test_consume_transform_produce_copies_each_record_once_through_kills(
 
 
 def test_after_a_transaction_that_brokers_ended_for_its_age_the_next_one_commits(
-    broker: LocalKafka, topic: Topics, read_topic: ReadTopic
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     name, transactional_id = topic(), f"T-{uuid.uuid4().hex}"
     options = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": transactional_id}
@@ -245,9 +241,7 @@ def test_after_a_transaction_that_brokers_ended_for_its_age_the_next_one_commits
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_a_producer_whose_epochs_run_out_goes_on_with_another_id(
-    broker: LocalKafka, topic: Topics, read_topic: ReadTopic
-) -> None:
+def test_a_producer_whose_epochs_run_out_goes_on_with_another_id(broker: LocalKafka, topic: Topic, read_topic: ReadTopic) -> None:
     """Each end of a transaction raises the epoch (KIP-890), up to 32,767: then the coordinator gives another producer id."""
     name, transactions = topic(), 2**15 + 10
     value = pa.array(["a"])

@@ -7,7 +7,6 @@ import subprocess
 import textwrap
 import venv
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ import pytest
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
-from tests.integration.reading import READERS, ReadRecord
+from tests.integration.reading import READERS, ReadTopic, Topic
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 50_000
@@ -40,7 +39,7 @@ def test_brokers_of_other_versions_take_every_row(tmp_path: Path, version: str) 
 
 @pytest.mark.parametrize("version", ["4.1", "4.2"])
 def test_other_versions_of_pyspark_write_batches_and_streams(
-    broker: LocalKafka, topic: Callable[..., str], read_topic: Callable[..., list[ReadRecord]], tmp_path: Path, version: str
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path, version: str
 ) -> None:
     venv.create(tmp_path / "env", with_pip=True)
     python = tmp_path / "env" / "bin" / "python"

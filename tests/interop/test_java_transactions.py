@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import threading
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -16,10 +15,7 @@ from jobs.java import find_java
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.errors import AbortableTransactionError, FatalProducerError, ProducerFencedError
 from spark_kafka_sink.producer.producer import KafkaProducer
-from tests.integration.reading import ReadRecord, read_values_with_console_consumer
-
-Topics = Callable[..., str]
-ReadTopic = Callable[..., list[ReadRecord]]
+from tests.integration.reading import ReadTopic, Topic, read_values_with_console_consumer
 
 PROGRAM = Path(__file__).with_name("TransactionalProducer.java")
 LIMIT_S = 120  # of one JVM's life
@@ -79,7 +75,7 @@ def committed(read_topic: ReadTopic, name: str) -> list[bytes | None]:
 
 
 def test_javas_producer_fences_ours_and_ours_fences_javas(
-    kafka_jars: Path, broker: LocalKafka, topic: Topics, read_topic: ReadTopic, transactional_id: str
+    kafka_jars: Path, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, transactional_id: str
 ) -> None:
     """Each takes over from the other within a transaction, which is aborted."""
     name = topic()
@@ -120,7 +116,7 @@ def test_javas_producer_fences_ours_and_ours_fences_javas(
 
 
 def test_a_row_that_is_sent_after_java_has_taken_over_is_refused(
-    kafka_jars: Path, broker: LocalKafka, topic: Topics, read_topic: ReadTopic, transactional_id: str
+    kafka_jars: Path, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, transactional_id: str
 ) -> None:
     name = topic()
     with (
@@ -142,7 +138,7 @@ def test_a_row_that_is_sent_after_java_has_taken_over_is_refused(
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_javas_console_consumer_shows_what_was_committed_and_nothing_else(
-    kafka_jars: Path, broker: LocalKafka, topic: Topics, transactional_id: str, codec: str
+    kafka_jars: Path, broker: LocalKafka, topic: Topic, transactional_id: str, codec: str
 ) -> None:
     """Transactions of many batches, committed and aborted in turn. Records come in order, so that one of an aborted transaction
     would stand before the last one."""

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +24,12 @@ from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from tests.fakes.fake_broker import FakeBroker
 from tests.integration.processes import until
-from tests.integration.reading import ReadRecord
+from tests.integration.reading import ReadTopic, Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-Reader = Callable[..., list[ReadRecord]]
 
 
 @pytest.fixture
@@ -43,7 +41,7 @@ def csv(tmp_path: Path) -> Path:
 
 
 def test_a_batch_writes_every_row_as_json_with_its_key_and_headers(
-    spark: SparkSession, broker: LocalKafka, topic: Callable[..., str], read_topic: Reader, csv: Path
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, csv: Path
 ) -> None:
     name = topic(partitions=2)
     headers = "array(named_struct('key', 'source', 'value', cast('csv' AS binary)))"
@@ -59,7 +57,7 @@ def test_a_batch_writes_every_row_as_json_with_its_key_and_headers(
 
 
 def test_a_batch_that_is_repeated_under_its_number_is_in_kafka_once(
-    spark: SparkSession, broker: LocalKafka, topic: Callable[..., str], read_topic: Reader, csv: Path
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, csv: Path
 ) -> None:
     name = topic()
     arguments = ["--input", str(csv), "--topic", name, "--bootstrap-servers", broker.bootstrap_servers, "--value", "name"]
@@ -73,7 +71,7 @@ def test_a_batch_that_is_repeated_under_its_number_is_in_kafka_once(
 
 
 def test_a_stream_writes_each_file_once_across_restarts(
-    spark: SparkSession, broker: LocalKafka, topic: Callable[..., str], read_topic: Reader, csv: Path, tmp_path: Path
+    spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic, csv: Path, tmp_path: Path
 ) -> None:
     name = topic()
     arguments = ["--input", str(csv.parent), "--input-format", "csv", "--topic", name, "--value", "name"]
@@ -151,7 +149,7 @@ def submit(*arguments: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_spark_submit_runs_a_job_with_the_package_as_a_zip_and_the_sample_settings(
-    broker: LocalKafka, topic: Callable[..., str], read_topic: Reader, csv: Path, tmp_path: Path
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, csv: Path, tmp_path: Path
 ) -> None:
     """Outside the checkout, as on a cluster: driver and workers have only the files in --py-files."""
     name = topic()
@@ -274,7 +272,7 @@ def test_what_spark_refuses_is_one_line(more: list[str], told: str, spark: Spark
 @pytest.mark.slow
 @pytest.mark.spark
 def test_ctrl_c_ends_a_stream_with_130_and_what_it_wrote_stays(
-    broker: LocalKafka, topic: Callable[..., str], read_topic: Reader, tmp_path: Path
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
 ) -> None:
     name = topic()
     arguments = ["--input-format", "rate", "--value", "cast(value AS string)", "--topic", name]

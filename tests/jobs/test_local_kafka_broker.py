@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from kafka import KafkaProducer  # type: ignore[import-untyped]
 from jobs.kafka_wire import answers
 from jobs.local_kafka import HOST, QUICK_SESSIONS, LocalKafka, main
 from spark_kafka_sink.tools.errors import ToolError
-from tests.integration.reading import READERS, ReadRecord, read_with_confluent
+from tests.integration.reading import READERS, ReadTopic, Topic, read_with_confluent
 
 pytestmark = pytest.mark.broker
 
@@ -58,7 +57,7 @@ def test_data_survives_a_stop_and_delete_removes_only_what_the_starter_made(tmp_
 
 @pytest.mark.parametrize("client", sorted(READERS))
 def test_what_was_written_is_read_back_by_each_reader(
-    client: str, broker: LocalKafka, topic: Callable[..., str], read_topic: Callable[..., list[ReadRecord]]
+    client: str, broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     name = topic(partitions=3)
     _produce(broker, name, [b"x"] * 30, headers=[("h", b"1")])
@@ -104,7 +103,7 @@ def test_a_broker_that_does_not_answer_in_time_is_ended(tmp_path: Path) -> None:
     assert cluster is None or cluster.running() == []
 
 
-def test_kafka_tools_find_the_offsets(broker: LocalKafka, kafka_jars: Path, topic: Callable[..., str]) -> None:
+def test_kafka_tools_find_the_offsets(broker: LocalKafka, kafka_jars: Path, topic: Topic) -> None:
     name = topic(partitions=1)
     _produce(broker, name, [b"x"] * 5)
     main_class = "org.apache.kafka.tools.GetOffsetShell"
@@ -112,9 +111,7 @@ def test_kafka_tools_find_the_offsets(broker: LocalKafka, kafka_jars: Path, topi
     assert f"{name}:0:5" in subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-def test_a_topic_can_be_looked_at_from_a_shell(
-    broker: LocalKafka, topic: Callable[..., str], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_topic_can_be_looked_at_from_a_shell(broker: LocalKafka, topic: Topic, capfd: pytest.CaptureFixture[str]) -> None:
     name = topic(partitions=1)
     _produce(broker, name, [b"one", b"two", b"three"])
     assert main(["read", "--work-dir", str(broker.work_dir), "--topic", name, "--max-records", "2"]) == 0

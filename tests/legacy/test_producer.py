@@ -40,7 +40,7 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
-from tests.integration.reading import ReadRecord
+from tests.integration.reading import ReadTopic, Topic
 from tests.producer.harness import tp
 from tests.producer.interrupting import Interrupts
 
@@ -895,9 +895,7 @@ def test_a_thread_that_cannot_start_leaves_no_producer_behind(fake: FakeBroker, 
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_real_broker_has_all_messages_in_order(
-    broker: LocalKafka, topic: Callable[..., str], read_topic: Callable[..., list[ReadRecord]], mode: str
-) -> None:
+def test_a_real_broker_has_all_messages_in_order(broker: LocalKafka, topic: Topic, read_topic: ReadTopic, mode: str) -> None:
     name = topic(partitions=3)
     options = {"producer_type": mode, "compression_codec": "gzip", "partitioner_class": "kafka.producer.DefaultPartitioner"}
     with Producer(legacy_options(broker.bootstrap_servers, **options)) as producer:

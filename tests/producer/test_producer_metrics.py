@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,7 @@ from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.fake_selector import Sent
+from tests.integration.reading import Topic
 from tests.network.test_network_client import PRODUCE, Net
 from tests.producer.harness import TOPIC, Stage
 
@@ -425,7 +426,7 @@ def test_snapshots_may_be_taken_by_any_thread_at_any_time(fake_broker: FakeBroke
 # ---- A REAL BROKER
 
 
-def test_totals_equal_what_was_written(broker: LocalKafka, topic: Callable[..., str]) -> None:
+def test_totals_equal_what_was_written(broker: LocalKafka, topic: Topic) -> None:
     rows, calls, name = 20_000, 10, topic(6)
     keys = pa.array([b"%d" % number for number in range(rows)], pa.binary())
     rng = np.random.default_rng(0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 import statistics
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -22,7 +21,7 @@ from spark_kafka_sink.tools.perf.measurements import NS_PER_MS, Measurements, Wi
 from spark_kafka_sink.tools.perf.payloads import payloads
 from spark_kafka_sink.tools.perf.sending import ThroughputThrottler, chunk_records, chunks
 from tests.fakes.clock import ManualClock
-from tests.integration.reading import ReadRecord
+from tests.integration.reading import ReadTopic, Topic
 
 NEEDED = ["--topic", "t", "--num-records", "100"]
 S = 1000 * NS_PER_MS
@@ -227,8 +226,8 @@ TOTAL = (
 def test_every_record_is_in_the_topic_and_in_the_summaries(
     mode: list[str],
     broker: LocalKafka,
-    topic: Callable[..., str],
-    read_topic: Callable[..., list[ReadRecord]],
+    topic: Topic,
+    read_topic: ReadTopic,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     name = topic(3)
@@ -245,7 +244,7 @@ def test_every_record_is_in_the_topic_and_in_the_summaries(
     assert any(line.startswith(f"producer-topic-metrics:byte-total:{{topic={name}}}") for line in lines)
 
 
-def test_the_given_rate_is_kept(broker: LocalKafka, topic: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_given_rate_is_kept(broker: LocalKafka, topic: Topic, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--topic", topic(), "--num-records", "600", "--record-size", "10", "--throughput", "1000"]
     assert producer_perf.main([*arguments, "--bootstrap-server", broker.bootstrap_servers]) == 0
     said = re.search(r"600 records sent, ([\d.]+) records/sec", capsys.readouterr().out)
@@ -255,7 +254,7 @@ def test_the_given_rate_is_kept(broker: LocalKafka, topic: Callable[..., str], c
 
 @pytest.mark.parametrize("mode", [[], ["--single"]], ids=["columns", "single"])
 def test_a_record_that_brokers_refuse_ends_the_run_with_exit_code_1(
-    mode: list[str], broker: LocalKafka, topic: Callable[..., str], capsys: pytest.CaptureFixture[str]
+    mode: list[str], broker: LocalKafka, topic: Topic, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = topic(config={"max.message.bytes": "1000"})
     arguments = ["--topic", name, "--num-records", "3", "--record-size", "2000", "--bootstrap-server", broker.bootstrap_servers]

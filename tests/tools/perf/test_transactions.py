@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from spark_kafka_sink.tools.perf.payloads import payloads
 from spark_kafka_sink.tools.perf.transaction_pace import TransactionPace
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
-from tests.integration.reading import ReadRecord
+from tests.integration.reading import ReadTopic, Topic
 
 NEEDED = ["--topic", "t", "--num-records", "1000", "--payload-monotonic"]
 GENERATED = r"performance-producer-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -176,8 +176,8 @@ def test_an_id_that_may_not_be_used_ends_the_run_before_the_first_record(
 def test_readers_of_committed_records_see_all_of_a_run(
     mode: list[str],
     broker: LocalKafka,
-    topic: Callable[..., str],
-    read_topic: Callable[..., list[ReadRecord]],
+    topic: Topic,
+    read_topic: ReadTopic,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     name = topic()

@@ -8,7 +8,7 @@ import select
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.exactly_once.names import Names, TaskId, escaped
 from spark_kafka_sink.exactly_once.version_commit import How
 from tests.exactly_once.driving import Run
-from tests.integration.reading import ReadRecord
+from tests.integration.reading import ReadTopic, Topic
 from tests.integration.sasl_cluster import allow, client_options, sasl_cluster
 
 pytestmark = pytest.mark.broker
@@ -122,7 +122,7 @@ def names_of_a_query() -> tuple[Names, str]:
 
 
 def test_what_a_killed_process_left_is_listed_and_aborted_and_readers_go_on(
-    broker: LocalKafka, topic: Callable[..., str], read_topic: Callable[..., list[ReadRecord]]
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     name = topic(partitions=2)
     names, owner = names_of_a_query()
@@ -159,7 +159,7 @@ def test_what_a_killed_process_left_is_listed_and_aborted_and_readers_go_on(
     assert read_topic(name, isolation_level="read_committed") == []
 
 
-def test_a_process_that_goes_on_is_left_alone_until_it_is_forced(broker: LocalKafka, topic: Callable[..., str]) -> None:
+def test_a_process_that_goes_on_is_left_alone_until_it_is_forced(broker: LocalKafka, topic: Topic) -> None:
     name = topic(partitions=2)
     names, owner = names_of_a_query()
     alive = names.transactional_id(TaskId(owner, 0, 0))
@@ -176,7 +176,7 @@ def test_a_process_that_goes_on_is_left_alone_until_it_is_forced(broker: LocalKa
 
 @pytest.mark.parametrize(("rows", "state"), [(0, "Empty"), (40_000, "Ongoing")], ids=["before its first row", "amid its rows"])
 def test_a_task_that_waits_for_rows_is_left_alone_until_it_is_killed(
-    broker: LocalKafka, topic: Callable[..., str], rows: int, state: str
+    broker: LocalKafka, topic: Topic, rows: int, state: str
 ) -> None:
     name = topic(partitions=1)
     names, _ = names_of_a_query()
@@ -192,7 +192,7 @@ def test_a_task_that_waits_for_rows_is_left_alone_until_it_is_killed(
 
 
 def test_a_decided_version_is_left_alone_and_the_next_run_commits_it(
-    broker: LocalKafka, topic: Callable[..., str], read_topic: Callable[..., list[ReadRecord]]
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     name = topic(partitions=1)
     names, owner = names_of_a_query()
@@ -213,7 +213,7 @@ def test_a_decided_version_is_left_alone_and_the_next_run_commits_it(
 
 
 def test_what_a_query_has_decided_that_never_runs_again_is_committed(
-    broker: LocalKafka, topic: Callable[..., str], read_topic: Callable[..., list[ReadRecord]]
+    broker: LocalKafka, topic: Topic, read_topic: ReadTopic
 ) -> None:
     """A batch write without txnAppId, say, whose driver died amid its commits."""
     name = topic(partitions=1)
