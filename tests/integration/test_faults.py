@@ -121,9 +121,9 @@ def assert_each_row_once_in_order(kafka: Cluster, topic: str, rows: int) -> None
         assert numbers == list(range(partition, rows, PARTITIONS))
 
 
-def told(delivery: Delivery) -> str:
+def told(delivery: Delivery, limit_ms: int = WAIT_MS) -> str:
     with pytest.raises(KafkaError) as raised:
-        delivery.result(WAIT_MS)
+        delivery.result(limit_ms)
     return str(raised.value)
 
 
@@ -291,9 +291,8 @@ def test_acks_0_without_a_fault_writes_each_row_once_and_in_order(kafka: Proxied
 LIMITED = {"delivery.timeout.ms": "3000", "request.timeout.ms": "1000", "linger.ms": "0", "max.block.ms": "2000"}
 
 
-def assert_fails_in_time(delivery: Delivery, since: float) -> str:
-    text = told(delivery)
-    assert time.monotonic() - since < 3 + 1
+def assert_fails_in_time(delivery: Delivery) -> str:
+    text = told(delivery, limit_ms=4_000)  # delivery.timeout.ms, and a second
     assert text.startswith("[KAFKA_DELIVERY_TIMEOUT]")
     return text
 
@@ -306,11 +305,10 @@ def test_a_broker_gone_for_good_is_told_in_time_with_node_partition_and_cause(
     options = LIMITED | {"acks": acks, "linger.ms": "300"} | (PLAIN if acks == "1" else {})
     with Rows(kafka, topic, **options) as rows:
         rows.write().result(WAIT_MS)
-        begun = time.monotonic()
         delivery = rows.write()  # lingers while
         proxy.refuse()
         try:
-            text = assert_fails_in_time(delivery, begun)
+            text = assert_fails_in_time(delivery)
             with pytest.raises(KafkaError, match=r"not present in metadata after 2000 ms.*Connection refused"):
                 rows.write()  # nobody is left who could tell of the topic
         finally:
@@ -327,8 +325,7 @@ def test_a_broker_that_falls_silent_is_told_in_time_with_node_partition_and_caus
     with Rows(kafka, topic, **LIMITED) as rows:
         rows.write().result(WAIT_MS)
         proxy.decide = lambda _: Fault.SILENCE
-        begun = time.monotonic()
-        text = assert_fails_in_time(rows.write(), begun)
+        text = assert_fails_in_time(rows.write())
     assert re.search(rf"{topic}-[0-2]", text)
     assert "node 1" in text
     assert "request.timeout.ms=1000" in text
@@ -338,10 +335,9 @@ def test_a_broker_that_does_not_read_is_told_in_time(kafka: ProxiedKafka, proxy:
     with Rows(kafka, topic, **LIMITED) as rows:
         rows.write().result(WAIT_MS)
         proxy.decide = lambda request: Fault.STOP_READING if request.api_key == ApiKey.PRODUCE else None
-        begun = time.monotonic()
         large = pa.array([bytes(500_000)] * 20)
         delivery = rows.producer.send_columns(topic, value=large, partition=pa.array([0] * 20, pa.int32()))
-        text = assert_fails_in_time(delivery, begun)
+        text = assert_fails_in_time(delivery)
         assert f"{topic}-0" in text
         assert "node 1" in text
         assert rows.producer.metrics()["buffer-available-bytes"] <= 32 * 1024 * 1024
@@ -349,16 +345,14 @@ def test_a_broker_that_does_not_read_is_told_in_time(kafka: ProxiedKafka, proxy:
         assert rows.write().result(WAIT_MS).acknowledged == ROWS_PER_CALL  # and its memory is free again
 
 
+@pytest.mark.timeout(10, func_only=True)
 @pytest.mark.parametrize("fault", [Fault.SWALLOW, Fault.DROP_BEFORE, Fault.GARBAGE], ids=lambda fault: fault.name.lower())
 def test_a_broker_that_never_answers_api_versions_is_told_within_max_block_ms(
     kafka: ProxiedKafka, proxy: FaultProxy, topic: str, fault: Fault
 ) -> None:
     proxy.arm(fault, ApiKey.API_VERSIONS, times=1_000)
-    with Rows(kafka, topic, **LIMITED) as rows:
-        begun = time.monotonic()
-        with pytest.raises(KafkaError) as raised:
-            rows.write()
-        assert time.monotonic() - begun < 2 + 1
+    with Rows(kafka, topic, **LIMITED) as rows, pytest.raises(KafkaError) as raised:
+        rows.write()
     text = str(raised.value)
     assert text.startswith("[KAFKA_BROKER_UNREACHABLE]")
     assert f"Topic {topic} not present in metadata after 2000 ms." in text
@@ -371,11 +365,8 @@ def test_a_request_time_out_ends_the_connection_and_the_next_attempt_succeeds(
     with Rows(kafka, topic) as rows:
         rows.write().result(WAIT_MS)
         proxy.arm(Fault.SILENCE, ApiKey.PRODUCE)
-        begun = time.monotonic()
-        assert rows.write().result(WAIT_MS).acknowledged == ROWS_PER_CALL
-        took = time.monotonic() - begun
+        assert rows.write().result(5_000).acknowledged == ROWS_PER_CALL
         rows.write_until(lambda: True)
-        assert 1.0 <= took < 5.0
         produced = [request for request, _ in proxy.log if request.api_key == ApiKey.PRODUCE]
         assert len({request.connection for request in produced}) == 2
     assert_each_row_once_in_order(kafka, topic, rows.count)
@@ -394,13 +385,9 @@ def test_another_cluster_behind_the_same_address_is_told_and_gets_no_row(tmp_pat
             with ProxiedKafka(tmp_path / "two", proxies=one.proxies) as two:
                 two.create_topic("t", PARTITIONS)
                 one.proxy.drop_connections()
-                begun = time.monotonic()
-                with pytest.raises(KafkaError) as raised:
-                    rows.write().result(WAIT_MS)
-                took = time.monotonic() - begun
+                with pytest.raises(KafkaError, match=r"\[KAFKA_CLUSTER_CHANGED\]"):
+                    rows.write().result(10_000)
                 assert sum(map(len, read_numbers(two, "t").values())) == 0
-        assert "[KAFKA_CLUSTER_CHANGED]" in str(raised.value)
-        assert took < 10
         assert_each_row_once_in_order(one, "t", ROWS_PER_CALL)
 
 

@@ -341,10 +341,8 @@ def test_a_task_that_waits_for_its_rate_can_be_cancelled(spark: SparkSession, br
         deadline = time.monotonic() + 60
         while not running_tasks() and not writing.done() and time.monotonic() < deadline:
             wait([writing], 0.1)
-        cancelled = time.monotonic()
         spark.sparkContext.cancelJobGroup(group)
-        assert "cancelled" in str(writing.exception(60))
-    assert time.monotonic() - cancelled < 30
+        assert "cancelled" in str(writing.exception(30))
 
 
 # --- reports ----------------------------------------------------------------------------------------------------------

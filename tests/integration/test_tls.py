@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 ROWS = 20_000
-AT_ONCE_SECONDS = 10  # on a machine that is busy; max.block.ms is a minute
 AUTHORITY, STRANGER = Authority("ca"), Authority("stranger")
 BETWEEN = Authority("between", AUTHORITY)
 CLIENT = AUTHORITY.issue("me", hosts=())
@@ -138,13 +136,11 @@ def test_chains_with_intermediates_are_sent_and_checked(kafka: TlsKafka, trusted
 
 
 def told_at_once(options: dict[str, object]) -> str:
-    """The error of send_columns and its text; it came at once and names the node."""
-    started = time.monotonic()
-    with KafkaProducer(options) as producer:
+    """The error of send_columns, which names the node; it came at once, as a test has less than ten minutes."""
+    with KafkaProducer({**options, "max.block.ms": 600_000}) as producer:
         with pytest.raises(AuthenticationError) as raised:
             producer.send_columns("t", value=pa.array([b"x"], pa.binary()))
         producer.close(0)
-    assert time.monotonic() - started < AT_ONCE_SECONDS
     assert raised.value.condition == "KAFKA_SSL_AUTHENTICATION_FAILED"
     assert re.match(r"node -1 \(127\.0\.0\.1:\d+\): ", raised.value.message)
     return raised.value.message

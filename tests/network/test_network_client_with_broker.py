@@ -187,15 +187,14 @@ def test_a_broker_that_does_not_answer_is_given_up() -> None:
         release.set()
 
 
+@pytest.mark.timeout(20)
 def test_wakeup_from_another_thread_ends_a_poll() -> None:
     with FakeBroker() as broker, client_of(broker) as client:
         client.connect(0)
         thread = threading.Thread(target=client.network.wakeup)
-        before_ms = client.clock.now_ms()
         thread.start()
-        client.network.poll(20_000, client.clock.now_ms())
+        client.network.poll(600_000, client.clock.now_ms())
         thread.join()
-        assert client.clock.now_ms() - before_ms < 20_000
 
 
 def test_a_port_that_speaks_something_else_is_explained(caplog: pytest.LogCaptureFixture) -> None:

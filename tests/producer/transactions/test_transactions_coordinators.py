@@ -227,6 +227,14 @@ def test_retries_back_off(stage: TransactionStage) -> None:
     assert 5 * 80 <= stage.now_ms - started_ms <= 5 * 130
 
 
+def test_a_group_coordinator_that_is_away_delays_offsets_without_many_requests(stage: TransactionStage) -> None:
+    stage.fail_next(ApiKey.TXN_OFFSET_COMMIT, Errors.COORDINATOR_NOT_AVAILABLE, times=4)
+    started_ms = stage.now_ms
+    assert stage.settle(stage.post_offsets()) is None
+    assert stage.now_ms - started_ms >= 4 * 80
+    assert len(stage.requests_of(ApiKey.TXN_OFFSET_COMMIT)) == 5
+
+
 def test_an_answer_that_does_not_come_in_time_is_asked_for_again(stage: TransactionStage) -> None:
     stage.write(b"a")
     stage.holds = {ApiKey.END_TXN}

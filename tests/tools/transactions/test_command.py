@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from spark_kafka_sink.tools.transactions.console import Console
 from spark_kafka_sink.tools.transactions.output import duration, partitions_text
 from tests.admin.open_transactions import TOPIC, Writer, partition
 from tests.exactly_once.driving import Run
+from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.transaction_coordinator import State
 
@@ -976,9 +976,11 @@ def test_the_end_of_input_is_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_time_passes_for_as_long_as_it_is_asked_to() -> None:
-    started = time.monotonic()
-    Console().let_pass(30)
-    assert time.monotonic() - started >= 0.029
+    console, clock = Console(), ManualClock()
+    console._clock = clock
+    before_ms = clock.now_ms()
+    console.let_pass(30)
+    assert clock.now_ms() - before_ms == 30
 
 
 def test_the_help_says_what_is_lost_and_what_the_exit_codes_are(capsys: pytest.CaptureFixture[str]) -> None:
