@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transactions import End, TransactionState
-
-VERSION_1 = ("--feature", "transaction.version=1")
-BROKERS: dict[str, Callable[[Path], LocalKafka]] = {
-    "transaction.version=2": LocalKafka,
-    "transaction.version=1": lambda directory: LocalKafka(directory, format_options=VERSION_1),
-    "3.9": lambda directory: LocalKafka(directory, version="3.9.1"),
-}
+from tests.integration.transaction_brokers import KAFKA_3_9, WITH_VERSION_1, WITH_VERSION_2
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param("transaction.version=2", marks=pytest.mark.slow),
-        pytest.param("transaction.version=1", marks=pytest.mark.slow),
-        pytest.param("3.9", marks=pytest.mark.matrix),
-    ],
-)
+@pytest.fixture(scope="module", params=[WITH_VERSION_2, WITH_VERSION_1, KAFKA_3_9])
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TransactionClient]:
     with (
-        BROKERS[request.param](tmp_path_factory.mktemp("broker")) as cluster,
+        request.param(tmp_path_factory.mktemp("broker")) as cluster,
         TransactionClient({"bootstrap.servers": cluster.bootstrap_servers}) as client,
     ):
         yield client

@@ -28,7 +28,7 @@ PREFERRED = 0  # election type: the first replica
 
 
 class SteadyWriter:
-    """Writes numbered rows with 50 different keys until it is told to stop, on a thread of its own."""
+    """Writes numbered rows with 50 different keys until it is told to stop, on a thread of its own, which ends with the block."""
 
     def __init__(self, bootstrap_servers: str, *, pause_s: float = 0.02, options: Mapping[str, Any] | None = None) -> None:
         ours = {"bootstrap.servers": bootstrap_servers, "request.timeout.ms": "5000", "delivery.timeout.ms": "90000"}
@@ -37,7 +37,15 @@ class SteadyWriter:
         self._pause_s = pause_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._write)
+
+    def __enter__(self) -> SteadyWriter:
         self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()  # a call that waits for the brokers ends after max.block.ms
+        self.producer.close(0)
 
     def _write(self) -> None:
         for call in itertools.count():
@@ -83,12 +91,12 @@ def assert_each_row_once_and_in_order(bootstrap_servers: str, rows: int) -> None
 def test_a_broker_killed_and_restarted_loses_and_doubles_nothing(tmp_path: Path) -> None:
     with LocalKafka(tmp_path, properties=QUICK_SESSIONS) as cluster:
         cluster.create_topic("t", PARTITIONS)
-        writer = SteadyWriter(cluster.bootstrap_servers)
-        writer.await_rows(100_000)
-        cluster.kill(1)
-        cluster.restart(1)
-        writer.await_rows(100_000)
-        assert_each_row_once_and_in_order(cluster.bootstrap_servers, writer.finish())
+        with SteadyWriter(cluster.bootstrap_servers) as writer:
+            writer.await_rows(100_000)
+            cluster.kill(1)
+            cluster.restart(1)
+            writer.await_rows(100_000)
+            assert_each_row_once_and_in_order(cluster.bootstrap_servers, writer.finish())
 
 
 @pytest.mark.soak
@@ -96,14 +104,14 @@ def test_a_broker_killed_and_restarted_loses_and_doubles_nothing(tmp_path: Path)
 def test_a_cluster_whose_brokers_die_one_after_the_other_loses_and_doubles_nothing(tmp_path: Path) -> None:
     with LocalKafka(tmp_path, brokers=3, properties=QUICK_SESSIONS) as cluster:
         cluster.create_topic("t", PARTITIONS, {"min.insync.replicas": "2"})
-        writer = SteadyWriter(cluster.bootstrap_servers)
-        for node in (1, 2, 3):
+        with SteadyWriter(cluster.bootstrap_servers) as writer:
+            for node in (1, 2, 3):
+                writer.await_rows(100_000)
+                cluster.kill(node)
+                writer.await_rows(50_000)  # the others go on without it
+                cluster.restart(node)
             writer.await_rows(100_000)
-            cluster.kill(node)
-            writer.await_rows(50_000)  # the others go on without it
-            cluster.restart(node)
-        writer.await_rows(100_000)
-        assert_each_row_once_and_in_order(cluster.bootstrap_servers, writer.finish())
+            assert_each_row_once_and_in_order(cluster.bootstrap_servers, writer.finish())
 
 
 class Admin:
@@ -156,15 +164,15 @@ def test_leaders_that_move_between_running_brokers_lose_and_double_nothing(tmp_p
     """Each partition goes round all three brokers: to a replica, and to a broker that had no copy of it before."""
     with LocalKafka(tmp_path, brokers=3) as cluster:
         cluster.create_topic("t", PARTITIONS, replication_factor=2)
-        writer = SteadyWriter(cluster.bootstrap_servers, pause_s=0.1)
-        with Admin(cluster.bootstrap_servers) as admin:
+        servers = cluster.bootstrap_servers
+        with SteadyWriter(servers, pause_s=0.1) as writer, Admin(servers) as admin:
             replicas = admin.replicas()
             for _ in range(2):
                 writer.await_rows(25_000)
                 replicas = {number: [nodes[1], 6 - sum(nodes)] for number, nodes in replicas.items()}
                 admin.reassign(replicas)  # a broker that is asked afterwards may not have heard of it yet
-        writer.await_rows(25_000)
-        assert_each_row_once_and_in_order(cluster.bootstrap_servers, writer.finish())
+            writer.await_rows(25_000)
+            assert_each_row_once_and_in_order(servers, writer.finish())
 
 
 @pytest.mark.soak
@@ -173,7 +181,8 @@ def test_leaders_that_move_between_running_brokers_lose_and_double_nothing(tmp_p
 def test_a_rolling_restart_loses_and_doubles_nothing(tmp_path: Path) -> None:
     with LocalKafka(tmp_path, brokers=3) as cluster:
         cluster.create_topic("t", PARTITIONS, {"min.insync.replicas": "2"})
-        restart_one_after_the_other(cluster, SteadyWriter(cluster.bootstrap_servers, pause_s=0.1))
+        with SteadyWriter(cluster.bootstrap_servers, pause_s=0.1) as writer:
+            restart_one_after_the_other(cluster, writer)
 
 
 def restart_one_after_the_other(cluster: LocalKafka, writer: SteadyWriter) -> None:
@@ -205,8 +214,8 @@ def test_a_rolling_restart_loses_and_doubles_nothing_over_tls_and_sasl(tmp_path:
     ) as cluster:
         cluster.create_topic("t", PARTITIONS, {"min.insync.replicas": "2"})
         options = client_options(mechanism, protocol=listener)
-        writer = SteadyWriter(cluster.bootstrap_servers_for(listener), pause_s=0.1, options=options)
-        restart_one_after_the_other(cluster, writer)
+        with SteadyWriter(cluster.bootstrap_servers_for(listener), pause_s=0.1, options=options) as writer:
+            restart_one_after_the_other(cluster, writer)
 
 
 @pytest.mark.soak

@@ -27,7 +27,7 @@ from tests.exactly_once.stopping import (
     Stop,
     stops,
 )
-from tests.integration.exactly_once_world import FIRST, QUICK_TIMEOUTS, SECOND, World, rows_of, world_of
+from tests.integration.exactly_once_world import FIRST, QUICK_TIMEOUTS, SECOND, World, rows_of
 
 pytestmark = [pytest.mark.slow]
 
@@ -52,12 +52,6 @@ def cluster(
     directory = tmp_path_factory.mktemp("broker")
     with LocalKafka(directory, version=version, format_options=format_options, properties=QUICK_TIMEOUTS) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def world(cluster: LocalKafka) -> Iterator[World]:
-    with world_of(cluster) as world:
-        yield world
 
 
 BEGUN = [stop for stop in stops(TASK_STEPS) if not stop.step.startswith("3")]  # where the version is not decided

@@ -37,17 +37,10 @@ LONG_MS = 600_000  # of those that are not to time out
 QUICK_REQUESTS = {"request.timeout.ms": 1_000, "delivery.timeout.ms": 20_000}
 
 
-@pytest.fixture(scope="module")
-def cluster(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxiedKafka]:  # noqa: ARG001 - as in conftest
-    with ProxiedKafka(tmp_path_factory.mktemp("broker"), properties=QUICK_TIMEOUTS) as cluster:
-        yield cluster
-
-
 @pytest.fixture
-def world(cluster: ProxiedKafka) -> Iterator[World]:
-    with world_of(cluster) as world:
-        yield world
-        cluster.proxy.disarm()
+def world(world: World, cluster: ProxiedKafka) -> Iterator[World]:
+    yield world
+    cluster.proxy.disarm()
 
 
 # --- TIME-OUTS --------------------------------------------------------------------------------------------------------

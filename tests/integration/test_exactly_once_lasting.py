@@ -20,7 +20,7 @@ from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from tests.exactly_once.driving import Run
 from tests.exactly_once.stopping import AFTER, KILLED, Stop
-from tests.integration.exactly_once_world import FIRST, QUICK_TIMEOUTS, SECOND, World, rows_of, world_of
+from tests.integration.exactly_once_world import FIRST, SECOND, World, rows_of, world_of
 from tests.integration.processes import until
 
 if TYPE_CHECKING:
@@ -29,18 +29,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow]
 
 LONGEST_MS = 6_000  # of a transaction; the time with which ids are fenced is 30 s elsewhere
-
-
-@pytest.fixture(scope="module")
-def cluster(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:  # noqa: ARG001 - as in conftest
-    with LocalKafka(tmp_path_factory.mktemp("broker"), properties=QUICK_TIMEOUTS) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def world(cluster: LocalKafka) -> Iterator[World]:
-    with world_of(cluster) as world:
-        yield world
 
 
 def admin_of(world: World) -> AdminClient:

@@ -20,7 +20,7 @@ from spark_kafka_sink.exactly_once.ledger import Ledger, State
 from spark_kafka_sink.exactly_once.version_commit import Committed, How
 from spark_kafka_sink.exactly_once.writes import CommitFailedError
 from tests.exactly_once.driving import Run
-from tests.integration.exactly_once_world import FIRST, FORMATS, SECOND, World, rows_of, world_of
+from tests.integration.exactly_once_world import FIRST, FORMATS, SECOND, World, rows_of
 from tests.integration.sasl_cluster import allow, client_options, deny, sasl_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
@@ -44,12 +44,6 @@ def cluster(
         allow(cluster, "alice", "READ", "topic-exactly-once-", TOPIC)
         allow(cluster, "bob", "DESCRIBE_CONFIGS", "kafka-cluster", "BROKER")
         yield cluster
-
-
-@pytest.fixture
-def world(cluster: LocalKafka) -> Iterator[World]:
-    with world_of(cluster) as world:
-        yield world
 
 
 def alices(world: World, name: str, **how: Any) -> Run:

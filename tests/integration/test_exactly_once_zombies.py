@@ -32,7 +32,7 @@ from tests.exactly_once.stopping import (
     Stop,
     stops,
 )
-from tests.integration.exactly_once_world import FIRST, FORMATS, MOST_RUNS, QUICK_TIMEOUTS, SECOND, World, rows_of, world_of
+from tests.integration.exactly_once_world import FIRST, FORMATS, MOST_RUNS, QUICK_TIMEOUTS, SECOND, World, rows_of
 
 pytestmark = [pytest.mark.slow]
 
@@ -45,12 +45,6 @@ def cluster(
 ) -> Iterator[LocalKafka]:
     with LocalKafka(tmp_path_factory.mktemp("broker"), format_options=request.param, properties=QUICK_TIMEOUTS) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def world(cluster: LocalKafka) -> Iterator[World]:
-    with world_of(cluster) as world:
-        yield world
 
 
 # --- where one stands still, and where its successor is meanwhile -----------------------------------------------------

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from jobs.local_kafka import LocalKafka
 from tests.integration.reading import ReadRecord, ReadTopic, Topic, read_with_spark
-from tests.integration.writing import FileStream, error_of, run, save
+from tests.integration.writing import error_of, run, save
 
 ROWS = 100_000
 PARTITIONS = 7
@@ -186,11 +186,3 @@ def test_real_time_mode_is_refused_by_spark(spark: SparkSession, broker: LocalKa
     writer = writer.option("topic", topic()).option("checkpointLocation", str(tmp_path)).outputMode("update")
     told = error_of(lambda: run(writer.trigger(realTime="5 seconds")))
     assert "STREAMING_REAL_TIME_MODE" in told
-
-
-@pytest.mark.parametrize("key", ["key.serializer", "value.serializer"])
-def test_a_stream_refuses_serializers_in_sparks_words(spark: SparkSession, tmp_path: Any, key: str) -> None:
-    stream = FileStream(spark, tmp_path, "topic string, value string")
-    stream.feed([{"topic": "t", "value": "a"}])
-    told = error_of(lambda: run(stream.writer(stream.read(), "127.0.0.1:9", **{f"kafka.{key}": "foo"})))
-    assert f"Kafka option '{key}' is not supported as " in told

@@ -64,20 +64,10 @@ def test_the_topic_option_overrides_the_column(
     assert counted(read_topic(name)) == Counter([b"a"])
 
 
-@pytest.mark.parametrize(
-    ("columns", "expected"),
-    [
-        (["value"], "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."),
-        (["topic", "key"], "Required attribute 'value' not found"),
-        (["1 topic", "value"], "topic attribute unsupported type int. topic must be a(n) string"),
-        (["topic", "1 value"], "value attribute unsupported type int. value must be a(n) string or binary"),
-        (["topic", "value", "1 key"], "key attribute unsupported type int. key must be a(n) string or binary"),
-        (["topic", "value", "'1' partition"], "partition attribute unsupported type string. partition must be a(n) int"),
-    ],
-)
-def test_a_wrong_schema_is_told_as_spark_tells_it(stream: FileStream, columns: list[str], expected: str) -> None:
+def test_a_wrong_schema_is_told_as_spark_tells_it(stream: FileStream) -> None:
     stream.feed([{"topic": "t", "value": "a"}])
-    assert expected in error_of(lambda: run(stream.writer(stream.read().selectExpr(*columns), "127.0.0.1:9")))
+    told = error_of(lambda: run(stream.writer(stream.read().select("topic", "key"), "127.0.0.1:9")))
+    assert "Required attribute 'value' not found" in told
 
 
 def test_serializers_are_refused_in_sparks_words(stream: FileStream) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,25 +32,12 @@ from tests.integration.test_transactions import (  # noqa: F401 - run here too, 
 from tests.integration.test_transactions import (
     test_consume_transform_produce_copies_each_record_once_through_kills as kill_copies,
 )
-
-VERSION_1 = ("--feature", "transaction.version=1")
-BROKERS: dict[str, Callable[[Path], LocalKafka | ZooKeeperKafka]] = {
-    "transaction.version=1": lambda directory: LocalKafka(directory, format_options=VERSION_1),
-    "3.9": lambda directory: LocalKafka(directory, version="3.9.1"),
-    "2.8": ZooKeeperKafka,
-}
+from tests.integration.transaction_brokers import KAFKA_2_8, KAFKA_3_9, VERSION_1, WITH_VERSION_1
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param("transaction.version=1", marks=pytest.mark.slow),
-        pytest.param("3.9", marks=pytest.mark.matrix),
-        pytest.param("2.8", marks=pytest.mark.matrix),
-    ],
-)
+@pytest.fixture(scope="module", params=[WITH_VERSION_1, KAFKA_3_9, KAFKA_2_8])
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka | ZooKeeperKafka]:
-    with BROKERS[request.param](tmp_path_factory.mktemp("broker")) as cluster:
+    with request.param(tmp_path_factory.mktemp("broker")) as cluster:
         yield cluster
 
 

@@ -1,0 +1,17 @@
+"""Brokers with each version of transactions, as parameters of a fixture that starts one: each makes a cluster in a directory."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from jobs.local_kafka import LocalKafka
+from tests.fakes.zookeeper_kafka import ZooKeeperKafka
+
+VERSION_1 = ("--feature", "transaction.version=1")
+
+WITH_VERSION_2 = pytest.param(LocalKafka, id="transaction.version=2", marks=pytest.mark.slow)
+WITH_VERSION_1 = pytest.param(partial(LocalKafka, format_options=VERSION_1), id="transaction.version=1", marks=pytest.mark.slow)
+KAFKA_3_9 = pytest.param(partial(LocalKafka, version="3.9.1"), id="3.9", marks=pytest.mark.matrix)
+KAFKA_2_8 = pytest.param(ZooKeeperKafka, id="2.8", marks=pytest.mark.matrix)
