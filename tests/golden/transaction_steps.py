@@ -22,7 +22,6 @@ from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from spark_kafka_sink.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource, ResourceType
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, KeyType
@@ -331,14 +330,6 @@ class Steps:
         found = {state.transactional_id: state.transaction_state for state in answer.transaction_states}
         learnt = [found.get(name, "-").replace("Prepare", "Complete") for name in mine]
         self.note(f"ListTransactions v{version} {states} {duration}", (learnt, answer.unknown_state_filters))
-
-    def describe_config(self, node_id: int) -> None:
-        names = ("transaction.max.timeout.ms", "offset.metadata.max.bytes", "no.such.key")
-        resource = DescribeConfigsResource(
-            resource_type=ResourceType.BROKER, resource_name=str(node_id), configuration_keys=names
-        )
-        (result,) = self.client.ask(DescribeConfigsRequest(resources=(resource,)), 4).results
-        self.note("DescribeConfigs", (result.error_code, sorted((config.name, config.value) for config in result.configs)))
 
 
 # ---- scenarios ---------------------------------------------------------------------------------------------------------------
