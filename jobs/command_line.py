@@ -91,7 +91,7 @@ def _check_name(options: SinkOptions, *, is_stream: bool) -> None:
         )
 
 
-# --- OPTIONS OF THE SINK ----------------------------------------------------------------------------------------------
+# OPTIONS OF THE SINK
 
 
 def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
@@ -144,7 +144,7 @@ def checked_options(arguments: argparse.Namespace) -> SinkOptions:
         raise UsageError(str(error)) from error
 
 
-# --- INPUT AND RECORDS ------------------------------------------------------------------------------------------------
+# INPUT AND RECORDS
 
 
 def input_format(arguments: argparse.Namespace) -> str:

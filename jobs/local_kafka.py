@@ -369,7 +369,7 @@ def _last_lines(text: str) -> str:
     return " | ".join(lines[-LOG_LINES_QUOTED:]) or "nothing"
 
 
-# --- COMMAND LINE -----------------------------------------------------------------------------------------------------
+# COMMAND LINE
 
 
 def default_work_dir() -> Path:

@@ -118,7 +118,7 @@ def say(step: str, text: str) -> None:
     print(f"{step:<13} {text}", flush=True)
 
 
-# --- WHERE TO WRITE ---------------------------------------------------------------------------------------------------
+# WHERE TO WRITE
 
 
 @contextlib.contextmanager
@@ -164,7 +164,7 @@ def _progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-# --- INPUT ------------------------------------------------------------------------------------------------------------
+# INPUT
 
 
 def fetch_flights(directory: Path) -> Path:
@@ -207,7 +207,7 @@ def _extract(archive: Path, csv: Path) -> Path:
     return csv
 
 
-# --- WRITING ----------------------------------------------------------------------------------------------------------
+# WRITING
 
 
 def _write(flights: Path, target: Destination, page: Path, *, verbose: bool) -> str:
@@ -261,7 +261,7 @@ def report_lines(line: str, seconds: float) -> Iterator[str]:
     yield f"{seconds:.1f} s in all: Spark's start, the time of batch_to_kafka, and Spark's end"
 
 
-# --- KAFKA'S OWN TOOLS ------------------------------------------------------------------------------------------------
+# KAFKA'S OWN TOOLS
 
 
 def _check(target: Destination, rows_before: int) -> None:

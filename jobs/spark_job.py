@@ -65,7 +65,7 @@ LOGGERS_THAT_REPEAT_FAILURES = (
 )
 
 
-# --- A JOB FROM ITS ARGUMENTS TO ITS EXIT CODE ------------------------------------------------------------------------
+# A JOB FROM ITS ARGUMENTS TO ITS EXIT CODE
 
 
 def run(parser: argparse.ArgumentParser, job: Job, argv: list[str] | None = None) -> int:
@@ -144,7 +144,7 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-# --- THE SPARK SESSION AND ITS JVM ------------------------------------------------------------------------------------
+# THE SPARK SESSION AND ITS JVM
 
 
 def start_spark(name: str, *, verbose: bool) -> SparkSession:
@@ -249,7 +249,7 @@ def end_jvm() -> None:
         say(f"Spark's JVM, process {gateway.proc.pid}, did not end within {JVM_END_LIMIT_S} s")
 
 
-# --- STATUS LINES -----------------------------------------------------------------------------------------------------
+# STATUS LINES
 
 
 @contextlib.contextmanager

@@ -203,7 +203,8 @@ def test_the_wheel_holds_the_package_and_the_shim_and_nothing_else(installed: Pa
     (wheel,) = (installed / "wheels").glob("*.whl")
     assert wheel.name.endswith("-py3-none-any.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"pyspark_kafka_sink.py", "spark_kafka_sink/py.typed", "spark_kafka_sink/sink/datasource.py"} <= set(names)
+    files = ("py.typed", "sink/datasource.py", "tools/transactions/command.py", "tools/report/page.html")
+    assert {"pyspark_kafka_sink.py", *(f"spark_kafka_sink/{file}" for file in files)} <= set(names)
     assert {name.split("/")[0].split("-")[0] for name in names} == {"pyspark_kafka_sink.py", "spark_kafka_sink", "pykafka_sink"}
 
 

@@ -121,7 +121,7 @@ class GssapiLogin:
         return AuthenticationError(f"Kerberos: {text}", condition="KAFKA_LOGIN_FAILED")
 
 
-# ---- where tickets come from ---------------------------------------------------------------------------------------------------
+# WHERE TICKETS COME FROM
 
 
 def _credential_store(entry: JaasEntry) -> dict[str, str]:
@@ -150,7 +150,7 @@ def _readable(option: str, name: str) -> str:
     raise ConfigError(f"sasl.jaas.config: {option}={path} cannot be read: {problem}")
 
 
-# ---- Kerberos errors -----------------------------------------------------------------------------------------------------------
+# KERBEROS ERRORS
 
 _KRB5 = 0x96C73A00  # the first code of krb5.h as GSSAPI returns them; code 7 of RFC 4120 is this + 7
 _NO_TICKETS, _NO_KEY = (_KRB5 + 141, _KRB5 + 195), _KRB5 + 181

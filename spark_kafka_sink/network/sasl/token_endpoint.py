@@ -76,7 +76,7 @@ def _scope(config: ProducerConfig, entry: JaasEntry) -> dict[str, str]:
     return {"scope": scope} if scope else {}
 
 
-# ---- asking -------------------------------------------------------------------------------------------------------------------
+# ASKING
 
 
 class _FailedAttempt(NamedTuple):
@@ -183,7 +183,7 @@ def _access_token(answer: SecretBytes) -> Secret | None:
     return Secret(token.strip()) if isinstance(token, str) and token.strip() else None
 
 
-# ---- the connection: deadline and proxies --------------------------------------------------------------------------------------
+# THE CONNECTION: DEADLINE AND PROXIES
 
 
 def _opener(url: str, connect_s: float, read_s: float, tls: ssl.SSLContext) -> Any:

@@ -27,7 +27,7 @@ Source = Callable[[], OAuthBearerToken]
 
 MAX_TOKEN_BYTES = 1 << 20
 
-# ---- unsecured: for tests of brokers with Kafka's unsecured validator ----------------------------------------------------------
+# UNSECURED TOKENS, FOR TESTS OF BROKERS
 
 
 def unsecured_token(entry: JaasEntry, clock: Clock) -> OAuthBearerToken:
@@ -68,7 +68,7 @@ def _base64url(claims: Mapping[str, object]) -> str:
     return base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
 
 
-# ---- a Python function ------------------------------------------------------------------------------------------------------
+# A PYTHON FUNCTION
 
 
 def find_callback(name: str) -> Callable[[Mapping[str, str]], Any]:
@@ -120,7 +120,7 @@ class _Returned:
         )
 
 
-# ---- a file -------------------------------------------------------------------------------------------------------------------
+# A FILE
 
 
 def token_in_file(url: str, sub_claim: str) -> OAuthBearerToken:
@@ -149,7 +149,7 @@ def read_secret_file(path: str, option: str) -> Secret:
     raise token_error(f"{option}: {path} cannot be read: {problem}")
 
 
-# ---- AWS MSK with IAM ---------------------------------------------------------------------------------------------------------
+# AWS MSK WITH IAM
 
 _AWS_HOST = re.compile(r"\.kafka(?:-serverless)?\.(?P<region>[a-z]{2}(?:-[a-z]+)+-[0-9]+)\.amazonaws\.com(?:\.cn)?$")
 

@@ -39,7 +39,7 @@ PROG = "producer_perf"
 say = partial(print, flush=True)
 
 
-# --- ARGUMENTS --------------------------------------------------------------------------------------------------------
+# ARGUMENTS
 
 
 def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
@@ -86,7 +86,7 @@ def producer_options(arguments: argparse.Namespace) -> dict[str, str]:
     return transactional_options(options, arguments.transactional_id, arguments.transaction_duration_ms)
 
 
-# --- RUNNING ----------------------------------------------------------------------------------------------------------
+# RUNNING
 
 
 def metric_lines(producer: KafkaProducer) -> list[str]:

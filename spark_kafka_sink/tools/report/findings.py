@@ -111,7 +111,7 @@ def _arrived(queries: list[Query]) -> list[Finding]:
     ]
 
 
-# --- IS IT KEEPING UP? ------------------------------------------------------------------------------------------------
+# IS IT KEEPING UP?
 
 
 def _quarters(query: Query, name: str) -> tuple[float, float]:
@@ -191,7 +191,7 @@ def is_repeated(query: Query) -> Finding | None:
     )
 
 
-# --- ROWS THAT WERE NOT WRITTEN ---------------------------------------------------------------------------------------
+# ROWS THAT WERE NOT WRITTEN
 
 
 @rule("rows are missing", "onInvalidRecord", "A row was skipped or dead-lettered.")
@@ -219,7 +219,7 @@ def _remedy_by_reason(reason: str, skipped: int) -> str:
     return f"{advice}; onInvalidRecord decides what happens to them"
 
 
-# --- WHAT HOLDS IT UP -------------------------------------------------------------------------------------------------
+# WHAT HOLDS IT UP
 
 
 @rule("throttled", "maxBytesPerSecond", "Brokers throttled for 2 % of the tasks' time, or once for a second.")
@@ -298,7 +298,7 @@ def is_slow_to_answer(query: Query) -> Finding | None:
     return Finding(1 + min(1.0, latency / 5), text, f"{advice} help them")
 
 
-# --- WHERE THE TIME GOES ----------------------------------------------------------------------------------------------
+# WHERE THE TIME GOES
 
 
 @rule(
@@ -432,7 +432,7 @@ def is_small(query: Query) -> Finding | None:
     return Finding(0.75, text, "if readers can wait, have fewer of them with a longer trigger(processingTime=…)")
 
 
-# --- BATCHES AND BYTES ------------------------------------------------------------------------------------------------
+# BATCHES AND BYTES
 
 
 @rule("batches are small", "df.repartition", "Batches have less than 16 KiB, and a commit sends a megabyte.")
@@ -452,7 +452,7 @@ def is_uncompressed(query: Query) -> Finding | None:
     return Finding(0.65, text, "kafka.compression.type=lz4 saves network and disks for little CPU, zstd saves more")
 
 
-# --- WHAT IS WELL: fills the three sentences --------------------------------------------------------------------------
+# WHAT IS WELL
 
 
 @rule("keeps up", "trigger", "At least 12 micro-batches, less than 95 % of the time at work, and not falling behind.")

@@ -72,7 +72,7 @@ def heat_maps(query: Query, name: str) -> list[Picture]:
     return [picture for picture in drawn if picture is not None]
 
 
-# --- LINES ------------------------------------------------------------------------------------------------------------
+# LINES
 
 
 def _speed(query: Query, name: str) -> Picture | None:
@@ -210,7 +210,7 @@ def _picture(figure: Figure, query: Query, name: str, title: str, caption: str, 
     return Picture(title, caption, to_svg(figure, name, title, f"{caption} {span}"), has_shades)
 
 
-# --- PARTS ------------------------------------------------------------------------------------------------------------
+# PARTS
 
 
 def _time(query: Query, name: str) -> Picture | None:
@@ -306,7 +306,7 @@ def _without_frame(axes: Axes) -> None:
     axes.spines[:].set_visible(False)
 
 
-# --- ROWS BY PARTITION ------------------------------------------------------------------------------------------------
+# ROWS BY PARTITION
 
 
 def _heat_map(topic: str, query: Query, name: str) -> Picture | None:

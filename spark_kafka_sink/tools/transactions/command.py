@@ -44,7 +44,7 @@ PROG = "transactions"
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
-# --- ARGUMENTS --------------------------------------------------------------------------------------------------------
+# ARGUMENTS
 
 
 def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
@@ -118,7 +118,7 @@ def client_options(arguments: argparse.Namespace) -> dict[str, str]:
     return options | {"max.block.ms": str(arguments.timeout_ms)}
 
 
-# --- COMMANDS ----------------------------------------------------------------------------------------------------------
+# COMMANDS
 
 
 def list_transactions(client: TransactionClient, names: Names, arguments: argparse.Namespace, console: Console) -> int:
@@ -140,7 +140,7 @@ def list_transactions(client: TransactionClient, names: Names, arguments: argpar
     return 0
 
 
-# --- RUNNING ----------------------------------------------------------------------------------------------------------
+# RUNNING
 
 
 def check(arguments: argparse.Namespace, console: Console) -> None:

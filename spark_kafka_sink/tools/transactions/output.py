@@ -52,7 +52,7 @@ CONSEQUENCES = {
 }
 
 
-# --- TABLES ------------------------------------------------------------------------------------------------------------
+# TABLES
 
 
 def table(transactions: Iterable[Transaction]) -> list[str]:
@@ -125,7 +125,7 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
 
 
-# --- JSON --------------------------------------------------------------------------------------------------------------
+# JSON
 
 
 def json_line(each: Transaction) -> str:
@@ -157,7 +157,7 @@ def json_line(each: Transaction) -> str:
     )
 
 
-# --- SENTENCES ---------------------------------------------------------------------------------------------------------
+# SENTENCES
 
 
 def summary(found: Survey, prefix: str, recent: str) -> str:
