@@ -1,11 +1,11 @@
 """Calls that hand rows over, and what becomes of the producer when one of them is interrupted.
 
 While a call hands rows over, rows and memory may be in no other hands than its own, and batches half filled. If it is interrupted
-then, nobody can tell what is left to do: the producer ends, as it does when its Sender fails. Every row that is not settled fails
+then, what is left to do is not known: the producer ends, as it does when its Sender fails. Every row that is not settled fails
 with an error that names the interrupt, later calls raise that error, and close() returns at once. interrupts.py has the rule.
 Used by RecordGatherer and ColumnSender; the Sender looks at `failure` in each round, callers look before each call.
 
-Law: a hand-over that has begun and is not over, although its call is, was interrupted. A lock tells whether the call is over, and
+Law: a hand-over that has begun and is not over, although its call is, was interrupted. A lock shows whether the call is over, and
 Python releases it however the call ends.
 """
 
@@ -68,7 +68,7 @@ class HandOvers:
         self._on_failure = on_failure
         self._begun: set[HandOver] = set()
         self._failure: KafkaError | None = None
-        self._is_told = False  # `on_failure` has been called
+        self._is_reported = False  # `on_failure` has been called
         self._lock = threading.Lock()  # guards what `wait_until` looks at
         self._waiters = Waiters(self._lock)  # woken whenever a call is over
 
@@ -76,9 +76,9 @@ class HandOvers:
         """Why the producer has ended, if a call was interrupted. Any thread."""
         if self._failure is None and any(each.was_interrupted for each in tuple(self._begun)):
             self._failure = _failure("An interrupt")
-        if self._failure is not None and not self._is_told:
+        if self._failure is not None and not self._is_reported:
             self._on_failure()
-            self._is_told = True
+            self._is_reported = True
         return self._failure
 
     def run(self, work: Callable[Concatenate[HandOver, P], T], *args: P.args, **more: P.kwargs) -> T:

@@ -39,16 +39,12 @@ class Expiry:
         if now_ms - in_flight.oldest_made_ms < self._limit_ms:
             return []
         in_flight.look_anew()
-        return [batch for batch in in_flight.not_done() if self._is_over(batch, now_ms)]
+        return [batch for batch in in_flight.not_done() if batch.has_reached_delivery_timeout(self._limit_ms, now_ms)]
 
     def next_delay_ms(self, now_ms: int) -> int:
         """How long it takes until the next batch expires, or less."""
-        return min(
-            self._accumulator.next_expiry_delay_ms(now_ms), self._outcomes.in_flight.oldest_made_ms + self._limit_ms - now_ms
-        )
-
-    def _is_over(self, batch: ProducerBatch, now_ms: int) -> bool:
-        return batch.has_reached_delivery_timeout(self._limit_ms, now_ms)
+        in_flight_ms = self._outcomes.in_flight.oldest_made_ms + self._limit_ms - now_ms
+        return min(self._accumulator.next_expiry_delay_ms(now_ms), in_flight_ms)
 
     def _error(self, batch: ProducerBatch, now_ms: int) -> KafkaError:
         leader = self._metadata.last_known_leader(batch.topic_partition)

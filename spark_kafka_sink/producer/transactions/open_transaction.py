@@ -24,7 +24,7 @@ class OpenTransaction:
         self.may_be_committed = False  # the same of a request that commits it; or it is another process's to end
         self.is_written = False  # a batch of it was acknowledged
         self._partitions: set[TopicPartition] = set()  # that it has
-        self._wanted: set[TopicPartition] = set()  # to be added
+        self.wanted: set[TopicPartition] = set()  # to be added, and in no request
         self._being_added: set[TopicPartition] = set()  # in a request
 
     @property
@@ -35,24 +35,15 @@ class OpenTransaction:
     def __contains__(self, topic_partition: TopicPartition) -> bool:
         return topic_partition in self._partitions
 
-    @property
-    def has_wanted(self) -> bool:
-        """Whether partitions are left to be added that are in no request."""
-        return bool(self._wanted)
-
     def want(self, topic_partition: TopicPartition) -> None:
         """A batch waits until this partition is added."""
         if topic_partition not in self._being_added:
-            self._wanted.add(topic_partition)
-
-    def want_none(self) -> None:
-        """It is being aborted."""
-        self._wanted.clear()
+            self.wanted.add(topic_partition)
 
     def take_wanted(self) -> tuple[set[TopicPartition], bool]:
         """The partitions for the next request, and whether it is the one that begins the transaction."""
         begins = not self.has_begun and not self._being_added
-        wanted, self._wanted = self._wanted, set()
+        wanted, self.wanted = self.wanted, set()
         self._being_added |= wanted
         return wanted, begins
 

@@ -15,7 +15,6 @@ from spark_kafka_sink.producer.accumulator.producer_batch import (
     ProducerBatch,
     increment_sequence,
 )
-from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from spark_kafka_sink.records.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 NO_LAST_ACKED_SEQUENCE = -1
@@ -35,7 +34,7 @@ NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 class PartitionSequences:
-    """The entry of one partition."""
+    """Those of one partition."""
 
     def __init__(self) -> None:
         self.producer = NO_PRODUCER  # the id and epoch of the sequences below
@@ -78,16 +77,3 @@ class PartitionSequences:
         self.last_acked_sequence = NO_LAST_ACKED_SEQUENCE
         for batch in self.in_flight:
             batch.reset_producer_state(producer.producer_id, producer.epoch, self.take_sequence(batch.record_count))
-
-
-class SequenceNumbers:
-    """The entries of all partitions. An entry is made when it is first read."""
-
-    def __init__(self) -> None:
-        self._partitions: dict[TopicPartition, PartitionSequences] = {}
-
-    def __getitem__(self, topic_partition: TopicPartition) -> PartitionSequences:
-        entry = self._partitions.get(topic_partition)
-        if entry is None:
-            entry = self._partitions[topic_partition] = PartitionSequences()
-        return entry

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections import defaultdict
 from random import Random
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
@@ -26,8 +27,8 @@ from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.transactions.sequence_numbers import (
     NO_LAST_ACKED_SEQUENCE,
     NO_PRODUCER,
+    PartitionSequences,
     ProducerIdAndEpoch,
-    SequenceNumbers,
 )
 from spark_kafka_sink.producer.transactions.transaction_errors import idempotent_write_denied
 from spark_kafka_sink.producer.transactions.txn_request_handlers import InitProducerIdHandler, Problem, TxnRequestHandler
@@ -141,7 +142,7 @@ class TransactionManager:
         return False
 
     def settle_all(self, error: KafkaError) -> None:
-        """Nothing more will be sent: tell every caller who waits, and those who come later."""
+        """Nothing more will be sent: fail every call that waits, and later ones."""
 
     # BATCHES
 
@@ -193,7 +194,7 @@ class IdempotentManager(TransactionManager):
         super().__init__()
         self.state = TxnState.UNINITIALIZED
         self.producer = NO_PRODUCER
-        self.sequences = SequenceNumbers()
+        self.sequences: dict[TopicPartition, PartitionSequences] = defaultdict(PartitionSequences)
         self.requests = TxnRequestQueue(self, config, client, clock, random)
         self._denial: KafkaError | None = None  # of the producer id, until the Sender takes it
         self._was_denied = False  # after that only rows need an id: a permission may have been granted by then

@@ -34,7 +34,7 @@ from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.transactions.open_transaction import OpenTransaction, TransactionVersion
-from spark_kafka_sink.producer.transactions.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch, SequenceNumbers
+from spark_kafka_sink.producer.transactions.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.transaction_errors import (
     Effect,
     abortable,
@@ -233,7 +233,7 @@ class Transactions(IdempotentManager):
 
     def _abort(self, call: TransactionalCall | None) -> None:
         self.transition_to(TxnState.ABORTING)
-        self._open.want_none()
+        self._open.wanted.clear()
         self._end(call, commits=False)
 
     def _end(self, call: TransactionalCall | None, *, commits: bool) -> None:
@@ -253,7 +253,7 @@ class Transactions(IdempotentManager):
     def _prepare_if_settled(self, all_settled: bool) -> None:
         """Settle `prepare_transaction` once nothing is under way."""
         call = self.calls.preparing
-        if call is None or not all_settled or self.requests.has_work or self._open.has_wanted:
+        if call is None or not all_settled or self.requests.has_work or self._open.wanted:
             return
         self.calls.preparing = None
         self.transition_to(TxnState.PREPARED)
@@ -285,7 +285,7 @@ class Transactions(IdempotentManager):
         if identity.producer_id != self.producer.producer_id:
             self._known_by.clear()
         self.producer = identity
-        self.sequences = SequenceNumbers()
+        self.sequences.clear()
         self.unresolved.clear()
         self._must_raise_epoch = identity.epoch >= MAX_EPOCH  # no transaction can end after that one
 
@@ -342,14 +342,14 @@ class Transactions(IdempotentManager):
             self.become_fatal(error)
 
     def _had_nothing_to_end(self, request: EndTxnHandler, problem: Problem) -> bool:
-        """Whether an abort has ended because its transaction had not begun, which this producer could not tell."""
+        """Whether an abort has ended because its transaction had not begun, which this producer could not know."""
         return not request.commits and not self._open.has_begun and problem.error == Errors.INVALID_TXN_STATE
 
     def _may_have_met_markers(self, request: TxnRequestHandler, problem: Problem) -> bool:
         """Whether an abort is repeated that took its producer for fenced.
 
         A coordinator of version 2 answers so, too, until the markers of the transaction before are written, if nothing of this
-        one has reached it. InitProducerId could tell, but must not be asked: it would end the transaction of a real successor.
+        one has reached it. InitProducerId would show it, but must not be asked: it would end the transaction of a real successor.
         """
         is_abort = isinstance(request, EndTxnHandler) and not request.commits
         met = is_abort and problem.effect is Effect.FENCED and self._version.is_v2 and not self._open.is_written
@@ -358,7 +358,7 @@ class Transactions(IdempotentManager):
     def _go_on_aborting(self, request: TxnRequestHandler, effect: Effect, error: KafkaError) -> None:
         """What makes a transaction abortable says nothing new while it is being aborted, unless it is the end that fails."""
         if isinstance(request, EndTxnHandler) and effect is Effect.ABORTABLE_BY_BUMP:
-            # The coordinator has forgotten this producer: nothing is left to end. The abort tells who has the id now.
+            # The coordinator has forgotten this producer: nothing is left to end. InitProducerId finds out who has the id now.
             call, request.call = request.call, None
             self._open, self.last_error = OpenTransaction(), None
             self._raise_epoch(call)
@@ -477,7 +477,7 @@ class Transactions(IdempotentManager):
 
     def step(self, now_ms: int, all_settled: bool) -> int:
         self.calls.settle_begun()
-        if self._open.has_wanted:
+        if self._open.wanted:
             wanted, begins = self._open.take_wanted()
             self.requests.enqueue(AddPartitionsToTxnHandler(*self._who, partitions=wanted, begins_transaction=begins))
         self._prepare_if_settled(all_settled)
@@ -494,7 +494,7 @@ def _effect_in(state: TxnState, request: TxnRequestHandler, problem: Problem) ->
     if state in (TxnState.INITIALIZING, TxnState.RAISING_EPOCH) and effect in (Effect.ABORTABLE, Effect.ABORTABLE_BY_BUMP):
         return Effect.FATAL  # there is no transaction to abort
     if isinstance(request, EndTxnHandler) and request.transaction.may_be_committed and effect is Effect.ABORTABLE_BY_BUMP:
-        return Effect.FATAL  # the coordinator cannot tell any more
+        return Effect.FATAL  # the coordinator does not know any more
     return effect
 
 

@@ -212,7 +212,7 @@ class _OfTransaction(TxnRequestHandler):
 
     transactional_id: str
     identity: ProducerIdAndEpoch
-    transaction: OpenTransaction  # learns what its coordinator has been told
+    transaction: OpenTransaction  # learns what its coordinator knows
 
     @property
     def coordinator(self) -> CoordinatorKey:
@@ -251,7 +251,7 @@ class AddPartitionsToTxnHandler(_OfTransaction):
             for result in topic.results_by_partition:
                 where = f"partition {topic.name}-{result.partition_index}"
                 problems += self._problem(result.partition_error_code, where, **names)
-        # A partition that was not tried tells nothing: another one is to blame.
+        # A partition that was not tried is not to blame: another one is.
         yield from sorted(problems, key=lambda problem: problem.error == Errors.OPERATION_NOT_ATTEMPTED)
 
     def succeed(self, answer: Any) -> None:  # noqa: ARG002

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any, Protocol
@@ -100,40 +101,36 @@ class TxnRequestQueue:
         wait_ms = NEVER_MS
         while self._in_flight is None and self._queue:
             request = self._queue[0][2]
-            refusal = self._owner.refusal_of(request)
-            if refusal is not None:  # at once: what the request waits for is of no use any more
-                heapq.heappop(self._queue)
-                request.settle(refusal)
+            if self._settle_unsent(request, all_settled):
+                wait_ms = 0  # there is no answer that would wake the Sender, and close() may wait for this end
                 continue
             if isinstance(request, EndTxnHandler) and not all_settled:
                 return NEVER_MS  # the answer that settles the last batch wakes the Sender
-            if isinstance(request, EndTxnHandler) and not request.transaction.must_be_ended:
-                logger.debug("= %r is not sent: nothing was written", request)
-                heapq.heappop(self._queue)
-                request.ended(None)
-                request.settle()
-                wait_ms = 0  # there is no answer that would wake the Sender, and close() may wait for this end
-                continue
             if request.not_before_ms > now_ms:
                 return request.not_before_ms - now_ms
             node = self._node_for(request, now_ms)
-            if node is None and request.coordinator is not None:
-                self._look_for(request.coordinator, now_ms)  # of higher priority, so it is sent first
-                continue
-            if node is None:
-                return max(MIN_WAIT_MS, self._backoff.backoff_ms(0))
-            if not self._client.ready(node, now_ms):
-                if request.coordinator is not None and self._client.connection_failed(node):
-                    self.coordinators.lost(request.coordinator)
-                    self._look_for(request.coordinator, now_ms + self._backoff.backoff_ms(0))
-                    continue
-                return self._client.poll_delay_ms(node, now_ms)
-            heapq.heappop(self._queue)
-            try:
+            if node is not None and self._client.ready(node, now_ms):
+                heapq.heappop(self._queue)
                 self._send(request, node, now_ms)
-            except Exception as error:  # noqa: BLE001 - logged and reported in _broken
-                self._broken(request, error)
+            elif request.coordinator is not None and (node is None or self._client.connection_failed(node)):
+                self._look_for(request.coordinator, now_ms if node is None else now_ms + self._backoff.backoff_ms(0))
+            else:
+                backoff_ms = max(MIN_WAIT_MS, self._backoff.backoff_ms(0))
+                return backoff_ms if node is None else self._client.poll_delay_ms(node, now_ms)
         return wait_ms
+
+    def _settle_unsent(self, request: TxnRequestHandler, all_settled: bool) -> bool:
+        """Settle the first request of the queue, if it is of no use any more, or ends a transaction that brokers do not know."""
+        refusal = self._owner.refusal_of(request)
+        if refusal is None:
+            if not isinstance(request, EndTxnHandler) or not all_settled or request.transaction.must_be_ended:
+                return False
+            logger.debug("= %r is not sent: nothing was written", request)
+        heapq.heappop(self._queue)
+        if refusal is None and isinstance(request, EndTxnHandler):
+            request.ended(None)
+        request.settle(refusal)
+        return True
 
     def _node_for(self, request: TxnRequestHandler, now_ms: int) -> int | None:
         """The node to ask; None when the coordinator is not known, or any broker would do and none can be asked now."""
@@ -143,23 +140,28 @@ class TxnRequestQueue:
         return None if found is None else found.id
 
     def _look_for(self, key: CoordinatorKey, not_before_ms: int) -> None:
+        """Of higher priority than all others, so it is sent first."""
+        self.coordinators.lost(key)
         self.enqueue(FindCoordinatorHandler(key=key, directory=self.coordinators, not_before_ms=not_before_ms))
 
     def _send(self, request: TxnRequestHandler, node: int, now_ms: int) -> None:
         logger.debug("> node %d: %r, attempt %d", node, request, request.attempts + 1)
         self._in_flight, request.node_id = request, node
-        self._client.send(
-            ClientRequest(
-                node_id=node,
-                message=request.message(),
-                created_ms=now_ms,
-                expect_response=True,
-                request_timeout_ms=self._request_timeout_ms,
-                callback=lambda response: self._answered(request, response),
-                max_version=request.max_version,
-            ),
-            now_ms,
-        )
+        try:
+            self._client.send(
+                ClientRequest(
+                    node_id=node,
+                    message=request.message(),
+                    created_ms=now_ms,
+                    expect_response=True,
+                    request_timeout_ms=self._request_timeout_ms,
+                    callback=partial(self._answered, request),
+                    max_version=request.max_version,
+                ),
+                now_ms,
+            )
+        except Exception as error:  # noqa: BLE001 - logged and reported in _broken
+            self._broken(request, error)
 
     # ANSWERS
 

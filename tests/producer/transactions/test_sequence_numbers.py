@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import pytest
 
 from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, ProducerBatch
@@ -9,7 +11,6 @@ from spark_kafka_sink.producer.transactions.sequence_numbers import (
     NO_PRODUCER,
     PartitionSequences,
     ProducerIdAndEpoch,
-    SequenceNumbers,
 )
 from tests.producer.harness import tp
 
@@ -41,7 +42,7 @@ def test_a_partition_begins_at_0_with_nothing_acknowledged() -> None:
 
 
 def test_partitions_count_each_for_itself() -> None:
-    numbers = SequenceNumbers()
+    numbers = defaultdict(PartitionSequences)
     assert numbers[tp(0)].take_sequence(5) == 0
     assert numbers[tp(0)].take_sequence(1) == 5
     assert numbers[tp(1)].take_sequence(1) == 0
