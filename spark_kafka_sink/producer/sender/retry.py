@@ -39,17 +39,14 @@ class Attempt:
 
 
 def decide(error: ErrorCode, attempt: Attempt) -> NextStep:
+    by_flag = NextStep.RETRY if error.retriable else NextStep.FAIL
     rule = _RULES.get(error)
-    decision = _by_flag(error) if rule is None else rule(attempt)
+    decision = _STEPS.get(error, by_flag) if rule is None else rule(attempt)
     if decision in (NextStep.RETRY, NextStep.RETRY_IN_NEW_EPOCH) and not attempt.may_retry:
         return NextStep.FAIL
     if decision is NextStep.RETRY_IN_NEW_EPOCH and attempt.transactional:
         return NextStep.FAIL
     return decision
-
-
-def _by_flag(error: ErrorCode) -> NextStep:
-    return NextStep.RETRY if error.retriable else NextStep.FAIL
 
 
 def _too_large(attempt: Attempt) -> NextStep:
@@ -80,18 +77,16 @@ def _out_of_order(attempt: Attempt) -> NextStep:
     return NextStep.RETRY
 
 
-def _always(decision: NextStep) -> Callable[[Attempt], NextStep]:
-    return lambda _: decision
-
-
+_STEPS = {
+    Errors.NONE: NextStep.COMPLETE,
+    Errors.DUPLICATE_SEQUENCE_NUMBER: NextStep.COMPLETE,  # an earlier attempt wrote it; its offset is unknown
+    Errors.CLUSTER_AUTHORIZATION_FAILED: NextStep.FATAL,  # no IDEMPOTENT_WRITE: every batch would fail
+    Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: NextStep.FATAL,
+    Errors.PRODUCER_FENCED: NextStep.FATAL,
+    Errors.UNSUPPORTED_VERSION: NextStep.FATAL,
+}
 _RULES: dict[ErrorCode, Callable[[Attempt], NextStep]] = {
-    Errors.NONE: _always(NextStep.COMPLETE),
-    Errors.DUPLICATE_SEQUENCE_NUMBER: _always(NextStep.COMPLETE),  # an earlier attempt wrote it; its offset is unknown
     Errors.MESSAGE_TOO_LARGE: _too_large,
     Errors.UNKNOWN_PRODUCER_ID: _unknown_producer,
     Errors.OUT_OF_ORDER_SEQUENCE_NUMBER: _out_of_order,
-    Errors.CLUSTER_AUTHORIZATION_FAILED: _always(NextStep.FATAL),  # no IDEMPOTENT_WRITE: every batch would fail
-    Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _always(NextStep.FATAL),
-    Errors.PRODUCER_FENCED: _always(NextStep.FATAL),
-    Errors.UNSUPPORTED_VERSION: _always(NextStep.FATAL),
 }

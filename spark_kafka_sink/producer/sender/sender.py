@@ -75,8 +75,7 @@ class Sender:
         try:
             while self._running and self.failures.fatal is None:
                 self._run_round()
-            while self._must_go_on():
-                self._run_round()
+            self._settle_rows()
             self._abort_open_transaction()
         except BaseException as error:
             logger.exception("! the sender thread failed")
@@ -85,20 +84,18 @@ class Sender:
             self._end()
         logger.debug("= sender ended")
 
-    def _must_go_on(self) -> bool:
-        """After close(): whether rows are left to be settled."""
-        if self._must_end.is_given or self.failures.fatal is not None:
-            return False
-        return self._accumulator.has_undrained() or self._client.in_flight_request_count() > 0
+    def _may_go_on(self) -> bool:
+        """After close(): whether there is time left, and the thread works."""
+        return not self._must_end.is_given and self.failures.fatal is None
 
-    def _abort_open_transaction(self) -> None:
-        """After close(), when every row is settled. A prepared transaction stays open, for another process to end it."""
-        while self._may_go_on() and self._transactions.abort_for_close():
+    def _settle_rows(self) -> None:
+        while self._may_go_on() and (self._accumulator.has_undrained() or self._client.in_flight_request_count() > 0):
             self._run_round()
 
-    def _may_go_on(self) -> bool:
-        """After close(): whether there is time left, and requests can still be sent."""
-        return not self._must_end.is_given and self.failures.fatal is None and self._fatal_error() is None
+    def _abort_open_transaction(self) -> None:
+        """When every row is settled. A prepared transaction stays open, for another process to end it."""
+        while self._may_go_on() and self._fatal_error() is None and self._transactions.abort_for_close():
+            self._run_round()
 
     def _run_round(self) -> None:
         try:

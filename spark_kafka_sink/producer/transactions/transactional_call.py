@@ -10,6 +10,7 @@ import enum
 import threading
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spark_kafka_sink.clock import Clock
@@ -59,33 +60,21 @@ class Method(enum.Enum):
     ABORT = "abort_transaction"
 
 
+@dataclass(eq=False, repr=False)
 class TransactionalCall:
-    """Args:
-    method: that was called.
-    clock: for the caller's bounded wait.
-    offsets, group: of send_offsets_to_transaction.
-    transactional_id: of use_transactional_id.
-    """
+    method: Method
+    clock: Clock  # for the caller's bounded wait
+    offsets: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)  # of send_offsets_to_transaction
+    group: ConsumerGroupMetadata = NO_GROUP  # of the same
+    transactional_id: str = ""  # of use_transactional_id
+    is_taken: bool = False  # by the Sender: posted once more, it is not taken again
+    is_reported: bool = False  # its caller has received the outcome
+    is_done: bool = False
+    error: KafkaError | None = None
 
-    def __init__(
-        self,
-        method: Method,
-        clock: Clock,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
-        group: ConsumerGroupMetadata = NO_GROUP,
-        transactional_id: str = "",
-    ) -> None:
-        self.method = method
-        self.transactional_id = transactional_id
-        self.offsets = dict(offsets or {})
-        self.group = group
-        self._clock = clock
-        self.is_taken = False  # by the Sender: posted once more, it is not taken again
-        self.is_reported = False  # its caller has received the outcome
-        self._lock = threading.Lock()  # guards the two below
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()  # guards is_done and error
         self._waiters = Waiters(self._lock)  # woken when the call is settled
-        self.is_done = False
-        self.error: KafkaError | None = None
 
     def settle(self, error: KafkaError | None = None) -> None:
         """Success, or this error. The first outcome counts."""
@@ -96,7 +85,7 @@ class TransactionalCall:
 
     def wait(self, timeout_ms: int) -> bool:
         """Block until the call is settled, at most `timeout_ms`; false when time ran out."""
-        return self._waiters.wait_until(lambda: self.is_done, self._clock, self._clock.now_ms() + timeout_ms)
+        return self._waiters.wait_until(lambda: self.is_done, self.clock, self.clock.now_ms() + timeout_ms)
 
 
 class PostedCalls:

@@ -244,6 +244,11 @@ class TransactionalMethods:
 
     _transaction_calls: TransactionCalls | None = None  # with transactional.id only
 
+    # What KafkaProducer has: whether this process made it; whether the thread may wait for the Sender; whether it is open.
+    _check_process: Callable[[], None]
+    _may_wait: Callable[[], bool]
+    _check_alive: Callable[[], None]
+
     def use_transactional_id(self, transactional_id: str) -> None:
         """Go on under another transactional.id, with the same connections and metadata: call init_transactions() next.
 
@@ -359,14 +364,3 @@ class TransactionalMethods:
         if self._transaction_calls is None:
             return hand_over_rows(*args, **more)
         return self._transaction_calls.write(hand_over_rows, *args, **more)
-
-    def _check_process(self) -> None:
-        raise NotImplementedError
-
-    def _may_wait(self) -> bool:
-        """Whether the calling thread may wait for the Sender: it is not the Sender's own."""
-        raise NotImplementedError
-
-    def _check_alive(self) -> None:
-        """Raises when the producer is closed, or its Sender has ended."""
-        raise NotImplementedError

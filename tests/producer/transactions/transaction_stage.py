@@ -87,7 +87,7 @@ class TransactionStage(Stage):
         group: ConsumerGroupMetadata = NO_GROUP,
     ) -> TransactionalCall:
         """As a caller's thread does that waits for it, and one round."""
-        operation = TransactionalCall(kind, self.clock, offsets, group)
+        operation = TransactionalCall(kind, self.clock, offsets or {}, group)
         self.manager.calls.post(operation)
         self.run()
         return operation
