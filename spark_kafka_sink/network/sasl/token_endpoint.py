@@ -18,6 +18,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
@@ -134,7 +135,8 @@ class TokenEndpoint:
         return result
 
     def _ask(self, post: Post) -> OAuthBearerToken | _FailedAttempt:
-        opener = _opener(self._url, self._connect_timeout_ms / 1000, self._read_timeout_ms / 1000, self._tls)
+        handler = _Handler(self._connect_timeout_ms / 1000, self._read_timeout_ms / 1000, self._tls)
+        opener = build_opener(ProxyHandler(_proxies(self._url)), handler, _NoRedirects)
         try:
             with opener.open(_request(self._url, post)) as response:
                 answer = SecretBytes(response.read(MAX_TOKEN_BYTES + 1))
@@ -186,37 +188,42 @@ def _access_token(answer: SecretBytes) -> Secret | None:
 # THE CONNECTION: DEADLINE AND PROXIES
 
 
-def _opener(url: str, connect_s: float, read_s: float, tls: ssl.SSLContext) -> Any:
-    deadline = _Deadline(connect_s)
+class _Handler(HTTPSHandler, HTTPHandler):
+    """Opens connections that keep time limits."""
 
-    class TimedResponse(http.client.HTTPResponse):
-        """Also the response of a proxy to CONNECT."""
+    def __init__(self, connect_s: float, read_s: float, tls: ssl.SSLContext) -> None:
+        super().__init__(context=tls)
+        self._http = partial(_Connection, connect_s=connect_s, read_s=read_s)
+        self._https = partial(_TlsConnection, connect_s=connect_s, read_s=read_s, context=tls)
 
-        def __init__(self, sock: socket.socket, *args: Any, **more: Any) -> None:
-            super().__init__(sock, *args, **more)
-            self.fp = io.BufferedReader(_TimedReader(self.fp.detach(), sock, deadline))
+    def http_open(self, req: Request) -> http.client.HTTPResponse:
+        return self.do_open(self._http, req)
 
-    class Http(http.client.HTTPConnection):
-        response_class = TimedResponse
+    def https_open(self, req: Request) -> http.client.HTTPResponse:
+        return self.do_open(self._https, req)
 
-        def connect(self) -> None:
-            self.timeout = connect_s  # one time-out bounds a whole TLS handshake
-            super().connect()
-            deadline.set(read_s)
-            self.sock.settimeout(read_s)  # for the request
 
-    class Https(Http, http.client.HTTPSConnection):
-        pass
+class _Connection(http.client.HTTPConnection):
+    """`connect_s` bounds connecting, with the TLS handshake and a proxy's answer to CONNECT; `read_s` bounds the answer."""
 
-    class OpenHttp(HTTPHandler):
-        def http_open(self, req: Request) -> http.client.HTTPResponse:
-            return self.do_open(Http, req)
+    def __init__(self, host: str, *, connect_s: float, read_s: float, **more: Any) -> None:
+        super().__init__(host, **{**more, "timeout": connect_s})
+        self._read_s = read_s
+        self._deadline = _Deadline(connect_s)
 
-    class OpenHttps(HTTPSHandler):
-        def https_open(self, req: Request) -> http.client.HTTPResponse:
-            return self.do_open(Https, req, context=tls)
+    def response_class(self, sock: socket.socket, *args: Any, **more: Any) -> http.client.HTTPResponse:  # type: ignore[override]
+        response = http.client.HTTPResponse(sock, *args, **more)
+        response.fp = io.BufferedReader(_TimedReader(response.fp.detach(), sock, self._deadline))
+        return response
 
-    return build_opener(ProxyHandler(_proxies(url)), OpenHttp, OpenHttps, _NoRedirects)
+    def connect(self) -> None:
+        super().connect()
+        self._deadline.set(self._read_s)
+        self.sock.settimeout(self._read_s)  # for the request
+
+
+class _TlsConnection(_Connection, http.client.HTTPSConnection):
+    pass
 
 
 def _tls(entry: JaasEntry) -> ssl.SSLContext:
