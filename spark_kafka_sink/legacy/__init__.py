@@ -4,8 +4,7 @@
     event_handler.py    one dispatch of messages and its retries
     messages.py         KeyedMessage
     partitioner.py      the old partitioner
-    plugins.py          loads the serializers and the partitioner that the options name
-    config.py           the old options
+    config.py           the old options, and the serializers and the partitioner that they name
 
 Built on KafkaProducer. No other part of the package imports it.
 """

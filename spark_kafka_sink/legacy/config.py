@@ -1,4 +1,4 @@
-"""Options of the old Scala producer, and how they translate to options of the KafkaProducer that it uses.
+"""Options of the old Scala producer, how they translate to options of KafkaProducer, and the plug-ins that they name.
 
 Declared and read as described in config/option.py.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import codecs
 import logging
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_kafka_sink.config.option import (
     CLASS,
@@ -21,12 +21,16 @@ from spark_kafka_sink.config.option import (
     InvalidValueError,
     Option,
     conceal,
+    config_error,
     nearest_key,
     option,
     read_all,
     rows_of,
 )
 from spark_kafka_sink.config.producer_config import PRODUCER_KEYS, ProducerConfig, addresses
+from spark_kafka_sink.errors import ConfigError
+from spark_kafka_sink.legacy.partitioner import LegacyPartitioner, find_legacy_partitioner
+from spark_kafka_sink.producer.serializers import Serializer, find_serializer
 
 logger = logging.getLogger(__name__)
 
@@ -184,3 +188,48 @@ def _warn_of_keys_without_effect(keys: Set[str]) -> None:
         nearest = nearest_key(key, list(_KEYS))
         hint = f"; did you mean '{nearest}'?" if nearest else ""
         logger.warning("Option '%s' is not known to the old producer and has no effect%s", key, hint)
+
+
+# PLUG-INS
+
+
+class Plugins(NamedTuple):
+    """The serializers and the partitioner that the options name, loaded."""
+
+    serialize_key: Serializer
+    serialize_message: Serializer
+    partition: LegacyPartitioner
+
+
+def read_config(mapping: Mapping[str, object]) -> tuple[LegacyProducerConfig, Plugins]:
+    """The configuration and its plug-ins. Raises one ConfigError for all problems, plug-ins that cannot be loaded included."""
+    problems: list[str] = []
+    config = LegacyProducerConfig.check(mapping, problems)
+    key_class = config.serializer_class if config.key_serializer_class is None else config.key_serializer_class
+    found = [
+        _found(problems, lambda: _find_encoder("key.serializer.class", key_class, config.serializer_encoding)),
+        _found(problems, lambda: _find_encoder("serializer.class", config.serializer_class, config.serializer_encoding)),
+        _found(problems, lambda: find_legacy_partitioner(config.partitioner_class)),
+    ]
+    if problems:
+        raise config_error(list(dict.fromkeys(problems)))
+    return config, Plugins(*found)
+
+
+def _found(problems: list[str], find: Callable[[], Any]) -> Any:
+    try:
+        return find()
+    except ConfigError as error:
+        problems.append(error.message)
+
+
+def _find_encoder(option: str, wanted: object, encoding: str) -> Serializer:
+    encoders: dict[str, object] = {
+        "DefaultEncoder": "bytes",
+        "StringEncoder": lambda text: str.encode(text, encoding),
+        "IntegerEncoder": "integer",
+        "LongEncoder": "long",
+        "NullEncoder": lambda _: None,
+    }
+    name = wanted.removeprefix("kafka.serializer.") if isinstance(wanted, str) else ""
+    return find_serializer(option, encoders.get(name, wanted))

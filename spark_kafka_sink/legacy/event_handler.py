@@ -14,8 +14,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from random import Random
 from typing import NamedTuple
 
@@ -30,10 +28,8 @@ from spark_kafka_sink.errors import (
     fresh_copy,
 )
 from spark_kafka_sink.interrupts import Signal
-from spark_kafka_sink.legacy.config import LEGACY_BATCH_BYTES, LEGACY_BUFFER_BYTES, LegacyProducerConfig
+from spark_kafka_sink.legacy.config import LEGACY_BATCH_BYTES, LEGACY_BUFFER_BYTES, LegacyProducerConfig, Plugins
 from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
-from spark_kafka_sink.legacy.partitioner import StickyPartitions
-from spark_kafka_sink.legacy.plugins import Plugins
 from spark_kafka_sink.network.cluster import PartitionInfo
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.hand_overs import INTERRUPTED
@@ -51,7 +47,7 @@ _SETTLE_MARGIN_MS = 5_000
 _CAUSES_NAMED = 5
 
 
-class _Failure(NamedTuple):
+class _PartitionFailure(NamedTuple):
     where: str  # topic-partition; the topic where no partition could be chosen
     messages: Sequence[SerializedMessage]
     error: KafkaError
@@ -74,8 +70,10 @@ class EventHandler:
         self._plugins = plugins
         self._producer = producer
         self._clock = clock
-        self._sticky = StickyPartitions(random)  # used by the thread in `handle` only
-        self._refreshed_ms: int | None = None  # used by the thread in `handle` only
+        self._random = random
+        # Both used by the thread in `handle` only.
+        self._sticky: dict[str, int] = {}  # topic -> partition of messages without a key
+        self._refreshed_ms: int | None = None
         self._abandoned = Signal()
 
     def serialize(self, messages: Iterable[KeyedMessage]) -> list[SerializedMessage]:
@@ -117,7 +115,7 @@ class EventHandler:
             failures = self._dispatch(outstanding)
             if not failures:
                 return
-            self._sticky.forget()  # as in the old client, which refreshed metadata after a failure
+            self._sticky.clear()  # as in the old client, which refreshed metadata after a failure
             if not retries_left or self._is_closed(failures):
                 raise self._failed(failures)
             outstanding = [message for failure in failures for message in failure.messages]
@@ -128,7 +126,7 @@ class EventHandler:
         """Retry nothing from now on. Any thread may call this."""
         self._abandoned.give()
 
-    def _is_closed(self, failures: Sequence[_Failure]) -> bool:
+    def _is_closed(self, failures: Sequence[_PartitionFailure]) -> bool:
         return self._abandoned.is_given or any(_has_ended(failure.error) for failure in failures)
 
     def _refresh_if_due(self) -> None:
@@ -138,10 +136,10 @@ class EventHandler:
         """
         interval_ms, now_ms = self._config.topic_metadata_refresh_interval_ms, self._clock.now_ms()
         if self._refreshed_ms is None or 0 <= interval_ms <= now_ms - self._refreshed_ms:
-            self._sticky.forget()
+            self._sticky.clear()
             self._refreshed_ms = now_ms
 
-    def _failed(self, failures: Sequence[_Failure]) -> FailedToSendMessageError:
+    def _failed(self, failures: Sequence[_PartitionFailure]) -> FailedToSendMessageError:
         error = FailedToSendMessageError(
             f"Failed to send messages after {self._config.message_send_max_retries} tries"
             f" (message.send.max.retries): {_in_words(failures)}",
@@ -151,16 +149,16 @@ class EventHandler:
         error.__cause__ = failures[0].error
         return error
 
-    def _dispatch(self, messages: Sequence[SerializedMessage]) -> list[_Failure]:
+    def _dispatch(self, messages: Sequence[SerializedMessage]) -> list[_PartitionFailure]:
         """Send the messages once, in rounds of one portion for each partition. A partition that fails drops out."""
-        failures: list[_Failure] = []
+        failures: list[_PartitionFailure] = []
         waiting = self._by_partition(messages, failures)
         while waiting:
             sent = [(to, portion, self._send(to, portion)) for to, portion in _take_round(waiting)]
             for to, portion, delivery in sent:
                 error = self._outcome(to, delivery)
                 if error is not None:
-                    failures.append(_Failure(str(to), [*portion, *waiting.pop(to)], error))
+                    failures.append(_PartitionFailure(str(to), [*portion, *waiting.pop(to)], error))
                 elif not waiting[to]:
                     del waiting[to]
         return failures
@@ -193,10 +191,10 @@ class EventHandler:
     # PARTITIONS
 
     def _by_partition(
-        self, messages: Sequence[SerializedMessage], failures: list[_Failure]
+        self, messages: Sequence[SerializedMessage], failures: list[_PartitionFailure]
     ) -> dict[TopicPartition, deque[SerializedMessage]]:
         """Messages by partition, in their order. Messages for which no partition can be chosen are added to `failures`."""
-        topics: dict[str, _TopicPartitions] = {}
+        topics: dict[str, Sequence[PartitionInfo] | KafkaError] = {}
         groups: dict[TopicPartition, deque[SerializedMessage]] = {}
         unplaced: dict[str, tuple[list[SerializedMessage], KafkaError]] = {}
         for message in messages:
@@ -209,25 +207,31 @@ class EventHandler:
                 unplaced.setdefault(topic, ([], error))[0].append(message)
             else:
                 groups.setdefault(TopicPartition(topic, partition), deque()).append(message)
-        failures.extend(_Failure(topic, without, error) for topic, (without, error) in unplaced.items())
+        failures.extend(_PartitionFailure(topic, without, error) for topic, (without, error) in unplaced.items())
         return groups
 
-    def _look_up(self, topic: str) -> _TopicPartitions:
+    def _look_up(self, topic: str) -> Sequence[PartitionInfo] | KafkaError:
+        """Once per dispatch: metadata may change, but messages with one key stay together."""
         try:
-            return _TopicPartitions(sorted(self._producer.partitions_for(topic), key=lambda each: each.partition), None)
+            return sorted(self._producer.partitions_for(topic), key=lambda each: each.partition)
         except KafkaError as error:
-            return _TopicPartitions([], error)
+            return error
 
-    def _partition(self, message: KeyedMessage, known: _TopicPartitions) -> int:
-        if known.error is not None:
-            raise fresh_copy(known.error)
+    def _partition(self, message: KeyedMessage, known: Sequence[PartitionInfo] | KafkaError) -> int:
+        if isinstance(known, KafkaError):
+            raise fresh_copy(known)
         if message.partition_key is None:
-            chosen = self._sticky.partition(message.topic, known.available)
-            if chosen is None:
-                raise KafkaError(f"topic {message.topic}: no partition has a leader", condition="KAFKA_LEADER_NOT_AVAILABLE")
-            return chosen
-        index = self._ask_partitioner(message, len(known.partitions))
-        return known.partitions[index].partition
+            return self._sticky_partition(message.topic, known)
+        return known[self._ask_partitioner(message, len(known))].partition
+
+    def _sticky_partition(self, topic: str, known: Sequence[PartitionInfo]) -> int:
+        """The topic's current partition, even if it has no leader now; if there is none, a random one that has."""
+        if topic not in self._sticky:
+            available = [each.partition for each in known if each.leader is not None]
+            if not available:
+                raise KafkaError(f"topic {topic}: no partition has a leader", condition="KAFKA_LEADER_NOT_AVAILABLE")
+            self._sticky[topic] = self._random.choice(available)
+        return self._sticky[topic]
 
     def _ask_partitioner(self, message: KeyedMessage, count: int) -> int:
         try:
@@ -244,18 +248,6 @@ class EventHandler:
                 condition="KAFKA_INVALID_PARTITION",
             )
         return index
-
-
-@dataclass(frozen=True)
-class _TopicPartitions:
-    """The partitions of a topic, looked up once per dispatch: metadata may change, but messages with one key stay together."""
-
-    partitions: Sequence[PartitionInfo]
-    error: KafkaError | None
-
-    @cached_property
-    def available(self) -> Sequence[int]:
-        return [each.partition for each in self.partitions if each.leader is not None]
 
 
 def _take_round(
@@ -288,7 +280,7 @@ def _has_ended(error: KafkaError) -> bool:
     return isinstance(error, ProducerClosedError) or error.condition == INTERRUPTED
 
 
-def _in_words(failures: Sequence[_Failure]) -> str:
+def _in_words(failures: Sequence[_PartitionFailure]) -> str:
     named = [f"{len(failure.messages)} for {failure.where}: {failure.error}" for failure in failures[:_CAUSES_NAMED]]
     if len(failures) > _CAUSES_NAMED:
         named.append(f"and {len(failures) - _CAUSES_NAMED} more partitions")

@@ -1,4 +1,4 @@
-"""The old producer's choice of partitions: Java's hashCode of the key object, or one random partition for messages without a key.
+"""The old producer's choice of a partition for a key: Java's hashCode of the key object.
 
 Keys go to the same partitions as with the Scala client (0.8.2 to 1.1).
 """
@@ -6,7 +6,6 @@ Keys go to the same partitions as with the Scala client (0.8.2 to 1.1).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from random import Random
 from typing import Any
 
 from spark_kafka_sink.config.dotted_names import load
@@ -15,24 +14,6 @@ from spark_kafka_sink.errors import ConfigError, InvalidRecordError
 LegacyPartitioner = Callable[[Any, int], int]
 
 _INT_MIN = -(2**31)
-
-
-class StickyPartitions:
-    """For each topic the partition of messages without a key, until `forget`. Used by one thread at a time."""
-
-    def __init__(self, random: Random) -> None:
-        self._random = random
-        self._partitions: dict[str, int] = {}
-
-    def partition(self, topic: str, available: Sequence[int]) -> int | None:
-        """The topic's current partition, even if it is not available now; if there is none, a random one of `available`."""
-        if topic not in self._partitions and available:
-            self._partitions[topic] = self._random.choice(available)
-        return self._partitions.get(topic)
-
-    def forget(self) -> None:
-        """Choose a new partition for every topic."""
-        self._partitions.clear()
 
 
 def java_hash_code(key: object) -> int:

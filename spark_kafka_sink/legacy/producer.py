@@ -21,15 +21,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from types import TracebackType
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import FailedToSendMessageError, KafkaError, KafkaTimeoutError, ProducerClosedError, QueueFullError
 from spark_kafka_sink.interrupts import Inside, Signal, Waiters
-from spark_kafka_sink.legacy.config import conceal_legacy
+from spark_kafka_sink.legacy.config import conceal_legacy, read_config
 from spark_kafka_sink.legacy.event_handler import EventHandler
 from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
-from spark_kafka_sink.legacy.plugins import read_config
 from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.producer import CLOSE_MARGIN_MS, KafkaProducer
 
@@ -38,7 +37,6 @@ __all__ = ["KeyedMessage", "Producer"]
 logger = logging.getLogger(__name__)
 
 LONGEST_WAIT_MS = 600_000  # longer than a dispatch in which everything times out
-_IDLE_WAIT_MS = 3_600_000  # an idle thread wakes up this often
 
 OnError = Callable[[KafkaError, Sequence[KeyedMessage]], None]
 
@@ -197,11 +195,6 @@ def _closed_error() -> ProducerClosedError:
 # ASYNC
 
 
-class _Queued(NamedTuple):
-    message: SerializedMessage
-    since_ms: int
-
-
 class SendQueue:
     """At most `capacity` messages in order. `take` returns `batch_messages` of them, or fewer if the oldest has waited `max_ms`.
 
@@ -216,7 +209,7 @@ class SendQueue:
         self._clock = clock
         self._lock = threading.Lock()  # guards the two below
         self._waiters = Waiters(self._lock)  # woken when they change
-        self._queued: deque[_Queued] = deque()
+        self._queued: deque[tuple[SerializedMessage, int]] = deque()  # with the time of its put
         self._closed = False
 
     def put(self, message: SerializedMessage, timeout_ms: int) -> bool:
@@ -228,29 +221,22 @@ class SendQueue:
             raise _closed_error()
         if len(self._queued) >= self._capacity:
             return False
-        queued = _Queued(message, self._clock.now_ms())
         self._waiters.wake_all_locked()
-        self._queued.append(queued)
+        self._queued.append((message, self._clock.now_ms()))
         return True
 
     def take(self) -> list[SerializedMessage]:
         """Wait for the next messages. Empty only if the queue is closed and empty. Called by the send thread only."""
-        while True:
-            with self._lock:
-                delay_ms = self._delay_ms_locked()
-                if delay_ms <= 0:
-                    count = min(len(self._queued), self._batch_messages)
-                    self._waiters.wake_all_locked()
-                    return [self._queued.popleft().message for _ in range(count)]
-                waiter = self._waiters.add_locked()
-            self._clock.wait(waiter, delay_ms)
+        self._waiters.wait_until(lambda: self._closed or len(self._queued) > 0, self._clock, NEVER_MS)
+        if self._queued:
+            _, since_ms = self._queued[0]
+            self._waiters.wait_until(self._is_due_locked, self._clock, since_ms + self._max_ms)
+        with self._lock:
+            self._waiters.wake_all_locked()
+            return [self._queued.popleft()[0] for _ in range(min(len(self._queued), self._batch_messages))]
 
-    def _delay_ms_locked(self) -> int:
-        if self._closed or len(self._queued) >= self._batch_messages:
-            return 0
-        if not self._queued:
-            return _IDLE_WAIT_MS
-        return self._queued[0].since_ms + self._max_ms - self._clock.now_ms()
+    def _is_due_locked(self) -> bool:
+        return self._closed or len(self._queued) >= self._batch_messages
 
     def close(self) -> None:
         with self._lock:

@@ -28,11 +28,10 @@ from spark_kafka_sink.errors import (
     ProducerClosedError,
     QueueFullError,
 )
-from spark_kafka_sink.legacy.config import LegacyProducerConfig
+from spark_kafka_sink.legacy.config import LegacyProducerConfig, read_config
 from spark_kafka_sink.legacy.event_handler import PORTION_BYTES, EventHandler
 from spark_kafka_sink.legacy.messages import KeyedMessage, SerializedMessage
 from spark_kafka_sink.legacy.partitioner import default_partition, find_legacy_partitioner, java_hash_code
-from spark_kafka_sink.legacy.plugins import read_config
 from spark_kafka_sink.legacy.producer import LONGEST_WAIT_MS, Producer, ProducerSendThread, SendQueue, SyncDispatch
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.serializers import SerializationError

@@ -203,13 +203,13 @@ def test_a_producer_that_has_failed_for_good_keeps_nothing_of_refused_calls(brok
 
 
 def test_the_old_producer_raises_a_topics_error_for_every_message_of_it() -> None:
-    from spark_kafka_sink.legacy.event_handler import EventHandler, _TopicPartitions
+    from spark_kafka_sink.legacy.event_handler import EventHandler
     from spark_kafka_sink.legacy.messages import KeyedMessage
 
     handler = EventHandler.__new__(EventHandler)
-    known = _TopicPartitions([], NetworkError("lost"))
+    known = NetworkError("lost")
     calls_keep_nothing(lambda: handler._partition(KeyedMessage("orders", message="m"), known))
-    assert keep_no_frames(known.error)
+    assert keep_no_frames(known)
 
 
 def test_the_sinks_sender_raises_errors_of_rows_without_changing_the_kept_ones() -> None:
