@@ -49,8 +49,8 @@ class JaasProblem(NamedTuple):
 NO_OPTIONS = JaasEntry("", {})  # stands for a sasl.jaas.config that is not set
 
 _FLAGS = ("required", "requisite", "sufficient", "optional")
-# As java.io.StreamTokenizer with the settings of Kafka's JaasConfig: `/` outside of quotes begins a comment; a quoted text ends
-# at the end of its line; a token that begins with a digit is a number, which Kafka accepts nowhere. A word consists of letters
+# As java.io.StreamTokenizer with the settings of Kafka's JaasConfig. `/` outside of quotes begins a comment. A quoted text ends
+# at the end of its line. A token that begins with a digit is a number, which Kafka accepts nowhere. A word consists of letters
 # (all non-ASCII characters count as letters), $ and _, and after the first character also of digits, dots and dashes.
 _TOKEN = re.compile(
     r"""[\x00-\x20]+ | /\*.*?(?:\*/|\Z) | /[^\r\n]*

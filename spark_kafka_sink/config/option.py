@@ -30,7 +30,7 @@ class InvalidValueError(ValueError):
     """Why a value is invalid, without the option's name."""
 
 
-# --- TYPES: those of Kafka's ConfigDef -----------------------------------------------------------------------------------
+# TYPES: those of Kafka's ConfigDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ CLASSES = Kind("list", _parse_classes)
 PASSWORD = Kind("password", _parse_password)
 
 
-# --- OPTIONS -------------------------------------------------------------------------------------------------------------
+# OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ def rows_of(cls: type[Any]) -> dict[str, Option]:
     return {each.name: each.metadata["option"] for each in fields(cls) if "option" in each.metadata}
 
 
-# --- READING -------------------------------------------------------------------------------------------------------------
+# READING
 
 
 def read_all(rows: Mapping[str, Option], given: Mapping[str, object], problems: list[str]) -> dict[str, object]:
@@ -288,7 +288,7 @@ def _concealed(value: object, *, is_plain: bool) -> object:
     return value
 
 
-# --- REPORTING -----------------------------------------------------------------------------------------------------------
+# REPORTING
 
 
 def config_error(problems: Sequence[str]) -> ConfigError:

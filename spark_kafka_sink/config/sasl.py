@@ -34,7 +34,7 @@ _EXAMPLES = {
     "OAuthBearerLoginModule": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;",
 }
 
-# --- WHERE TOKENS COME FROM -----------------------------------------------------------------------------------------------
+# WHERE TOKENS COME FROM
 
 UNSECURED, CLIENT_CREDENTIALS, JWT_BEARER, TOKEN_FILE = "unsecured", "client credentials", "JWT bearer", "file"
 AWS, CALLBACK = "AWS", "callback"
@@ -54,7 +54,7 @@ _DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*[.:][^\W\d]\w*")
 UNSECURED_PREFIX = "unsecuredLogin"
 
 # What options may name, as Java's system properties org.apache.kafka.sasl.oauthbearer.allowed.urls and .files say it since
-# CVE-2025-27817: a login sends what is in the file to a server that the options name as well.
+# CVE-2025-27817. A login sends what is in the file to a server that the options name as well.
 ALLOWED_URLS = "PYKAFKA_SINK_OAUTHBEARER_ALLOWED_URLS"
 ALLOWED_FILES = "PYKAFKA_SINK_OAUTHBEARER_ALLOWED_FILES"
 _ASSERTION_FILES = ("assertion_file", "assertion_private_key_file", "assertion_template_file")
@@ -76,7 +76,7 @@ def token_source(values: Mapping[str, Any]) -> str:
     return TOKEN_FILE if is_file and source is CLIENT_CREDENTIALS else source
 
 
-# --- RULES ----------------------------------------------------------------------------------------------------------------
+# RULES
 
 
 def problems(values: Mapping[str, Any]) -> Iterator[str]:

@@ -242,7 +242,7 @@ def _is_number_outside(value: str, least: int, most: int) -> bool:
     return value.isascii() and value.isdecimal() and not least <= int(value) <= most
 
 
-# (key, what its value must be, whether a value is allowed; what is no value of this option at all is told elsewhere)
+# (key, what its value must be, whether a value is allowed; what is no value of this option at all is reported elsewhere)
 _NEEDED_BY_TRANSACTIONS: tuple[tuple[str, str, Callable[[str], bool]], ...] = (
     ("acks", "=all", lambda value: value not in ("0", "1")),
     ("enable.idempotence", "=true", lambda value: value != "false"),

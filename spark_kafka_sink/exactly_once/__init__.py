@@ -4,7 +4,7 @@ Words
     prefix          option transactionalIdPrefix; one query or job at a time uses it
     owner           whose writes follow each other: a streaming query's id, txnAppId, or all df.write without a name
     version         the number of a write within its owner: a stream's batch id, txnVersion, or when the write was planned
-    run             one life of the driver. Nothing tells a task which one it belongs to, and no name contains it
+    run             one life of the driver. No task knows which one it belongs to, and no name contains it
     attempt         one try of a task; two tries that run at the same time never share a transactional id
     marker          a task's record, inside its transaction, that the rows of its partition are in Kafka
     decision        the driver's record that a version is to be committed

@@ -13,8 +13,8 @@ how they are cut into Arrow batches. A task stores it with its marker (see `ledg
 All numbers are taken modulo 2**64, and do not depend on the byte order of a machine. `reverse` reverses the 8 bytes of a number;
 `finish` is the finisher of splitmix64, whose first numbers, made odd, are f, l, p and t.
 
-Why two different rows have one hash only by chance: a product carries each bit of a word upwards, the reversal brings the upper
-bits down, and the second product, with a factor of the word's own place, carries them up again. All three steps are reversible,
+Two different rows have one hash only by chance. A product carries each bit of a word upwards, and the reversal brings the upper
+bits down. The second product, with a factor of the word's own place, carries them up again. All three steps are reversible,
 so a row of which one word changes has another hash for certain. If several words change, their differences must cancel, each
 multiplied by a factor of its own. `finish` keeps rows from cancelling each other. This is no protection against an adversary.
 
@@ -98,9 +98,7 @@ def _sliced(column: Any, start: int, stop: int) -> Any:
     return column if column is None or isinstance(column, str) else column.slice(start, stop - start)
 
 
-# ---- ROWS
-
-
+# ROWS
 def _row_hashes(columns: Mapping[str, Any], rows: int) -> Hashes:
     headers = join_headers(columns["headers"], rows)
     key, value = (binary_column(name, columns[name]) for name in ("key", "value"))
@@ -149,9 +147,7 @@ def _finish(hashes: Hashes) -> Hashes:
     return hashes
 
 
-# ---- BYTES
-
-
+# BYTES
 def _content(fields: Sequence[Column], rows: int) -> Hashes:
     """The bytes and lengths of up to three fields of each row, which are binary or None; None for headers is no headers."""
     hashes = np.zeros(rows, np.uint64)
@@ -226,9 +222,7 @@ def _words(rows: InterleavedRows, low: int, high: int, count: int) -> Hashes:
     return np.frombuffer(data_buffer(written), "<u8", count)
 
 
-# ---- CONSTANTS
-
-
+# CONSTANTS
 @dataclass(frozen=True, slots=True)
 class _Constants:
     factors: Payload  # entry i: the factors of the first i words of a segment

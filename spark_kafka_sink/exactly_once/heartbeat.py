@@ -74,7 +74,7 @@ class Heartbeat:
                     self._beat(client)
                     while self._is_due():
                         self._beat(client)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the task goes on, and its log tells
+        except Exception as error:  # noqa: BLE001 - whatever it is, the task goes on, and its log says so
             self._failed(error)
 
     def _is_due(self) -> bool:

@@ -9,7 +9,7 @@
     P-aborted                       group of the record that writes were aborted
 
 No name contains a version or a run of the driver, so an owner has as many as its largest write has partitions and attempts,
-however often it writes. No part but the prefix P contains a dash, so each name is read from its end without doubt: the ids of the
+however often it writes. No part but the prefix P contains a dash, so each name is read from its end without doubt. The ids of the
 prefix `job` are never taken for those of `job-2`, and no two kinds of groups share a name.
 
 Earlier releases had ids with the driver's run: P-owner-partition-run-attempt. They are read, and no new ones are made.

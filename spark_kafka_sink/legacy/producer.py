@@ -8,8 +8,8 @@
 
 With producer.type=sync, the caller's thread dispatches messages, one caller at a time. With producer.type=async, messages go into
 a bounded queue, from which one thread dispatches them. event_handler.py does the dispatch: partitions, retries, failures.
-Laws: messages leave the queue in the order in which they were put in; close() sends those that are still in it; messages that
-could not be sent are reported, in sync mode to the caller of send(), in async mode to `on_error` and the log. Where the old
+Laws: messages leave the queue in the order in which they were put in, and close() sends those that are still in it. Messages that
+could not be sent are reported: in sync mode to the caller of send(), in async mode to `on_error` and the log. Where the old
 client waited without a limit, the limit is LONGEST_WAIT_MS. New code should use KafkaProducer.
 """
 

@@ -2,7 +2,7 @@
 
 Spark calls `writer` once per batch write. It calls `streamWriter` twice per micro-batch, in two processes: to plan the batch and
 to commit it. Both check, and return plain data. Planning asks brokers for the topic once (topic_check.py); nothing stays open.
-Law: one error reports all problems at once, and a missing topic is told when there are no others.
+Law: one error reports all problems at once, and a missing topic is reported when there are no others.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def open_task(plan: WritePlan, task: Task) -> Iterator[ExactlyOnceTask]:
                 yield ExactlyOnceTask(producer, attempt, has_name=has_name(write))
             except BaseException as error:
                 if isinstance(error, KafkaError):
-                    _tell_in_spark(error)
+                    _add_hint(error)
                 producer.close(timeout_ms=ABORT_MS)
                 raise
 
@@ -111,8 +111,8 @@ def _begin(plan: WritePlan, write: WriteId, task: Task, client: TransactionClien
     return attempt
 
 
-def _tell_in_spark(error: KafkaError) -> None:
-    """Name what can be done in Spark, in place of what callers of a producer are told to do."""
+def _add_hint(error: KafkaError) -> None:
+    """Name what can be done in Spark, in place of what callers of a producer can do."""
     cause = error.__cause__
     if isinstance(error, AbortableTransactionError | FatalProducerError) and isinstance(cause, KafkaError):
         error.message = cause.message

@@ -59,7 +59,7 @@ Labels = tuple[str, ...]
 Read = Callable[["CommitSummary"], Iterable[tuple[Labels, float]]]
 
 
-# --- THE METRICS ------------------------------------------------------------------------------------------------------
+# THE METRICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ def markdown_table() -> str:
     return "\n".join(["| Metric | Labels | |", "|---|---|---|", *rows])
 
 
-# --- THE FILE ---------------------------------------------------------------------------------------------------------
+# THE FILE
 
 Values = dict[tuple[str, Labels], float]  # name, labels -> value
 
@@ -322,7 +322,7 @@ def _registry(read: Callable[[], Values]) -> CollectorRegistry:
     return registry
 
 
-# --- THE PORT ---------------------------------------------------------------------------------------------------------
+# THE PORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +395,7 @@ def _is_ours(target: Target) -> bool:
         connection.close()
 
 
-# --- WHAT SPARK CALLS -------------------------------------------------------------------------------------------------
+# WHAT SPARK CALLS
 
 
 def record(summary: CommitSummary) -> None:

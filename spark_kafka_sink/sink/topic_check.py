@@ -64,7 +64,7 @@ def _is_missing(options: Mapping[str, object], topic: str) -> bool:
 
 
 def is_missing(client: RequestClient, topic: str) -> bool:
-    """Whether the topic does not exist and will not be created. Raises KafkaError if the brokers do not tell."""
+    """Whether the topic does not exist and will not be created. Raises KafkaError if the brokers do not answer that."""
     from spark_kafka_sink.admin.brokers import DescribeBrokerConfig
     from spark_kafka_sink.admin.operation import ANY_BROKER, Ask
     from spark_kafka_sink.admin.producers import FindLeaders

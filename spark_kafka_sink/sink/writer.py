@@ -43,15 +43,15 @@ stderr_log.add_handler_in_spark_worker()  # here, as every Spark worker that pla
 def freeze_loaded_modules() -> None:
     """Exempt what this process has loaded so far from garbage collection. Only in Spark's workers; only the first call counts.
 
-    Spark's workers collect after every task, plan and commit, and each collection walks through all of pyspark, pyarrow and
-    this package: 20 ms of CPU, several times what a small task costs. Modules live as long as the worker anyway.
+    Spark's workers collect after every task, plan and commit. Each collection walks through all of pyspark, pyarrow and this
+    package. That is 20 ms of CPU, several times what a small task costs. Modules live as long as the worker anyway.
     """
     main = sys.modules["__main__"].__spec__
     if "pyspark.daemon" in (main and main.name, *sys.modules):  # workers are forked from the daemon
         gc.freeze()
 
 
-# --- THE STEPS OF A TASK ----------------------------------------------------------------------------------------------
+# THE STEPS OF A TASK
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def _no_larger_producer() -> NoReturn:
     raise RecordTooLargeError("with the headers of a dead letter, the row is larger than any request may be")
 
 
-# --- WHAT SPARK CALLS -------------------------------------------------------------------------------------------------
+# WHAT SPARK CALLS
 
 
 class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):

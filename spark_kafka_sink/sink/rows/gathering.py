@@ -47,7 +47,7 @@ class SparkRows:
         """Consecutive batches, of up to so many rows and bytes. A larger batch is a chunk by itself, an empty one is left out.
 
         The first chunk has up to GATHERED_ROWS_AT_FIRST. A large batch is yielded before the next one is read, and the generator
-        keeps no reference to what it has yielded: batches of 64 MB are most of the memory that a task needs.
+        keeps no reference to what it has yielded. Batches of 64 MB are most of the memory that a task needs.
         """
         waiting: list[pa.RecordBatch] = []
         rows = size = 0
