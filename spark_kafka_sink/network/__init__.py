@@ -9,7 +9,7 @@ Requests and metadata
     coordinators.py          which broker coordinates a group or transactional id
 A connection
     connection_setup.py      from a host name to a connection that is ready: DNS, TCP, TLS, login
-    connection_states.py     the state of the connection to each node; back-off
+    broker_connection.py     the state of the connection to each node; back-off
     connection_failures.py   why connections failed, and when that is final
     node_connection.py       what belongs to one connection
     connection.py            frames in, frames out, without a socket

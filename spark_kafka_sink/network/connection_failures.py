@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from spark_kafka_sink.errors import AuthenticationError
-from spark_kafka_sink.network.connection_states import ClusterConnectionStates
+from spark_kafka_sink.network.broker_connection import ClusterConnectionStates
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.node_connection import NodeConnection
 from spark_kafka_sink.network.selector import ChannelState, Disconnect

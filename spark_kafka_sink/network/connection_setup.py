@@ -15,9 +15,9 @@ from typing import Protocol
 from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import AuthenticationError, KafkaError, printable
 from spark_kafka_sink.network.background import Background, Outcome, Worker
+from spark_kafka_sink.network.broker_connection import ClusterConnectionStates
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.connection import Connection
-from spark_kafka_sink.network.connection_states import ClusterConnectionStates
 from spark_kafka_sink.network.dns import Resolver, literal_addresses, look_up
 from spark_kafka_sink.network.handshake import HandshakeRequest, Session, Step, authenticate, handshake
 from spark_kafka_sink.network.metadata import Metadata

@@ -25,11 +25,11 @@ from spark_kafka_sink.errors import (
     printable,
 )
 from spark_kafka_sink.network.background import BackgroundWorker, Outcome, Worker
+from spark_kafka_sink.network.broker_connection import ClusterConnectionStates
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.connection import Response
 from spark_kafka_sink.network.connection_failures import ConnectionFailures
 from spark_kafka_sink.network.connection_setup import ConnectionSetup
-from spark_kafka_sink.network.connection_states import ClusterConnectionStates
 from spark_kafka_sink.network.dns import Resolver, canonical_bootstrap_servers, resolve
 from spark_kafka_sink.network.handshake import HandshakeRequest, NodeApiVersions
 from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse, InFlightRequest, InFlightRequests

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
+from spark_kafka_sink.network.broker_connection import ClusterConnectionStates
 from spark_kafka_sink.network.cluster import Node
-from spark_kafka_sink.network.connection_states import ClusterConnectionStates
 from spark_kafka_sink.network.kafka_client import InFlightRequests
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.node_connection import NodeConnection

@@ -24,7 +24,7 @@ NetworkClientTest → test_network_client.py
         section "throttling"
     testLeastLoadedNode… → section "which node"
     testHasNodeAvailableOrConnectionReady → test_while_a_node_is_connected_and_busy_nobody_bootstraps_again
-    testConnectionDelay… → test_connection_states.py, test_reconnecting_waits_for_back_off
+    testConnectionDelay… → test_broker_connection.py, test_reconnecting_waits_for_back_off
     testDisconnectWithMultipleInFlights → test_a_lost_connection_cancels_everything_in_flight_in_order
     testDisconnectDuringUserMetadataRequest → not applicable: only the client asks for metadata
     testServerDisconnectAfterInternalApiVersionRequest → test_a_connection_that_ends_during_its_handshake_is_tried_again
@@ -32,11 +32,11 @@ NetworkClientTest → test_network_client.py
     testCallDisconnect → not applicable: the client itself decides when to disconnect
     testCorrelationId → test_connection: test_correlation_ids_count_up
     testReconnectAfterAddressChange, testFailedConnectionToFirstAddress(AfterReconnect) → test_every_address_of_a_broker_is_tried,
-        test_connection_states.py
+        test_broker_connection.py
     testAuthenticationFailureWithInFlightMetadataRequest → test_refused_authentication_reaches_whoever_waits
     testTelemetryRequest → not applicable: no telemetry is sent
 
-ClusterConnectionStatesTest → test_connection_states.py        all
+ClusterConnectionStatesTest → test_broker_connection.py        all
 InFlightRequestsTest → test_in_flight_requests.py              all
 NodeApiVersionsTest → test_handshake.py                        all but the texts of toString
 ApiVersionsTest → not applicable: record batches of version 2 only, and versions are kept per node

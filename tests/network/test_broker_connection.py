@@ -1,4 +1,4 @@
-"""network/connection_states.py and backoff.py: the scenarios of Kafka's ClusterConnectionStatesTest."""
+"""network/broker_connection.py and backoff.py: the scenarios of Kafka's ClusterConnectionStatesTest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.backoff import ExponentialBackoff
-from spark_kafka_sink.network.connection_states import ClusterConnectionStates, ConnectionState
+from spark_kafka_sink.network.broker_connection import ClusterConnectionStates, ConnectionState
 
 NODE = 1
 NOW = 1_000_000
