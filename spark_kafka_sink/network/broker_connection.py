@@ -1,28 +1,43 @@
-"""The state of the connection to each node, and when the next attempt is allowed.
+"""One broker's connection: its state and back-off, addresses, requests in flight, handshake, API versions, session.
 
-Sender thread only. Holds no sockets: NetworkClient reports what happened, and asks what is allowed.
+Sender thread only. The object lives as long as the broker has its address; TCP connections come and go. NetworkClient and
+ConnectionSetup report what happened, and ask what is allowed. The Selector owns the sockets, Connection frames the bytes.
 
-    (no entry) ──connecting──> CONNECTING ──checking_api_versions──> CHECKING_API_VERSIONS ──ready──> READY
-                                   └───────────────┴───── disconnected ────────┴──> DISCONNECTED ──connecting──> …
-    READY ──reauthenticating──> REAUTHENTICATING ──ready──> READY   (or disconnected, as from any other)
+    DISCONNECTED ──connecting──> CONNECTING ──checking_api_versions──> CHECKING_API_VERSIONS ──become_ready──> READY
+         ▲                           └───────────────────┴───── disconnected ──────┴─────────────────────────────┘
+    READY ──reauthenticating──> REAUTHENTICATING ──become_ready──> READY   (or disconnected, as from any other)
     authentication_failed after disconnected: AUTHENTICATION_FAILED, from where connecting is allowed after back-off too.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from random import Random
+from typing import TYPE_CHECKING, Any
 
-from spark_kafka_sink.clock import NEVER_MS
+from spark_kafka_sink.clock import LONG_AGO_MS, NEVER_MS
 from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.network.background import Outcome
 from spark_kafka_sink.network.backoff import ExponentialBackoff
-from spark_kafka_sink.network.cluster import address_text
+from spark_kafka_sink.network.cluster import Node
+from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest, NodeApiVersions, SaslDetection, Session, Step
+from spark_kafka_sink.network.kafka_client import ClientRequest, InFlightRequest
+from spark_kafka_sink.network.selector import Selectable
 from spark_kafka_sink.network.transport import Address
+from spark_kafka_sink.protocol.messages.produce import ProduceRequest
+from spark_kafka_sink.protocol.schema import Request
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.config.producer_config import ProducerConfig
 
 logger = logging.getLogger(__name__)
+
+RENEW_AFTER_MS = 1000  # the least time between two logins: brokers close connections that log in again sooner
+RENEW_AT = (0.85, 0.95)  # the part of a session's lifetime after which it is renewed; random as in Java, so that clients differ
 
 
 class ConnectionState(Enum):
@@ -40,7 +55,7 @@ _CONNECTED = frozenset({_C.CHECKING_API_VERSIONS, _C.READY, _C.REAUTHENTICATING}
 _PREPARING = frozenset({_C.CONNECTING, _C.CHECKING_API_VERSIONS, _C.REAUTHENTICATING})
 NEXT: dict[ConnectionState, frozenset[ConnectionState]] = {
     _C.CONNECTING: frozenset({_C.CHECKING_API_VERSIONS, _C.DISCONNECTED}),
-    _C.CHECKING_API_VERSIONS: frozenset({_C.CHECKING_API_VERSIONS, _C.READY, _C.DISCONNECTED}),  # itself: a second request
+    _C.CHECKING_API_VERSIONS: frozenset({_C.READY, _C.DISCONNECTED}),
     _C.READY: frozenset({_C.REAUTHENTICATING, _C.DISCONNECTED}),
     _C.REAUTHENTICATING: frozenset({_C.READY, _C.DISCONNECTED}),
     _C.DISCONNECTED: frozenset({_C.CONNECTING, _C.AUTHENTICATION_FAILED}),
@@ -48,224 +63,267 @@ NEXT: dict[ConnectionState, frozenset[ConnectionState]] = {
 }
 
 
-@dataclass
-class _NodeState:
-    host: str
-    port: int
-    reconnect_backoff_ms: int
-    setup_timeout_ms: int
-    state: ConnectionState = ConnectionState.DISCONNECTED
-    last_attempt_ms: int = 0
-    failed_attempts: int = 0  # disconnects since the last READY
-    failed_connects: int = 0  # of these, attempts whose TCP connection was never established
-    throttled_until_ms: int = 0
-    attempts_in_vain: int = 0  # since the node last accepted us: attempts that ended before READY, for any reason
-    refusals: int = 0  # since the node last accepted us: attempts in which authentication failed, on either side
-    authentication_error: AuthenticationError | None = None
-    addresses: Sequence[Address] = ()  # of the host name; looked up again when all have been tried
-    address_index: int = 0
-    last_address: Address | None = field(default=None)
+class BrokerConnection:
+    """
+    Args:
+        node: the broker; at another address it is another object.
+        config: client.id, back-off, time-outs, and how many requests may be in flight.
+    """
 
-    def transition_to(self, state: ConnectionState) -> None:
+    def __init__(self, node: Node, config: ProducerConfig, selector: Selectable, random: Random) -> None:
+        self.node = node
+        self.state = ConnectionState.DISCONNECTED
+        self.in_flight: deque[InFlightRequest] = deque()  # sent and not answered, oldest first; any thread may read its length
+        self.last_attempt_ms = 0
+        self.last_warning_ms = LONG_AGO_MS  # when a failure to connect was last logged as a warning
+        self.refusals = 0  # since the node last accepted us: attempts in which authentication failed, on either side
+        self.authentication_error: AuthenticationError | None = None
+        self.sasl = SaslDetection()
+        self._attempts_in_vain = 0  # since the node last accepted us: attempts that ended before READY, for any reason
+        self._config = config
+        self._selector = selector
+        self._random = random
+        self._reconnect_backoff = ExponentialBackoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, random)
+        self._setup_timeout = ExponentialBackoff(
+            config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, random
+        )
+        self._failed_attempts = 0  # disconnects since the last READY
+        self._failed_connects = 0  # of these, attempts whose TCP connection was never established
+        self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(0)
+        self.setup_timeout_ms = self._setup_timeout.backoff_ms(0)
+        self._throttled_until_ms = 0
+        self._addresses: Sequence[Address] = ()  # to be tried, the present one first; then the name is looked up again
+        self._last_address: Address | None = None
+        self._forget_connection()
+
+    def _forget_connection(self) -> None:
+        """Forget what belongs to one TCP connection."""
+        self.is_resolving = False  # the background worker looks up the node's name
+        self.protocol: Connection | None = None  # from the start of a TCP connection on
+        self.next_request: HandshakeRequest | None = None  # of the handshake, until it can be sent
+        self.api_versions: NodeApiVersions | None = None  # from the end of the first handshake on
+        self._handshake: Handshake | None = None  # while the connection is not ready, or its session is being renewed
+        self._renew_session_ms = NEVER_MS
+        self.sasl.connection_ended()
+
+    def _transition_to(self, state: ConnectionState) -> None:
         if state not in NEXT[self.state]:
-            where = address_text(self.host, self.port)
-            raise RuntimeError(f"connection to {where} cannot go from {self.state.name} to {state.name}")
+            raise RuntimeError(f"connection to {self.node.address} cannot go from {self.state.name} to {state.name}")
         self.state = state
-
-
-class ClusterConnectionStates:
-    def __init__(
-        self,
-        *,
-        reconnect_backoff_ms: int,
-        reconnect_backoff_max_ms: int,
-        connection_setup_timeout_ms: int,
-        connection_setup_timeout_max_ms: int,
-        random: Random,
-    ) -> None:
-        self._reconnect_backoff = ExponentialBackoff(reconnect_backoff_ms, reconnect_backoff_max_ms, random)
-        self._setup_timeout = ExponentialBackoff(connection_setup_timeout_ms, connection_setup_timeout_max_ms, random)
-        self._nodes: dict[int, _NodeState] = {}
 
     # ---- questions -----------------------------------------------------------------------------------------------------------
 
-    def state(self, node_id: int) -> ConnectionState | None:
-        node = self._nodes.get(node_id)
-        return None if node is None else node.state
+    @property
+    def is_connecting(self) -> bool:
+        return self.state is ConnectionState.CONNECTING
 
-    def can_connect(self, node_id: int, now_ms: int) -> bool:
-        node = self._nodes.get(node_id)
-        return node is None or (node.state in _DISCONNECTED and now_ms - node.last_attempt_ms >= node.reconnect_backoff_ms)
+    @property
+    def is_preparing(self) -> bool:
+        return self.state in _PREPARING
 
-    def connection_delay_ms(self, node_id: int, now_ms: int) -> int:
-        """How long until an attempt is allowed or times out; NEVER_MS once connected."""
-        node = self._nodes.get(node_id)
-        if node is None:
-            return 0
-        if node.state in _DISCONNECTED:
-            return max(node.last_attempt_ms + node.reconnect_backoff_ms - now_ms, 0)
-        return node.setup_timeout_ms if node.state is ConnectionState.CONNECTING else NEVER_MS
+    @property
+    def is_connected(self) -> bool:
+        return self.state in _CONNECTED
 
-    def poll_delay_ms(self, node_id: int, now_ms: int) -> int:
-        throttle_ms = self.throttle_delay_ms(node_id, now_ms)
-        return throttle_ms if throttle_ms and self.is_connected(node_id) else self.connection_delay_ms(node_id, now_ms)
+    @property
+    def is_disconnected(self) -> bool:
+        return self.state in _DISCONNECTED
 
-    def throttle_delay_ms(self, node_id: int, now_ms: int) -> int:
-        node = self._nodes.get(node_id)
-        return 0 if node is None else max(node.throttled_until_ms - now_ms, 0)
+    @property
+    def is_channel_ready(self) -> bool:
+        return self._selector.is_channel_ready(self.node.id)
 
-    def is_connecting(self, node_id: int) -> bool:
-        return self.state(node_id) is ConnectionState.CONNECTING
-
-    def is_preparing_connection(self, node_id: int) -> bool:
-        return self.state(node_id) in _PREPARING
-
-    def is_connected(self, node_id: int) -> bool:
-        return self.state(node_id) in _CONNECTED
-
-    def is_disconnected(self, node_id: int) -> bool:
-        return self.state(node_id) in _DISCONNECTED
-
-    def is_ready(self, node_id: int, now_ms: int) -> bool:
-        node = self._nodes.get(node_id)
-        return node is not None and node.state is ConnectionState.READY and node.throttled_until_ms <= now_ms
-
-    def authentication_error(self, node_id: int) -> AuthenticationError | None:
-        node = self._nodes.get(node_id)
-        return None if node is None else node.authentication_error
-
-    def refusals(self, node_id: int) -> int:
-        """In how many attempts in a row authentication failed; 0 once the node has accepted us."""
-        node = self._nodes.get(node_id)
-        return 0 if node is None else node.refusals
-
-    def is_shut_out(self, node_id: int) -> bool:
+    @property
+    def is_shut_out(self) -> bool:
         """Whether the last attempt failed: authentication failed, or the node could not be reached."""
-        node = self._nodes.get(node_id)
-        return node is not None and node.state is not _C.READY and node.refusals + node.attempts_in_vain > 0
+        return self.state is not _C.READY and self.refusals + self._attempts_in_vain > 0
 
-    def last_attempt_ms(self, node_id: int) -> int:
-        node = self._nodes.get(node_id)
-        return 0 if node is None else node.last_attempt_ms
+    def can_connect(self, now_ms: int) -> bool:
+        return self.state in _DISCONNECTED and now_ms - self.last_attempt_ms >= self._reconnect_backoff_ms
 
-    def setup_timeout_ms(self, node_id: int) -> int:
-        return self._nodes[node_id].setup_timeout_ms
+    def is_ready(self, now_ms: int) -> bool:
+        return self.state is ConnectionState.READY and self._throttled_until_ms <= now_ms
 
-    def nodes_with_setup_timeout(self, now_ms: int) -> list[int]:
-        return [
-            node_id
-            for node_id, node in self._nodes.items()
-            if node.state is ConnectionState.CONNECTING and now_ms - node.last_attempt_ms > node.setup_timeout_ms
-        ]
+    def is_session_due(self, now_ms: int) -> bool:
+        """Whether the client must log in again before it sends requests (KIP-368)."""
+        return self._renew_session_ms <= now_ms
 
-    def next_setup_timeout_ms(self, now_ms: int) -> int:
-        """How long until nodes_with_setup_timeout() will not be empty."""
-        connecting = [node for node in self._nodes.values() if node.state is ConnectionState.CONNECTING]
-        delays = (node.last_attempt_ms + node.setup_timeout_ms + 1 - now_ms for node in connecting)
-        return max(min(delays, default=NEVER_MS), 0)
+    def can_send(self, now_ms: int) -> bool:
+        return self.is_ready(now_ms) and self.can_write() and not self.is_session_due(now_ms)
 
-    def host(self, node_id: int) -> str:
-        return self._nodes[node_id].host
+    def can_write(self) -> bool:
+        """Whether any request can be written. One is written at a time, and no more than the limit wait for answers."""
+        queue = self.in_flight
+        has_room = not queue or (queue[-1].is_written and len(queue) < self._config.max_in_flight_requests_per_connection)
+        return has_room and self.is_channel_ready
 
-    def address_text(self, node_id: int) -> str:
-        """host:port, as configured or as metadata names it, for logs and errors."""
-        node = self._nodes[node_id]
-        return address_text(node.host, node.port)
+    def poll_delay_ms(self, now_ms: int) -> int:
+        """How long until an attempt is allowed or times out, or a throttle ends; NEVER_MS once connected."""
+        if self.is_connected:
+            return max(self._throttled_until_ms - now_ms, 0) or NEVER_MS
+        if self.is_connecting:
+            return self.setup_timeout_ms
+        return max(self.last_attempt_ms + self._reconnect_backoff_ms - now_ms, 0)
 
-    # ---- events --------------------------------------------------------------------------------------------------------------
+    @property
+    def times_out_at_ms(self) -> int:
+        """When the attempt to connect, or a request in flight, has timed out."""
+        if self.is_connecting:
+            return self.last_attempt_ms + self.setup_timeout_ms + 1
+        return min((request.times_out_at_ms for request in self.in_flight), default=NEVER_MS)
 
-    def connecting(self, node_id: int, now_ms: int, host: str, port: int) -> None:
-        """An attempt begins. A node whose address changed starts without the failures of its old address."""
-        node = self._nodes.get(node_id)
-        if node is None or (node.host, node.port) != (host, port):
-            if node is not None:
-                logger.info(
-                    "= node %d moved from %s to %s", node_id, address_text(node.host, node.port), address_text(host, port)
-                )
-            node = _NodeState(host, port, self._reconnect_backoff.backoff_ms(0), self._setup_timeout.backoff_ms(0))
-            self._nodes[node_id] = node
-        elif node.addresses:
-            _move_to_next_address(node)
-        node.transition_to(ConnectionState.CONNECTING)
-        node.last_attempt_ms = now_ms
+    # ---- requests ------------------------------------------------------------------------------------------------------------
 
-    def current_address(self, node_id: int) -> Address | None:
-        """The address to try now; None when no address is left and the name has to be looked up."""
-        node = self._nodes[node_id]
-        if not node.addresses:
-            return None
-        node.last_address = node.addresses[node.address_index]
-        return node.last_address
+    def send(self, request: ClientRequest, now_ms: int) -> None:
+        """Queue a request.
 
-    def resolved(self, node_id: int, addresses: Sequence[Address], now_ms: int) -> None:
+        Raises:
+            UnsupportedVersionError: the broker and this client have no version in common that can carry it. It is not sent.
+        """
+        self._transmit(request, self._usable_version(request), now_ms, is_internal=False)
+
+    def send_internal(self, message: Request[Any], now_ms: int, version: int | None = None) -> None:
+        """Queue a request of the network itself. Without `version`, raises as `send`."""
+        timeout_ms = self._config.request_timeout_ms
+        request = ClientRequest(self.node.id, message, now_ms, expect_response=True, request_timeout_ms=timeout_ms)
+        self._transmit(request, self._usable_version(request) if version is None else version, now_ms, is_internal=True)
+
+    def _usable_version(self, request: ClientRequest) -> int:
+        assert self.api_versions is not None
+        return self.api_versions.latest_usable_version(request.message.API_KEY, request.max_version)
+
+    def _transmit(self, request: ClientRequest, version: int, now_ms: int, *, is_internal: bool) -> None:
+        assert self.protocol is not None
+        buffers = self.protocol.send(request.message, version, expect_response=request.expect_response)
+        in_flight = InFlightRequest(request, version, is_internal, now_ms, self.protocol.last_correlation_id)
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("> %s, %d bytes%s", in_flight, sum(map(len, buffers)), _partitions(request.message))
+        self.in_flight.append(in_flight)
+        self._selector.send(self.node.id, buffers)
+
+    def throttle(self, throttle_ms: int, now_ms: int) -> None:
+        """The broker does not read from the connection for a while. A longer throttle stays in force."""
+        self._throttled_until_ms = max(self._throttled_until_ms, now_ms + throttle_ms)
+        for request in self.in_flight:
+            request.throttled_ms += throttle_ms
+
+    # ---- from an attempt to a connection --------------------------------------------------------------------------------------
+
+    def connecting(self, now_ms: int) -> None:
+        """An attempt begins, with the address after the last one."""
+        self._transition_to(ConnectionState.CONNECTING)
+        self._addresses = self._addresses[1:]
+        self.last_attempt_ms = now_ms
+
+    @property
+    def needs_address(self) -> bool:
+        """Whether all addresses have been tried, and the name has to be looked up."""
+        return not self._addresses
+
+    def resolved(self, addresses: Sequence[Address], now_ms: int) -> None:
         """The name has these addresses, at least one. The attempt with the first address gets the whole set-up time-out."""
-        node = self._nodes[node_id]
-        node.addresses = addresses
         # Do not retry the address that was just lost first: its host may be broken.
-        node.address_index = 1 if len(addresses) > 1 and addresses[0] == node.last_address else 0
-        node.last_attempt_ms = now_ms
+        is_lost = len(addresses) > 1 and addresses[0] == self._last_address
+        self._addresses = addresses[1:] if is_lost else addresses
+        self.last_attempt_ms = now_ms
 
-    def disconnected(self, node_id: int, now_ms: int) -> None:
-        node = self._nodes[node_id]
-        node.last_attempt_ms = now_ms
-        self._back_off(node)
-        if node.state is not ConnectionState.READY:
-            node.attempts_in_vain += 1
-        if node.state is ConnectionState.CONNECTING:
-            node.failed_connects += 1
-            node.setup_timeout_ms = self._setup_timeout.backoff_ms(node.failed_connects)
-        else:
-            self._reset_setup_timeout(node)
-            node.addresses = ()  # the node was connected: its name may have other addresses now
-        if node.state not in _DISCONNECTED:
-            node.transition_to(ConnectionState.DISCONNECTED)
+    def open(self) -> None:
+        """Start the TCP connection. Raises OSError: there is no way to the address."""
+        self._last_address = self._addresses[0]
+        logger.debug("= node %d: connecting to %s at %s", self.node.id, self.node.address, self._last_address)
+        protocol = Connection(self._config.client_id, peer=f"node {self.node.id}")
+        self._selector.connect(self.node.id, self._last_address, protocol)
+        self.protocol = protocol
 
-    def _back_off(self, node: _NodeState) -> None:
-        node.reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(node.failed_attempts)
-        node.failed_attempts += 1
+    # ---- handshake and session -------------------------------------------------------------------------------------------------
 
-    def _reset_setup_timeout(self, node: _NodeState) -> None:
-        node.failed_connects = 0
-        node.setup_timeout_ms = self._setup_timeout.backoff_ms(0)
+    def begin_handshake(self, steps: Handshake) -> Step:
+        """Returns the first step."""
+        self._renew_session_ms = NEVER_MS
+        self._handshake = steps
+        return next(steps)
 
-    def authentication_failed(self, node_id: int, now_ms: int, error: AuthenticationError, *, attempts: int = 1) -> None:
-        """Args: attempts, the number of attempts that ended with this result."""
-        node = self._nodes[node_id]
-        node.authentication_error = error
-        node.refusals += attempts
-        node.last_attempt_ms = now_ms
-        node.transition_to(ConnectionState.AUTHENTICATION_FAILED)
-        self._back_off(node)
+    def advance_handshake(self, outcome: Outcome) -> Step | Session:
+        """Hand the outcome of the last step to the handshake. Returns its next step, or the session when it is complete.
 
-    def checking_api_versions(self, node_id: int) -> None:
-        node = self._nodes[node_id]
-        node.transition_to(ConnectionState.CHECKING_API_VERSIONS)
-        self._reset_setup_timeout(node)
+        Raises:
+            KafkaError: the handshake failed.
+        """
+        assert self._handshake is not None
+        try:
+            if outcome.error is not None:
+                return self._handshake.throw(outcome.error)
+            return self._handshake.send(outcome.result)
+        except StopIteration as finished:
+            self._handshake = None
+            session: Session = finished.value
+            return session
 
-    def reauthenticating(self, node_id: int) -> None:
-        self._nodes[node_id].transition_to(ConnectionState.REAUTHENTICATING)
+    def send_next_request(self, now_ms: int) -> None:
+        """Send the next request of the handshake, if there is one and the connection can take it now."""
+        request = self.next_request
+        if request is not None and self.can_write():
+            self.next_request = None
+            if self.is_connecting:
+                self._transition_to(ConnectionState.CHECKING_API_VERSIONS)
+                self._reset_setup_timeout()
+            self.send_internal(request.message, now_ms, request.version)
 
-    def ready(self, node_id: int) -> None:
-        node = self._nodes[node_id]
-        node.transition_to(ConnectionState.READY)
-        node.failed_attempts = 0
-        node.reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(0)
-        self._reset_setup_timeout(node)
+    def reauthenticating(self) -> None:
+        self._transition_to(ConnectionState.REAUTHENTICATING)
 
-    def accepted(self, node_id: int) -> None:
+    def become_ready(self, session: Session, now_ms: int) -> None:
+        self.api_versions = session.api_versions
+        if session.lifetime_ms > 0:
+            renew_after_ms = int(session.lifetime_ms * self._random.uniform(*RENEW_AT))
+            self._renew_session_ms = now_ms + max(renew_after_ms, RENEW_AFTER_MS)
+        self._transition_to(ConnectionState.READY)
+        self._failed_attempts = 0
+        self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(0)
+        self._reset_setup_timeout()
+
+    def accepted(self) -> None:
         """After READY: the login was accepted, or the node has answered a request without a login."""
-        node = self._nodes[node_id]
-        node.authentication_error = None
-        node.refusals = node.attempts_in_vain = 0
+        self.authentication_error = None
+        self.refusals = self._attempts_in_vain = 0
 
-    def throttle(self, node_id: int, until_ms: int) -> None:
-        """The broker does not read from the connection before `until_ms`. A longer throttle stays in force."""
-        node = self._nodes.get(node_id)
-        if node is not None:
-            node.throttled_until_ms = max(node.throttled_until_ms, until_ms)
+    # ---- the end ---------------------------------------------------------------------------------------------------------------
+
+    def disconnected(self, now_ms: int) -> None:
+        """The connection has ended, or could not be established. What is in flight stays for the client to cancel."""
+        self._forget_connection()
+        self.last_attempt_ms = now_ms
+        self._back_off()
+        if self.state is not ConnectionState.READY:
+            self._attempts_in_vain += 1
+        if self.is_connecting:
+            self._failed_connects += 1
+            self.setup_timeout_ms = self._setup_timeout.backoff_ms(self._failed_connects)
+        else:
+            self._reset_setup_timeout()
+            self._addresses = ()  # the node was connected: its name may have other addresses now
+        if not self.is_disconnected:
+            self._transition_to(ConnectionState.DISCONNECTED)
+
+    def authentication_failed(self, now_ms: int, error: AuthenticationError, *, attempts: int = 1) -> None:
+        """Args: attempts, the number of attempts that ended with this result."""
+        self.authentication_error = error
+        self.refusals += attempts
+        self.last_attempt_ms = now_ms
+        self._transition_to(ConnectionState.AUTHENTICATION_FAILED)
+        self._back_off()
+
+    def _back_off(self) -> None:
+        self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(self._failed_attempts)
+        self._failed_attempts += 1
+
+    def _reset_setup_timeout(self) -> None:
+        self._failed_connects = 0
+        self.setup_timeout_ms = self._setup_timeout.backoff_ms(0)
 
 
-def _move_to_next_address(node: _NodeState) -> None:
-    node.address_index += 1
-    if node.address_index >= len(node.addresses):
-        node.addresses = ()
+def _partitions(message: Request[Any]) -> str:
+    """What a Produce request writes to, for the log."""
+    if not isinstance(message, ProduceRequest):
+        return ""
+    return ": " + ", ".join(f"{topic.name}-{data.index}" for topic in message.topic_data for data in topic.partition_data)

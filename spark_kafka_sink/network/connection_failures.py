@@ -7,11 +7,11 @@ so a failed authentication is final only when it happens twice in a row, or when
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from spark_kafka_sink.errors import AuthenticationError
-from spark_kafka_sink.network.broker_connection import ClusterConnectionStates
+from spark_kafka_sink.network.broker_connection import BrokerConnection
 from spark_kafka_sink.network.metadata import Metadata
-from spark_kafka_sink.network.node_connection import NodeConnection
 from spark_kafka_sink.network.selector import ChannelState, Disconnect
 
 logger = logging.getLogger(__name__)
@@ -20,8 +20,8 @@ WARN_EVERY_MS = 30_000  # per node, about connections that cannot be established
 
 
 class ConnectionFailures:
-    def __init__(self, states: ClusterConnectionStates, metadata: Metadata, security_protocol: str) -> None:
-        self._states = states
+    def __init__(self, connections: Mapping[int, BrokerConnection], metadata: Metadata, security_protocol: str) -> None:
+        self._connections = connections
         self._metadata = metadata
         self._security_protocol = security_protocol
         self._refused_in_this_poll: set[int] = set()  # nodes whose authentication has failed since begin_poll()
@@ -29,10 +29,9 @@ class ConnectionFailures:
     def begin_poll(self) -> None:
         self._refused_in_this_poll.clear()
 
-    def report(self, connection: NodeConnection, disconnect: Disconnect, now_ms: int) -> None:
+    def report(self, connection: BrokerConnection, disconnect: Disconnect, now_ms: int) -> None:
         """Log why a connection ended, and keep the reason for errors about missing metadata."""
-        node_id, reason = connection.node_id, disconnect.reason
-        address = self._states.address_text(node_id)
+        node_id, address, reason = connection.node.id, connection.node.address, disconnect.reason
         if disconnect.state in (ChannelState.NOT_CONNECTED, ChannelState.AUTHENTICATION_FAILED):
             level = logging.WARNING if disconnect.error is None else logging.ERROR
             if now_ms - connection.last_warning_ms >= WARN_EVERY_MS:
@@ -40,7 +39,7 @@ class ConnectionFailures:
             else:
                 level = logging.DEBUG  # failures repeat with every attempt
             logger.log(level, "! node %d: connection to %s could not be established: %s", node_id, address, reason)
-        elif disconnect.state is ChannelState.READY and self._states.is_preparing_connection(node_id):
+        elif disconnect.state is ChannelState.READY and connection.is_preparing:
             reason += f" (before it was ready; does this listener speak {self._security_protocol}?)"
             logger.warning("! node %d: connection to %s was lost: %s", node_id, address, reason)
         elif disconnect.state is ChannelState.READY and connection.sasl.is_unproven:
@@ -51,16 +50,18 @@ class ConnectionFailures:
         if disconnect.state is not ChannelState.EXPIRED:
             self._metadata.connection_failed(address, reason)
 
-    def authentication_failed(self, node_id: int, now_ms: int, cause: AuthenticationError, *, attempts: int) -> None:
+    def authentication_failed(
+        self, connection: BrokerConnection, now_ms: int, cause: AuthenticationError, *, attempts: int
+    ) -> None:
         """The node may be tried again after its back-off. Callers that wait for metadata get the error when no broker accepts us.
 
         Args:
             attempts: connections that it took to find out.
         """
-        where = f"node {node_id} ({self._states.address_text(node_id)})"
+        where = f"node {connection.node.id} ({connection.node.address})"
         error = AuthenticationError(f"{where}: {cause.message}", condition=cause.condition)
-        self._refused_in_this_poll.add(node_id)
-        self._states.authentication_failed(node_id, now_ms, error, attempts=attempts)
+        self._refused_in_this_poll.add(connection.node.id)
+        connection.authentication_failed(now_ms, error, attempts=attempts)
         if self._no_broker_accepts():
             self._metadata.fatal_error(error)
 
@@ -70,22 +71,26 @@ class ConnectionFailures:
         An error stays until the next attempt to connect begins, and at least until the next poll: with reconnect.backoff.ms=0
         the next attempt begins within the same poll.
         """
-        if not self._is_refused_or_disconnected(node_id):
+        connection = self._connections.get(node_id)
+        if connection is None or not self._is_refused_or_disconnected(connection):
             return None
-        is_final = self._states.refusals(node_id) > 1 or self._no_broker_accepts()
-        return self._states.authentication_error(node_id) if is_final else None
+        return connection.authentication_error if connection.refusals > 1 or self._no_broker_accepts() else None
 
     def refusal_by_all(self) -> AuthenticationError | None:
         """The error with which everything that any broker could do fails; None if nothing has to fail."""
-        nodes = [node.id for node in self._metadata.cluster().nodes]
-        if not self._no_broker_accepts() or not all(map(self._is_refused_or_disconnected, nodes)):
+        connections = self._of_cluster()
+        if not self._no_broker_accepts() or not all(each and self._is_refused_or_disconnected(each) for each in connections):
             return None
-        return next(filter(None, map(self.refusal, nodes)), None)
+        return next((each.authentication_error for each in connections if each and each.authentication_error), None)
 
-    def _is_refused_or_disconnected(self, node_id: int) -> bool:
-        return node_id in self._refused_in_this_poll or self._states.is_disconnected(node_id)
+    def _is_refused_or_disconnected(self, connection: BrokerConnection) -> bool:
+        return connection.node.id in self._refused_in_this_poll or connection.is_disconnected
 
     def _no_broker_accepts(self) -> bool:
         """Whether the last attempt with every broker failed, and authentication failed in at least two attempts."""
-        nodes = [node.id for node in self._metadata.cluster().nodes]
-        return sum(map(self._states.refusals, nodes)) > 1 and all(map(self._states.is_shut_out, nodes))
+        connections = self._of_cluster()
+        return all(each and each.is_shut_out for each in connections) and sum(each.refusals for each in connections if each) > 1
+
+    def _of_cluster(self) -> list[BrokerConnection | None]:
+        """By broker of the cluster; None before the first attempt to connect."""
+        return [self._connections.get(node.id) for node in self._metadata.cluster().nodes]

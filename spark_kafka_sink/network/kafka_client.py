@@ -1,16 +1,14 @@
-"""What users of the network see: KafkaClient, its requests and responses; and the requests that have not been answered.
+"""What users of the network see: KafkaClient, its requests and responses; and a request that is in flight.
 
-Sender thread only. A broker answers in the order of the requests, so each node has a queue: an answer belongs to the oldest.
+Sender thread only.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.handshake import NodeApiVersions
@@ -108,65 +106,6 @@ class InFlightRequest:
             error=error,
         )
 
-    def has_timed_out(self, now_ms: int) -> bool:
-        return now_ms >= self.times_out_at_ms
-
     @property
     def times_out_at_ms(self) -> int:
         return self.sent_ms + self.throttled_ms + self.request.request_timeout_ms + 1
-
-
-class InFlightRequests:
-    def __init__(self, max_per_connection: int) -> None:
-        self._max_per_connection = max_per_connection
-        self._queues: dict[int, deque[InFlightRequest]] = {}  # node id -> requests, oldest first; never an empty queue
-
-    def add(self, request: InFlightRequest) -> None:
-        self._queues.setdefault(request.request.node_id, deque()).append(request)
-
-    def can_send_more(self, node_id: int) -> bool:
-        """One request is written at a time, and no more than the limit wait for answers."""
-        queue = self._queues.get(node_id)
-        return not queue or (queue[-1].is_written and len(queue) < self._max_per_connection)
-
-    def last_sent(self, node_id: int) -> InFlightRequest:
-        return self._queues[node_id][-1]
-
-    def oldest(self, node_id: int) -> InFlightRequest | None:
-        """The request that the next answer belongs to."""
-        queue = self._queues.get(node_id)
-        return queue[0] if queue else None
-
-    def complete_last_sent(self, node_id: int) -> InFlightRequest:
-        return self._complete(node_id, deque.pop)
-
-    def complete_next(self, node_id: int) -> InFlightRequest:
-        return self._complete(node_id, deque.popleft)
-
-    def _complete(self, node_id: int, take: Callable[[deque[InFlightRequest]], InFlightRequest]) -> InFlightRequest:
-        queue = self._queues[node_id]
-        request = take(queue)
-        if not queue:
-            del self._queues[node_id]
-        return request
-
-    def clear(self, node_id: int) -> list[InFlightRequest]:
-        """Remove and return everything in flight to the node, oldest first."""
-        return list(self._queues.pop(node_id, ()))
-
-    def count(self, node_id: int | None = None) -> int:
-        if node_id is None:
-            return sum(map(len, self._queues.copy().values()))  # a copy: metrics are read by other threads
-        return len(self._queues.get(node_id, ()))
-
-    def add_throttle_time(self, node_id: int, throttle_ms: int) -> None:
-        for request in self._queues.get(node_id, ()):
-            request.throttled_ms += throttle_ms
-
-    def nodes_with_timed_out_requests(self, now_ms: int) -> list[int]:
-        return [node_id for node_id, queue in self._queues.items() if any(request.has_timed_out(now_ms) for request in queue)]
-
-    def next_timeout_ms(self, now_ms: int) -> int:
-        """How long until nodes_with_timed_out_requests() will not be empty."""
-        delays = (request.times_out_at_ms - now_ms for queue in self._queues.values() for request in queue)
-        return max(min(delays, default=NEVER_MS), 0)

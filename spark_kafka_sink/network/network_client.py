@@ -1,8 +1,8 @@
 """Requests to many brokers: which node is ready, what is in flight, which responses came back.
 
 The Sender asks `ready`, calls `send`, and lets `poll` do everything else: write, read, connect, keep metadata fresh, time
-requests out, run the callbacks. Selector waits and owns the sockets; ConnectionSetup makes connections ready; NodeChoice knows
-which of them can take a request.
+requests out, run the callbacks. Selector waits and owns the sockets; a BrokerConnection has what belongs to one broker;
+ConnectionSetup makes connections ready.
 Threads: the Sender only, except `wakeup`, which any thread may call.
 Laws: the callback of every request runs exactly once, unless `close` drops it; the callbacks of one node run in the order of its
 requests; when a callback runs, nothing refers to the request's buffers any more.
@@ -11,12 +11,12 @@ requests; when a callback runs, nothing refers to the request's buffers any more
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import (
     AuthenticationError,
     ProducerClosedError,
@@ -25,28 +25,23 @@ from spark_kafka_sink.errors import (
     printable,
 )
 from spark_kafka_sink.network.background import BackgroundWorker, Outcome, Worker
-from spark_kafka_sink.network.broker_connection import ClusterConnectionStates
+from spark_kafka_sink.network.broker_connection import BrokerConnection
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.connection import Response
 from spark_kafka_sink.network.connection_failures import ConnectionFailures
 from spark_kafka_sink.network.connection_setup import ConnectionSetup
 from spark_kafka_sink.network.dns import Resolver, canonical_bootstrap_servers, resolve
-from spark_kafka_sink.network.handshake import HandshakeRequest, NodeApiVersions
-from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse, InFlightRequest, InFlightRequests
+from spark_kafka_sink.network.handshake import CONNECTIONS_NEEDED, NodeApiVersions
+from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse, InFlightRequest
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.metadata_updater import MetadataUpdater
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
-from spark_kafka_sink.network.node_choice import NodeChoice
-from spark_kafka_sink.network.node_connection import NodeConnection
 from spark_kafka_sink.network.sasl.login import Login
-from spark_kafka_sink.network.sasl_detection import CONNECTIONS_NEEDED
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selectable, Selector
 from spark_kafka_sink.network.tls import TlsConnector
 from spark_kafka_sink.network.transport import Address, PlaintextTransport, Transport
 from spark_kafka_sink.protocol.api_keys import API_TABLE
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from spark_kafka_sink.protocol.messages.produce import ProduceRequest
-from spark_kafka_sink.protocol.schema import Request
 
 if TYPE_CHECKING:
     from spark_kafka_sink.config.producer_config import ProducerConfig
@@ -55,6 +50,8 @@ __all__ = ["ClientRequest", "ClientResponse", "NetworkClient"]
 
 logger = logging.getLogger(__name__)
 
+MAX_LEARNT_NODES = 1000  # that metadata does not list; more than a cluster has
+
 
 class NetworkClient:
     """
@@ -62,7 +59,6 @@ class NetworkClient:
         config: the network options that __init__ reads.
         metadata: shared with callers; this client keeps it fresh.
         clock: gives the time after a poll.
-        client_id: overrides the config's, for brokers' logs and quotas.
         metrics: where the Selector and this client count; without it the numbers go nowhere.
         selector, resolve_host, random, worker: for tests.
 
@@ -76,44 +72,31 @@ class NetworkClient:
         metadata: Metadata,
         clock: Clock,
         *,
-        client_id: str | None = None,
         metrics: NetworkMetrics | None = None,
         selector: Selectable | None = None,
         resolve_host: Resolver = resolve,
         random: Random | None = None,
         worker: Worker | None = None,
     ) -> None:
+        self._config = config
         self._metadata = metadata
         self._clock = clock
-        random = random or Random()
-        self._login = _login(config, clock, random)  # None without SASL
-        self._request_timeout_ms = config.request_timeout_ms
+        self._random = random or Random()
+        self._login = _login(config, clock, self._random)  # None without SASL
         self._metrics = metrics or NetworkMetrics()
         self._selector: Selectable = selector or _selector(config, clock, self._metrics)
-        self._states = ClusterConnectionStates(
-            reconnect_backoff_ms=config.reconnect_backoff_ms,
-            reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
-            connection_setup_timeout_ms=config.socket_connection_setup_timeout_ms,
-            connection_setup_timeout_max_ms=config.socket_connection_setup_timeout_max_ms,
-            random=random,
-        )
-        self._connections: dict[int, NodeConnection] = {}  # of every node that a connection was ever attempted to
+        self._connections: dict[int, BrokerConnection] = {}  # of every node that a connection was ever attempted to
+        self._learnt: dict[int, Node] = {}  # that other answers than Metadata's have named: coordinators; latest last
         self._setup = ConnectionSetup(
-            self,
             self._connections,
-            self._states,
-            self._selector,
             metadata,
+            self._close_connection,
             login=self._login,
             worker=worker or BackgroundWorker(self._selector.wakeup),
             resolve_host=resolve_host,
-            client_id=config.client_id if client_id is None else client_id,
             request_timeout_ms=config.request_timeout_ms,
-            random=random,
         )
-        self._failures = ConnectionFailures(self._states, metadata, config.security_protocol)
-        self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
-        self._choice = NodeChoice(metadata, self._states, self._connections, self._selector, self._in_flight, random)
+        self._failures = ConnectionFailures(self._connections, metadata, config.security_protocol)
         self._responses: list[ClientResponse] = []  # called back at the end of the present poll, or by the next one
         self._updater = MetadataUpdater(metadata, self, config)
         self._features: tuple[int, Mapping[str, int]] = (-1, {})  # the newest that a broker reported: epoch, levels
@@ -127,44 +110,51 @@ class NetworkClient:
     def ready(self, node_id: int, now_ms: int) -> bool:
         """Whether a request can be sent now. If not, start to connect when that is allowed.
 
-        A node that neither metadata nor `learn_node` has named is never ready.
+        A node that neither metadata nor `learn_node` has named is never ready. While a metadata update is due, no node is.
         """
-        if self.is_ready(node_id, now_ms):
+        if not self._updater.is_update_due(now_ms) and self.can_send(node_id, now_ms):
             return True
         self.renew_session(node_id, now_ms)
-        node = self._choice.node(node_id)
-        if node is not None and self._states.can_connect(node_id, now_ms):
+        node = self._metadata.cluster().node(node_id) or self._learnt.get(node_id)
+        if node is not None and self.can_connect(node_id, now_ms):
             self.initiate_connect(node, now_ms)
         return False
 
     def learn_node(self, node: Node) -> None:
-        """Make a broker connectable that another answer than metadata's named: a coordinator that FindCoordinator found."""
-        self._choice.learn(node)
+        """Make a broker connectable that another answer than metadata's named: a coordinator that FindCoordinator found.
 
-    def is_ready(self, node_id: int, now_ms: int) -> bool:
-        """Whether a request can be sent now. While a metadata update is due, no node is ready for other requests."""
-        return not self._updater.is_update_due(now_ms) and self.can_send(node_id, now_ms)
+        The last MAX_LEARNT_NODES are kept. Metadata's address takes precedence.
+        """
+        self._learnt.pop(node.id, None)
+        self._learnt[node.id] = node
+        if len(self._learnt) > MAX_LEARNT_NODES:
+            del self._learnt[next(iter(self._learnt))]
 
     def can_send(self, node_id: int, now_ms: int) -> bool:
-        return self._choice.can_send(node_id, now_ms)
+        connection = self._connections.get(node_id)
+        return connection is not None and connection.can_send(now_ms)
 
     def renew_session(self, node_id: int, now_ms: int) -> None:
         """Log in again if the session is about to end (KIP-368). Requests in flight are answered first; new ones wait.
 
         Called when there is something to send, so that an unused connection can become idle and be closed.
         """
-        if self._login is not None and self._states.is_ready(node_id, now_ms) and self._choice.is_session_due(node_id, now_ms):
-            self._setup.renew_session(node_id, now_ms)
+        connection = self._connections.get(node_id)
+        if connection is not None and connection.is_ready(now_ms) and connection.is_session_due(now_ms):
+            self._setup.renew_session(connection, now_ms)
 
     def can_connect(self, node_id: int, now_ms: int) -> bool:
-        return self._states.can_connect(node_id, now_ms)
+        connection = self._connections.get(node_id)
+        return connection is None or connection.can_connect(now_ms)
 
     def poll_delay_ms(self, node_id: int, now_ms: int) -> int:
         """How long to wait before calling ready() again: the rest of a throttle, back-off or set-up time-out; else NEVER_MS."""
-        return self._states.poll_delay_ms(node_id, now_ms)
+        connection = self._connections.get(node_id)
+        return 0 if connection is None else connection.poll_delay_ms(now_ms)
 
     def connection_failed(self, node_id: int) -> bool:
-        return self._states.is_disconnected(node_id)
+        connection = self._connections.get(node_id)
+        return connection is not None and connection.is_disconnected
 
     def refusal(self, node_id: int) -> AuthenticationError | None:
         """The error with which everything for this node fails: authentication failed twice in a row, or no broker accepts us."""
@@ -191,25 +181,56 @@ class NetworkClient:
         return None if connection is None else connection.api_versions
 
     def in_flight_request_count(self, node_id: int | None = None) -> int:
-        """Of one node, or of all. The client's own requests count."""
-        return self._in_flight.count(node_id)
+        """Of one node, or of all. The client's own requests count. Any thread."""
+        connections = self._connections.copy()  # metrics are read by other threads
+        return sum(len(each.in_flight) for each in connections.values() if node_id in (None, each.node.id))
 
     def least_loaded_node(self, now_ms: int) -> int | None:
         """The node with the fewest requests in flight; None when every node is busy, throttled or backing off."""
-        node, _ = self._choice.find_least_loaded(now_ms)
+        node, _ = self.find_least_loaded_node(now_ms)
         return None if node is None else node.id
 
     def find_least_loaded_node(self, now_ms: int) -> tuple[Node | None, bool]:
-        """As least_loaded_node; and whether any node is connected, even if it is busy or throttled."""
-        return self._choice.find_least_loaded(now_ms)
+        """As least_loaded_node; and whether any node is connected, even if it is busy or throttled.
+
+        A connected node is preferred, then one that is being connected, then the one with the longest time since its last
+        attempt.
+        """
+        nodes = list(self._metadata.cluster().nodes)
+        self._random.shuffle(nodes)  # so that not every client chooses the first among equals
+        known = self._connections_of(nodes)
+        is_any_connected = any(each.is_connected and each.is_channel_ready for each in known)
+        usable = [each for each in known if each.can_send(now_ms)]
+        if usable:
+            return min(usable, key=lambda each: len(each.in_flight)).node, is_any_connected
+        preparing = [each for each in known if each.is_preparing or each.is_session_due(now_ms)]
+        if preparing:
+            return preparing[0].node, is_any_connected
+        connectable = [node for node in nodes if self.can_connect(node.id, now_ms)]
+        return min(connectable, key=self._last_attempt_ms, default=None), is_any_connected
+
+    def _connections_of(self, nodes: Iterable[Node]) -> list[BrokerConnection]:
+        return [self._connections[node.id] for node in nodes if node.id in self._connections]
+
+    def _last_attempt_ms(self, node: Node) -> int:
+        connection = self._connections.get(node.id)
+        return 0 if connection is None else connection.last_attempt_ms
 
     def is_any_node_connecting(self) -> bool:
-        return any(self._states.is_connecting(node.id) for node in self._metadata.cluster().nodes)
+        return any(each.is_connecting for each in self._connections_of(self._metadata.cluster().nodes))
 
     def initiate_connect(self, node: Node, now_ms: int) -> None:
-        """Start to connect. Never waits for DNS: a name is looked up in the background, then poll() continues."""
-        self._connections.setdefault(node.id, NodeConnection(node.id))
-        self._setup.initiate(node, now_ms)
+        """Start to connect. Never waits for DNS: a name is looked up in the background, then poll() continues.
+
+        A node whose address has changed starts without the failures of its old address.
+        """
+        connection = self._connections.get(node.id)
+        if connection is None or (connection.node.host, connection.node.port) != (node.host, node.port):
+            if connection is not None:
+                logger.info("= node %d moved from %s to %s", node.id, connection.node.address, node.address)
+            connection = BrokerConnection(node, self._config, self._selector, self._random)
+            self._connections[node.id] = connection
+        self._setup.initiate(connection, now_ms)
 
     # ---- sending -------------------------------------------------------------------------------------------------------------
 
@@ -220,45 +241,21 @@ class NetworkClient:
         calls back with an UnsupportedVersionError.
         """
         self._ensure_open()
-        if not self.can_send(request.node_id, now_ms):
+        connection = self._connections.get(request.node_id)
+        if connection is None or not connection.can_send(now_ms):
             raise RuntimeError(f"a request was sent to node {request.node_id}, which is not ready")
         try:
-            self._transmit(request, self._usable_version(request), now_ms, is_internal=False)
+            connection.send(request, now_ms)
         except UnsupportedVersionError as error:
             logger.debug("! node %d: %s is not sent: %s", request.node_id, type(request.message).__name__, error)
             version = API_TABLE[request.message.API_KEY].max_version
             self._responses.append(ClientResponse(request, None, version, now_ms, error=error))
 
     def send_metadata_request(self, node_id: int, message: MetadataRequest, now_ms: int) -> None:
-        request = self._internal_request(node_id, message, now_ms)
         try:
-            self._transmit(request, self._usable_version(request), now_ms, is_internal=True)
+            self._connections[node_id].send_internal(message, now_ms)
         except UnsupportedVersionError as error:
             self._updater.handle_failed_request(now_ms, fatal_error=error)
-
-    def can_send_handshake_request(self, node_id: int) -> bool:
-        return self._selector.is_channel_ready(node_id) and self._in_flight.can_send_more(node_id)
-
-    def send_handshake_request(self, node_id: int, request: HandshakeRequest, now_ms: int) -> None:
-        self._transmit(self._internal_request(node_id, request.message, now_ms), request.version, now_ms, is_internal=True)
-
-    def _usable_version(self, request: ClientRequest) -> int:
-        api_versions = self._connections[request.node_id].api_versions
-        assert api_versions is not None
-        return api_versions.latest_usable_version(request.message.API_KEY, request.max_version)
-
-    def _internal_request(self, node_id: int, message: Request[Any], now_ms: int) -> ClientRequest:
-        return ClientRequest(node_id, message, now_ms, expect_response=True, request_timeout_ms=self._request_timeout_ms)
-
-    def _transmit(self, request: ClientRequest, version: int, now_ms: int, *, is_internal: bool) -> None:
-        protocol = self._connections[request.node_id].protocol
-        assert protocol is not None
-        buffers = protocol.send(request.message, version, expect_response=request.expect_response)
-        in_flight = InFlightRequest(request, version, is_internal, now_ms, protocol.last_correlation_id)
-        if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("> %s, %d bytes%s", in_flight, sum(map(len, buffers)), _partitions(request.message))
-        self._in_flight.add(in_flight)
-        self._selector.send(request.node_id, buffers)
 
     # ---- the loop ------------------------------------------------------------------------------------------------------------
 
@@ -293,8 +290,7 @@ class NetworkClient:
         self._handle_disconnections(now_ms)
         self._handle_connections(now_ms)
         self._setup.send_requests(now_ms)
-        self._handle_timed_out_connections(now_ms)
-        self._handle_timed_out_requests(now_ms)
+        self._handle_timeouts(now_ms)
         self._handle_rebootstrap(now_ms)
 
     def _has_unhandled_events(self) -> bool:
@@ -304,7 +300,8 @@ class NetworkClient:
 
     def _next_timeout_ms(self, now_ms: int) -> int:
         """How long until a request or an attempt to connect times out; request.timeout.ms at most."""
-        return min(self._in_flight.next_timeout_ms(now_ms), self._states.next_setup_timeout_ms(now_ms), self._request_timeout_ms)
+        at_ms = min((each.times_out_at_ms for each in self._connections.values()), default=NEVER_MS)
+        return max(min(at_ms - now_ms, self._config.request_timeout_ms), 0)
 
     def wakeup(self) -> None:
         """End a poll that waits, or keep the next one from waiting. Any thread."""
@@ -313,135 +310,127 @@ class NetworkClient:
     def _handle_completed_sends(self, now_ms: int) -> None:
         while self._selector.completed_sends:
             node_id = self._selector.completed_sends.pop(0)
-            sent = self._in_flight.last_sent(node_id)
+            in_flight = self._connections[node_id].in_flight
+            sent = in_flight[-1]  # one is written at a time
             sent.is_written = True
             if not sent.request.expect_response:
-                self._in_flight.complete_last_sent(node_id)
+                in_flight.pop()
                 self._responses.append(sent.response(now_ms))
                 logger.debug("< %s is written, which completes it (acks=0)", sent)
 
     def _handle_completed_receives(self, now_ms: int) -> None:
         while self._selector.completed_receives:
             node_id, response = self._selector.completed_receives.pop(0)
-            oldest = self._in_flight.oldest(node_id)
-            if oldest is None:
+            connection = self._connections[node_id]
+            if not connection.in_flight:
                 continue  # an earlier answer ended the connection
-            if not oldest.is_written:  # its callback would give back buffers that are still being written
+            if not connection.in_flight[0].is_written:  # its callback would give back buffers that are still being written
                 reason = "the broker answered a request that it had not been sent completely"
-                self.close_connection(node_id, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason))
+                self._close_connection(connection, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason))
                 continue
-            self._handle_answer(self._in_flight.complete_next(node_id), response, now_ms)
+            self._handle_answer(connection, connection.in_flight.popleft(), response, now_ms)
 
-    def _handle_answer(self, answered: InFlightRequest, response: Response, now_ms: int) -> None:
+    def _handle_answer(self, connection: BrokerConnection, answered: InFlightRequest, response: Response, now_ms: int) -> None:
         if not answered.is_internal:
             self._responses.append(answered.response(now_ms, response.message))
-        node_id = answered.request.node_id
-        self._prove(self._connections[node_id])
+        _prove(connection)
         logger.debug("< %s is answered after %d ms", answered, now_ms - answered.sent_ms)
-        self._maybe_throttle(node_id, answered, response, now_ms)
+        self._maybe_throttle(connection, response, now_ms)
         if not answered.is_internal:
             return
         if isinstance(response.message, MetadataResponse):
             self._updater.handle_response(response.message, response.version, now_ms)
         else:
-            self._setup.advance_handshake(node_id, Outcome(response.message, None), now_ms)
+            self._setup.advance_handshake(connection, Outcome(response.message, None), now_ms)
 
-    def _prove(self, connection: NodeConnection) -> None:
-        if connection.sasl.is_unproven:
-            connection.sasl.answered()
-            self._states.accepted(connection.node_id)
-
-    def _maybe_throttle(self, node_id: int, answered: InFlightRequest, response: Response, now_ms: int) -> None:
+    def _maybe_throttle(self, connection: BrokerConnection, response: Response, now_ms: int) -> None:
         """The broker has answered, and does not read from the connection for a while (KIP-219)."""
         throttle_ms: int = getattr(response.message, "throttle_time_ms", 0)
         self._metrics.throttle.record(throttle_ms)
-        if throttle_ms > 0 and response.version >= API_TABLE[answered.request.message.API_KEY].throttles_from:
-            self._in_flight.add_throttle_time(node_id, throttle_ms)
-            self._states.throttle(node_id, now_ms + throttle_ms)
-            logger.debug("= node %d: throttles this client for %d ms", node_id, throttle_ms)
+        if throttle_ms > 0 and response.version >= API_TABLE[response.message.API_KEY].throttles_from:
+            connection.throttle(throttle_ms, now_ms)
+            logger.debug("= node %d: throttles this client for %d ms", connection.node.id, throttle_ms)
 
     def _handle_disconnections(self, now_ms: int) -> None:
         while self._selector.disconnected:
             node_id = next(iter(self._selector.disconnected))
             disconnect = self._selector.disconnected.pop(node_id)
-            if self._states.is_disconnected(node_id):
-                continue  # an answer in the same poll ended the connection
             connection = self._connections[node_id]
-            if self._too_large(connection) is not None:
-                self._prove(connection)
+            if connection.is_disconnected:
+                continue  # an answer in the same poll ended the connection
+            if _too_large(connection) is not None:
+                _prove(connection)
             error = connection.sasl.demanded_login() if disconnect.state is ChannelState.READY else None
             if error is None:
-                self._process_disconnection(node_id, now_ms, disconnect)
+                self._process_disconnection(connection, now_ms, disconnect)
             else:
                 disconnect = Disconnect(ChannelState.AUTHENTICATION_FAILED, error.message, error)
-                self._process_disconnection(node_id, now_ms, disconnect, attempts=CONNECTIONS_NEEDED)
+                self._process_disconnection(connection, now_ms, disconnect, attempts=CONNECTIONS_NEEDED)
 
     def _handle_connections(self, now_ms: int) -> None:
         while self._selector.connected:
-            self._setup.handle_connected(self._selector.connected.pop(0), now_ms)
+            self._setup.handle_connected(self._connections[self._selector.connected.pop(0)], now_ms)
 
-    def _handle_timed_out_connections(self, now_ms: int) -> None:
-        for node_id in self._states.nodes_with_setup_timeout(now_ms):
-            timeout_ms = self._states.setup_timeout_ms(node_id)
-            host = printable(self._states.host(node_id))
-            what = f"no answer of DNS about {host}" if self._connections[node_id].is_resolving else "no connection"
-            reason = f"{what} within {timeout_ms} ms (socket.connection.setup.timeout.ms, grows with each failure)"
-            logger.debug("- node %d: %s", node_id, reason)
-            self.close_connection(node_id, now_ms, Disconnect(ChannelState.NOT_CONNECTED, reason), timed_out=True)
+    def _handle_timeouts(self, now_ms: int) -> None:
+        overdue = [each for each in self._connections.values() if each.times_out_at_ms <= now_ms]
+        for connection in overdue:
+            if connection.is_connecting:
+                self._time_attempt_out(connection, now_ms)
+            else:
+                reason = "no answer to a request within its time-out (request.timeout.ms)"
+                logger.info("- node %d: disconnecting: %s", connection.node.id, reason)
+                disconnect = Disconnect(ChannelState.LOCAL_CLOSE, reason, timed_out=True)
+                self._close_connection(connection, now_ms, disconnect)
 
-    def _handle_timed_out_requests(self, now_ms: int) -> None:
-        for node_id in self._in_flight.nodes_with_timed_out_requests(now_ms):
-            reason = "no answer to a request within its time-out (request.timeout.ms)"
-            logger.info("- node %d: disconnecting: %s", node_id, reason)
-            self.close_connection(node_id, now_ms, Disconnect(ChannelState.LOCAL_CLOSE, reason), timed_out=True)
+    def _time_attempt_out(self, connection: BrokerConnection, now_ms: int) -> None:
+        is_resolving = connection.is_resolving
+        what = f"no answer of DNS about {printable(connection.node.host)}" if is_resolving else "no connection"
+        limit = f"{connection.setup_timeout_ms} ms (socket.connection.setup.timeout.ms, grows with each failure)"
+        reason = f"{what} within {limit}"
+        logger.debug("- node %d: %s", connection.node.id, reason)
+        self._close_connection(connection, now_ms, Disconnect(ChannelState.NOT_CONNECTED, reason, timed_out=True))
 
     def _handle_rebootstrap(self, now_ms: int) -> None:
         if not self._updater.needs_rebootstrap(now_ms):
             return
-        for node in self._metadata.cluster().nodes:
-            if self._states.is_connecting(node.id) or self._states.is_connected(node.id):
+        for connection in self._connections_of(self._metadata.cluster().nodes):
+            if not connection.is_disconnected:
                 disconnect = Disconnect(ChannelState.LOCAL_CLOSE, "starting again from bootstrap.servers")
-                self.close_connection(node.id, now_ms, disconnect)
+                self._close_connection(connection, now_ms, disconnect)
         self._updater.rebootstrap(now_ms)
 
-    def close_connection(self, node_id: int, now_ms: int, disconnect: Disconnect, *, timed_out: bool = False) -> None:
+    def _close_connection(self, connection: BrokerConnection, now_ms: int, disconnect: Disconnect) -> None:
         """Close a connection, if there is one, and fail the requests that are in flight on it."""
-        self._selector.close(node_id)
-        self._process_disconnection(node_id, now_ms, disconnect, timed_out=timed_out)
+        self._selector.close(connection.node.id)
+        self._process_disconnection(connection, now_ms, disconnect)
 
     def _process_disconnection(
-        self, node_id: int, now_ms: int, disconnect: Disconnect, *, timed_out: bool = False, attempts: int = 1
+        self, connection: BrokerConnection, now_ms: int, disconnect: Disconnect, *, attempts: int = 1
     ) -> None:
         """After the Selector has closed a connection: back off, and fail the requests that were in flight on it."""
-        connection = self._connections[node_id]
-        too_large = self._too_large(connection)
+        node = connection.node
+        too_large = _too_large(connection)
         self._failures.report(connection, disconnect, now_ms)
         if disconnect.state is ChannelState.READY:
             connection.sasl.connection_lost()
-        connection.reset()
-        self._setup.forget(node_id)
-        self._states.disconnected(node_id, now_ms)
-        self._cancel_in_flight(node_id, now_ms, timed_out=timed_out, too_large=too_large)
-        self._updater.handle_disconnect(f"{node_id} ({self._states.address_text(node_id)})", now_ms)
+        self._setup.forget(node.id)
+        connection.disconnected(now_ms)
+        self._cancel_in_flight(connection, now_ms, disconnect, too_large)
+        self._updater.handle_disconnect(f"{node.id} ({node.address})", now_ms)
         if disconnect.error is not None:
-            self._failures.authentication_failed(node_id, now_ms, disconnect.error, attempts=attempts)
-
-    def _too_large(self, connection: NodeConnection) -> ResponseTooLargeError | None:
-        """The error of the oldest request in flight, if its response has ended the connection."""
-        error = None if connection.protocol is None else connection.protocol.error
-        if not isinstance(error, ResponseTooLargeError):
-            return None
-        address = self._states.address_text(connection.node_id)
-        return ResponseTooLargeError(f"node {connection.node_id} ({address}): {error.message}")
+            self._failures.authentication_failed(connection, now_ms, disconnect.error, attempts=attempts)
 
     def _cancel_in_flight(
-        self, node_id: int, now_ms: int, *, timed_out: bool, too_large: ResponseTooLargeError | None = None
+        self, connection: BrokerConnection, now_ms: int, disconnect: Disconnect, too_large: ResponseTooLargeError | None
     ) -> None:
-        for number, lost in enumerate(self._in_flight.clear(node_id)):
+        cancelled = list(connection.in_flight)
+        connection.in_flight.clear()
+        for number, lost in enumerate(cancelled):
             logger.debug("! %s is cancelled after %d ms", lost, now_ms - lost.sent_ms)
             error = None if number else too_large  # of the oldest
             if not lost.is_internal:
-                self._responses.append(lost.response(now_ms, disconnected=True, timed_out=timed_out, error=error))
+                response = lost.response(now_ms, disconnected=True, timed_out=disconnect.timed_out, error=error)
+                self._responses.append(response)
             elif isinstance(lost.request.message, MetadataRequest):
                 self._updater.handle_failed_request(now_ms)
 
@@ -459,11 +448,19 @@ class NetworkClient:
             raise ProducerClosedError("the network client is closed")
 
 
-def _partitions(message: Request[Any]) -> str:
-    """What a Produce request writes to, for the log."""
-    if not isinstance(message, ProduceRequest):
-        return ""
-    return ": " + ", ".join(f"{topic.name}-{data.index}" for topic in message.topic_data for data in topic.partition_data)
+def _prove(connection: BrokerConnection) -> None:
+    """The broker has answered, so it is one that accepts this client."""
+    if connection.sasl.is_unproven:
+        connection.sasl.answered()
+        connection.accepted()
+
+
+def _too_large(connection: BrokerConnection) -> ResponseTooLargeError | None:
+    """The error of the oldest request in flight, if its response has ended the connection."""
+    error = None if connection.protocol is None else connection.protocol.error
+    if not isinstance(error, ResponseTooLargeError):
+        return None
+    return ResponseTooLargeError(f"node {connection.node.id} ({connection.node.address}): {error.message}")
 
 
 def _call_back(responses: list[ClientResponse]) -> list[ClientResponse]:

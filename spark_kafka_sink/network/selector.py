@@ -47,6 +47,7 @@ class Disconnect(NamedTuple):
     state: ChannelState
     reason: str
     error: AuthenticationError | None = None  # with AUTHENTICATION_FAILED
+    timed_out: bool = False  # the client closed it because an answer did not come in time
 
 
 class Selectable(Protocol):

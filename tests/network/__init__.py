@@ -37,7 +37,7 @@ NetworkClientTest → test_network_client.py
     testTelemetryRequest → not applicable: no telemetry is sent
 
 ClusterConnectionStatesTest → test_broker_connection.py        all
-InFlightRequestsTest → test_in_flight_requests.py              all
+InFlightRequestsTest → test_broker_connection.py               all
 NodeApiVersionsTest → test_handshake.py                        all but the texts of toString
 ApiVersionsTest → not applicable: record batches of version 2 only, and versions are kept per node
 ClientUtilsTest → tests/config/test_producer_config.py (addresses), test_names.py (canonical names)

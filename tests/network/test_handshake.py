@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from spark_kafka_sink.config.secret import Secret, SecretBytes
 from spark_kafka_sink.errors import AuthenticationError, BrokerError, KafkaError, UnsupportedVersionError
 from spark_kafka_sink.network.background import Background
-from spark_kafka_sink.network.handshake import NodeApiVersions, Session, Step, authenticate, handshake
+from spark_kafka_sink.network.handshake import NodeApiVersions, Session, Step, authenticate, handshake, login_demanded
 from spark_kafka_sink.network.sasl.login import Exchange, Login, PlainLogin
 from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin
 from spark_kafka_sink.network.sasl.scram import ScramLogin
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, RefreshWindow, TokenCache
-from spark_kafka_sink.network.sasl_detection import login_demanded
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import (
     ApiVersion,

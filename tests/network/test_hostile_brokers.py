@@ -24,13 +24,13 @@ from spark_kafka_sink.errors import AuthenticationError, KafkaError, ProtocolErr
 from spark_kafka_sink.network.background import outcome_of
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.dns import resolve
+from spark_kafka_sink.network.handshake import login_demanded
 from spark_kafka_sink.network.kafka_client import ClientRequest
 from spark_kafka_sink.network.metadata import Metadata
 from spark_kafka_sink.network.network_client import NetworkClient
 from spark_kafka_sink.network.sasl.oauthbearer import OAuthBearerLogin
 from spark_kafka_sink.network.sasl.scram import ScramKeys, check_server_final
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken
-from spark_kafka_sink.network.sasl_detection import login_demanded
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.transport import Address, PlaintextTransport
 from spark_kafka_sink.protocol.api_keys import API_TABLE, ApiKey

@@ -138,9 +138,9 @@ def test_nodes_can_be_unreachable_slow_or_throttled(client: MockClient, clock: M
 def test_no_more_than_the_maximum_are_in_flight(clock: ManualClock) -> None:
     client = MockClient(clock, max_in_flight=1)
     send(client)
-    assert not client.is_ready(0, clock.now_ms())
+    assert not client.ready(0, clock.now_ms())
     client.respond(ANSWER)
-    assert client.is_ready(0, clock.now_ms())
+    assert client.ready(0, clock.now_ms())
 
 
 def test_versions_are_negotiated(client: MockClient) -> None:

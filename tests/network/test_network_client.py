@@ -20,7 +20,7 @@ from spark_kafka_sink.errors import (
     ResponseTooLargeError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.network import connection_setup, dns, node_choice
+from spark_kafka_sink.network import connection_setup, dns, network_client
 from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.dns import Resolver
 from spark_kafka_sink.network.handshake import Handshake, HandshakeRequest
@@ -175,7 +175,7 @@ def test_metadata_takes_precedence_over_what_was_learnt(net: Net) -> None:
 
 
 def test_no_more_nodes_are_remembered_than_a_cluster_has(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_choice, "MAX_LEARNT_NODES", 2)
+    monkeypatch.setattr(network_client, "MAX_LEARNT_NODES", 2)
     net.connect()
     for node_id in (97, 98, 97, 99):
         net.client.learn_node(Node(node_id, f"broker{node_id}", 9000))
@@ -227,7 +227,7 @@ def test_no_more_than_the_maximum_are_in_flight() -> None:
     net = Net(max_in_flight_requests_per_connection=2)
     net.connect(0)
     first = net.send()
-    assert not net.client.is_ready(0, net.clock.now_ms())  # one is written at a time
+    assert not net.client.ready(0, net.clock.now_ms())  # one is written at a time
     net.poll()
     net.send()
     net.poll()
@@ -847,7 +847,7 @@ def test_metadata_is_fetched_by_poll_alone(net: Net) -> None:
 def test_while_metadata_is_due_no_node_is_ready(net: Net) -> None:
     net.connect(0)
     net.metadata.add_topic("new", net.clock.now_ms())
-    assert not net.client.is_ready(0, net.clock.now_ms())
+    assert not net.client.ready(0, net.clock.now_ms())
     net.poll()
     assert net.ready(0)
 
@@ -1211,10 +1211,15 @@ def test_a_broker_that_names_its_logins_and_answers_is_no_longer_doubted(net: Ne
         net.poll(2)
 
 
-def test_a_broker_that_moved_is_found_at_its_new_address(net: Net) -> None:
+def test_a_broker_that_moved_starts_without_the_failures_of_its_old_address(net: Net) -> None:
     net.connect(1)
     net.selector.lose(1)
     net.poll()
+    net.selector.refused = {9011: "refused", 9999: "refused"}
+    for _ in range(3):
+        net.clock.advance(2000)
+        net.ready(1)
+        net.poll()
     moved = metadata()
     net.cluster = MetadataResponse(
         brokers=tuple(type(broker)(node_id=broker.node_id, host="new", port=9999) for broker in moved.brokers), cluster_id="c"
@@ -1222,8 +1227,10 @@ def test_a_broker_that_moved_is_found_at_its_new_address(net: Net) -> None:
     net.metadata.request_update("test")
     net.clock.advance(2000)
     net.poll(3)
-    net.connect(1)
-    assert net.selector.attempts[-1] == (1, Address(2, ("new", 9999)))
+    net.ready(1)
+    net.poll()
+    assert (1, Address(2, ("new", 9999))) in net.selector.attempts
+    assert net.client.poll_delay_ms(1, net.clock.now_ms()) <= 60  # the first back-off
 
 
 def test_reconnecting_waits_for_back_off(net: Net) -> None:

@@ -98,13 +98,13 @@ class Untold:
 
 
 def test_while_it_is_off_no_line_is_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_kafka_sink.network import network_client
+    from spark_kafka_sink.network import broker_connection
     from spark_kafka_sink.network.kafka_client import InFlightRequest
     from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 
     for kind in (InFlightRequest, ProducerBatch):
         monkeypatch.setattr(kind, "__str__", Untold.__str__)
         monkeypatch.setattr(kind, "__repr__", Untold.__repr__)
-    monkeypatch.setattr(network_client, "_partitions", Untold.__str__)
+    monkeypatch.setattr(broker_connection, "_partitions", Untold.__str__)
     with FakeBroker(topics={"orders": 1}) as broker, KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
         assert producer.send_columns("orders", value=pa.array([b"a"])).result(30_000).acknowledged == 1
