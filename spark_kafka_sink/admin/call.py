@@ -42,7 +42,7 @@ LOOK_AGAIN_MS = 50  # between two checks while every broker is busy, throttled o
 
 
 @dataclass(eq=False, slots=True)
-class _Pending:
+class _PendingAsk:
     """An ask that has no outcome yet."""
 
     ask: Ask[Any, Any]
@@ -61,11 +61,11 @@ class Call:
         self._timeout_ms = timeout_ms
         self._deadline_ms = access.clock.now_ms() + timeout_ms
         self._outcomes: dict[int, Any] = {}  # by position in `asks`
-        self._asked = [_Pending(ask, partial(self._outcomes.setdefault, position)) for position, ask in enumerate(asks)]
-        self._queues: dict[_Place, dict[Operation[Any, Any], deque[_Pending]]] = {}  # without empty queues
-        self._backing_off: list[tuple[int, int, _Pending]] = []  # a heap: end of the back-off, a number for equal times
+        self._asked = [_PendingAsk(ask, partial(self._outcomes.setdefault, position)) for position, ask in enumerate(asks)]
+        self._queues: dict[_Place, dict[Operation[Any, Any], deque[_PendingAsk]]] = {}  # without empty queues
+        self._backing_off: list[tuple[int, int, _PendingAsk]] = []  # a heap: end of the back-off, a number for equal times
         self._numbers = count()
-        self._looked_up: dict[CoordinatorKey, list[_Pending]] = {}  # the asks that wait for each look-up
+        self._looked_up: dict[CoordinatorKey, list[_PendingAsk]] = {}  # the asks that wait for each look-up
         self._is_over = False
 
     def run(self) -> list[Any]:
@@ -100,7 +100,7 @@ class Call:
 
     # ---- targets -------------------------------------------------------------------------------------------------------------
 
-    def _route(self, asks: Iterable[_Pending]) -> None:
+    def _route(self, asks: Iterable[_PendingAsk]) -> None:
         for pending in asks:
             target = pending.ask.target
             if not isinstance(target, CoordinatorKey):
@@ -112,15 +112,15 @@ class Call:
             else:
                 self._enqueue(coordinator.id, pending)
 
-    def _enqueue(self, place: _Place, pending: _Pending) -> None:
+    def _enqueue(self, place: _Place, pending: _PendingAsk) -> None:
         self._queues.setdefault(place, {}).setdefault(pending.ask.operation, deque()).append(pending)
 
-    def _look_up(self, key: CoordinatorKey, pending: _Pending) -> None:
+    def _look_up(self, key: CoordinatorKey, pending: _PendingAsk) -> None:
         waiting = self._looked_up.setdefault(key, [])
         waiting.append(pending)
         if len(waiting) == 1:
             ask = Ask(ANY_BROKER, FindCoordinator(key.key_type), key)
-            self._enqueue(ANY_BROKER, _Pending(ask, partial(self._found, key)))
+            self._enqueue(ANY_BROKER, _PendingAsk(ask, partial(self._found, key)))
 
     def _found(self, key: CoordinatorKey, outcome: Node | KafkaError) -> None:
         waiting = self._looked_up.pop(key)
@@ -137,7 +137,7 @@ class Call:
         while self._backing_off and self._backing_off[0][0] <= now_ms:
             self._route([heappop(self._backing_off)[2]])
 
-    def _retry(self, pending: _Pending, trouble: str, *, find: bool) -> None:
+    def _retry(self, pending: _PendingAsk, trouble: str, *, find: bool) -> None:
         """Queue an ask again after a back-off. `find`: look up its coordinator again first, if it has one."""
         logger.debug("= %s is retried: %s", pending.ask.operation.describe(pending.ask.item), trouble)
         target = pending.ask.target
@@ -148,7 +148,7 @@ class Call:
         due_ms = self._access.clock.now_ms() + self._access.backoff_ms(pending.failures)
         heappush(self._backing_off, (due_ms, next(self._numbers), pending))
 
-    def _note(self, pending: _Pending, trouble: str) -> None:
+    def _note(self, pending: _PendingAsk, trouble: str) -> None:
         """Remember the reason of the delay, for the error if time runs out. That of a look-up counts for all that wait for it."""
         pending.trouble = trouble
         if isinstance(pending.ask.operation, FindCoordinator):
@@ -203,7 +203,7 @@ class Call:
             for pending in self._take_all(place):
                 self._retry(pending, trouble, find=True)
 
-    def _take_all(self, place: _Place) -> list[_Pending]:
+    def _take_all(self, place: _Place) -> list[_PendingAsk]:
         return [pending for queue in self._queues.pop(place, {}).values() for pending in queue]
 
     def _send_batch(self, place: _Place, node_id: int, now_ms: int) -> None:
@@ -233,7 +233,7 @@ class Call:
 
     # ---- answers ---------------------------------------------------------------------------------------------------------------
 
-    def _answered(self, batch: Sequence[_Pending], response: ClientResponse) -> None:
+    def _answered(self, batch: Sequence[_PendingAsk], response: ClientResponse) -> None:
         if self._is_over:
             return  # the call has returned already
         for pending in batch:
@@ -244,7 +244,7 @@ class Call:
             else:
                 self._judge(pending, response)
 
-    def _judge(self, pending: _Pending, response: ClientResponse) -> None:
+    def _judge(self, pending: _PendingAsk, response: ClientResponse) -> None:
         try:
             verdict = pending.ask.operation.judge(pending.ask.item, response.message, response.version)
         except KafkaError as error:

@@ -29,7 +29,7 @@ _TLS_ALERT = b"\x15\x03"  # content type, major version: as a size it would be 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
+class _ExpectedResponse:
     correlation_id: int
     api_key: ApiKey
     version: int
@@ -54,7 +54,7 @@ class Connection:
         self._peer = peer
         self._next_correlation_id = 0
         self.last_correlation_id = -1  # of the request that was sent last; for logs
-        self._pending: deque[_Pending] = deque()  # oldest first
+        self._pending: deque[_ExpectedResponse] = deque()  # oldest first
         self._received = bytearray()  # the start of a frame that is not complete
         self._has_answered = False  # as Kafka does: what listens there is a broker
         self._logged_surplus: set[ApiKey] = set()  # APIs with a response that had bytes after its last field
@@ -76,7 +76,7 @@ class Connection:
         self._next_correlation_id = (correlation_id + 1) & _MAX_CORRELATION_ID
         self.last_correlation_id = correlation_id
         if expect_response:
-            self._pending.append(_Pending(correlation_id, message.API_KEY, version, message.RESPONSE))
+            self._pending.append(_ExpectedResponse(correlation_id, message.API_KEY, version, message.RESPONSE))
         return frame
 
     @property
@@ -139,7 +139,7 @@ class Connection:
         self._has_answered = True
         return Response(correlation_id, pending.version, message)
 
-    def _log_surplus(self, pending: _Pending, surplus_bytes: int) -> None:
+    def _log_surplus(self, pending: _ExpectedResponse, surplus_bytes: int) -> None:
         """Log bytes after the last field, once for each API. They are ignored, as the Java client and librdkafka do: some brokers
         that are not Apache Kafka send them (librdkafka's mock cluster ends Metadata with one byte too many).
         """

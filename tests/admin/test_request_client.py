@@ -29,7 +29,7 @@ from spark_kafka_sink.protocol.messages.find_coordinator import (
     FindCoordinatorResponse,
     KeyType,
 )
-from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsResponse, TransactionState
+from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsResponse, ListTransactionsResponseState
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.schema import Message
 from tests.admin.scripted_network import ENDING, ScriptedNetwork, answers, asks
@@ -398,7 +398,7 @@ def test_a_broker_that_is_not_part_of_the_cluster_cannot_be_asked(net: ScriptedN
 
 
 def listing(node_id: int) -> ListTransactionsResponse:
-    state = TransactionState(transactional_id=f"of-{node_id}", producer_id=1, transaction_state="Ongoing")
+    state = ListTransactionsResponseState(transactional_id=f"of-{node_id}", producer_id=1, transaction_state="Ongoing")
     return ListTransactionsResponse(transaction_states=(state,))
 
 

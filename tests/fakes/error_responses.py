@@ -27,7 +27,7 @@ from spark_kafka_sink.protocol.messages.describe_producers import (
 from spark_kafka_sink.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
-    TransactionState,
+    DescribeTransactionsResponseState,
 )
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -108,7 +108,7 @@ def _describe_configs(request: DescribeConfigsRequest, code: int) -> DescribeCon
 
 
 def _describe_transactions(request: DescribeTransactionsRequest, code: int) -> DescribeTransactionsResponse:
-    states = (TransactionState(error_code=code, transactional_id=name) for name in request.transactional_ids)
+    states = (DescribeTransactionsResponseState(error_code=code, transactional_id=name) for name in request.transactional_ids)
     return DescribeTransactionsResponse(transaction_states=tuple(states))
 
 

@@ -33,13 +33,16 @@ from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
 from spark_kafka_sink.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    DescribeTransactionsResponseState,
     TopicData,
 )
-from spark_kafka_sink.protocol.messages.describe_transactions import TransactionState as DescribedTransaction
 from spark_kafka_sink.protocol.messages.end_txn import LAST_VERSION_BEFORE_TRANSACTION_V2, EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from spark_kafka_sink.protocol.messages.list_transactions import TransactionState as ListedTransaction
+from spark_kafka_sink.protocol.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    ListTransactionsResponseState,
+)
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -342,7 +345,7 @@ class TransactionCoordinator:
         return ListTransactionsResponse(
             unknown_state_filters=tuple(name for name in request.state_filters if name not in list(State)),
             transaction_states=tuple(
-                ListedTransaction(
+                ListTransactionsResponseState(
                     transactional_id=transaction.transactional_id,
                     producer_id=transaction.producer_id,
                     transaction_state=transaction.state.value,
@@ -361,14 +364,14 @@ class TransactionCoordinator:
             )
         )
 
-    def _described(self, transactional_id: str) -> DescribedTransaction:
+    def _described(self, transactional_id: str) -> DescribeTransactionsResponseState:
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             return _undescribed(
                 transactional_id, Errors.TRANSACTIONAL_ID_NOT_FOUND if transactional_id else Errors.INVALID_REQUEST
             )
         topics = groupby(sorted(transaction.partitions), key=lambda partition: partition.topic)
-        return DescribedTransaction(
+        return DescribeTransactionsResponseState(
             transactional_id=transactional_id,
             transaction_state=transaction.state.value,
             transaction_timeout_ms=transaction.timeout_ms,
@@ -379,8 +382,8 @@ class TransactionCoordinator:
         )
 
 
-def _undescribed(transactional_id: str, error: ErrorCode) -> DescribedTransaction:
-    return DescribedTransaction(error_code=error.number, transactional_id=transactional_id)
+def _undescribed(transactional_id: str, error: ErrorCode) -> DescribeTransactionsResponseState:
+    return DescribeTransactionsResponseState(error_code=error.number, transactional_id=transactional_id)
 
 
 def offsets_partition(group_id: str) -> TopicPartition:

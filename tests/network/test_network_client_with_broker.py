@@ -170,7 +170,7 @@ def test_several_requests_are_in_flight_and_answered_in_order() -> None:
             client.network.send(request, client.clock.now_ms())
         client.network.poll(0, client.clock.now_ms())
         assert client.network.in_flight_request_count(0) == 3
-        assert not client.network.is_ready(0, client.clock.now_ms())
+        assert not client.network.ready(0, client.clock.now_ms())
         release.set()
         client.poll_until(lambda: len(client.responses) == 3)
         assert [response.message.producer_id for response in client.responses] == [1000, 1001, 1002]

@@ -18,7 +18,7 @@ class TopicData(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionState(Message):
+class DescribeTransactionsResponseState(Message):
     error_code: Int16 = 0
     transactional_id: str
     transaction_state: str = ""
@@ -34,7 +34,7 @@ class DescribeTransactionsResponse(Message):
     API_KEY: ClassVar = ApiKey.DESCRIBE_TRANSACTIONS
 
     throttle_time_ms: Int32 = 0
-    transaction_states: tuple[TransactionState, ...] = ()
+    transaction_states: tuple[DescribeTransactionsResponseState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

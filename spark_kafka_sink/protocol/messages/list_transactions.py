@@ -13,7 +13,7 @@ from spark_kafka_sink.protocol.schema import Int16, Int32, Int64, Message, Reque
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionState(Message):
+class ListTransactionsResponseState(Message):
     transactional_id: str
     producer_id: Int64
     transaction_state: str  # Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort
@@ -26,7 +26,7 @@ class ListTransactionsResponse(Message):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     unknown_state_filters: tuple[str, ...] = ()
-    transaction_states: tuple[TransactionState, ...] = ()
+    transaction_states: tuple[ListTransactionsResponseState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
