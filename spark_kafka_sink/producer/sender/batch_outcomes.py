@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.config.option import LONG_MAX
@@ -76,24 +77,18 @@ class InFlightBatches:
         return (batch for batches in self._batches.values() for batch in batches if not batch.is_done)
 
 
+@dataclass(eq=False, repr=False)
 class BatchOutcomes:
-    def __init__(
-        self,
-        config: ProducerConfig,
-        metadata: Metadata,
-        accumulator: RecordAccumulator,
-        transactions: TransactionManager,
-        metrics: ProducerMetrics,
-        failures: SenderFailures,
-    ) -> None:
-        self._config = config
-        self._metadata = metadata
-        self.accumulator = accumulator
-        self.transactions = transactions
-        self.metrics = metrics
-        self.failures = failures
-        self._guarantee_message_order = config.max_in_flight_requests_per_connection == 1
-        self.in_flight = InFlightBatches()
+    config: ProducerConfig
+    metadata: Metadata
+    accumulator: RecordAccumulator
+    transactions: TransactionManager
+    metrics: ProducerMetrics
+    failures: SenderFailures
+    in_flight: InFlightBatches = field(default_factory=InFlightBatches)
+
+    def __post_init__(self) -> None:
+        self._guarantee_message_order = self.config.max_in_flight_requests_per_connection == 1
 
     # IN FLIGHT
 
@@ -144,11 +139,11 @@ class BatchOutcomes:
         finally:
             self._unmute(batch)
         if error.refresh_metadata:
-            self._metadata.request_update(f"{batch.topic_partition}: {error}")
+            self.metadata.request_update(f"{batch.topic_partition}: {error}")
 
     def _attempt(self, batch: ProducerBatch, answer: PartitionProduceResponse, now_ms: int) -> Attempt:
-        expired = batch.has_reached_delivery_timeout(self._config.delivery_timeout_ms, now_ms)
-        may_retry = batch.attempts < self._config.retries and not expired and not batch.is_done
+        expired = batch.has_reached_delivery_timeout(self.config.delivery_timeout_ms, now_ms)
+        may_retry = batch.attempts < self.config.retries and not expired and not batch.is_done
         facts = self.transactions.sequence_facts(batch)
         return Attempt(batch.record_count, may_retry, done=batch.is_done, log_start_offset=answer.log_start_offset, **facts)
 
@@ -212,7 +207,7 @@ class BatchOutcomes:
         if error == Errors.CLUSTER_AUTHORIZATION_FAILED:
             return idempotent_write_denied(where)
         if error.retriable:
-            where += f", attempt {batch.attempts + 1}, retries={self._config.retries} or delivery.timeout.ms exhausted"
+            where += f", attempt {batch.attempts + 1}, retries={self.config.retries} or delivery.timeout.ms exhausted"
         found = error.error(where, answer.error_message)
         found.message += to_grant(error, topic=batch.topic_partition.topic)
         if error == Errors.MESSAGE_TOO_LARGE:

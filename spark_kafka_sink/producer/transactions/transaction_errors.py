@@ -5,8 +5,8 @@ retriable one is retried with back-off, any other is fatal, or abortable where i
 nothing here has one. Source: the handlers of Kafka's TransactionManager, KIP-360 (epoch bumps), KIP-588 (fencing), KIP-890 and
 KIP-1050 (TRANSACTION_ABORTABLE).
 
-Softer than Java 4, as librdkafka is: INVALID_PRODUCER_ID_MAPPING ends the transaction, not the producer, because the abort asks
-for a new epoch, and a producer that was replaced is fenced then; and so do offsets that are refused for their topic or size.
+Softer than Java 4, as librdkafka is: INVALID_PRODUCER_ID_MAPPING ends the transaction, not the producer. The abort asks for a new
+epoch, and a producer that was replaced is fenced then. Offsets that are rejected for their topic or size end the transaction too.
 """
 
 from __future__ import annotations

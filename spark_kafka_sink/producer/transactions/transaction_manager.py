@@ -4,8 +4,8 @@
     IdempotentManager    decides and keeps state; the Sender sends, sequence_numbers.py counts
     Transactions         adds transactions (transactions.py)
 
-Law: a batch is renumbered only if it is certainly not in the log. A broker recognizes a batch by its epoch and sequence: a batch
-that may have been written is sent again with the old ones, and the broker acknowledges it if it has it.
+Law: a batch is renumbered only if it is certainly not in the log. A broker recognizes a batch by its epoch and sequence. One that
+may have been written is sent again with the old ones, and the broker acknowledges it if it has it.
 
     UNINITIALIZED ──request──▶ INITIALIZING ──id received──▶ READY
           ▲                        │                           │
@@ -82,9 +82,8 @@ NEXT = {  # an absent entry is the error; FATAL_ERROR is reachable from every st
 class TransactionManager:
     """Without idempotence. Sender thread only, except where another thread is named."""
 
-    def __init__(self) -> None:
-        self.transactional_id: str | None = None
-        self.fatal_error: KafkaError | None = None  # why nothing can be sent any more; callers read it
+    transactional_id: str | None = None
+    fatal_error: KafkaError | None = None  # why nothing can be sent any more; callers read it
 
     # ANY THREAD
 
@@ -191,7 +190,6 @@ class IdempotentManager(TransactionManager):
     """Args: as for TxnRequestQueue, which asks brokers for the producer id."""
 
     def __init__(self, config: ProducerConfig, client: KafkaClient, clock: Clock, random: Random | None = None) -> None:
-        super().__init__()
         self.state = TxnState.UNINITIALIZED
         self.producer = NO_PRODUCER
         self.sequences: dict[TopicPartition, PartitionSequences] = defaultdict(PartitionSequences)

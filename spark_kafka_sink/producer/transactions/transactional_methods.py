@@ -14,9 +14,8 @@ while rows := next_rows():
 A call is posted to the Sender, and its caller waits at most max.block.ms. After a time-out the call continues, and the same call
 made again waits for its end; until then any other call is rejected. After offsets that timed out, any call may follow (both as
 in Java).
-Rows are accepted only within a transaction (`write`). The end of a transaction first rejects new callers, then waits until all
-callers who are handing rows over have finished, so that no row of one transaction is sent in the next. An abort does not wait
-for them; the next transaction does.
+Rows are accepted only within a transaction (`write`). Its end first rejects new callers, then waits until those who are handing
+rows over have finished: no row of one transaction is sent in the next. An abort does not wait; the next transaction does.
 """
 
 from __future__ import annotations
@@ -52,6 +51,142 @@ logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class TransactionalMethods:
+    """Each method may be called by any thread and blocks at most max.block.ms.
+
+    Each raises, besides what it says:
+        IllegalStateError: the call does not fit the producer's state, or is made in a callback; nothing has changed.
+        TransactionTimeoutError: max.block.ms has passed. The call continues, and the same call made again waits for its end.
+        ProducerClosedError: the producer is closed. KafkaError (KAFKA_INTERNAL_ERROR): its Sender has ended.
+        AbortableTransactionError: the transaction has failed. Call abort_transaction(), then go on with the next one.
+        FatalProducerError: this producer cannot be used any more; close it. ProducerFencedError, one of these: another
+            producer with the same transactional.id has taken over.
+    """
+
+    _transaction_calls: TransactionCalls | None = None  # with transactional.id only
+
+    # What KafkaProducer has: whether this process made it; whether the thread may wait for the Sender; whether it is open.
+    _check_process: Callable[[], None]
+    _may_wait: Callable[[], bool]
+    _check_alive: Callable[[], None]
+
+    def use_transactional_id(self, transactional_id: str) -> None:
+        """Go on under another transactional.id, with the same connections and metadata: call init_transactions() next.
+
+        Possible before init_transactions(), outside of a transaction, and in a prepared one, which stays open: it can be ended
+        from outside only (see prepare_transaction). Sends no request.
+
+        Raises:
+            TypeError, ValueError: no id that a request can carry.
+        """
+        self._calls().use_id(transactional_id)
+
+    def init_transactions(self) -> None:
+        """Take over the transactional.id: fence earlier producers with it, and wait until their open transactions are aborted.
+
+        Must be called once for each transactional.id, before any other method. After an AuthorizationError it can be called
+        again, when the permission has been granted.
+        """
+        self._calls().init()
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction: from now on rows can be sent. Sends no request.
+
+        After a transaction that had to be aborted, or an upgrade of the brokers, it may wait for a new epoch. Raises
+        AuthorizationError if that is denied; then call init_transactions() again, when the permission has been granted.
+        """
+        self._calls().begin()
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | Iterable[Any],
+        group_metadata: ConsumerGroupMetadata | bytes | Any,
+    ) -> None:
+        """Have offsets of a consumer group take effect with the commit of this transaction (consume–transform–produce).
+
+        Args:
+            offsets: the next record to read, by partition. Topic and partition must exist. Also what `position` of
+                confluent-kafka's consumer returns, and kafka-python's types.
+            group_metadata: the group; with a member, brokers reject the offsets if it has lost its partitions. Also what
+                `consumer_group_metadata()` of confluent-kafka's consumer returns, or `group_metadata()` of kafka-python's.
+
+        Raises:
+            TypeError, ValueError: a topic, number or text that no request can carry, or no group; nothing has changed.
+            AbortableTransactionError: the group has moved on, or this user may not commit offsets of it.
+            TransactionTimeoutError: they may still be sent. Send them again, or abort.
+        """
+        self._calls().send_offsets(offsets, group_metadata)
+
+    def commit_transaction(self) -> None:
+        """Send what is queued without lingering, wait until every row is acknowledged, and commit.
+
+        A row that failed makes the commit an AbortableTransactionError, also one that failed before it was queued.
+        After a FatalProducerError the transaction may be committed all the same, if an answer of the coordinator was lost.
+        """
+        self._calls().commit()
+
+    def abort_transaction(self) -> None:
+        """Abort: no reader with isolation.level=read_committed sees the transaction's rows.
+
+        Rows that have not been sent fail with TransactionAbortedError.
+        """
+        self._calls().abort()
+
+    def prepare_transaction(self) -> PreparedTransaction:
+        """Send everything and wait until every row is acknowledged, but leave the transaction open.
+
+        Returns what another process needs to end the transaction. This producer can still commit or abort it, accepts no more
+        rows, and leaves the transaction open when it is closed. Brokers abort the transaction after transaction.timeout.ms.
+        """
+        return self._calls().prepare()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Begin a transaction, and commit it at the end of the block; abort it when the block or the commit raises.
+
+        A commit that raises TransactionTimeoutError goes on: it may commit the transaction later. commit_transaction() waits for
+        its end. An abort that does not end in time is logged, and the next block waits for its end. If the abort meets a
+        FatalProducerError, the block raises that instead of another KafkaError.
+        """
+        calls = self._calls()
+        calls.finish_abort()
+        calls.begin()
+        try:
+            yield
+            self._calls().commit()  # the block may run in a forked child by now, or may have closed the producer
+        except FatalProducerError:
+            raise
+        except BaseException as error:
+            self._abort_after_error(error)
+            raise
+
+    def _abort_after_error(self, error: BaseException) -> None:
+        """Abort after an error, which the caller raises. Other errors of the abort itself are only logged."""
+        try:
+            self._calls().abort()
+        except IllegalStateError:
+            return  # the block has ended the transaction itself, or its commit continues
+        except KafkaError as failure:
+            if isinstance(failure, FatalProducerError) and isinstance(error, KafkaError):
+                raise failure from error
+            logger.warning("! the transaction could not be aborted: %s", failure)
+
+    def _calls(self) -> TransactionCalls:
+        self._check_process()
+        if not self._may_wait():
+            raise IllegalStateError("A transactional method in a callback would wait for its own thread")
+        if self._transaction_calls is None:
+            raise IllegalStateError("This producer has no transactions: give it a transactional.id")
+        self._check_alive()
+        return self._transaction_calls
+
+    def _write(self, hand_over_rows: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+        """Call `hand_over_rows`. A transactional producer accepts rows only within a transaction."""
+        if self._transaction_calls is None:
+            return hand_over_rows(*args, **more)
+        return self._transaction_calls.write(hand_over_rows, *args, **more)
 
 
 class TransactionCalls:
@@ -228,139 +363,3 @@ class TransactionCalls:
         return TransactionTimeoutError(
             f"{method.value}() has not ended within max.block.ms={self._max_block_ms}: {why}. {remedy}"
         )
-
-
-class TransactionalMethods:
-    """Each method may be called by any thread and blocks at most max.block.ms.
-
-    Each raises, besides what it says:
-        IllegalStateError: the call does not fit the producer's state, or is made in a callback; nothing has changed.
-        TransactionTimeoutError: max.block.ms has passed. The call continues, and the same call made again waits for its end.
-        ProducerClosedError: the producer is closed. KafkaError (KAFKA_INTERNAL_ERROR): its Sender has ended.
-        AbortableTransactionError: the transaction has failed. Call abort_transaction(), then go on with the next one.
-        FatalProducerError: this producer cannot be used any more; close it. ProducerFencedError, one of these: another
-            producer with the same transactional.id has taken over.
-    """
-
-    _transaction_calls: TransactionCalls | None = None  # with transactional.id only
-
-    # What KafkaProducer has: whether this process made it; whether the thread may wait for the Sender; whether it is open.
-    _check_process: Callable[[], None]
-    _may_wait: Callable[[], bool]
-    _check_alive: Callable[[], None]
-
-    def use_transactional_id(self, transactional_id: str) -> None:
-        """Go on under another transactional.id, with the same connections and metadata: call init_transactions() next.
-
-        Possible before init_transactions(), outside of a transaction, and in a prepared one, which stays open: it can be ended
-        from outside only (see prepare_transaction). Sends no request.
-
-        Raises:
-            TypeError, ValueError: no id that a request can carry.
-        """
-        self._calls().use_id(transactional_id)
-
-    def init_transactions(self) -> None:
-        """Take over the transactional.id: fence earlier producers with it, and wait until their open transactions are aborted.
-
-        Must be called once for each transactional.id, before any other method. After an AuthorizationError it can be called
-        again, when the permission has been granted.
-        """
-        self._calls().init()
-
-    def begin_transaction(self) -> None:
-        """Begin a transaction: from now on rows can be sent. Sends no request.
-
-        After a transaction that had to be aborted, or an upgrade of the brokers, it may wait for a new epoch. Raises
-        AuthorizationError if that is denied; then call init_transactions() again, when the permission has been granted.
-        """
-        self._calls().begin()
-
-    def send_offsets_to_transaction(
-        self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | Iterable[Any],
-        group_metadata: ConsumerGroupMetadata | bytes | Any,
-    ) -> None:
-        """Have offsets of a consumer group take effect with the commit of this transaction (consume–transform–produce).
-
-        Args:
-            offsets: the next record to read, by partition. Topic and partition must exist. Also what `position` of
-                confluent-kafka's consumer returns, and kafka-python's types.
-            group_metadata: the group; with a member, brokers reject the offsets if it has lost its partitions. Also what
-                `consumer_group_metadata()` of confluent-kafka's consumer returns, or `group_metadata()` of kafka-python's.
-
-        Raises:
-            TypeError, ValueError: a topic, number or text that no request can carry, or no group; nothing has changed.
-            AbortableTransactionError: the group has moved on, or this user may not commit offsets of it.
-            TransactionTimeoutError: they may still be sent. Send them again, or abort.
-        """
-        self._calls().send_offsets(offsets, group_metadata)
-
-    def commit_transaction(self) -> None:
-        """Send what is queued without lingering, wait until every row is acknowledged, and commit.
-
-        A row that failed makes the commit an AbortableTransactionError, also one that failed before it was queued.
-        After a FatalProducerError the transaction may be committed all the same, if an answer of the coordinator was lost.
-        """
-        self._calls().commit()
-
-    def abort_transaction(self) -> None:
-        """Abort: no reader with isolation.level=read_committed sees the transaction's rows.
-
-        Rows that have not been sent fail with TransactionAbortedError.
-        """
-        self._calls().abort()
-
-    def prepare_transaction(self) -> PreparedTransaction:
-        """Send everything and wait until every row is acknowledged, but leave the transaction open.
-
-        Returns what another process needs to end the transaction. This producer can still commit or abort it, accepts no more
-        rows, and leaves the transaction open when it is closed. Brokers abort the transaction after transaction.timeout.ms.
-        """
-        return self._calls().prepare()
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Begin a transaction, and commit it at the end of the block; abort it when the block or the commit raises.
-
-        A commit that raises TransactionTimeoutError goes on: it may commit the transaction later. commit_transaction() waits for
-        its end. An abort that does not end in time is logged, and the next block waits for its end. If the abort meets a
-        FatalProducerError, the block raises that instead of another KafkaError.
-        """
-        calls = self._calls()
-        calls.finish_abort()
-        calls.begin()
-        try:
-            yield
-            self._calls().commit()  # the block may run in a forked child by now, or may have closed the producer
-        except FatalProducerError:
-            raise
-        except BaseException as error:
-            self._abort_after_error(error)
-            raise
-
-    def _abort_after_error(self, error: BaseException) -> None:
-        """Abort after an error, which the caller raises. Other errors of the abort itself are only logged."""
-        try:
-            self._calls().abort()
-        except IllegalStateError:
-            return  # the block has ended the transaction itself, or its commit continues
-        except KafkaError as failure:
-            if isinstance(failure, FatalProducerError) and isinstance(error, KafkaError):
-                raise failure from error
-            logger.warning("! the transaction could not be aborted: %s", failure)
-
-    def _calls(self) -> TransactionCalls:
-        self._check_process()
-        if not self._may_wait():
-            raise IllegalStateError("A transactional method in a callback would wait for its own thread")
-        if self._transaction_calls is None:
-            raise IllegalStateError("This producer has no transactions: give it a transactional.id")
-        self._check_alive()
-        return self._transaction_calls
-
-    def _write(self, hand_over_rows: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """Call `hand_over_rows`. A transactional producer accepts rows only within a transaction."""
-        if self._transaction_calls is None:
-            return hand_over_rows(*args, **more)
-        return self._transaction_calls.write(hand_over_rows, *args, **more)

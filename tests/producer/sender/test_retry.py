@@ -1,4 +1,4 @@
-"""The table of outcomes: what becomes of a batch, for each error and each combination of facts that makes a difference."""
+"""The table of next steps: what is done with a batch, for each error and each combination of facts that makes a difference."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ TABLE: list[tuple[ErrorCode, dict[str, Any], NextStep]] = [
     TABLE,
     ids=[f"{error.name}-{','.join(f'{name}={value}' for name, value in facts.items()) or 'plain'}" for error, facts, _ in TABLE],
 )
-def test_the_fate_of_a_batch(error: ErrorCode, facts: dict[str, Any], decision: NextStep) -> None:
+def test_the_next_step_of_a_batch(error: ErrorCode, facts: dict[str, Any], decision: NextStep) -> None:
     assert decide(error, replace(PLAIN, **facts)) is decision
 
 

@@ -42,7 +42,7 @@ TransactionManagerTest
         test_an_error_that_does_not_pass_is_told_by_name…; errors; ERRORS THAT DO NOT for init and FindCoordinator
     testGroupAuthorizationFailureInFindCoordinator → coordinators: test_a_group_that_may_not_be_looked_for_ends_the_transaction
     testProducerFencedExceptionInInitProducerId → coordinators: test_a_producer_that_is_fenced_at_init_says_so
-    testTransactionAbortableExceptionInInitProducerId → coordinators: test_an_init_that_is_to_be_aborted_ends_the_producer…
+    testTransactionAbortableExceptionInInitProducerId → coordinators: test_an_init_with_an_abortable_error_ends_the_producer
     testCommitWithTopicAuthorizationFailure…, shouldNotAddPartitionsToTransactionWhenTopicAuthorizationFailed → coordinators:
         test_a_denied_topic_is_named_and_the_others_are_not_blamed
     testRetriableErrors, testCoordinatorNotAvailable, testHandlingOf(UnknownTopicPartition|CoordinatorLoading|NetworkException)…
@@ -54,7 +54,7 @@ TransactionManagerTest
     testEndTxnNotSentIfIncompleteBatches, testCommitTransactionWith(Unsent|InFlight)ProduceRequest, testFlushPendingPartitions…
         → ending, WHAT A COMMIT WAITS FOR
     testCancelUnsentAddPartitionsAndProduceOnAbort, testAbortResends… → ending, WHAT AN ABORT DROPS
-    testRetry(Abort|Commit)Transaction… → calls: test_an_end_that_ran_out_of_time_is_waited_for_by_the_same_call_and_other…
+    testRetry(Abort|Commit)Transaction… → calls: test_an_end_that_timed_out_is_waited_for_by_the_same_call…
     testDisallowCommitOnProduceFailure, testAllowAbortOnProduceFailure, testInvalidProducerEpochFromProduce,
     testBumpTransactionalEpochOn(AbortableError|UnknownProducerIdError), testAbortTransactionAnd… → ending, A ROW THAT FAILS and
         test_after_a_failed_batch_the_epoch_is_raised_with_the_abort
@@ -69,7 +69,7 @@ TransactionManagerTest
     testAbortableErrorWhileAbortInProgress → ending: test_a_batch_that_fails_while_its_transaction_is_aborted_changes_nothing
     shouldFailAbortIfAddOffsetsFailsWithFatalError → ending: test_a_fatal_error_while_the_transaction_is_aborted_ends_the_producer
     testMaybeResolveSequencesTransactionalProducer → ending: test_a_batch_behind_one_that_expired_does_not_make_the_producer_fatal
-    test…UpdateAfter…FromEndTxnResponseInV2 → ending: test_in_version_2_each_end_brings…, test_epochs_that_are_used_up_in_a_tr…
+    test…UpdateAfter…FromEndTxnResponseInV2 → ending: test_in_version_2_each_end_brings…, test_epochs_used_up_in_a_transaction…
     testNeedToTriggerEpochBumpFromClientDuringCoordinatorDisconnect, testCanBumpEpochDuringCoordinatorDisconnect → ending:
         test_a_lost_connection_to_the_coordinator_makes_no_failed_batch_fatal
     testBackgroundInvalidStateTransitionIsFatal → ending: test_a_move_that_no_state_allows_ends_the_producer
@@ -128,7 +128,7 @@ librdkafka 0105, with mock brokers
     fatal_idempo_errors, requires_abort_errors → ending, A ROW THAT FAILS; coordinators, ERRORS THAT DO NOT
     slow_reinit → calls: test_a_transaction_that_waits_for_its_epoch_may_run_out_of_time
     fenced_reinit, fenced_abort → ending: test_a_producer_that_is_fenced_while_…
-    endtxn_errors → coordinators: test_an_error_that_does_not_pass_is_told_by_name…; ending: test_a_coordinator_that_has_forg…
+    endtxn_errors → coordinators: test_an_error_that_does_not_pass_is_told_by_name…; ending: test_a_coordinator_that_forgot_…
         (an error that EndTxn never has is fatal here, as in Java, and abortable there)
     endtxn_infinite, endtxn_timeout, endtxn_timeout_inflight, resumable_calls_timeout, resumable_calls_timeout_error,
     resumable_init, flush_timeout → calls, TIME-OUTS
@@ -148,7 +148,7 @@ librdkafka 0105, with mock brokers
     disconnected_group_coord → calls: test_a_group_coordinator_that_is_lost_in_the_middle_is_found_again
     coordinator_null_not_fatal → coordinators: test_a_coordinator_that_becomes_unknown_in_the_middle_is_no_fatal_error
     concurrent_operations → calls: test_while_a_call_is_under_way_other_calls_of_other_threads_are_refused_at_once
-    offset_commit_doesnt_retry_too_quickly → calls: test_a_group_coordinator_that_is_away_delays_the_offsets_without_a_storm_of_…
+    offset_commit_doesnt_retry_too_quickly → calls: test_a_group_coordinator_that_is_away_delays_offsets_without_many_requests
 
 Beyond them: an abort that does not wait for a group that nobody coordinates, rows that fail before they are queued in every way
 there is, records of many threads at the borders of transactions, and calls of a producer whose Sender has died.
