@@ -78,7 +78,7 @@ def selector(clock: ManualClock) -> Iterator[Selector]:
     selector.close()
 
 
-def poll_until(selector: Selector, condition: Callable[[], bool], polls: int = 200) -> None:
+def poll_until(selector: Selector, condition: Callable[[], bool], polls: int = 2000) -> None:
     for _ in range(polls):
         selector.poll(100)
         if condition():

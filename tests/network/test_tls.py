@@ -31,6 +31,7 @@ from tests.fakes.certificates import Authority
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.fake_selector import framed
 from tests.fakes.network_config import network_config
+from tests.network.test_selector import poll_until
 
 INIT = InitProducerIdRequest(transaction_timeout_ms=1)
 WAIT_SECONDS = 10
@@ -96,14 +97,6 @@ def selector_of(connector: TlsConnector | None = None) -> Iterator[Selector]:
         yield selector
     finally:
         selector.close()
-
-
-def poll_until(selector: Selector, condition: Callable[[], bool], polls: int = 2000) -> None:
-    for _ in range(polls):
-        selector.poll(100)
-        if condition():
-            return
-    raise AssertionError("it did not happen")
 
 
 def connect(selector: Selector, server: Server, connection: Connection | None = None) -> Connection:

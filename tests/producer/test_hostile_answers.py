@@ -19,6 +19,7 @@ from spark_kafka_sink.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from tests.network.test_hostile_brokers import assert_harmless
 from tests.producer.harness import TOPIC, Stage, metadata_response
 
 error_codes = st.one_of(st.just(0), st.integers(-1, 140), st.integers(-(1 << 15), (1 << 15) - 1))
@@ -94,12 +95,6 @@ def test_whatever_brokers_answer_each_row_settles_once_and_all_memory_comes_back
 
 
 FORGED = "x\n2026-01-01 00:00:00 ERROR forged\u202e" + "y" * 5_000_000
-
-
-def assert_harmless(text: str) -> None:
-    assert "forged" in text  # it is told
-    assert text.isprintable(), text[:500]
-    assert len(text) < 2_000
 
 
 @pytest.mark.parametrize("error", [Errors.INVALID_RECORD, Errors.POLICY_VIOLATION, Errors.TOPIC_AUTHORIZATION_FAILED], ids=str)

@@ -15,15 +15,10 @@ from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE, Po
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.producer.accumulator.slice_layout import Reservation, SliceLayout
 from spark_kafka_sink.producer.accumulator.sorted_slice import SortedSlice
-from tests.producer.harness import TOPIC, Accumulation, columns
+from tests.producer.accumulator.test_sorted_slice import ROW, sorted_slice
+from tests.producer.harness import TOPIC, Accumulation
 
 BATCH = 1024
-ROW = bytes(91)  # 100 bytes as a record: length 2, attributes, two deltas, key 1, value length 2, headers 1, less than 64 rows
-
-
-def sorted_slice(values: Sequence[bytes], partitions: Sequence[int], timestamps: object = 0) -> SortedSlice:
-    rows = np.arange(100, 100 + len(values), dtype=np.int32)
-    return SortedSlice(columns(values, timestamps=timestamps), np.array(partitions, np.int32), rows)
 
 
 def layout_of(stage: Accumulation, rows: SortedSlice) -> SliceLayout:

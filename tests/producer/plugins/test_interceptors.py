@@ -35,6 +35,7 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.harness import config
+from tests.sink.columns import not_utf8
 
 HERE = __name__
 WAIT_MS = 30_000
@@ -229,12 +230,6 @@ def test_records_made_of_columns_have_all_of_a_row_and_become_one_again() -> Non
         [3, None],
         [5, None],
     ]
-
-
-def not_utf8(*cells: bytes) -> pa.Array:
-    """A string column of any bytes, as Spark hands them over."""
-    octets = pa.array(cells, pa.binary())
-    return pa.Array.from_buffers(pa.string(), len(octets), octets.buffers())
 
 
 @pytest.mark.parametrize("kind", ["list", "large_list", "map"])
