@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.errors import KafkaTimeoutError, ProducerClosedError, RecordTooLargeError
+from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer.accumulator import buffer_pool
 from spark_kafka_sink.producer.accumulator.buffer_pool import MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, BufferPool, PoolMemory
 from tests.fakes.clock import ManualClock
@@ -307,16 +307,19 @@ def test_a_waiter_gets_memory_that_is_given_back() -> None:
     assert pool.queued() == 0
 
 
-def test_time_runs_out_after_max_block_ms_and_the_error_says_what_to_do() -> None:
+@pytest.mark.parametrize("max_block_ms", [10, buffer_pool.PATIENCE_MS + 30])
+def test_time_runs_out_after_max_block_ms_and_the_error_says_what_to_do(max_block_ms: int) -> None:
     clock = ManualClock()
     pool = pool_of(2, clock)
     pool.allocate(1, 10)
     before = clock.now_ms()
     with pytest.raises(KafkaTimeoutError) as raised:
-        pool.allocate(2, 10)
-    assert clock.now_ms() - before == 10
-    assert str(raised.value).startswith(
-        "[KAFKA_BUFFER_EXHAUSTED] Failed to allocate 2048 bytes of buffer memory within max.block.ms=10 (1024 of 2048 bytes free)"
+        pool.allocate(2, max_block_ms)
+    assert clock.now_ms() - before == max_block_ms
+    assert str(raised.value) == (
+        f"[KAFKA_BUFFER_EXHAUSTED] Failed to allocate 2048 bytes of buffer memory within max.block.ms={max_block_ms} (1024 of"
+        " 2048 bytes free): the brokers acknowledge more slowly than rows arrive; check the brokers, or raise buffer.memory or"
+        " max.block.ms"
     )
 
 
@@ -456,6 +459,20 @@ def test_after_a_while_less_will_do(max_block_ms: int) -> None:
     assert (pool.available_memory, pool.exhausted.total) == (0, 0)
 
 
+def test_before_that_a_quarter_of_the_pool_is_waited_for() -> None:
+    class GivesBackOneByOne(ManualClock):
+        def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
+            del condition, timeout_ms
+            self.advance(1)
+            pool._free += held.pop().blocks
+            return True
+
+    pool = pool_of(12, GivesBackOneByOne())
+    held = [pool.allocate(1, 10) for _ in range(12)]
+    pool.allocate(1, 60_000)
+    assert (len(held), pool.available_memory) == (9, 2 * BLOCK)
+
+
 def test_who_waits_long_is_woken_by_as_little_as_he_needs() -> None:
     class LosesPatience(WaitingClock):
         def wait(self, condition: threading.Condition, timeout_ms: int) -> bool:
@@ -502,6 +519,22 @@ def test_a_waiter_that_is_interrupted_at_any_point_is_out_of_the_line() -> None:
         at += 1
 
 
+def test_a_part_of_a_charge_is_given_back_without_any_block() -> None:
+    pool = pool_of(4)
+    memory = pool.allocate(1, 10, charge=3)
+    pool.reduce_charge(memory, 2)
+    assert (len(memory.blocks), memory.charged, pool.available_memory) == (1, 1, 2 * BLOCK)
+
+
+def test_an_overdraft_drops_free_blocks_only_when_nothing_else_is_left() -> None:
+    pool = pool_of(3)
+    pool.deallocate(pool.allocate(1, 10))
+    for charge, free_blocks in ((2, 1), (1, 0), (4, 0)):
+        pool.overdraw(charge, PoolMemory())
+        assert len(pool._free) == free_blocks
+    assert pool.available_memory == 0
+
+
 # ---- CLOSING
 
 
@@ -515,6 +548,18 @@ def test_a_closed_pool_takes_back_but_gives_nothing() -> None:
         pool.try_allocate(1)
     pool.deallocate(held)
     assert pool.available_memory == 2 * BLOCK
+
+
+def test_what_ended_the_producer_is_raised_after_the_end_when_all_memory_is_free() -> None:
+    pool = pool_of(2)
+    held = pool.allocate(2, 10)
+    pool.close(ended_by=KafkaError("the cluster is another one"))
+    pool.end()
+    assert pool.available_memory == 2 * BLOCK
+    pool.deallocate(held)
+    assert pool.available_memory == 2 * BLOCK
+    with pytest.raises(KafkaError, match="the cluster is another one"):
+        pool.try_allocate(1)
 
 
 def test_closing_wakes_every_waiter_with_an_error() -> None:

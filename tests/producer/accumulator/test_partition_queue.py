@@ -1,0 +1,113 @@
+"""PartitionQueue: where a batch is put back, which ones leave when they are too old or fail, and what the Sender hears of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.clock import NEVER_MS
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.producer.accumulator.partition_queue import OldestBatch, PartitionQueue, PartitionQueues
+from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, ProducerBatch
+from tests.producer.harness import tp
+
+TIMEOUT_MS = 100
+FAILED = KafkaError("gone")
+
+
+def batch_of(sequence: int | None = None, *, made_ms: int = 0, written_by: int = 0) -> ProducerBatch:
+    """A batch that was drained before, if it has a sequence; callers may still write into it."""
+    batch = ProducerBatch(tp(), made_ms, 10_000, base_timestamp=0, flush_id=1, block_size=256)
+    if sequence is not None:
+        batch.closed = True
+        batch.set_producer_state(1, 0, sequence)
+    batch.reservations = written_by
+    return batch
+
+
+def queue_of(*batches: ProducerBatch) -> PartitionQueue:
+    queue = PartitionQueue(tp())
+    with queue.lock:
+        for batch in batches:
+            queue.append_locked(batch)
+    return queue
+
+
+@pytest.mark.parametrize(
+    ("queued", "inserted", "place"),
+    [
+        ([], 5, 0),
+        ([10, 20], 5, 0),
+        ([10, 20], 15, 1),
+        ([10, 20], 25, 2),
+        ([10, None, None], 15, 1),  # before all that was never drained
+        ([10, 20, 30, None], 35, 3),
+        ([10], MAX_SEQUENCE, 0),  # sequences wrap around
+        ([MAX_SEQUENCE - 1, MAX_SEQUENCE], 3, 2),
+        ([MAX_SEQUENCE, 3], 1, 1),
+    ],
+)
+def test_a_batch_is_put_back_behind_those_with_lower_sequences(queued: list[int | None], inserted: int, place: int) -> None:
+    queue, batch = queue_of(*map(batch_of, queued)), batch_of(inserted)
+    assert not queue.holds(batch)
+    queue.insert(batch)
+    assert list(queue.batches).index(batch) == place
+    assert len(queue.batches) == len(queued) + 1
+    assert queue.holds(batch)
+
+
+def test_what_is_too_old_leaves_from_between_what_stays() -> None:
+    young, old, also_young = batch_of(made_ms=51), batch_of(made_ms=50), batch_of(made_ms=60)
+    queue, oldest = queue_of(young, old, also_young), OldestBatch()
+    assert queue.take_expired(TIMEOUT_MS, 150, oldest) == [old]
+    assert list(queue.batches) == [young, also_young]
+    assert old.closed
+    assert (oldest.made_ms, oldest.some_are_poisoned) == (51, False)
+
+
+def test_a_batch_that_is_written_into_stays_until_its_caller_has_finished_and_wakes_the_sender() -> None:
+    for is_over in (False, True):
+        batch, oldest = batch_of(written_by=1), OldestBatch()
+        queue = queue_of(batch)
+        assert queue.take_expired(TIMEOUT_MS, TIMEOUT_MS - (not is_over), oldest) == []
+        assert (list(queue.batches), batch.sender_waits) == ([batch], is_over)
+        assert queue.take_expired(TIMEOUT_MS, 0, oldest) == []  # whoever has to wake the Sender is not let off
+        assert batch.sender_waits is is_over
+
+
+def test_all_batches_are_taken_out_but_those_that_are_written_into_which_are_poisoned_once() -> None:
+    drained, written, waiting = batch_of(7), batch_of(written_by=1), batch_of()
+    queue, oldest = queue_of(drained, written, waiting), OldestBatch()
+    assert queue.take_out(FAILED) == [drained, waiting]
+    assert queue.take_out(KafkaError("a later error")) == []
+    assert list(queue.batches) == [written]
+    assert (written.poison, written.sender_waits, written.closed) == (FAILED, True, True)
+    assert queue.take_expired(TIMEOUT_MS, 0, oldest) == []
+    assert oldest.some_are_poisoned
+    written.reservations = 0
+    assert queue.take_expired(TIMEOUT_MS, 0, oldest) == [written]
+    assert not queue.has_batches()
+
+
+def test_of_batches_that_were_never_drained_the_others_are_left_alone() -> None:
+    drained, waiting = batch_of(7), batch_of()
+    queue = queue_of(drained, waiting)
+    assert queue.take_out(FAILED, undrained_only=True) == [waiting]
+    assert list(queue.batches) == [drained]
+
+
+def test_a_look_at_all_queues_forgets_what_was_heard_before() -> None:
+    oldest = OldestBatch()
+    oldest.queued(20)
+    oldest.queued(30)
+    oldest.poisoned()
+    assert (oldest.made_ms, oldest.some_are_poisoned) == (20, True)
+    oldest.look_anew()
+    assert (oldest.made_ms, oldest.some_are_poisoned) == (NEVER_MS, False)
+
+
+def test_each_batch_that_is_put_back_is_a_move_and_may_be_the_oldest() -> None:
+    queues = PartitionQueues()
+    for moves, made_ms in enumerate((30, 20), 1):
+        queues.put_back(batch_of(made_ms, made_ms=made_ms))
+        assert (queues.moves, queues.oldest.made_ms) == (moves, made_ms)
+    assert [batch.base_sequence for batch in queues[0].batches] == [20, 30]
