@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, NoReturn
 
+from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.admin.transactions import End
 from spark_kafka_sink.errors import KafkaError, printable, printable_list
@@ -49,8 +50,15 @@ def decisions_of(client: TransactionClient, names: Names, owners: Iterable[str])
     for owner, group in groups.items():
         places = sorted(offsets[group], key=lambda place: offsets[group][place].offset)
         ledgers = [Ledger(client, names, owner, place.topic) for place in places]
-        found[owner] = [OwnersDecision(ledger, ledger.decision_in(offsets[group][ledger.place])) for ledger in ledgers]
+        found[owner] = [OwnersDecision(ledger, _decision_in(ledger, offsets[group][ledger.place])) for ledger in ledgers]
     return found
+
+
+def _decision_in(ledger: Ledger, record: CommittedOffset) -> Decision | KafkaError:
+    try:
+        return ledger.decision_in(record)
+    except KafkaError as error:
+        return error
 
 
 def decided_of(client: TransactionClient, names: Names, tasks: Sequence[TaskId]) -> set[TaskId]:

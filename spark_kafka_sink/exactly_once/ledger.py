@@ -152,7 +152,7 @@ class Ledger:
         found = self._read([decision, aborted, marker])
         record = found.get(aborted)
         return Seen(
-            decision=self._decision_of(found.get(decision), decision),
+            decision=self.decision_in(found[decision]) if decision in found else None,
             is_aborted=record is not None and record.metadata == planned.host and planned.time_ms < record.offset,
             marker=_marker(found[marker], marker) if marker in found else None,
         )
@@ -178,20 +178,12 @@ class Ledger:
         A later version has overwritten the chunks, or they have expired.
         """
         group = self.names.decision_group(self.owner)
-        return self._decision_of(self._read([group]).get(group), group)
+        record = self._read([group]).get(group)
+        return None if record is None else self.decision_in(record)
 
-    def decision_in(self, record: CommittedOffset) -> Decision | KafkaError:
-        """In an offset that was read already; the error, where it cannot be read."""
+    def decision_in(self, record: CommittedOffset) -> Decision:
+        """What an offset says that was read already. Raises as `decision` does."""
         group = self.names.decision_group(self.owner)
-        try:
-            return self._read_decision(record, group)
-        except KafkaError as error:
-            return error
-
-    def _decision_of(self, record: CommittedOffset | None, group: str) -> Decision | None:
-        return None if record is None else self._read_decision(record, group)
-
-    def _read_decision(self, record: CommittedOffset, group: str) -> Decision:
         decision, values = _decision(record, group)
         if decision.state is not State.DECIDED:
             return decision

@@ -33,6 +33,7 @@ from spark_kafka_sink.exactly_once.writes import (
     TaskReport,
     WriteAbortedError,
     WriteId,
+    total,
 )
 from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
@@ -66,20 +67,21 @@ class TaskAttempt:
         marker_topic: str,
     ) -> None:
         self._client = client
-        self._producer = producer
+        self.producer = producer
         self._names = names
-        self._write = write
+        self.write = write
         self._planned = planned
         self._task = TaskId(write.owner, partition, attempt)
         self._ledger = Ledger(client, names, write.owner, marker_topic)
         self._marker: Marker | None = None
         self._is_decided = False
         self._is_open = False
+        self._content = Content()  # of all rows that were read
 
     @property
     def writes(self) -> bool:
         """Whether the rows are to be written. Otherwise they are only to be read: finish() compares their content."""
-        return not self._is_decided and (self._marker is None or self._marker.version < self._write.version)
+        return not self._is_decided and (self._marker is None or self._marker.version < self.write.version)
 
     def begin(self) -> None:
         """Before any row. Blocks for some requests, and until what an earlier attempt has left under the own id is ended.
@@ -89,7 +91,7 @@ class TaskAttempt:
             KafkaError: from the producer or the client.
         """
         if not self._finds_decided():  # step 0
-            self._producer.init_transactions()
+            self.producer.init_transactions()
             self._finds_decided()
 
     def _finds_decided(self) -> bool:
@@ -97,7 +99,7 @@ class TaskAttempt:
         decision, is_aborted, self._marker = self._ledger.look(self._planned, self._task.partition)
         if is_aborted:
             raise WriteAbortedError("the driver has aborted this write: no more rows of it are written")
-        self._is_decided = decision is not None and decision.reaches(self._write.version)
+        self._is_decided = decision is not None and decision.reaches(self.write.version)
         if decision is not None:
             for entry in decision.entries:
                 if entry.partition == self._task.partition:
@@ -106,9 +108,9 @@ class TaskAttempt:
 
     def _look_at(self, decision: Decision, entry: Entry) -> None:
         """At what is decided for this partition."""
-        if decision.version == self._write.version:
+        if decision.version == self.write.version:
             self._is_decided = not self._is_lost(decision, entry)
-        elif decision.version < self._write.version:  # its driver died among its commits, and nobody repeated it
+        elif decision.version < self.write.version:  # its driver died among its commits, and nobody repeated it
             self._commit(entry.prepared(self._names, self._task.owner, decision.run))
 
     def _commit(self, prepared: PreparedTransaction) -> None:
@@ -128,47 +130,51 @@ class TaskAttempt:
         self._marker = self._ledger.marker(entry.partition)
         return not is_in_kafka(self._marker, decision.version, entry)
 
-    def open(self) -> None:
-        """Begin the transaction, before the first row that is written."""
+    def takes(self, content: Content) -> bool:
+        """Whether these rows, which were read, are to be written. The transaction is begun before the first of them."""
+        self._content = total([self._content, content])
+        if self.writes:
+            self._open()
+        return self.writes
+
+    def _open(self) -> None:
         if not self._is_open:
-            self._producer.begin_transaction()
+            self.producer.begin_transaction()
             self._is_open = True
 
-    def finish(self, content: Content) -> TaskReport:
-        """After the last row.
-
-        Args:
-            content: of all rows that were read.
+    def finish(self) -> TaskReport:
+        """After the last row, when every one is acknowledged.
 
         Raises:
             ReplayError: an earlier run has written other rows into this partition.
             KafkaError: a row or the marker is not acknowledged.
         """
+        content = self._content
         if self._is_decided:
             return self._report(Result.DECIDED, content)
         if not self.writes:
             return self._skipped(content)
-        self.open()  # rows that were skipped are rows of the version as well
+        self._open()  # rows that were skipped are rows of the version as well
         if not content.rows:
-            return self._report(Result.EMPTY, content, self._producer.prepare_transaction())
-        marker = OffsetAndMetadata(self._write.version, marker_text(content))
+            return self._report(Result.EMPTY, content, self.producer.prepare_transaction())
+        marker = OffsetAndMetadata(self.write.version, marker_text(content))
         group = ConsumerGroupMetadata(self._ledger.marker_group(self._task.partition))
-        self._producer.send_offsets_to_transaction({self._ledger.place: marker}, group)
-        return self._report(Result.OPEN, content, self._producer.prepare_transaction())
+        self.producer.send_offsets_to_transaction({self._ledger.place: marker}, group)
+        return self._report(Result.OPEN, content, self.producer.prepare_transaction())
 
     def _skipped(self, content: Content) -> TaskReport:
         assert self._marker is not None
-        if self._marker.version == self._write.version and self._marker.content != content:
+        if self._marker.version == self.write.version and self._marker.content != content:
             raise ReplayError(
-                f"Spark partition {self._task.partition} of version {self._write.version} is in Kafka with"
+                f"Spark partition {self._task.partition} of version {self.write.version} is in Kafka with"
                 f" {self._marker.content}, and the repetition has {content}. {WHY_OTHER_ROWS}; nothing was written now. Only"
                 " a part of the version is in Kafka, and other rows cannot complete it. Make the query repeatable, or begin"
                 " anew with another transactionalIdPrefix and accept that rows of this version are there twice"
             )
-        logger.info("= partition %d of version %d is in Kafka already", self._task.partition, self._write.version)
+        logger.info("= partition %d of version %d is in Kafka already", self._task.partition, self.write.version)
         return self._report(Result.SKIPPED, content)
 
     def _report(self, result: Result, content: Content, prepared: PreparedTransaction | None = None) -> TaskReport:
         _, producer_id, epoch, transaction_version = prepared or PreparedTransaction("", -1, -1, 0)
         entry = Entry(self._task.partition, self._task.attempt, producer_id, epoch, transaction_version, content)
-        return TaskReport(self._write, result, entry)
+        return TaskReport(self.write, result, entry)

@@ -16,7 +16,7 @@ from spark_kafka_sink.exactly_once.fingerprint import Fingerprint
 from spark_kafka_sink.exactly_once.heartbeat import Heartbeat
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
-from spark_kafka_sink.exactly_once.writes import Content, TaskReport, WriteId, total
+from spark_kafka_sink.exactly_once.writes import Content, WriteId
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -45,37 +45,8 @@ _HINTS = {
 ABORT_MS = 5_000  # for a failed task to abort its transaction; if it cannot, the driver does
 
 
-class ExactlyOnceTask:
-    """`open_task` makes it. `has_name`: see write_plan.py."""
-
-    def __init__(self, producer: KafkaProducer, attempt: TaskAttempt, *, has_name: bool) -> None:
-        self.producer = producer
-        self._attempt = attempt
-        self._has_name = has_name
-        self._content = Content()
-
-    def takes(self, chunk: Chunk) -> bool:
-        """Looks at the rows, and returns whether they are to be written. They are not when they are in Kafka already."""
-        self._content = total([self._content, self._content_of(chunk)])
-        if self._attempt.writes:
-            self._attempt.open()
-        return self._attempt.writes
-
-    def _content_of(self, chunk: Chunk) -> Content:
-        """The fingerprint is what costs most in this mode: it is taken only where another run can compare it."""
-        if not self._has_name:
-            return Content(len(chunk.numbers))
-        fingerprint = Fingerprint()
-        fingerprint.add(chunk.columns)
-        return fingerprint.content
-
-    def finish(self) -> TaskReport:
-        """When every row is acknowledged. Raises as TaskAttempt.finish does."""
-        return self._attempt.finish(self._content)
-
-
 @contextmanager
-def open_task(plan: WritePlan, task: Task) -> Iterator[ExactlyOnceTask]:
+def open_task(plan: WritePlan, task: Task) -> Iterator[TaskAttempt]:
     """A task of this write, ready to write its rows. Blocks for some requests to brokers; raises as TaskAttempt.begin does."""
     write, options = plan.write_id(task), plan.options
     producer_options = with_shipped_files(options.producer.to_mapping())
@@ -92,8 +63,7 @@ def open_task(plan: WritePlan, task: Task) -> Iterator[ExactlyOnceTask]:
         # In the end, the producer leaves the transaction open.
         with heartbeat, producers.lend(own, options.producer_cache_timeout_ms) as producer:
             try:
-                attempt = _begin(plan, write, task, client, producer)
-                yield ExactlyOnceTask(producer, attempt, has_name=has_name(write))
+                yield _begin(plan, write, task, client, producer)
             except BaseException as error:
                 if isinstance(error, KafkaError):
                     _add_hint(error)
@@ -109,6 +79,15 @@ def _begin(plan: WritePlan, write: WriteId, task: Task, client: TransactionClien
     attempt = TaskAttempt(client, producer, plan.names, write, plan.planned, *which)
     attempt.begin()
     return attempt
+
+
+def content_of(chunk: Chunk, attempt: TaskAttempt) -> Content:
+    """The fingerprint is what costs most in this mode: it is taken only where another run can compare it."""
+    if not has_name(attempt.write):
+        return Content(len(chunk.numbers))
+    fingerprint = Fingerprint()
+    fingerprint.add(chunk.columns)
+    return fingerprint.content
 
 
 def _add_hint(error: KafkaError) -> None:

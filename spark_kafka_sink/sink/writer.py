@@ -105,21 +105,21 @@ class _KafkaWriter:
             return sender.report(task, rows.waited_s)
 
     def _write_exactly_once(self, batches: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
-        from spark_kafka_sink.sink.exactly_once_task import open_task
+        from spark_kafka_sink.sink.exactly_once_task import content_of, open_task
         from spark_kafka_sink.sink.rows.gathering import SparkRows
         from spark_kafka_sink.sink.rows.row_sender import RowSender
 
         task = Task.current()
-        with open_task(self.plan, task) as transaction:
-            sender = RowSender(transaction.producer, self.plan.options, _no_larger_producer, is_transactional=True)
+        with open_task(self.plan, task) as attempt:
+            sender = RowSender(attempt.producer, self.plan.options, _no_larger_producer, is_transactional=True)
             rows = SparkRows(batches, self.plan.mapping)
             for chunk in rows.chunks(sender.throttle, task.idle_timeout_s):
-                if transaction.takes(chunk):
+                if attempt.takes(content_of(chunk, attempt)):
                     sender.send(chunk)
                 del chunk
             sender.finish()
             message = sender.report(task, rows.waited_s)
-            report = transaction.finish()
+            report = attempt.finish()
             return replace(message, exactly_once=report, seconds=elapsed_s(task.started_s))
 
     # On the driver. Spark hands over what write() has returned.

@@ -208,10 +208,10 @@ def _write_row(run: Run, producer: KafkaProducer, partition: int) -> TaskReport:
     producer.use_transactional_id(run.names.transactional_id(TaskId(write.owner, partition, 0)))
     attempt = TaskAttempt(run.client, producer, run.names, write, run.planned(0), partition, 0, run.topic)
     attempt.begin()
-    attempt.open()
+    attempt.takes(content_of(["row"]))
     producer.send_columns(run.topic, value=pa.array(["row"]))
     producer.flush()
-    return attempt.finish(content_of(["row"]))
+    return attempt.finish()
 
 
 def main() -> None:

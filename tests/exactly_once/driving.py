@@ -42,6 +42,7 @@ class Task:
     ) -> None:
         self._topic = run.topic
         self.rows = rows
+        self._are_read = False
         self.write = run.write(version)
         transactional_id = run.names.transactional_id(TaskId(self.write.owner, partition, attempt))
         options = {**run.options, "transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
@@ -55,14 +56,16 @@ class Task:
 
     def send(self) -> Task:
         """Until its rows are acknowledged."""
-        if self.attempt.writes and self.rows:
-            self.attempt.open()
+        self._are_read = True
+        if self.rows and self.attempt.takes(content_of(self.rows)):
             self.producer.send_columns(self._topic, value=pa.array(self.rows, pa.string()))
             self.producer.flush()
         return self
 
     def finish(self) -> TaskReport:
-        report = self.attempt.finish(content_of(self.rows))
+        if self.rows and not self._are_read:
+            self.attempt.takes(content_of(self.rows))
+        report = self.attempt.finish()
         self.producer.close()
         return report
 
