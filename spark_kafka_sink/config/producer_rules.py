@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from spark_kafka_sink.config import sasl
 from spark_kafka_sink.config.dotted_names import (
@@ -32,19 +32,15 @@ ACKS_ALL = -1
 Values = dict[str, Any]
 
 
-class Rule(NamedTuple):
-    keys: tuple[str, ...]
-    apply: Callable[[Values], Iterable[str]]
+Rule = Callable[[Values], Iterable[str]]
+RULES: list[tuple[tuple[str, ...], Rule]] = []
 
 
-RULES: list[Rule] = []
-
-
-def rule(*keys: str) -> Callable[[Callable[[Values], Iterable[str]]], Callable[[Values], Iterable[str]]]:
+def rule(*keys: str) -> Callable[[Rule], Rule]:
     """Add the function below to RULES. `keys`: the rule is skipped if one of them has an invalid value."""
 
-    def add(function: Callable[[Values], Iterable[str]]) -> Callable[[Values], Iterable[str]]:
-        RULES.append(Rule(keys, function))
+    def add(function: Rule) -> Rule:
+        RULES.append((keys, function))
         return function
 
     return add

@@ -33,7 +33,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.exactly_once.writes import Content, total
+from spark_kafka_sink.exactly_once.writes import Content
 from spark_kafka_sink.records.columns import Column, binary_column, join_headers, lengths_of
 from spark_kafka_sink.records.interleave import INT32_MAX, InterleavedRows, Payload, contiguous, data_buffer, interleave
 from spark_kafka_sink.records.varint import Int64Column
@@ -51,36 +51,22 @@ _SLICE_ROWS = 32 * 1024  # about 140 bytes of views, lengths and hashes for each
 _BLOCK_WORDS = 128 * 1024  # 1 MiB of rows and as much of factors: in a processor's cache
 
 
-class Fingerprint:
-    """Collects the content of a partition, batch by batch. Not thread-safe."""
+def content_of(columns: Mapping[str, Any]) -> Content:
+    """The content of these rows. Never blocks. Takes up to 10 MiB, or twice the largest row, until it returns.
 
-    def __init__(self) -> None:
-        self.content = Content()
+    Args:
+        columns: topic, value, key, partition and headers, as RowMapping.columns returns them; others are ignored. Rows that
+            cannot be written, with a null topic or header key, are hashed as well.
 
-    @property
-    def rows(self) -> int:
-        return self.content.rows
-
-    @property
-    def value(self) -> int:
-        """0 … 2**64-1, and 0 without rows."""
-        return self.content.fingerprint
-
-    def add(self, columns: Mapping[str, Any]) -> None:
-        """Add the rows of one batch. Never blocks. Takes up to 10 MiB, or twice the largest row, until it returns.
-
-        Args:
-            columns: topic, value, key, partition and headers, as RowMapping.columns returns them; others are ignored.
-                Rows that cannot be written, with a null topic or header key, are hashed as well.
-
-        Raises:
-            SchemaError: a column has a type that the producer does not accept, or columns differ in length.
-        """
-        rows = _row_count(columns)
-        for start in range(0, rows, _SLICE_ROWS):
-            stop = min(rows, start + _SLICE_ROWS)
-            hashes = _row_hashes({name: _sliced(column, start, stop) for name, column in columns.items()}, stop - start)
-            self.content = total([self.content, Content(stop - start, int(np.add.reduce(hashes)))])
+    Raises:
+        SchemaError: a column has a type that the producer does not accept, or columns differ in length.
+    """
+    rows, fingerprint = _row_count(columns), np.uint64(0)
+    for start in range(0, rows, _SLICE_ROWS):
+        stop = min(rows, start + _SLICE_ROWS)
+        hashes = _row_hashes({name: _sliced(column, start, stop) for name, column in columns.items()}, stop - start)
+        fingerprint = np.add.reduce([fingerprint, np.add.reduce(hashes)])
+    return Content(rows, int(fingerprint))
 
 
 def _row_count(columns: Mapping[str, Any]) -> int:

@@ -12,7 +12,7 @@ from functools import partial
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.config.sink_options import DEAD_LETTER
 from spark_kafka_sink.errors import AbortableTransactionError, FatalProducerError, KafkaError, KafkaTimeoutError
-from spark_kafka_sink.exactly_once.fingerprint import Fingerprint
+from spark_kafka_sink.exactly_once.fingerprint import content_of
 from spark_kafka_sink.exactly_once.heartbeat import Heartbeat
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.task_attempt import TaskAttempt
@@ -81,13 +81,9 @@ def _begin(plan: WritePlan, write: WriteId, task: Task, client: TransactionClien
     return attempt
 
 
-def content_of(chunk: Chunk, attempt: TaskAttempt) -> Content:
+def content_to_compare(chunk: Chunk, write: WriteId) -> Content:
     """The fingerprint is what costs most in this mode: it is taken only where another run can compare it."""
-    if not has_name(attempt.write):
-        return Content(len(chunk.numbers))
-    fingerprint = Fingerprint()
-    fingerprint.add(chunk.columns)
-    return fingerprint.content
+    return content_of(chunk.columns) if has_name(write) else Content(len(chunk.numbers))
 
 
 def _add_hint(error: KafkaError) -> None:

@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -119,18 +120,14 @@ def _by(label: str, name: str, doc: str, read: Callable[[CommitSummary], Mapping
     return SinkMetric(f"{PREFIX}{name}", name.endswith("_total"), (label,), doc, values)
 
 
-def _rows_by_topic(summary: CommitSummary) -> dict[str, float]:
-    rows: dict[str, float] = {}
-    for each in summary.written:
-        rows[each.topic] = rows.get(each.topic, 0) + each.rows
-    return rows
+def _by_topic(field: str) -> Callable[[CommitSummary], Mapping[str, float]]:
+    def read(summary: CommitSummary) -> Mapping[str, float]:
+        found: Counter[str] = Counter()
+        for each in summary.written:
+            found[each.topic] += getattr(each, field)
+        return found
 
-
-def _bytes_by_topic(summary: CommitSummary) -> dict[str, float]:
-    size: dict[str, float] = {}
-    for each in summary.written:
-        size[each.topic] = size.get(each.topic, 0) + each.bytes
-    return size
+    return read
 
 
 def _skew_by_topic(summary: CommitSummary) -> dict[str, float]:
@@ -158,8 +155,8 @@ def _duration(summary: CommitSummary) -> float:
 METRICS: tuple[SinkMetric, ...] = (
     _total("commits", "Commits of micro-batches or writes.", lambda _: 1),
     _total("tasks", "Tasks that have written.", lambda summary: summary.tasks),
-    _by("topic", "rows_total", "Rows that brokers have acknowledged, without dead letters.", _rows_by_topic),
-    _by("topic", "record_bytes_total", "Bytes of their records before compression.", _bytes_by_topic),
+    _by("topic", "rows_total", "Rows that brokers have acknowledged, without dead letters.", _by_topic("rows")),
+    _by("topic", "record_bytes_total", "Bytes of their records before compression.", _by_topic("bytes")),
     _total_of("sent_bytes", "Bytes of batches as sent.", "byte-total"),
     _total_of("sent_records", "Records sent; one that is sent again counts again.", "record-send-total"),
     _total_of("retried_records", "Records that had to be sent again.", "record-retry-total"),

@@ -105,7 +105,7 @@ class _KafkaWriter:
             return sender.report(task, rows.waited_s)
 
     def _write_exactly_once(self, batches: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
-        from spark_kafka_sink.sink.exactly_once_task import content_of, open_task
+        from spark_kafka_sink.sink.exactly_once_task import content_to_compare, open_task
         from spark_kafka_sink.sink.rows.gathering import SparkRows
         from spark_kafka_sink.sink.rows.row_sender import RowSender
 
@@ -114,7 +114,7 @@ class _KafkaWriter:
             sender = RowSender(attempt.producer, self.plan.options, _no_larger_producer, is_transactional=True)
             rows = SparkRows(batches, self.plan.mapping)
             for chunk in rows.chunks(sender.throttle, task.idle_timeout_s):
-                if attempt.takes(content_of(chunk, attempt)):
+                if attempt.takes(content_to_compare(chunk, attempt.write)):
                     sender.send(chunk)
                 del chunk
             sender.finish()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_kafka_sink.exactly_once.fingerprint import Fingerprint
+from spark_kafka_sink.exactly_once.fingerprint import content_of
 from tests.benchmarks.encoder_benchmark import Case, encode, of_mixed_sizes, of_size, partition
 from tests.records.batches import HEADERS
 
@@ -44,9 +44,7 @@ def columns(case: Case) -> dict[str, Any]:
 
 
 def fingerprint_of(batch: dict[str, Any]) -> int:
-    fingerprint = Fingerprint()
-    fingerprint.add(batch)
-    return fingerprint.value
+    return content_of(batch).fingerprint
 
 
 def cpu_seconds(function: Callable[[], object]) -> float:

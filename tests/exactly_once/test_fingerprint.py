@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.exactly_once import fingerprint as module
-from spark_kafka_sink.exactly_once.fingerprint import Fingerprint
+from spark_kafka_sink.exactly_once.fingerprint import content_of
 from spark_kafka_sink.exactly_once.writes import Content, total
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -110,11 +110,7 @@ def columns_of(rows: Sequence[Row], kind: pa.DataType = TEXTS_AND_BYTES[0]) -> d
 
 
 def fingerprint(*batches: dict[str, Any]) -> Content:
-    collected = Fingerprint()
-    for columns in batches:
-        collected.add(columns)
-    assert (collected.rows, collected.value) == collected.content
-    return collected.content
+    return total(map(content_of, batches))
 
 
 def of_rows(*rows: Row) -> int:

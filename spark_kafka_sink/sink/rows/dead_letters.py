@@ -44,10 +44,6 @@ class DeadLetters:
         self._deliveries: list[tuple[str, Delivery]] = []  # with the condition of its rows
         self.acknowledged_by_reason: Counter[str] = Counter()  # condition -> rows
 
-    @property
-    def acknowledged(self) -> int:
-        return self.acknowledged_by_reason.total()
-
     def send(self, columns: Mapping[str, Any], condition: str, text: str, partition: int | None = None) -> None:
         """Queue rows that cannot be written for the same reason. Blocks and raises as send_columns does.
 

@@ -72,10 +72,10 @@ def test_rows_count_when_they_are_acknowledged() -> None:
     producer = FakeProducer()
     letters = DeadLetters("dead", producer, FakeProducer)  # type: ignore[arg-type]
     letters.send(columns(value=pa.array(["a", "b"])), "KAFKA_X", "why")
-    assert letters.acknowledged == 0
+    assert letters.acknowledged_by_reason.total() == 0
     letters.send(columns(value=pa.array(["c"])), "KAFKA_Y", "why")
     letters.finish()
-    assert letters.acknowledged == 3
+    assert letters.acknowledged_by_reason.total() == 3
     assert letters.acknowledged_by_reason == {"KAFKA_X": 2, "KAFKA_Y": 1}
     assert [call["topic"] for call in producer.calls] == ["dead", "dead"]
 
@@ -93,7 +93,7 @@ def test_rows_too_large_for_the_tasks_producer_go_through_one_other() -> None:
     letters.finish()
     letters.close(0)
     (larger,) = made
-    assert letters.acknowledged == len(larger.calls) == 2
+    assert letters.acknowledged_by_reason.total() == len(larger.calls) == 2
     assert larger.closed == [0]
 
 
