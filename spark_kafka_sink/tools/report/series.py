@@ -62,8 +62,7 @@ class Series:
     """Args: names of the columns; most buckets, for tests."""
 
     def __init__(self, names: Sequence[str], most: int = MOST) -> None:
-        self.names = tuple(names)
-        self._column = {name: number for number, name in enumerate(self.names)}
+        self._column = {name: number for number, name in enumerate(names)}
         self._most = most
         self._width = 1  # rows of a bucket
         self._buckets: list[Bucket] = []
@@ -97,9 +96,6 @@ class Series:
         if not self._open_rows:
             return self._buckets
         return [*self._buckets, Bucket.of(self._open_times, np.array(self._open_rows, float))]
-
-    def __len__(self) -> int:
-        return sum(bucket.rows for bucket in self.buckets)
 
     @property
     def times(self) -> Values:

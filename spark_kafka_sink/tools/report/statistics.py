@@ -22,7 +22,7 @@ from spark_kafka_sink.tools.report.series import Series
 from spark_kafka_sink.tools.words import count
 
 MOST_QUERIES = 50  # the commits of further ones are only counted
-MOST_TOPICS = 100  # of a query; likewise
+MOST_TOPICS = 100  # of a query; further ones are not shown
 MOST_REASONS = 100
 
 MOST_PAUSES = 32  # the longest ones
@@ -62,7 +62,6 @@ class Totals:
     batches: float = 0.0
     requests: float = 0.0
     most_tasks: int = 0
-    largest_record: float = 0.0
     longest_throttle: float = 0.0  # seconds
 
     def add(self, commit: Commit) -> None:
@@ -76,7 +75,6 @@ class Totals:
         self.batches += counters.get("batch-send-total", 0)
         self.requests += counters.get("produce-request-total", 0)
         self.most_tasks = max(self.most_tasks, commit.tasks)
-        self.largest_record = max(self.largest_record, counters.get("record-size-max", 0))
         self.longest_throttle = max(self.longest_throttle, counters.get("produce-throttle-time-max", 0) / 1000)
 
 
@@ -96,7 +94,6 @@ class Query:
         self.totals = Totals()
         self.series = Series(COLUMNS)
         self.heat: dict[str, Heat] = {}
-        self.more_topics = 0  # commits to topics beyond MOST_TOPICS
         self.skipped: Counter[str] = Counter()
         self.dead_lettered: Counter[str] = Counter()
         self.versions: Counter[str] = Counter()  # exactly-once: how they came to be committed
@@ -144,8 +141,6 @@ class Query:
         for topic, partitions in commit.partitions.items():
             if topic in self.heat or len(self.heat) < MOST_TOPICS:
                 self.heat.setdefault(topic, Heat()).add(commit.committed_at, partitions)
-            else:
-                self.more_topics += 1
         if isnan(self.first_at):
             self.first_at = commit.committed_at if isnan(commit.started_at) else commit.started_at
         self.last_at = commit.committed_at
