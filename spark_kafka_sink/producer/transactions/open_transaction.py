@@ -53,7 +53,7 @@ class OpenTransaction:
         self.has_begun = True
 
     def not_added(self, partitions: Iterable[TopicPartition]) -> None:
-        """The coordinator refuses them: batches of those that were added before may go on."""
+        """The coordinator rejects them: batches of those that were added before may go on."""
         self._being_added.difference_update(partitions)
 
 

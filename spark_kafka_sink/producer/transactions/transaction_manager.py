@@ -249,12 +249,15 @@ class IdempotentManager(TransactionManager):
         return None
 
     def request_failed(self, request: TxnRequestHandler, problem: Problem) -> None:
-        """A broker rejects it for good."""
+        """A broker rejects it."""
         denied = problem.error == Errors.CLUSTER_AUTHORIZATION_FAILED
         self.request_broken(request, idempotent_write_denied(problem.where) if denied else problem.exception())
 
-    def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None:  # noqa: ARG002
-        """It cannot be sent, or its answer cannot be read."""
+    def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None:
+        """It cannot be sent, or its answer cannot be read. After a defect of ours it is made again, as a round that failed is."""
+        if error.condition == "KAFKA_INTERNAL_ERROR":
+            self.requests.retry(request)
+            return
         self._denial, self._was_denied = error, True
         self.transition_to(TxnState.UNINITIALIZED)
 

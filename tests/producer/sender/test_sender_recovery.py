@@ -436,6 +436,19 @@ def test_a_round_that_fails_is_followed_by_one_that_works(
     assert told.exc_info[1] is error
 
 
+def test_a_request_for_the_producer_id_that_fails_is_made_again() -> None:
+    stage = Stage(enable_idempotence=True, has_producer_id=False)
+    trouble = let_fail(stage.client, "send", BUG)
+    delivery = stage.send(b"a")
+    assert trouble.left == 0
+    assert not delivery.done()
+    stage.back_off()
+    stage.receive_producer_id()
+    stage.run()
+    stage.succeed()
+    assert delivery.acknowledged == 1
+
+
 @pytest.mark.parametrize(
     ("part", "method"),
     [
