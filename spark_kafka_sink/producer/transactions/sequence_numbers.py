@@ -10,11 +10,7 @@ from __future__ import annotations
 from bisect import insort
 from typing import NamedTuple
 
-from spark_kafka_sink.producer.accumulator.producer_batch import (
-    MAX_SEQUENCE,
-    ProducerBatch,
-    increment_sequence,
-)
+from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, ProducerBatch, increment_sequence
 from spark_kafka_sink.records.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 NO_LAST_ACKED_SEQUENCE = -1

@@ -60,12 +60,7 @@ NEXT = {  # an absent entry is the error; FATAL_ERROR is reachable from every st
     TxnState.UNINITIALIZED: {TxnState.INITIALIZING},
     TxnState.INITIALIZING: {TxnState.READY, TxnState.UNINITIALIZED},
     TxnState.READY: {TxnState.IN_TRANSACTION, TxnState.UNINITIALIZED},
-    TxnState.IN_TRANSACTION: {
-        TxnState.PREPARED,
-        TxnState.COMMITTING,
-        TxnState.ABORTING,
-        TxnState.ABORTABLE_ERROR,
-    },
+    TxnState.IN_TRANSACTION: {TxnState.PREPARED, TxnState.COMMITTING, TxnState.ABORTING, TxnState.ABORTABLE_ERROR},
     TxnState.PREPARED: {
         TxnState.COMMITTING,
         TxnState.ABORTING,

@@ -35,20 +35,8 @@ from spark_kafka_sink.network.kafka_client import KafkaClient
 from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.transactions.open_transaction import OpenTransaction, TransactionVersion
 from spark_kafka_sink.producer.transactions.sequence_numbers import NO_PRODUCER, ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.transaction_errors import (
-    Effect,
-    abortable,
-    aborted,
-    fatal,
-    fenced,
-    maybe_committed,
-)
-from spark_kafka_sink.producer.transactions.transaction_manager import (
-    MAX_EPOCH,
-    IdempotentManager,
-    TransactionManager,
-    TxnState,
-)
+from spark_kafka_sink.producer.transactions.transaction_errors import Effect, abortable, aborted, fatal, fenced, maybe_committed
+from spark_kafka_sink.producer.transactions.transaction_manager import MAX_EPOCH, IdempotentManager, TransactionManager, TxnState
 from spark_kafka_sink.producer.transactions.transactional_call import Method, PostedCalls, TransactionalCall
 from spark_kafka_sink.producer.transactions.txn_request_handlers import (
     FIRST_BACKOFF_MS,
@@ -400,12 +388,7 @@ class Transactions(IdempotentManager):
     @property
     def has_open_transaction(self) -> bool:
         """A prepared one is somebody else's to end."""
-        return self.state in (
-            TxnState.IN_TRANSACTION,
-            TxnState.COMMITTING,
-            TxnState.ABORTING,
-            TxnState.ABORTABLE_ERROR,
-        )
+        return self.state in (TxnState.IN_TRANSACTION, TxnState.COMMITTING, TxnState.ABORTING, TxnState.ABORTABLE_ERROR)
 
     @property
     def wants_rows_at_once(self) -> bool:
