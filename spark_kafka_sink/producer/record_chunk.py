@@ -205,7 +205,7 @@ class RecordChunk:
 
     @property
     def owner(self) -> RecordsOwner:
-        """What batches report outcomes to: interceptors are told first. After `become`."""
+        """What batches report outcomes to: to interceptors first. After `become`."""
         assert self._columns is not None
         return self if self._interceptors is None else InterceptedOwner(self._interceptors, self.topic, self._columns, self)
 

@@ -231,7 +231,7 @@ def _refuse_negative(timestamps: Int64Column) -> Int64Column:
     return timestamps
 
 
-# ---- HEADERS
+# HEADERS
 
 
 def _encode_headers(column: Column, rows: int) -> pa.Array | None:

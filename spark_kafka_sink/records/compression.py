@@ -75,7 +75,7 @@ def _arrow(codec: str, data: ByteBuffer, level: int | None = None) -> bytes:
     return compressed
 
 
-# ---- SNAPPY
+# SNAPPY
 
 _SNAPPY_HEADER = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") * 2  # magic, version, lowest compatible version
 _SNAPPY_BLOCK_SIZE = 64 * 1024  # snappy's window: the ratio is that of one large block (0.40; at Java's 32 KiB 0.41)
@@ -95,7 +95,7 @@ def _blocks(data: ByteBuffer, size: int) -> list[memoryview]:
     return [view[start : start + size] for start in range(0, len(view), size)]
 
 
-# ---- LZ4
+# LZ4
 # One frame with independent blocks of 64 KiB, without content size or checksum: Java writes this kind, and can read no other
 # (Lz4BlockInputStream; of several frames it reads the first and ignores the rest). Larger blocks are a third faster to write, but
 # every consumer would need memory for one.

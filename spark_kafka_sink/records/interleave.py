@@ -156,7 +156,7 @@ def data_buffer(array: pa.Array) -> pa.Buffer:
     return array.buffers()[2] if len(array) else pa.py_buffer(b"")
 
 
-# ---- PAYLOADS
+# PAYLOADS
 
 
 def pieces_of(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
@@ -202,7 +202,7 @@ def _addressable(payload: pa.Array) -> list[pa.Array]:
     return parts
 
 
-# ---- NUMBERS
+# NUMBERS
 
 # The bytes of every row at one place: up to eight in a uint64, the first one lowest, and their number. An int is for all rows.
 _Word: TypeAlias = NDArray[np.uint64] | int

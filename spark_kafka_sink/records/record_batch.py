@@ -38,7 +38,7 @@ NO_SEQUENCE = -1
 
 _RECORD_ATTRIBUTES = b"\0"  # no flag is defined
 
-# ---- COUNTING
+# COUNTING
 
 
 def size_upper_bounds(columns: RecordColumns) -> Int64Column:
@@ -57,7 +57,7 @@ def _body_sizes(base_sizes: Int64Column, offset_deltas: Int64Column | int, times
     return base_sizes + varint_sizes(offset_deltas) + varint_sizes(timestamp_deltas)
 
 
-# ---- ENCODING
+# ENCODING
 
 
 class EncodedRecords(NamedTuple):
@@ -111,7 +111,7 @@ def octets(data: pa.Buffer) -> memoryview:
     return memoryview(data).cast("B")
 
 
-# ---- HEADER
+# HEADER
 
 _UNCHECKED = struct.Struct(
     ">"  # not covered by the checksum

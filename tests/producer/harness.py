@@ -265,7 +265,8 @@ class Accumulation:
         return self.accumulator.ready(where, self.now_ms).ready_nodes
 
     def drain(self, where: Cluster, *nodes: int, max_size: int = 2**31 - 1) -> dict[int, list[ProducerBatch]]:
-        return self.accumulator.drain(where, nodes, max_size, self.now_ms)
+        occupied = self.accumulator.ready(where, self.now_ms).occupied
+        return self.accumulator.drain(where, nodes, max_size, self.now_ms, occupied)
 
     def drain_one(self, where: Cluster, node: int = 0) -> ProducerBatch:
         (batch,) = self.drain(where, node)[node]

@@ -58,16 +58,16 @@ class BatchCompressor:
         if surplus:
             self._pool.deallocate(surplus)
 
-    def split(self, big: ProducerBatch) -> list[ProducerBatch]:
-        """Smaller batches with the rows of one that the broker rejects as too large.
+    def raw_limit_after(self, big: ProducerBatch) -> int:
+        """The size of the batches into which one is split that the broker rejects as too large.
 
-        They have batch.size, or half the size of `big` if that is less. So each split makes batches smaller, whatever limit the
+        It is batch.size, or half the size of `big` if that is less. So each split makes batches smaller, whatever limit the
         broker has (a client that replaces a batch by an equal one goes on until delivery.timeout.ms, KAFKA-8350).
         """
         if self.compression.enabled:
             pessimistic = max(1.0, big.compression_ratio)
             self._ratios.set_estimation(big.topic_partition.topic, self.compression.codec, pessimistic)
-        return big.split(max(1, min(self._max_record_bytes, big.record_bytes // 2)))
+        return max(1, min(self._max_record_bytes, big.record_bytes // 2))
 
     def _ratio(self, topic: str) -> float:
         return self._ratios.estimation(topic, self.compression.codec)

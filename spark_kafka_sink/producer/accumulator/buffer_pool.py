@@ -220,10 +220,6 @@ class BufferPool:
             memory.blocks, memory.charged = [], 0
             self._wake_next_locked()
 
-    def reduce_charge(self, memory: PoolMemory, by: int) -> None:
-        """Give back a part of a charge."""
-        self.deallocate(memory.take(0, by))
-
     def release_free(self, keep_bytes: int) -> None:
         """Drop free blocks beyond `keep_bytes`. New ones are made when they are needed."""
         with self._lock:

@@ -136,15 +136,13 @@ class Drainer:
         nodes: Iterable[int],
         max_size: int,
         now_ms: int,
-        occupied: Mapping[int, Sequence[int]] | None = None,
+        occupied: Mapping[int, Sequence[int]],
     ) -> dict[int, list[ProducerBatch]]:
         """Take one batch of each partition that a ready node leads, up to `max_size` bytes per node (one batch always fits).
 
-        `occupied` is what `ready` found in this round for the same cluster. Without it all queues are searched again.
+        `occupied` is what `ready` found in this round for the same cluster.
         If this raises, all batches are in their queues.
         """
-        if occupied is None:
-            occupied = self._occupied(cluster)
         drained: dict[int, list[ProducerBatch]] = {}
         try:
             for node in nodes:
@@ -155,13 +153,6 @@ class Drainer:
                 self._queues.put_back(batch)
             raise
         return drained
-
-    def _occupied(self, cluster: Cluster) -> dict[int, list[int]]:
-        return {
-            leader: [index for index, queue in indexed_queues if queue.batches]
-            for leader, indexed_queues in self._queues_by_leader(cluster).items()
-            if leader is not None
-        }
 
     def _drain_node(
         self, cluster: Cluster, node: int, occupied: Sequence[int], max_size: int, now_ms: int, drained: list[ProducerBatch]

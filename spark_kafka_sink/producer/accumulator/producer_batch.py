@@ -344,7 +344,7 @@ class ProducerBatch:
         if self.final_state in (FinalState.ABORTED, FinalState.FAILED):
             return False
         self._enter(FinalState.SUCCEEDED)
-        self._tell_owners(lambda part: part.owner.acknowledge(part, base_offset, log_append_time_ms))
+        self._report(lambda part: part.owner.acknowledge(part, base_offset, log_append_time_ms))
         return True
 
     def fail(
@@ -360,15 +360,15 @@ class ProducerBatch:
         if self.final_state in (FinalState.ABORTED, FinalState.FAILED):
             return False
         self._enter(final_state)
-        self._tell_owners(lambda part: part.owner.fail(part, error, record_errors or {}))
+        self._report(lambda part: part.owner.fail(part, error, record_errors or {}))
         return True
 
-    def _tell_owners(self, tell: Callable[[Part], None]) -> None:
-        """Call `tell` for each part. Logs an Exception and goes on; raises anything else (SystemExit) after the last part."""
+    def _report(self, report: Callable[[Part], None]) -> None:
+        """Call `report` for each part. Logs an Exception and goes on; raises anything else (SystemExit) after the last part."""
         ended_by: BaseException | None = None
         for part in self.parts:
             try:
-                tell(part)
+                report(part)
             except Exception:
                 logger.exception("! %s: the owner of %d rows raised when it got their outcome", self, part.row_count)
             except BaseException as error:  # noqa: BLE001 - raised below

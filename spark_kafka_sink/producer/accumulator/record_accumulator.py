@@ -218,7 +218,7 @@ class RecordAccumulator:
         nodes: Iterable[int],
         max_size: int,
         now_ms: int,
-        occupied: Mapping[int, Sequence[int]] | None = None,
+        occupied: Mapping[int, Sequence[int]],
     ) -> dict[int, list[ProducerBatch]]:
         """Take one batch of each partition that a ready node leads; see Drainer.drain."""
         return self._drainer.drain(cluster, nodes, max_size, now_ms, occupied)
@@ -249,12 +249,12 @@ class RecordAccumulator:
         most = max(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
         return int(min(base, most) * self._random.uniform(0.8, 1.2))
 
-    def split(self, big: ProducerBatch) -> list[ProducerBatch]:
-        """Divide a batch that the broker found too large, and free its memory.
+    def divide(self, big: ProducerBatch) -> list[ProducerBatch]:
+        """Split a batch that the broker found too large, and free its memory.
 
         The caller inserts the smaller batches after the TransactionManager knows them. Kafka's splitAndReenqueue.
         """
-        children = self._compressor.split(big)
+        children = big.split(self._compressor.raw_limit_after(big))
         self._incomplete.add(children)
         self.deallocate(big)
         return children

@@ -179,7 +179,7 @@ class BatchOutcomes:
         logger.info("! %s: %d bytes are too large for the broker; splitting", batch.topic_partition, batch.size_in_bytes)
         self.metrics.splits.record(1)
         # An earlier attempt was as large, so the broker did not write it either: the children are certainly not in the log.
-        children = self.accumulator.split(batch)
+        children = self.accumulator.divide(batch)
         try:
             self.transactions.replace_in_flight(batch, children)
             for child in reversed(children):  # inserted by sequence; without sequences each goes to the front

@@ -522,7 +522,7 @@ def test_a_waiter_that_is_interrupted_at_any_point_is_out_of_the_line() -> None:
 def test_a_part_of_a_charge_is_given_back_without_any_block() -> None:
     pool = pool_of(4)
     memory = pool.allocate(1, 10, charge=3)
-    pool.reduce_charge(memory, 2)
+    pool.deallocate(memory.take(0, 2))
     assert (len(memory.blocks), memory.charged, pool.available_memory) == (1, 1, 2 * BLOCK)
 
 

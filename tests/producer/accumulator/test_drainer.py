@@ -326,8 +326,7 @@ def test_however_many_nodes_are_drained_each_leader_is_looked_up_once() -> None:
     assert {node: [batch.topic_partition.partition for batch in batches] for node, batches in drained.items()} == result.occupied
 
 
-@pytest.mark.parametrize("after_ready", [False, True])
-def test_no_partition_starves_behind_the_request_size_whichever_have_batches(after_ready: bool) -> None:
+def test_no_partition_starves_behind_the_request_size_whichever_have_batches() -> None:
     """Two nodes, a request that holds one batch, and partitions that come and go: each waits for one turn of its node at most."""
     random = Random(5)
     stage = Accumulation(batch_size=BATCH)
@@ -338,8 +337,7 @@ def test_no_partition_starves_behind_the_request_size_whichever_have_batches(aft
         for partition in random.sample(range(12), 5):
             if not stage.accumulator.queues_for(TOPIC, [partition])[0].batches:
                 stage.append(bytes(900), partition=partition)
-        occupied = stage.accumulator.ready(where, stage.now_ms).occupied if after_ready else None
-        for batches in stage.accumulator.drain(where, (0, 1), 1, stage.now_ms, occupied).values():
+        for batches in stage.drain(where, 0, 1, max_size=1).values():
             for batch in batches:
                 waited[batch.topic_partition.partition] = 0
                 stage.give_back(batch)

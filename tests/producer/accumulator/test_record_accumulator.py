@@ -356,7 +356,7 @@ def test_memory_of_a_batch_in_flight_cannot_be_given_back() -> None:
 
 def split(stage: Accumulation, batch: ProducerBatch) -> list[ProducerBatch]:
     """As the Sender does."""
-    children = stage.accumulator.split(batch)
+    children = stage.accumulator.divide(batch)
     for child in reversed(children):
         stage.accumulator.insert(child)
     return children
@@ -413,7 +413,7 @@ def test_splitting_ends_at_single_records() -> None:
     while todo:
         batch = todo.pop()
         if batch.record_count > 1:
-            children = stage.accumulator.split(batch)
+            children = stage.accumulator.divide(batch)
             assert len(children) > 1
             for child in children:
                 stage.accumulator._compressor.finish(child)
