@@ -509,7 +509,7 @@ BATCHES, BATCH_ROWS = 4, 50
 DRIVER_DEATHS = {
     "before the decision": [("driver", "6c list", "after"), ("driver", "6e", "after"), ("driver", "6f", "before")],
     "after the decision": [("driver", "6f", "after"), ("driver", "6g", "before"), ("driver", "6g", "amid")],
-    "after the commits": [("driver", "6g", "after"), ("driver", "6h mark", "after"), ("driver", "6h fence", "after")],
+    "after the commits": [("driver", "6g", "after"), ("driver", "6h mark", "after"), ("driver", "6h list", "after")],
     "tasks": [("driver", "1", "after"), ("driver", "5 rows", "after"), ("driver", "5 wait", "after")],
 }
 TASK_DEATHS = {
