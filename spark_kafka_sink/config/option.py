@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from spark_kafka_sink.config.secret import HIDDEN, Secret, looks_like_a_secret
-from spark_kafka_sink.errors import ConfigError, printable
+from spark_kafka_sink.errors import printable
 
 logger = logging.getLogger(__name__)
 
@@ -291,12 +291,8 @@ def _concealed(value: object, *, is_plain: bool) -> object:
 # REPORTING
 
 
-def config_error(problems: Sequence[str]) -> ConfigError:
-    """One error for all problems."""
-    return ConfigError(join_problems(problems))
-
-
 def join_problems(problems: Sequence[str]) -> str:
+    """The message of one error for all problems."""
     if len(problems) == 1:
         return problems[0]
     return f"{len(problems)} things are wrong:" + "".join(f"\n  - {problem}" for problem in problems)

@@ -23,8 +23,8 @@ from spark_kafka_sink.config.option import (
     InvalidValueError,
     Option,
     conceal,
-    config_error,
     holds_reference,
+    join_problems,
     option,
     protocol_string,
     read_all,
@@ -35,6 +35,7 @@ from spark_kafka_sink.config.option import (
 from spark_kafka_sink.config.producer_rules import ACKS_ALL, RULES, Values
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.config.security_config import SecurityConfig
+from spark_kafka_sink.errors import ConfigError
 
 BATCHES_PER_REQUEST = 8
 REQUESTS_IN_MEMORY = 8
@@ -204,7 +205,7 @@ class ProducerConfig(SecurityConfig):
         problems: list[str] = []
         config = cls.check(mapping, problems)
         if problems:
-            raise config_error(problems)
+            raise ConfigError(join_problems(problems))
         return config
 
     @staticmethod

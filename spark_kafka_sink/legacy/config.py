@@ -21,7 +21,7 @@ from spark_kafka_sink.config.option import (
     InvalidValueError,
     Option,
     conceal,
-    config_error,
+    join_problems,
     nearest_key,
     option,
     read_all,
@@ -212,7 +212,7 @@ def read_config(mapping: Mapping[str, object]) -> tuple[LegacyProducerConfig, Pl
         _found(problems, lambda: find_legacy_partitioner(config.partitioner_class)),
     ]
     if problems:
-        raise config_error(list(dict.fromkeys(problems)))
+        raise ConfigError(join_problems(list(dict.fromkeys(problems))))
     return config, Plugins(*found)
 
 

@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from types import TracebackType
-from typing import Protocol
 
 from spark_kafka_sink.clock import NEVER_MS, Clock
 from spark_kafka_sink.errors import FailedToSendMessageError, KafkaError, KafkaTimeoutError, ProducerClosedError, QueueFullError
@@ -69,7 +68,7 @@ class Producer:
         self._producer = KafkaProducer(self._config.producer.to_mapping(), clock=clock)
         self.client_id = self._producer.client_id
         self._handler = EventHandler(self._config, plugins, self._producer, clock, random or Random())
-        self._mode: _Mode
+        self._mode: SyncDispatch | ProducerSendThread
         if self._config.producer_type == "sync":
             self._mode = SyncDispatch(self._handler, self._producer.close, clock)
             return
@@ -128,14 +127,6 @@ class Producer:
         return f"Producer({getattr(self, 'client_id', 'not made')})"  # in a traceback with locals, __init__ may be unfinished
 
 
-class _Mode(Protocol):
-    def send(self, messages: Sequence[SerializedMessage]) -> None: ...
-
-    def close(self, timeout_ms: int) -> bool:
-        """Reject further messages and finish. False if messages are still being sent after that time."""
-        ...
-
-
 # SYNC
 
 
@@ -161,6 +152,7 @@ class SyncDispatch:
         self._handler.handle(messages)
 
     def close(self, timeout_ms: int) -> bool:
+        """Reject further messages and finish. False if messages are still being sent after that time."""
         self._closed = True
         return self._alone(self._at_end, timeout_ms)
 
@@ -291,6 +283,7 @@ class ProducerSendThread:
                 )
 
     def close(self, timeout_ms: int) -> bool:
+        """As SyncDispatch.close."""
         self._queue.close()
         if self._is_this_thread():
             return True  # called from on_error; the thread ends after the queue is empty

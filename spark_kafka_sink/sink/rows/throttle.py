@@ -7,13 +7,12 @@ It waits on the caller's thread and holds no lock; Spark ends the worker of a ki
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.clock import Clock, sleep
 from spark_kafka_sink.sink.rows.chunk import Chunk
 
 RUN_MS = 250
@@ -62,8 +61,5 @@ class Throttle:
 
     def _await_next_run(self) -> None:
         started_ms = self._clock.now_ms()
-        never_notified = threading.Condition()
-        with never_notified:
-            while (remaining_ms := self._next_run_ms - self._clock.now_ms()) > 0:
-                self._clock.wait(never_notified, max(1, min(1000, int(remaining_ms))))
+        sleep(self._clock, self._next_run_ms - started_ms)
         self.waited_ms += self._clock.now_ms() - started_ms

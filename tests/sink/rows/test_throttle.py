@@ -48,10 +48,10 @@ def test_the_lower_rate_counts() -> None:
     assert times(Throttle(8, 1000, clock), clock, [10, 240, 240]) == [(0, 0, 2), (250, 2, 3)]
 
 
-def test_a_row_above_the_rate_goes_alone_and_is_paid_for_in_waits_of_a_second() -> None:
+def test_a_row_above_the_rate_goes_alone_and_is_paid_for_afterwards() -> None:
     clock = Watched()
     assert times(Throttle(None, 100, clock), clock, [1, 350, 1]) == [(0, 0, 1), (10, 1, 2), (3510, 2, 3)]
-    assert clock.waits == [10, 1000, 1000, 1000, 500]
+    assert clock.waits == [10, 3500]
 
 
 def test_what_was_not_used_is_not_saved_up() -> None:
