@@ -519,6 +519,13 @@ def test_a_waiter_that_is_interrupted_at_any_point_is_out_of_the_line() -> None:
         at += 1
 
 
+def test_memory_moves_to_where_it_is_added() -> None:
+    pool = pool_of(4)
+    memory, more = pool.allocate(1, 10, charge=1), pool.allocate(1, 10, charge=1)
+    memory.add(more)
+    assert (len(memory.blocks), memory.charged, len(more)) == (2, 2, 0)
+
+
 def test_a_part_of_a_charge_is_given_back_without_any_block() -> None:
     pool = pool_of(4)
     memory = pool.allocate(1, 10, charge=3)

@@ -11,7 +11,6 @@ import pytest
 
 from spark_kafka_sink.network.cluster import Cluster, Node, Topic
 from spark_kafka_sink.producer.accumulator.built_in_partitioner import BuiltInPartitioner
-from spark_kafka_sink.producer.accumulator.partition_queue import PartitionQueues
 from spark_kafka_sink.producer.topic_rows import TopicRows
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from tests.producer.harness import TOPIC, Accumulation, cluster, columns
@@ -208,13 +207,3 @@ def test_only_topics_with_rows_under_way_are_looked_at_in_a_round(monkeypatch: p
         stage.accumulator.built_in_partitioner.choose(rows_of([NO_PARTITION], topic=name), where)
         stage.ready(where)
     assert looked_at == names
-
-
-def test_a_thousand_topics_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    queues = PartitionQueues()
-    for number in range(1_500):
-        queues.of_partitions(f"t{number}", [0])
-    (record,) = caplog.records
-    assert record.getMessage().startswith(
-        "! rows for 1000 topics so far, the last is t999: each topic costs time, and some 10 KB"
-    )

@@ -6,6 +6,7 @@ import pytest
 
 from spark_kafka_sink.clock import NEVER_MS
 from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.producer.accumulator import partition_queue
 from spark_kafka_sink.producer.accumulator.partition_queue import OldestBatch, PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.accumulator.producer_batch import MAX_SEQUENCE, ProducerBatch
 from tests.producer.harness import tp
@@ -111,3 +112,12 @@ def test_each_batch_that_is_put_back_is_a_move_and_may_be_the_oldest() -> None:
         queues.put_back(batch_of(made_ms, made_ms=made_ms))
         assert (queues.moves, queues.oldest.made_ms) == (moves, made_ms)
     assert [batch.base_sequence for batch in queues[0].batches] == [20, 30]
+
+
+def test_many_topics_are_warned_of_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(partition_queue, "MANY_TOPICS", 2)
+    queues = PartitionQueues()
+    for topic in ("a", "b", "b", "c"):
+        queues.of_topic(topic)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("! rows for 2 topics so far, the last is b: each topic costs time, and some 10 KB")
