@@ -98,7 +98,7 @@ class Call:
                 what = pending.ask.operation.describe(pending.ask.item)
                 pending.settle(error or self._access.timeout_error(what, self._timeout_ms, pending.trouble))
 
-    # ---- targets -------------------------------------------------------------------------------------------------------------
+    # TARGETS
 
     def _route(self, asks: Iterable[_PendingAsk]) -> None:
         for pending in asks:
@@ -155,7 +155,7 @@ class Call:
             for waiting in self._looked_up.get(pending.ask.item, ()):
                 waiting.trouble = f"FindCoordinator: {trouble}"
 
-    # ---- sending ---------------------------------------------------------------------------------------------------------------
+    # SENDING
 
     def _send(self, now_ms: int) -> int:
         """Send what can be sent now. Returns for how many milliseconds to wait for events."""
@@ -231,7 +231,7 @@ class Call:
         if not queues:
             del self._queues[place]
 
-    # ---- answers ---------------------------------------------------------------------------------------------------------------
+    # ANSWERS
 
     def _answered(self, batch: Sequence[_PendingAsk], response: ClientResponse) -> None:
         if self._is_over:

@@ -111,7 +111,7 @@ class Ask(Generic[ItemT, ResultT]):
     item: ItemT
 
 
-# ---- what operations have in common --------------------------------------------------------------------------------------------
+# WHAT OPERATIONS HAVE IN COMMON
 
 
 def failure(error: ErrorCode, where: str, resource: str) -> KafkaError:

@@ -94,7 +94,7 @@ class TransactionClient:
     def _within(self, timeout_ms: int | None) -> int:
         return self._default_timeout_ms if timeout_ms is None else timeout_ms
 
-    # ---- transactions ----------------------------------------------------------------------------------------------------------
+    # TRANSACTIONS
 
     def end_transactions(
         self, prepared: Sequence[PreparedTransaction], commit: bool, *, timeout_ms: int | None = None
@@ -274,7 +274,7 @@ class TransactionClient:
         asks = [Ask(_transaction(each), DescribeTransactions(), each) for each in ids]
         return dict(zip(ids, self._requests.ask_all(asks, self._within(timeout_ms)), strict=True))
 
-    # ---- producers -------------------------------------------------------------------------------------------------------------
+    # PRODUCERS
 
     def describe_producers(
         self,
@@ -337,7 +337,7 @@ class TransactionClient:
                 found[ask.item] = outcome
         return found
 
-    # ---- topics ----------------------------------------------------------------------------------------------------------------
+    # TOPICS
 
     def require_topic(self, topic: str, *, timeout_ms: int | None = None) -> None:
         """Raise if the topic does not exist: KafkaTimeoutError, as it might be created meanwhile. Never creates it.
@@ -348,7 +348,7 @@ class TransactionClient:
             self._requests.ask_all([Ask(ANY_BROKER, FindLeaders(awaits_topic=True), topic)], self._within(timeout_ms))
             self._found_topics.add(topic)
 
-    # ---- offsets ---------------------------------------------------------------------------------------------------------------
+    # OFFSETS
 
     def fetch_offsets(
         self,
@@ -402,7 +402,7 @@ class TransactionClient:
         item = OffsetsToCommit(group_id, {partition: CommittedOffset(*offset) for partition, offset in offsets.items()})
         self._requests.ask_all([Ask(CoordinatorKey(KeyType.GROUP, group_id), CommitOffsets(), item)], self._within(timeout_ms))
 
-    # ---- settings --------------------------------------------------------------------------------------------------------------
+    # SETTINGS
 
     def broker_config(self, name: str, *, timeout_ms: int | None = None) -> str | None:
         """A setting of any one broker, such as transaction.max.timeout.ms, as text (DescribeConfigs).

@@ -12,9 +12,8 @@ A connection
     connection_failures.py   why connections failed, and when that is final
     connection.py            frames in, frames out, without a socket
     handshake.py             the first requests on a connection; finds out that a listener demands a login
-    selector.py              the only place that waits for sockets; transport.py and tls.py are its two kinds of connections
-    ssl_context.py           the ssl.* options as Python's ssl.SSLContext
-    sasl/                    the SASL mechanisms
+    selector.py              the only place that waits for sockets; transport.py and tls/ are its two kinds of connections
+    tls/, sasl/              TLS connections and the ssl.* options; the SASL mechanisms
 Helpers
     dns.py                   host names to addresses
     background.py            threads for work that may block

@@ -111,7 +111,7 @@ class BrokerConnection:
             raise RuntimeError(f"connection to {self.node.address} cannot go from {self.state.name} to {state.name}")
         self.state = state
 
-    # ---- questions -----------------------------------------------------------------------------------------------------------
+    # QUESTIONS
 
     @property
     def is_connecting(self) -> bool:
@@ -172,7 +172,7 @@ class BrokerConnection:
             return self.last_attempt_ms + self.setup_timeout_ms + 1
         return min((request.times_out_at_ms for request in self.in_flight), default=NEVER_MS)
 
-    # ---- requests ------------------------------------------------------------------------------------------------------------
+    # REQUESTS
 
     def send(self, request: ClientRequest, now_ms: int) -> None:
         """Queue a request.
@@ -207,7 +207,7 @@ class BrokerConnection:
         for request in self.in_flight:
             request.throttled_ms += throttle_ms
 
-    # ---- from an attempt to a connection --------------------------------------------------------------------------------------
+    # FROM AN ATTEMPT TO A CONNECTION
 
     def connecting(self, now_ms: int) -> None:
         """An attempt begins, with the address after the last one."""
@@ -235,7 +235,7 @@ class BrokerConnection:
         self._selector.connect(self.node.id, self._last_address, protocol)
         self.protocol = protocol
 
-    # ---- handshake and session -------------------------------------------------------------------------------------------------
+    # HANDSHAKE AND SESSION
 
     def begin_handshake(self, steps: Handshake) -> Step:
         """Returns the first step."""
@@ -287,7 +287,7 @@ class BrokerConnection:
         self.authentication_error = None
         self.refusals = self._attempts_in_vain = 0
 
-    # ---- the end ---------------------------------------------------------------------------------------------------------------
+    # THE END
 
     def disconnected(self, now_ms: int) -> None:
         """The connection has ended, or could not be established. What is in flight stays for the client to cancel."""

@@ -54,7 +54,7 @@ class ConnectionSetup:
         self._request_timeout_ms = request_timeout_ms
         self._finished_work: list[tuple[int, Outcome]] = []  # taken from the worker and not handled yet
 
-    # ---- from a node to a TCP connection ---------------------------------------------------------------------------------------
+    # FROM A NODE TO A TCP CONNECTION
 
     def initiate(self, connection: BrokerConnection, now_ms: int) -> None:
         """Never waits for DNS: the worker looks names up, and handle_finished_work() connects when it has the addresses."""
@@ -96,7 +96,7 @@ class ConnectionSetup:
     def _fail_to_connect(self, connection: BrokerConnection, now_ms: int, reason: str) -> None:
         self._close(connection, now_ms, Disconnect(ChannelState.NOT_CONNECTED, reason))
 
-    # ---- handshakes ------------------------------------------------------------------------------------------------------------
+    # HANDSHAKES
 
     def handle_connected(self, connection: BrokerConnection, now_ms: int) -> None:
         """The TCP (and TLS) connection is established."""

@@ -92,7 +92,7 @@ class Metadata:
         self._ended_by: KafkaError | None = None
         self.bootstrap(config.bootstrap_servers)
 
-    # ---- what is known -------------------------------------------------------------------------------------------------
+    # WHAT IS KNOWN
 
     def cluster(self) -> Cluster:
         return self._cluster
@@ -125,7 +125,7 @@ class Metadata:
     def _last_known_locked(self) -> Cluster:
         return self._before_bootstrap if self._cluster.is_bootstrap else self._cluster
 
-    # ---- callers: topics, waiting, errors --------------------------------------------------------------------------------
+    # CALLERS: TOPICS, WAITING, ERRORS
 
     def add_topic(self, topic: str, now_ms: int) -> None:
         """Keep the topic for another metadata.max.idle.ms; request a new topic at once."""
@@ -226,7 +226,7 @@ class Metadata:
             self._ended_by = ended_by
             self._waiters.wake_all_locked()
 
-    # ---- Sender thread: when to send which request, and its outcome ------------------------------------------------------
+    # SENDER THREAD: WHEN TO SEND WHICH REQUEST, AND ITS OUTCOME
 
     def bootstrap(self, servers: Sequence[tuple[str, int]]) -> None:
         """Start from `servers`, which get the node ids -1, -2, …"""
@@ -355,7 +355,7 @@ class Metadata:
             self._new_topics.difference_update(topic.name for topic in response.topics if topic.name is not None)
             self._waiters.wake_all_locked()
 
-    # ---- reading an answer ---------------------------------------------------------------------------------------------------
+    # READING AN ANSWER
 
     def _replace_cluster_locked(
         self, response: MetadataResponse, now_ms: int, is_partial_update: bool, has_reliable_leader_epochs: bool
@@ -439,7 +439,7 @@ class Metadata:
         self._epochs[key] = answer.leader_epoch
         return _partition_info(topic, answer, answer.leader_epoch)
 
-    # ---- hints from Produce responses (KIP-951) ----------------------------------------------------------------------------
+    # HINTS FROM PRODUCE RESPONSES (KIP-951)
 
     def update_partition_leadership(
         self, leaders: Mapping[TopicPartition, LeaderAndEpoch], nodes: Iterable[Node]

@@ -38,7 +38,7 @@ from spark_kafka_sink.network.metadata_updater import MetadataUpdater
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.sasl.login import Login
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selectable, Selector
-from spark_kafka_sink.network.tls import TlsConnector
+from spark_kafka_sink.network.tls.connector import TlsConnector
 from spark_kafka_sink.network.transport import Address, PlaintextTransport, Transport
 from spark_kafka_sink.protocol.api_keys import API_TABLE
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -105,7 +105,7 @@ class NetworkClient:
             timeout_ms = config.socket_connection_setup_timeout_ms
             metadata.bootstrap(canonical_bootstrap_servers(config.bootstrap_servers, timeout_ms))
 
-    # ---- which nodes ---------------------------------------------------------------------------------------------------------
+    # WHICH NODES
 
     def ready(self, node_id: int, now_ms: int) -> bool:
         """Whether a request can be sent now. If not, start to connect when that is allowed.
@@ -232,7 +232,7 @@ class NetworkClient:
             self._connections[node.id] = connection
         self._setup.initiate(connection, now_ms)
 
-    # ---- sending -------------------------------------------------------------------------------------------------------------
+    # SENDING
 
     def send(self, request: ClientRequest, now_ms: int) -> None:
         """Queue a request for a node that is ready; the next polls write it.
@@ -257,7 +257,7 @@ class NetworkClient:
         except UnsupportedVersionError as error:
             self._updater.handle_failed_request(now_ms, fatal_error=error)
 
-    # ---- the loop ------------------------------------------------------------------------------------------------------------
+    # THE LOOP
 
     def poll(self, timeout_ms: int, now_ms: int) -> list[ClientResponse]:
         """Send, receive, and handle time-outs; wait at most `timeout_ms` when there is nothing to do. Runs the callbacks.
@@ -434,7 +434,7 @@ class NetworkClient:
             elif isinstance(lost.request.message, MetadataRequest):
                 self._updater.handle_failed_request(now_ms)
 
-    # ---- closing ---------------------------------------------------------------------------------------------------------------
+    # CLOSING
 
     def close(self) -> None:
         """Close every connection and drop every request, without callbacks."""

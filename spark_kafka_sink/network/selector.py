@@ -135,7 +135,7 @@ class Selector:
         self.completed_receives: list[tuple[int, Response]] = []
         self.disconnected: dict[int, Disconnect] = {}
 
-    # ---- connections -------------------------------------------------------------------------------------------------------
+    # CONNECTIONS
 
     def connect(self, node_id: int, address: Address, connection: Connection) -> None:
         """Start to connect; a later poll reports the outcome. Raises OSError if it fails at once; then there is no connection."""
@@ -213,7 +213,7 @@ class Selector:
         self._last_active_ms.pop(channel.node_id, None)
         self._last_active_ms[channel.node_id] = self._clock.now_ms()
 
-    # ---- poll ----------------------------------------------------------------------------------------------------------------
+    # POLL
 
     def poll(self, timeout_ms: int) -> None:
         """Read and write what is possible; wait up to `timeout_ms` for it. Never raises for the failure of a connection."""

@@ -1,4 +1,4 @@
-"""Bytes over one non-blocking socket. Selector is the only user; TlsTransport (tls.py) is the other kind of Transport.
+"""Bytes over one non-blocking socket. Selector is the only user; TlsTransport (tls/) is the other kind of Transport.
 
 No method waits. dns.py makes Addresses.
 """

@@ -1,4 +1,4 @@
-"""network/ssl_context.py: every kind of store a user may bring, and what is said of those that cannot be used."""
+"""network/tls/ssl_context.py: every kind of store a user may bring, and what is said of those that cannot be used."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.serialization import PrivateFormat
 
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import ConfigError
-from spark_kafka_sink.network import ssl_context
-from spark_kafka_sink.network.ssl_context import allowed_ciphers, client_context, describe_trust, openssl_cipher_name
+from spark_kafka_sink.network.tls import ssl_context
+from spark_kafka_sink.network.tls.ssl_context import allowed_ciphers, client_context, describe_trust, openssl_cipher_name
 from tests.fakes.certificates import Authority, Certificate, keytool_keystore, keytool_truststore
 from tests.fakes.network_config import network_config
 

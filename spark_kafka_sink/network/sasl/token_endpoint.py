@@ -35,7 +35,7 @@ from spark_kafka_sink.network.backoff import ExponentialBackoff
 from spark_kafka_sink.network.sasl.jwt_assertion import assertion_of
 from spark_kafka_sink.network.sasl.token_sources import MAX_TOKEN_BYTES
 from spark_kafka_sink.network.sasl.tokens import OAuthBearerToken, token_error, token_from_jwt
-from spark_kafka_sink.network.ssl_context import client_context
+from spark_kafka_sink.network.tls.ssl_context import client_context
 
 logger = logging.getLogger(__name__)
 

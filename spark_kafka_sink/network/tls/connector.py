@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.config.security_config import file_stamp
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, fresh_copy, printable
-from spark_kafka_sink.network.ssl_context import allowed_ciphers, client_context, describe_trust
+from spark_kafka_sink.network.tls.ssl_context import allowed_ciphers, client_context, describe_trust
 from spark_kafka_sink.network.transport import Address, PlaintextTransport
 from spark_kafka_sink.protocol.primitives import Buffer
 
@@ -138,7 +138,7 @@ class TlsTransport(PlaintextTransport):
         self._probe = _Probe(self._socket) if address in connector.silent else None
         connector.silent.discard(address)
 
-    # ---- the handshake -------------------------------------------------------------------------------------------------------
+    # THE HANDSHAKE
 
     def connect_events(self) -> int:
         return self._events
@@ -197,7 +197,7 @@ class TlsTransport(PlaintextTransport):
                 condition=CONDITION,
             )
 
-    # ---- bytes -----------------------------------------------------------------------------------------------------------------
+    # BYTES
 
     def send(self, buffers: Sequence[Buffer]) -> int:
         assert self._tls is not None
@@ -311,7 +311,7 @@ def _first_piece(buffers: Sequence[Buffer]) -> memoryview:
     return memoryview(b"".join(parts))
 
 
-# ---- OpenSSL's words ---------------------------------------------------------------------------------------------------------
+# OPENSSL'S WORDS
 
 _WRONG_HOST = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 _UNKNOWN_ISSUER = (2, 18, 19, 20, 21)  # X509_V_ERR_: unable to get (local) issuer, self-signed, cannot verify the leaf

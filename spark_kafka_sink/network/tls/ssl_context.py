@@ -1,6 +1,6 @@
 """From Kafka's ssl.* options to Python's ssl.SSLContext: TLS versions, cipher suites, truststore, keystore.
 
-Used by TlsConnector (tls.py). PEM files and PEM texts need no package; PKCS12 stores need `cryptography`
+Used by TlsConnector (connector.py). PEM files and PEM texts need no package; PKCS12 stores need `cryptography`
 (extra `pkcs12`); only Java can read JKS stores, and the error explains how to convert them.
 Laws: the first bytes of a file decide what it is, so that a path is enough; every error names the option and never quotes the
 content of a store or its password; where the system allows, no key is written to a disk, not even for OpenSSL to read it.
@@ -60,7 +60,7 @@ def describe_trust(config: ProducerConfig) -> str:
     return "the system's certificates (there is no ssl.truststore.location)"
 
 
-# ---- VERSIONS AND CIPHERS ----------------------------------------------------------------------------------------------------
+# VERSIONS AND CIPHERS
 
 
 def _set_versions(context: ssl.SSLContext, config: ProducerConfig) -> None:
@@ -123,7 +123,7 @@ def openssl_cipher_name(name: str) -> str:
     return (cipher if exchange == "RSA" else f"{exchange}_{cipher}").replace("_", "-")
 
 
-# ---- TRUSTSTORE --------------------------------------------------------------------------------------------------------------
+# TRUSTSTORE
 
 
 def _trust(context: ssl.SSLContext, config: ProducerConfig) -> None:
@@ -154,7 +154,7 @@ def _add_trusted(context: ssl.SSLContext, certificates: list[str], option: str) 
         raise ConfigError(f"{option}: a certificate in it is malformed: {_text(error)}") from error
 
 
-# ---- KEYSTORE ----------------------------------------------------------------------------------------------------------------
+# KEYSTORE
 
 
 def _identify(context: ssl.SSLContext, config: ProducerConfig) -> None:
@@ -248,7 +248,7 @@ def _nameless_file() -> tuple[int, str, bool]:
     return descriptor, path, True
 
 
-# ---- FILES -------------------------------------------------------------------------------------------------------------------
+# FILES
 
 
 class _Format(Enum):

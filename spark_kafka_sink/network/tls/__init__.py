@@ -1,0 +1,1 @@
+"""TLS: connector.py opens the connections of one client and encrypts them; ssl_context.py reads the ssl.* options."""
