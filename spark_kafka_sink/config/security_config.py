@@ -1,6 +1,6 @@
 """Options of TLS and SASL: security.protocol, ssl.* and sasl.*. ProducerConfig inherits them.
 
-What they require of each other is checked in producer_rules.py and sasl.py. network/tls/ssl_context.py and network/sasl/ use them.
+What they require of each other is checked in producer_rules.py and sasl.py. network/tls/ and network/sasl/ use them.
 """
 
 # ruff: noqa: RUF009  (option() is dataclasses.field() with an Option attached)
