@@ -20,7 +20,7 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, KafkaTimeoutError
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selector
-from spark_kafka_sink.network.tls import connector
+from spark_kafka_sink.network.tls import connector as connector_module
 from spark_kafka_sink.network.tls.connector import PIECE_BYTES, TlsConnector, TlsTransport
 from spark_kafka_sink.network.transport import Address
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -216,14 +216,14 @@ def test_one_large_buffer_is_written_in_parts() -> None:
 def test_many_small_buffers_are_joined_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     frame: list[Buffer] = [b"%08d" % index for index in range(100_000)]  # 1,024 of them go to the transport at a time
     joined: list[int] = []
-    first_piece = connector._first_piece
+    first_piece = connector_module._first_piece
 
     def count(buffers: list[Buffer]) -> memoryview:
         piece = first_piece(buffers)
         joined.append(len(piece))
         return piece
 
-    monkeypatch.setattr(connector, "_first_piece", count)
+    monkeypatch.setattr(connector_module, "_first_piece", count)
     expected = b"".join(frame)
     assert received_by_a_slow_reader(frame) == expected
     assert sum(joined) == len(expected)
@@ -231,13 +231,13 @@ def test_many_small_buffers_are_joined_once_each(monkeypatch: pytest.MonkeyPatch
 
 def test_pieces_are_full_and_large_buffers_are_not_copied() -> None:
     small: list[Buffer] = [b"x" * 1000] * 500
-    assert bytes(connector._first_piece(small)) == b"x" * PIECE_BYTES
+    assert bytes(connector_module._first_piece(small)) == b"x" * PIECE_BYTES
     memory = bytearray(3 * PIECE_BYTES)
-    piece = connector._first_piece([memoryview(memory), b"y"])
+    piece = connector_module._first_piece([memoryview(memory), b"y"])
     assert (piece.obj, len(piece)) == (memory, PIECE_BYTES)
-    assert bytes(connector._first_piece([b"a", memoryview(memory)])) == b"a" + bytes(PIECE_BYTES - 1)
-    assert bytes(connector._first_piece([b"", b"a", b"bc"])) == b"abc"
-    assert connector._first_piece([b"", b""]) == b""
+    assert bytes(connector_module._first_piece([b"a", memoryview(memory)])) == b"a" + bytes(PIECE_BYTES - 1)
+    assert bytes(connector_module._first_piece([b"", b"a", b"bc"])) == b"abc"
+    assert connector_module._first_piece([b"", b""]) == b""
 
 
 def test_many_answers_at_once_are_all_read() -> None:
@@ -665,7 +665,7 @@ def test_certificates_that_are_renewed_in_place_serve_the_next_connection(
 def test_files_that_stay_as_they_are_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ca.pem").write_text(AUTHORITY.pem)
     connector = connector_of(ssl_truststore_certificates=None, ssl_truststore_location=str(tmp_path / "ca.pem"))
-    monkeypatch.setattr(connector, "client_context", None)
+    monkeypatch.setattr(connector_module, "client_context", None)
     for _ in range(3):
         connector(Address(socket.AF_INET, ("127.0.0.1", 1), "localhost")).close()
 
