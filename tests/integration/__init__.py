@@ -1,7 +1,7 @@
 """Tests with real brokers and real Spark, and where the sink scenarios of Spark's own Kafka connector are found here.
 
 The tests of the sink are in test_sink_batch.py, test_sink_streaming.py, test_sink_errors.py, test_sink_faults.py,
-test_sink_rows.py (fates of rows, rates, reports), test_sink_parity.py (compared with format("kafka")), test_sink_memory.py and
+test_sink_rows.py (outcomes of rows, rates, reports), test_sink_parity.py (compared with format("kafka")), test_sink_memory.py and
 test_sink_deployment.py. The transactional producer's are in test_transactions.py, test_transaction_versions.py and
 test_transaction_failures.py (a coordinator that dies). Those of exactly-once writes are test_exactly_once_crashes.py (killed at
 each step), …_zombies.py, …_faults.py (time-outs, lost answers, other rows), …_permissions.py, …_lasting.py (limits, and what

@@ -1,4 +1,4 @@
-"""Rows that cannot be written, and their fates; which row an error names; timestamps, maps of headers, rates and reports."""
+"""Rows that cannot be written, and their outcomes; which row an error names; timestamps, maps of headers, rates and reports."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_row_above_the_topics_limit_is_told_by_number_and_size(spark: SparkSes
     assert "partition 0, key b'k7' of 2 bytes, value of 50000 bytes: " in told
 
 
-# --- fates ------------------------------------------------------------------------------------------------------------
+# --- outcomes ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_row_above_max_request_size_goes_to_the_dead_letter_topic_whole(
