@@ -549,7 +549,7 @@ def test_a_closed_pool_takes_back_but_gives_nothing() -> None:
     pool = pool_of(2)
     held = pool.allocate(1, 10)
     pool.close()
-    with pytest.raises(ProducerClosedError):
+    with pytest.raises(ProducerClosedError, match="The producer was closed while this write waited for buffer memory"):
         pool.allocate(1, 10)
     with pytest.raises(ProducerClosedError):
         pool.try_allocate(1)

@@ -121,3 +121,27 @@ def test_many_topics_are_warned_of_once(monkeypatch: pytest.MonkeyPatch, caplog:
         queues.of_topic(topic)
     (record,) = caplog.records
     assert record.getMessage().startswith("! rows for 2 topics so far, the last is b: each topic costs time, and some 10 KB")
+
+
+def test_each_partition_has_one_queue_in_the_order_in_which_they_were_made() -> None:
+    queues = PartitionQueues()
+    made = queues.of_partitions("orders", [3, 1])
+    assert queues.of_partitions("orders", [1, 3, 2]) == [made[1], made[0], queues[2]]
+    assert queues.of_partition(tp(1, "orders")) is made[1]
+    assert [each.topic_partition for each in queues] == [tp(3, "orders"), tp(1, "orders"), tp(2, "orders")]
+
+
+def test_a_queues_tail_is_open_until_it_is_closed_or_has_a_sequence() -> None:
+    queue = queue_of()
+    assert queue.open_batch() is None
+    for batch in (batch_of(), batch_of()):
+        with queue.lock:
+            queue.append_locked(batch)
+        assert queue.open_batch() is batch
+    assert queue.has_batches()
+    batch.set_producer_state(1, 0, 0)
+    assert queue.open_batch() is None
+    with queue.lock:
+        queue.append_locked(last := batch_of())
+        queue.close_locked(last)
+    assert queue.open_batch() is None

@@ -135,3 +135,30 @@ def test_a_new_epoch_numbers_everything_in_flight_from_0_in_its_order() -> None:
     assert all(batch.sequence_has_been_reset for batch in batches)
     assert (entry.next_sequence, entry.last_acked_sequence) == (9, -1)
     assert entry.is_next(0)
+
+
+@pytest.mark.parametrize("acked", [[0], [MAX_SEQUENCE], [1 << 30, (1 << 30) + 1], [4, 5], [MAX_SEQUENCE, 0]])
+def test_the_last_acknowledged_number_is_the_first_one_or_any_that_follows_it(acked: list[int]) -> None:
+    entry = entry_at()
+    for number in acked:
+        entry.acknowledge(number)
+        assert entry.last_acked_sequence == number
+
+
+def test_children_of_a_split_come_before_what_was_sent_after_their_parent() -> None:
+    entry = entry_at(MAX_SEQUENCE // 2)
+    before, parent, after = (sent(entry, 2) for _ in range(3))
+    entry.remove_in_flight(parent)
+    children = [batch_of(), batch_of()]
+    for number, child in enumerate(children):
+        child.set_producer_state(*entry.producer, parent.base_sequence + number)
+        entry.add_in_flight(child)
+    assert entry.in_flight == [before, *children, after]
+
+
+def test_a_new_epoch_renumbers_what_is_in_flight_in_its_order() -> None:
+    entry = entry_at(7)
+    batches = [sent(entry, 3), sent(entry, 2)]
+    entry.start_at_beginning(ProducerIdAndEpoch(5, 6))
+    assert entry.producer == (5, 6)
+    assert [(each.producer_id, each.producer_epoch, each.base_sequence) for each in batches] == [(5, 6, 0), (5, 6, 3)]
