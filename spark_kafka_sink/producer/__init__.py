@@ -9,7 +9,7 @@ Threads
     background  a short-lived daemon thread per host name to look up, token or ticket to fetch (network/background.py)
 
 Which thread uses which class
-    KafkaProducer       callers, with ColumnSender and MetadataWait
+    KafkaProducer       callers, with MetadataWait and ColumnSender, which also queues gathered records
     RecordGatherer      callers add records; a chunk is encoded (ColumnSender) by the caller who fills it, or by the Sender after
                         linger.ms
     RecordAccumulator   append: callers; ready, drain, expire, reenqueue: Sender
