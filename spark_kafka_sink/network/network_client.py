@@ -182,8 +182,10 @@ class NetworkClient:
 
     def in_flight_request_count(self, node_id: int | None = None) -> int:
         """Of one node, or of all. The client's own requests count. Any thread."""
-        connections = self._connections.copy()  # metrics are read by other threads
-        return sum(len(each.in_flight) for each in connections.values() if node_id in (None, each.node.id))
+        if node_id is None:
+            return sum(len(each.in_flight) for each in self._connections.copy().values())  # a copy: other threads read metrics
+        connection = self._connections.get(node_id)
+        return 0 if connection is None else len(connection.in_flight)
 
     def least_loaded_node(self, now_ms: int) -> int | None:
         """The node with the fewest requests in flight; None when every node is busy, throttled or backing off."""
