@@ -65,7 +65,7 @@ def test_what_is_too_old_leaves_from_between_what_stays() -> None:
     assert (oldest.made_ms, oldest.some_are_poisoned) == (51, False)
 
 
-def test_a_batch_that_is_written_into_stays_until_its_caller_has_finished_and_wakes_the_sender() -> None:
+def test_a_batch_that_is_written_into_stays_and_its_caller_wakes_the_sender() -> None:
     for is_over in (False, True):
         batch, oldest = batch_of(written_by=1), OldestBatch()
         queue = queue_of(batch)
@@ -75,7 +75,7 @@ def test_a_batch_that_is_written_into_stays_until_its_caller_has_finished_and_wa
         assert batch.sender_waits is is_over
 
 
-def test_all_batches_are_taken_out_but_those_that_are_written_into_which_are_poisoned_once() -> None:
+def test_all_batches_are_taken_out_and_those_written_into_are_poisoned_once() -> None:
     drained, written, waiting = batch_of(7), batch_of(written_by=1), batch_of()
     queue, oldest = queue_of(drained, written, waiting), OldestBatch()
     assert queue.take_out(FAILED) == [drained, waiting]
