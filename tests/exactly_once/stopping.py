@@ -111,7 +111,7 @@ COMMIT_STEPS: Mapping[str, Call] = {
 ABORT_STEPS: Mapping[str, Call] = {
     "7 record": Call(Ledger, "record_abort"),
     "7 list": Call(TransactionClient, "list_transactions"),
-    "7 decision": Call(Ledger, "decision"),
+    "7 decision": Call(TransactionClient, "fetch_offsets"),
     "7 fence": Call(TransactionClient, "fence"),
     "7 complete": Call(TransactionClient, "abort_fenced"),
 }
