@@ -119,8 +119,9 @@ class TokenEndpoint:
             attempts += 1
             if not outcome.may_retry or wait_ms <= 0:
                 raise token_error(f"no token from {self._url} after {attempts} attempt(s): {outcome.text}")
-            text = "! attempt %d to get a token from %s failed: %s; retrying in %d ms"
-            logger.warning(text, attempts, self._url, outcome.text, wait_ms)
+            logger.warning(
+                "! attempt %d to get a token from %s failed: %s; retrying in %d ms", attempts, self._url, outcome.text, wait_ms
+            )
             sleep(self._clock, wait_ms)
 
     def _ask_within_time(self, post: Post) -> OAuthBearerToken | _FailedAttempt:
