@@ -7,7 +7,7 @@ PyThreadState_SetAsyncExc raises. It can strike wherever a function begins or re
 The rule
     1. Locks are plain Locks or RLocks, taken by `with`. `acquire()` before `try` is not safe, and neither is a Condition, whose
        `with` and `wait` are Python code. Threads wait with Waiters instead, and hold no lock meanwhile.
-    2. Whether a call is inside of a block is told by a lock that it holds there (Inside), never by a counter that it takes back.
+    2. Whether a call is inside of a block shows in a lock that it holds there (Inside), never by a counter that it takes back.
     3. A call that only waits changes nothing that the same call, made again, would not find or do again.
     4. A call that hands rows over says so first (producer/hand_overs.py). If it is interrupted before it has finished, the
        producer ends. Its rows fail, and its memory is given back, by others.

@@ -79,7 +79,7 @@ class How(enum.Enum):
 class Committed:
     """
     Args:
-        how: see there.
+        how: by this run, or by another before.
         skipped: Spark partitions whose rows an earlier run had written; for COMMITTED only.
         fenced: transactional ids that others had left, and that were fenced.
         other_rows: rows of this write that were not written, as the version is in Kafka with other ones; not for COMMITTED.

@@ -142,9 +142,9 @@ class MetadataUpdater:
         self._coming_since_ms = kept | {name: self._coming_since_ms.get(name, now_ms) for name in coming}
         new = {name for name in coming if now_ms - self._coming_since_ms[name] < _CREATION_MS}
         known = {name: error for name, error in self._warned_of.items() if is_partial and name not in answered}
-        told = {name for name, error in errors.items() if self._warned_of.get(name) == error}
+        reported = {name for name, error in errors.items() if self._warned_of.get(name) == error}
         self._warned_of = known | {name: error for name, error in errors.items() if name not in new}
-        for level, names in ((logging.DEBUG, new | told), (logging.WARNING, errors.keys() - new - told)):
+        for level, names in ((logging.DEBUG, new | reported), (logging.WARNING, errors.keys() - new - reported)):
             if names:
                 listed = printable_list(f"{name}: {errors[name]}" for name in sorted(names, key=str))
                 is_missing = any(errors[name] == Errors.UNKNOWN_TOPIC_OR_PARTITION for name in names)

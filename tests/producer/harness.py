@@ -35,7 +35,7 @@ from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import Sender
 from spark_kafka_sink.producer.topic_rows import TopicRows, explicit_partitions, rows_of
-from spark_kafka_sink.producer.transactions.transaction_manager import IdempotentManager
+from spark_kafka_sink.producer.transactions.transaction_manager import IdempotentManager, TransactionManager
 from spark_kafka_sink.producer.transactions.transactions import manager_of
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -217,7 +217,7 @@ class Accumulation:
         self.wakeups = 0
         self.on_wake: Callable[[], object] = lambda: None
         self.accumulator = RecordAccumulator(
-            self.config, self.clock, self.wake, sequencer, Random(seed), is_transactional=is_transactional
+            self.config, self.clock, self.wake, sequencer or TransactionManager(), Random(seed), is_transactional=is_transactional
         )
         self.pool = self.accumulator.pool
         self.hand_overs = HandOvers(self.clock, self.wake)

@@ -43,11 +43,11 @@ class Drainer:
     """Args:
     linger_ms: linger.ms.
     queues: of all batches.
-    sequencer: the TransactionManager, or None without idempotence.
+    sequencer: the TransactionManager.
     compressor: for batches that no caller has compressed.
     """
 
-    def __init__(self, linger_ms: int, queues: PartitionQueues, sequencer: Sequencer | None, compressor: BatchCompressor) -> None:
+    def __init__(self, linger_ms: int, queues: PartitionQueues, sequencer: Sequencer, compressor: BatchCompressor) -> None:
         self._linger_ms = linger_ms
         self._queues = queues
         self._sequencer = sequencer
@@ -126,7 +126,7 @@ class Drainer:
 
         Without a producer id all batches wait, but their nodes count as ready, so that the Sender connects to them.
         """
-        return self._sequencer is not None and self._sequencer.has_producer_id and self._sequencer.must_stop_draining(batch)
+        return self._sequencer.has_producer_id and self._sequencer.must_stop_draining(batch)
 
     # DRAIN
 
@@ -175,8 +175,7 @@ class Drainer:
             if not self._can_finish(batch):
                 continue
             drained.append(batch)
-            if self._sequencer is not None:
-                self._sequencer.assign_sequence(batch)
+            self._sequencer.assign_sequence(batch)
             size += batch.size_in_bytes
             batch.drained_ms = now_ms
 
@@ -195,7 +194,7 @@ class Drainer:
         first.maybe_update_leader_epoch(cluster.leader_epoch(queue.topic_partition))
         if first.poison is not None or first.remaining_backoff_ms(now_ms) > 0:
             return None
-        if self._sequencer is not None and self._sequencer.must_stop_draining(first):
+        if self._sequencer.must_stop_draining(first):
             return None
         return first
 

@@ -46,7 +46,7 @@ class RecordAccumulator:
         config: of the producer.
         clock: for linger, back-off and expiry.
         wake_sender: called when there is something to send.
-        sequencer: the TransactionManager, or None without idempotence.
+        sequencer: the TransactionManager.
         random: for sticky partitions and back-off jitter; seeded by tests.
         on_abandoned: called with topic, number and error of rows that got into no batch, before their owner's `abandon`.
         is_transactional: whether new batches belong to a transaction.
@@ -57,7 +57,7 @@ class RecordAccumulator:
         config: ProducerConfig,
         clock: Clock,
         wake_sender: Callable[[], None],
-        sequencer: Sequencer | None = None,
+        sequencer: Sequencer,
         random: Random | None = None,
         on_abandoned: Callable[[str, int, KafkaError], None] = lambda *_: None,
         *,

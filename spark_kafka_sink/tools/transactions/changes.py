@@ -70,7 +70,7 @@ class _Change(ABC):
     def _look_again(self, before: Look) -> Look:
         seconds = self._arguments.watch_seconds
         self._console.note(
-            f"looking again in {seconds} s, for signs of life: new ids, states or rows, and the pulse of tasks at work"
+            f"looking again in {seconds} s, for signs of life: new ids, states or rows, and the heartbeat of tasks at work"
         )
         self._console.let_pass(seconds * MS_PER_S)
         return self._look(before)
@@ -128,7 +128,7 @@ class AbortOpen(_Change):
         if failed:
             self._console.say(*output.shown(failed))
             why = "they have begun anew: is the query alive?" if trouble is None else str(trouble)
-            self._console.note(f"error: {count(len(failed), 'transactional id')} not at rest: {why}")
+            self._console.note(f"error: {count(len(failed), 'transactional id')} not ended: {why}")
         return not failed
 
     def _fence(self, tasks: Collection[TaskId]) -> tuple[Survey, KafkaError | None]:

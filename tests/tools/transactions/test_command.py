@@ -826,7 +826,7 @@ def test_a_missing_permission_to_abort_is_named_and_what_is_left_is_shown(broker
     broker.fail_next(ApiKey.INIT_PRODUCER_ID, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     assert call(console, "abort", "--yes") == 1
     assert "Aborted: 1 open transaction." in console.said
-    assert "error: 1 transactional id not at rest: [KAFKA_TRANSACTIONAL_ID_AUTHORIZATION_FAILED]" in console.noted[-1]
+    assert "error: 1 transactional id not ended: [KAFKA_TRANSACTIONAL_ID_AUTHORIZATION_FAILED]" in console.noted[-1]
     assert "Grant the user WRITE on the transactional id 'P-q-" in console.noted[-1]
     assert "Ongoing" in console.said[-1]
 
