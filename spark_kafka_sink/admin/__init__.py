@@ -14,7 +14,7 @@ Files
     offsets.py              OffsetFetch, OffsetCommit
     brokers.py              FindCoordinator, DescribeConfigs
     producers.py            DescribeProducers, and Metadata to find the leaders that answer it
-    operation.py            the interface of the operations in these three files: messages, batches, meaning of answers
+    operation.py            the interface of the operations in these four files: messages, batches, meaning of answers
     request_client.py       sends many requests to many brokers in parallel, and retries each until a deadline
     call.py                 one call of the request client: queues, look-ups of coordinators, back-offs
     cluster_access.py       what all calls share: network, metadata, the directory of coordinators

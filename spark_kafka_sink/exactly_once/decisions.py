@@ -1,6 +1,7 @@
 """What is decided, and carried out by anybody: the driver, its next run, whoever aborts a write, or an operator.
 
 version_commit.py makes decisions. Here they are found, and their transactions are committed: twice is as good as once.
+abort() records that writes are given up, then fences what is not decided.
 """
 
 from __future__ import annotations

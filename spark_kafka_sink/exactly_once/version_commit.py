@@ -1,4 +1,4 @@
-"""What the driver does once all tasks have reported: check, decide, commit the tasks' transactions; or give the write up.
+"""What the driver does once all tasks have reported: check, decide, commit the tasks' transactions.
 
     commit()   a  read the decision again; one of this version is carried out instead of making another, one of an earlier
                   version before. If a part of what is decided was lost and the own tasks have written it again, go on with theirs
@@ -11,8 +11,8 @@
                g  commit each transaction
                h  note in the decision what has become of it; fence those who came too late. All is visible then: if one of
                   these fails, a warning is logged, and the write succeeds
-    abort()       record that the write is aborted, then fence what is not decided
 
+There is no step b. What carries out a decision, and abort(), are in decisions.py, as others do that as well.
 A driver decides only after it has ended every transaction of others and found that none of them was committed. Whoever registers
 a transactional id later meets the decision, or is fenced. So at most one decision of a version is carried out, by whomever.
 An id names no run of a driver: it is a run's own transaction only with the producer id and epoch that its task has reported.

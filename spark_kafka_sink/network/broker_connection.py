@@ -1,7 +1,8 @@
 """One broker's connection: its state and back-off, addresses, requests in flight, handshake, API versions, session.
 
-Sender thread only. The object lives as long as the broker has its address; TCP connections come and go. NetworkClient and
-ConnectionSetup report what happened, and ask what is allowed. The Selector owns the sockets, Connection frames the bytes.
+One thread at a time: the Sender, or the caller of an admin client. The object lives as long as the broker has its address; TCP
+connections come and go. NetworkClient and ConnectionSetup report what happened, and ask what is allowed. The Selector owns the
+sockets, Connection frames the bytes.
 
     DISCONNECTED ──connecting──> CONNECTING ──checking_api_versions──> CHECKING_API_VERSIONS ──become_ready──> READY
          ▲                           └───────────────────┴───── disconnected ──────┴─────────────────────────────┘
@@ -87,7 +88,7 @@ class BrokerConnection:
         self._setup_timeout = ExponentialBackoff(
             config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, random
         )
-        self._failed_attempts = 0  # disconnects since the last READY
+        self._failed_attempts = 0  # back-offs since the last READY: a failed login counts twice, as it ends the connection too
         self._failed_connects = 0  # of these, attempts whose TCP connection was never established
         self._reconnect_backoff_ms = self._reconnect_backoff.backoff_ms(0)
         self.setup_timeout_ms = self._setup_timeout.backoff_ms(0)
