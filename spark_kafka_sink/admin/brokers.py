@@ -29,8 +29,13 @@ class FindCoordinator(Operation[CoordinatorKey, Node]):
     """The coordinator of a group or a transactional id. Many keys in one request from version 4 on (KIP-699)."""
 
     key_type: KeyType  # of all items
+    oldest_version: int = 0
 
     api_key = ApiKey.FIND_COORDINATOR
+
+    @property
+    def versions(self) -> tuple[int, int | None]:
+        return self.oldest_version, None
 
     def batch_size(self, version: int) -> int:
         return keys_per_request(version)

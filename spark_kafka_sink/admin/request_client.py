@@ -108,11 +108,15 @@ class RequestClient:
             logger.debug("= the brokers of the cluster have changed: asking all of them again")
 
     def ask_known_brokers(self, operation: Operation[ItemT, ResultT], item: ItemT, timeout_ms: int) -> dict[int, ResultT]:
-        """As `ask_every_broker`, but the list of brokers is not fetched again if there is one."""
+        """As `ask_every_broker`, of the brokers that are known already, if any are. One that leaves meanwhile is left out."""
         if self._access.cluster().is_bootstrap:
             return self.ask_every_broker(operation, item, timeout_ms)
         nodes = self._known_brokers()
-        return dict(zip(nodes, self.ask_all(_asks(nodes, operation, item), timeout_ms), strict=True))
+        asks = _asks(nodes, operation, item)
+        outcomes: list[ResultT | KafkaError] = self.ask(asks, timeout_ms)
+        there = [number for number, outcome in enumerate(outcomes) if not isinstance(outcome, BrokerGoneError)]
+        results = _results([asks[number] for number in there], [outcomes[number] for number in there], timeout_ms)
+        return dict(zip([nodes[number] for number in there], results, strict=True))
 
     def back_off(self, failures: int, at_most_ms: int) -> None:
         """Wait before attempts that follow so many failed ones, when it is the caller who makes them. Blocks `at_most_ms`.

@@ -44,8 +44,9 @@ from spark_kafka_sink.admin.transactions import (
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
+from spark_kafka_sink.network.cluster import Node
 from spark_kafka_sink.network.coordinators import CoordinatorKey
-from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
+from spark_kafka_sink.protocol.messages.find_coordinator import FIRST_VERSION_WITH_KEYS, KeyType
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 
@@ -252,11 +253,14 @@ class TransactionClient:
         Waits for coordinators that are not available: ListTransactions does not show that ids have no coordinator.
         """
         probes = [_transaction(f"{prefix}{each}") for each in PROBES]
-        asks = [Ask(ANY_BROKER, FindCoordinator(KeyType.TRANSACTION), each) for each in probes]
-        try:
-            return [node.id for node in self._requests.ask_all(asks, timeout_ms)]
-        except AuthorizationError:
+        operation = FindCoordinator(KeyType.TRANSACTION, FIRST_VERSION_WITH_KEYS)
+        found = self._requests.ask([Ask(ANY_BROKER, operation, each) for each in probes], timeout_ms)
+        errors = [each for each in found if isinstance(each, KafkaError)]
+        if any(isinstance(each, AuthorizationError) for each in errors):
             return None
+        if errors:
+            raise errors[0]  # one stands for all: they are probes
+        return [node.id for node in found if isinstance(node, Node)]
 
     def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None

@@ -228,9 +228,10 @@ class NetworkClient:
         """
         connection = self._connections.get(node.id)
         if connection is None or (connection.node.host, connection.node.port) != (node.host, node.port):
-            if connection is not None:
-                logger.info("= node %d moved from %s to %s", node.id, connection.node.address, node.address)
-            connection = BrokerConnection(node, self._config, self._selector, self._random)
+            moved, connection = connection, BrokerConnection(node, self._config, self._selector, self._random)
+            if moved is not None:
+                logger.info("= node %d moved from %s to %s", node.id, moved.node.address, node.address)
+                connection.last_warning_ms = moved.last_warning_ms
             self._connections[node.id] = connection
         self._setup.initiate(connection, now_ms)
 

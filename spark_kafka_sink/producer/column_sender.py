@@ -89,7 +89,7 @@ class ColumnSender:
         def owner_of(rows: TopicRows) -> RecordsOwner:
             return delivery if call is None else call.owner(rows, columns, delivery)
 
-        self._hand_overs.run(self._append_all, slices, owner_of)
+        self._hand_overs.run(self._append_all, slices, delivery, owner_of)
         return delivery
 
     def _checked_slices(self, topics: Sequence[TopicRows]) -> list[tuple[TopicRows, Cluster]]:
@@ -116,11 +116,17 @@ class ColumnSender:
         self,
         hand_over: HandOver,
         slices: Sequence[tuple[TopicRows, Cluster]],
+        delivery: Delivery,
         owner_of: Callable[[TopicRows], RecordsOwner],
     ) -> None:
         for rows, cluster in slices:
             hand_over.begin()
-            self._accumulator.append(rows, cluster, owner_of(rows), hand_over)
+            try:
+                owner = owner_of(rows)
+            except ORDINARY_ERRORS as error:  # slices before this one are queued: their transaction must not be committed
+                self._accumulator.abandon(rows.topic, rows.rows, delivery, error)
+                raise
+            self._accumulator.append(rows, cluster, owner, hand_over)
 
     # GATHERED RECORDS: the thread of the caller who filled the chunk, or the Sender's after linger.ms
 

@@ -74,7 +74,8 @@ class RecordGatherer:
         self._encode = encode
         self._may_wait = may_wait
         self._interceptors = interceptors
-        self.chunk_bytes = min(max(config.batch_size, MIN_CHUNK_BYTES), max(1, self._pool.total_memory // CHUNK_SHARE))
+        wanted = max(min(config.batch_size, config.max_request_size), MIN_CHUNK_BYTES)  # the Sender may have to encode it at once
+        self.chunk_bytes = min(wanted, max(1, self._pool.total_memory // CHUNK_SHARE))
         self.chunks: dict[str, RecordChunk] = {}  # by topic; those that take records
         self._topics: dict[str, _TopicLocks] = {}  # grows only
         self._not_queued: set[RecordChunk] = set()  # chunks with records that may be in no batch

@@ -65,7 +65,6 @@ class _KafkaWriter:
 
         Raises KafkaError, naming the Spark partition and attempt, when a row cannot be written; Spark then retries the task.
         """
-        freeze_loaded_modules()
         try:
             if self.plan.options.is_exactly_once:
                 return self._write_exactly_once(iterator)
@@ -80,7 +79,7 @@ class _KafkaWriter:
             error.message = f"{error.message} ({Task.current()})"
             raise
 
-    # What the two below import, the driver does not need, which plans every batch.
+    # What the two below import, the driver does not need, which plans every batch. It is frozen with the rest.
 
     def _write_at_least_once(self, batches: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
         from spark_kafka_sink.sink.broker_contact import await_brokers
@@ -89,6 +88,7 @@ class _KafkaWriter:
         from spark_kafka_sink.sink.rows.row_sender import RowSender
         from spark_kafka_sink.sink.worker_cache import PRODUCERS
 
+        freeze_loaded_modules()
         task, options = Task.current(), self.plan.options
         producer_options = with_shipped_files(options.producer.to_mapping())
         with PRODUCERS.lend(producer_options, options.producer_cache_timeout_ms) as producer:
@@ -109,6 +109,7 @@ class _KafkaWriter:
         from spark_kafka_sink.sink.rows.gathering import SparkRows
         from spark_kafka_sink.sink.rows.row_sender import RowSender
 
+        freeze_loaded_modules()
         task = Task.current()
         with open_task(self.plan, task) as attempt:
             sender = RowSender(attempt.producer, self.plan.options, _no_larger_producer, is_transactional=True)

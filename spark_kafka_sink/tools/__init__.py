@@ -1,4 +1,4 @@
-"""Programs for the command line that need neither Spark nor a checkout; each package's command.py has its `main`.
+"""Programs for the command line that need no Spark. Each package's command.py has its `main`, which jobs/ calls.
 
 transactions/   lists the open transactions of exactly-once writes, and aborts or commits them
 report/         draws a page, or prints a table, from what commits have reported

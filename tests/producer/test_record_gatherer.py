@@ -69,6 +69,12 @@ def test_records_wait_until_there_is_a_batchs_worth() -> None:
     assert gathering.values == [[b"1", b"2"]]
 
 
+def test_a_chunk_is_no_larger_than_a_request_however_large_batches_are() -> None:
+    """The Sender encodes a chunk after linger.ms, as a whole."""
+    options = {"batch_size": 16 << 20, "max_request_size": 1 << 20, "buffer_memory": 512 << 20}
+    assert Gathering(**options).gatherer.chunk_bytes == 1 << 20
+
+
 def test_the_sender_is_told_of_the_first_record_so_that_it_counts_the_linger() -> None:
     gathering = Gathering()
     gathering.add()

@@ -252,8 +252,9 @@ class InterceptedCall:
 
     def owner(self, rows: TopicRows, columns: RecordColumns, delivery: RecordsOwner) -> RecordsOwner:
         """The owner of the rows that are queued next. `columns`: all of the call."""
+        owner = InterceptedOwner(self._interceptors, rows.topic, columns.without_payloads(), delivery, self.queued)
         self.queued[rows.topic] += len(rows.rows)
-        return InterceptedOwner(self._interceptors, rows.topic, columns.without_payloads(), delivery, self.queued)
+        return owner
 
 
 @dataclass(slots=True)

@@ -230,8 +230,8 @@ class IdempotentManager(TransactionManager):
 
     def identity_received(self, identity: ProducerIdAndEpoch) -> None:
         self._was_denied = False
-        self.producer = identity
         self.transition_to(TxnState.READY)
+        self.producer = identity
         logger.info("= producer id is %d, epoch %d", *identity)
         self._maybe_bump_epoch()
 
@@ -251,7 +251,8 @@ class IdempotentManager(TransactionManager):
     def request_broken(self, request: TxnRequestHandler, error: KafkaError) -> None:
         """It cannot be sent, or its answer cannot be read. After a defect of ours it is made again, as a round that failed is."""
         if error.condition == "KAFKA_INTERNAL_ERROR":
-            self.requests.retry(request)
+            if self.state is TxnState.INITIALIZING:  # else the id is there, and what failed is made up for before a drain
+                self.requests.retry(request)
             return
         self._denial, self._was_denied = error, True
         self.transition_to(TxnState.UNINITIALIZED)

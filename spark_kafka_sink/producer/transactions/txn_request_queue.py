@@ -187,6 +187,7 @@ class TxnRequestQueue:
         """A defect of ours. What the coordinator knows is not known here: and the caller gets an error."""
         logger.exception("! %r: failed", request)
         self._in_flight = None
+        self._trouble = repr(error)
         self._owner.request_broken(request, KafkaError(f"{request!r} failed: {error!r}", condition="KAFKA_INTERNAL_ERROR"))
 
     def _read(self, request: TxnRequestHandler, answer: Any) -> None:

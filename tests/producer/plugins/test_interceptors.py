@@ -5,6 +5,7 @@ First the chain by itself, then KafkaProducer with a chain over sockets against 
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections import Counter
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_kafka_sink.errors import (
+    AbortableTransactionError,
     BrokerError,
     ConfigError,
     InvalidRecordError,
@@ -33,6 +35,7 @@ from spark_kafka_sink.producer.producer_record import BatchMetadata, ProducerCol
 from spark_kafka_sink.producer.serializers import SerializationError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.records.columns import RecordColumns
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.harness import config
 from tests.sink.columns import not_utf8
@@ -759,3 +762,26 @@ def test_many_rows_and_records_through_a_chain_are_each_told_once(broker: FakeBr
     offsets = {(metadata.partition, metadata.offset) for metadata, _ in records.heard}
     assert len(offsets) == total
     assert {record.value for partition in range(4) for record in broker.records("orders", partition)} == {b"v!?", b"v?!"}
+
+
+def test_a_transaction_of_which_some_rows_got_into_no_batch_cannot_be_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory ends between the topics of a call: the first one's row is queued, and the transaction must not show it alone."""
+    calls = itertools.count()
+    without_payloads = RecordColumns.without_payloads
+
+    def fails_once(columns: RecordColumns) -> RecordColumns:
+        if next(calls) == 1:
+            raise MemoryError
+        return without_payloads(columns)
+
+    monkeypatch.setattr(RecordColumns, "without_payloads", fails_once)
+    with FakeBroker(nodes=1, topics={"a": 1, "b": 1}, transaction_version=2) as broker:
+        options = {"bootstrap.servers": broker.bootstrap_servers, "interceptor.classes": [Appends("x")], "transactional.id": "t"}
+        with KafkaProducer(options) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            with pytest.raises(MemoryError):
+                producer.send_columns(pa.array(["a", "b"]), value=pa.array([b"1", b"2"]))
+            with pytest.raises(AbortableTransactionError, match="MemoryError"):
+                producer.commit_transaction()
+            producer.abort_transaction()

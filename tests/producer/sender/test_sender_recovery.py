@@ -18,8 +18,10 @@ from spark_kafka_sink.errors import AuthenticationError, KafkaError
 from spark_kafka_sink.producer.accumulator.delivery import Delivery, Part
 from spark_kafka_sink.producer.producer_record import RecordDetails
 from spark_kafka_sink.producer.record_chunk import GatheredRecord, RecordFuture
+from spark_kafka_sink.producer.transactions.sequence_numbers import ProducerIdAndEpoch
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
-from spark_kafka_sink.protocol.messages.produce import ProduceResponse
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tests.producer.harness import TOPIC, Stage, partition_answer, produce_response, tp
 from tests.producer.simulated_brokers import Fate, SimulatedBrokers
 
@@ -445,6 +447,26 @@ def test_a_request_for_the_producer_id_that_fails_is_made_again() -> None:
     stage.back_off()
     stage.receive_producer_id()
     stage.run()
+    stage.succeed()
+    assert delivery.acknowledged == 1
+
+
+def test_a_producer_id_that_has_come_is_not_asked_for_again_after_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was asked for without end, and each answer changed the id of batches that were in flight."""
+    stage = Stage(enable_idempotence=True, has_producer_id=False)
+    received = stage.txn.identity_received
+
+    def fails_behind(identity: ProducerIdAndEpoch) -> None:
+        received(identity)
+        raise MemoryError
+
+    monkeypatch.setattr(stage.txn, "identity_received", fails_behind)
+    delivery = stage.send(b"a")
+    stage.client.respond(InitProducerIdResponse(producer_id=5, producer_epoch=0))
+    for _ in range(3):
+        stage.run()
+        stage.back_off()
+    assert [type(request.message) for request in stage.in_flight] == [ProduceRequest]
     stage.succeed()
     assert delivery.acknowledged == 1
 
