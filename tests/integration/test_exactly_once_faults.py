@@ -19,6 +19,7 @@ from spark_kafka_sink.exactly_once.ledger import Decision, Ledger
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.version_commit import Committed, How, VersionCommit
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError, Result, TaskReport
+from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from tests.exactly_once.driving import Run
@@ -351,7 +352,7 @@ def test_versions_written_through_a_bad_network_are_all_there_once(world: World,
 
 
 def coordinator(run: Run, key_type: KeyType, key: str) -> int:
-    (found,) = run.client._requests.ask_all([Ask(ANY_BROKER, FindCoordinator(key_type), key)], 30_000)
+    (found,) = run.client._requests.ask_all([Ask(ANY_BROKER, FindCoordinator(key_type), CoordinatorKey(key_type, key))], 30_000)
     return int(found.id)
 
 

@@ -269,6 +269,10 @@ def test_what_spark_refuses_is_one_line(more: list[str], told: str, spark: Spark
     assert "\n" not in line
 
 
+# What Spark's server for accumulators writes when Java ends before it.
+ACCUMULATORS_END = re.compile(r"-{40}\nException occurred during processing of request.*?EOFError\n-{40}\n", re.DOTALL)
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_ctrl_c_ends_a_stream_with_130_and_what_it_wrote_stays(
@@ -291,7 +295,7 @@ def test_ctrl_c_ends_a_stream_with_130_and_what_it_wrote_stays(
             job.wait(30)
     said = (tmp_path / "log").read_text()
     assert "stream_to_kafka: interrupted\n" in said
-    assert "Traceback" not in said
+    assert "Traceback" not in ACCUMULATORS_END.sub("", said)
     values = [record.value for record in read_topic(name)]
     assert len(set(values)) == len(values)
 
