@@ -21,7 +21,14 @@ LEAST_BACKOFF_MS = 10  # also if retry.backoff.ms is less
 
 
 class ClusterAccess:
-    """Args: see RequestClient."""
+    """
+    Args:
+        config: the network's options; retry.backoff.ms, retry.backoff.max.ms, request.timeout.ms.
+        clock, metadata, network, random: only tests pass them; by default they are made from the config.
+
+    Raises:
+        ConfigError: as NetworkClient does.
+    """
 
     def __init__(
         self,

@@ -11,18 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
 
 from spark_kafka_sink.admin.call import Call
 from spark_kafka_sink.admin.cluster_access import ClusterAccess
 from spark_kafka_sink.admin.operation import Ask, Broker, BrokerGoneError, ItemT, Operation, ResultT
-from spark_kafka_sink.clock import Clock
-from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, printable_list
-from spark_kafka_sink.network.kafka_client import KafkaClient
-from spark_kafka_sink.network.metadata import Metadata
 
 logger = logging.getLogger(__name__)
 
@@ -32,24 +27,12 @@ T = TypeVar("T")
 class RequestClient:
     """
     Args:
-        config: the network's options; retry.backoff.ms, retry.backoff.max.ms, request.timeout.ms.
-        clock, metadata, network, random: only tests pass them; by default they are made from the config.
-
-    Raises:
-        ConfigError: as NetworkClient does.
+        access: the network, which close() closes.
     """
 
-    def __init__(
-        self,
-        config: ProducerConfig,
-        *,
-        clock: Clock | None = None,
-        metadata: Metadata | None = None,
-        network: KafkaClient | None = None,
-        random: Random | None = None,
-    ) -> None:
-        self._access = ClusterAccess(config, clock=clock, metadata=metadata, network=network, random=random)
-        self.clock = self._access.clock
+    def __init__(self, access: ClusterAccess) -> None:
+        self._access = access
+        self.clock = access.clock
 
     def __enter__(self) -> RequestClient:
         return self

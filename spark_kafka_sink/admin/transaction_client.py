@@ -25,6 +25,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 
 from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator
+from spark_kafka_sink.admin.cluster_access import ClusterAccess
 from spark_kafka_sink.admin.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetQuestion, OffsetsToCommit
 from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker, BrokerGoneError
 from spark_kafka_sink.admin.producers import ActiveProducer, DescribeProducers, FindLeaders, leader_of
@@ -76,7 +77,7 @@ class TransactionClient:
         config = ProducerConfig.conceal(config)  # a traceback with locals would show its secrets
         checked = ProducerConfig.from_mapping(config)
         self._default_timeout_ms = checked.max_block_ms
-        self._requests = requests or RequestClient(checked, clock=clock)
+        self._requests = requests or RequestClient(ClusterAccess(checked, clock=clock))
         self._given_transaction_ms = checked.transaction_timeout_ms if "transaction.timeout.ms" in checked.given else None
         self._longest_transaction_ms: int | None = None
         self._found_topics: set[str] = set()
@@ -312,7 +313,8 @@ class TransactionClient:
             self._requests.back_off(failures, self._until(deadline_ms))
             if not self._until(deadline_ms):
                 break
-            found |= self._ask_leaders(operation, sought, self._until(deadline_ms))
+            again = self._ask_leaders(operation, sought, self._until(deadline_ms))
+            found |= {each: outcome for each, outcome in again.items() if not isinstance(outcome, KafkaTimeoutError)}
         for each in sought:
             found[each] = KafkaTimeoutError(
                 f"{operation.describe(each)}: it had no leader, or another one each time, for {within_ms} ms"

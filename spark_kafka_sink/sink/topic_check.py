@@ -49,6 +49,7 @@ def require_topic(plan: WritePlan) -> None:
 
 def _is_missing(options: Mapping[str, object], topic: str) -> bool:
     # Imported here, as the driver plans every micro-batch and needs these once.
+    from spark_kafka_sink.admin.cluster_access import ClusterAccess
     from spark_kafka_sink.admin.request_client import RequestClient
     from spark_kafka_sink.config.producer_config import ProducerConfig
     from spark_kafka_sink.sink.shipped_files import with_shipped_files
@@ -56,7 +57,7 @@ def _is_missing(options: Mapping[str, object], topic: str) -> bool:
     try:
         with stderr_log.without_warnings():  # of connections: the tasks have their own
             config = ProducerConfig.from_mapping(with_shipped_files(options))
-            with RequestClient(config) as client:
+            with RequestClient(ClusterAccess(config)) as client:
                 return is_missing(client, topic)
     except KafkaError as error:
         logger.debug("= whether topic %s exists is not known: %s", topic, error)

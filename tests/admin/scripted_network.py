@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from spark_kafka_sink.admin.cluster_access import ClusterAccess
 from spark_kafka_sink.admin.operation import Ask, Done, Operation, Retry
 from spark_kafka_sink.admin.request_client import RequestClient
 from spark_kafka_sink.network.kafka_client import ClientRequest, ClientResponse
@@ -67,7 +68,8 @@ class ScriptedNetwork:
         self.metadata = Metadata(config, self.clock, random=Random(0))
         self.network = PollingClient(self.clock, self.metadata, max_in_flight=max_in_flight)
         self.network.prepare_metadata_update(metadata(nodes=nodes))
-        self.client = RequestClient(config, clock=self.clock, metadata=self.metadata, network=self.network, random=Random(0))
+        access = ClusterAccess(config, clock=self.clock, metadata=self.metadata, network=self.network, random=Random(0))
+        self.client = RequestClient(access)
         self.coordinators: dict[str, int] = {}
         self.network.script = {
             ApiKey.FIND_COORDINATOR: self.find_coordinator,

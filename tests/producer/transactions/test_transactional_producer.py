@@ -38,17 +38,6 @@ from tests.producer.harness import tp
 from tests.producer.transactions.transactional_brokers import GROUP, ID, WAIT_MS, cluster_of, producer_of, write
 
 
-@pytest.fixture(params=[1, 2], ids=["TV1", "TV2"])
-def version(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
-
-
-@pytest.fixture
-def broker(version: int) -> Iterator[FakeBroker]:
-    with cluster_of(version) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def version_2() -> Iterator[FakeBroker]:
     with cluster_of(2) as cluster:

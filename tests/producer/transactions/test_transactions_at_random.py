@@ -20,18 +20,11 @@ from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from tests.fakes.fake_broker import FakeBroker
 from tests.producer.harness import tp
+from tests.producer.transactions.transactional_brokers import COORDINATOR_APIS
 
 ID, GROUP = "copies-1", "readers"
 PARTITIONS = 3
 TRANSACTIONS = 25
-COORDINATOR_APIS = [
-    ApiKey.FIND_COORDINATOR,
-    ApiKey.INIT_PRODUCER_ID,
-    ApiKey.ADD_PARTITIONS_TO_TXN,
-    ApiKey.ADD_OFFSETS_TO_TXN,
-    ApiKey.TXN_OFFSET_COMMIT,
-    ApiKey.END_TXN,
-]
 PASSING = [
     Errors.COORDINATOR_LOAD_IN_PROGRESS,
     Errors.COORDINATOR_NOT_AVAILABLE,

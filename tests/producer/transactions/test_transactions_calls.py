@@ -32,7 +32,7 @@ from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
 from spark_kafka_sink.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from tests.fakes.fake_broker import FakeBroker, Fault
 from tests.producer.harness import tp
-from tests.producer.transactions.transactional_brokers import GROUP, ID, WAIT_MS, cluster_of, producer_of, write
+from tests.producer.transactions.transactional_brokers import GROUP, ID, WAIT_MS, producer_of, write
 
 OFFSETS = {tp(0): OffsetAndMetadata(7)}
 ALL_CALLS: dict[str, Callable[[KafkaProducer], object]] = {
@@ -43,17 +43,6 @@ ALL_CALLS: dict[str, Callable[[KafkaProducer], object]] = {
     "commit": KafkaProducer.commit_transaction,
     "abort": KafkaProducer.abort_transaction,
 }
-
-
-@pytest.fixture(params=[1, 2], ids=["TV1", "TV2"])
-def version(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
-
-
-@pytest.fixture
-def broker(version: int) -> Iterator[FakeBroker]:
-    with cluster_of(version) as cluster:
-        yield cluster
 
 
 @contextmanager

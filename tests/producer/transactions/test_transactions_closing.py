@@ -15,11 +15,6 @@ from tests.producer.harness import TOPIC, all_good, partition_answer, produce_re
 from tests.producer.transactions.transaction_stage import ID, TransactionStage
 
 
-@pytest.fixture(params=[1, 2], ids=["TV1", "TV2"])
-def version(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
-
-
 @pytest.fixture
 def stage(version: int) -> TransactionStage:
     """Within a transaction, one row of which is written."""

@@ -41,13 +41,9 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
 )
 from tests.producer.harness import TOPIC, partition_answer, produce_response, tp
 from tests.producer.transactions.transaction_stage import GROUP, ID, OFFSETS, TransactionStage
+from tests.producer.transactions.transactional_brokers import COORDINATOR_APIS
 
 TWO = {tp(0): OffsetAndMetadata(1), tp(1): OffsetAndMetadata(2)}
-
-
-@pytest.fixture(params=[1, 2], ids=["TV1", "TV2"])
-def version(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
 
 
 @pytest.fixture
@@ -197,14 +193,7 @@ def test_a_throttled_coordinator_of_partitions_delays_nothing_but_them() -> None
 )
 def test_every_request_is_retried_after_an_error_that_passes(version: int, error: ErrorCode) -> None:
     stage = TransactionStage(version, initialized=False)
-    for api in (
-        ApiKey.FIND_COORDINATOR,
-        ApiKey.INIT_PRODUCER_ID,
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        ApiKey.ADD_OFFSETS_TO_TXN,
-        ApiKey.TXN_OFFSET_COMMIT,
-        ApiKey.END_TXN,
-    ):
+    for api in COORDINATOR_APIS:
         stage.fail_next(api, error, times=2)
     stage.call(Method.INIT)
     stage.begin()

@@ -29,11 +29,6 @@ from tests.producer.transactions.transaction_stage import ID, TransactionStage
 ENDS = [Method.COMMIT, Method.ABORT]
 
 
-@pytest.fixture(params=[1, 2], ids=["TV1", "TV2"])
-def version(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
-
-
 @pytest.fixture
 def stage(version: int) -> TransactionStage:
     """Within a transaction, one row of which is written."""

@@ -21,11 +21,6 @@ TWO_PARTITIONS = {TOPIC: (0, 0)}
 TWO_NODES = {TOPIC: (0, 1)}
 
 
-@pytest.fixture(params=[1, 2], ids=["TV1", "TV2"])
-def version(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
-
-
 def added(stage: TransactionStage) -> list[list[int]]:
     """The partitions that each AddPartitionsToTxn names."""
     messages = [request.message for request in stage.requests_of(ApiKey.ADD_PARTITIONS_TO_TXN)]

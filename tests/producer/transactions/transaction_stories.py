@@ -41,17 +41,13 @@ from tests.producer.transactions.transaction_steps import (
     Write,
 )
 from tests.producer.transactions.transactional_application import Application
+from tests.producer.transactions.transactional_brokers import COORDINATOR_APIS
 
 MOST_SIMPLIFICATIONS = 3000
 NODES = 3
 DURATIONS = (1, 20, 100, 400, 1100)
 APIS = (
-    ApiKey.FIND_COORDINATOR,
-    ApiKey.INIT_PRODUCER_ID,
-    ApiKey.ADD_PARTITIONS_TO_TXN,
-    ApiKey.ADD_OFFSETS_TO_TXN,
-    ApiKey.TXN_OFFSET_COMMIT,
-    ApiKey.END_TXN,
+    *COORDINATOR_APIS,
     ApiKey.END_TXN,
     ApiKey.PRODUCE,
     ApiKey.PRODUCE,

@@ -10,11 +10,20 @@ import pyarrow as pa
 
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata
+from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.fakes.fake_broker import FakeBroker
 
 WAIT_MS = 30_000
 ID = "copies-1"
 GROUP = ConsumerGroupMetadata("readers")
+COORDINATOR_APIS = (
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.INIT_PRODUCER_ID,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    ApiKey.TXN_OFFSET_COMMIT,
+    ApiKey.END_TXN,
+)
 
 
 @contextmanager
