@@ -24,13 +24,26 @@ MOST_USED = (
 
 
 class TableRow(NamedTuple):
-    """One row of a printed table. `section` is a key of HEADINGS."""
+    """One option as text."""
 
-    section: str
-    key: str
-    values: str
+    section: str  # a key of HEADINGS
+    key: str  # as users of the sink write it: `kafka.` begins those of the producer
+    type: str  # Kafka's name; empty for what has no effect
+    allowed: str  # empty if every value of the type is allowed
+    choices: tuple[str, ...]  # the allowed values, where they are few
     default: str
+    kafka_default: str  # where the sink has another one
     doc: str
+
+    @property
+    def values(self) -> str:
+        """The type and what is allowed of it; of choices the choices alone."""
+        return self.allowed if self.choices else ", ".join(filter(None, (self.type, self.allowed)))
+
+    @property
+    def defaults(self) -> str:
+        """The sink's default, and Kafka's where it is another one."""
+        return f"{self.default} (Kafka: {self.kafka_default})" if self.kafka_default else self.default
 
 
 def option_table() -> list[TableRow]:
@@ -41,24 +54,21 @@ def option_table() -> list[TableRow]:
         rows.append(_table_row("security" if attribute in security else "producer", row, BULK_DEFAULTS.get(attribute)))
     by_key = {row.key: row for row in rows}
     first = [by_key.pop(key)._replace(section="most used") for key in MOST_USED]
-    without_effect = [TableRow("no effect", key, "", "", why) for key, why in NO_EFFECT.items() if key not in SERIALIZERS]
+    without_effect = [_without_effect(key, why) for key, why in NO_EFFECT.items() if key not in SERIALIZERS]
     legacy = [_table_row("legacy", row) for row in rows_of(LegacyProducerConfig).values()]
     return [*first, *by_key.values(), *without_effect, *legacy]
 
 
 def _table_row(section: str, row: Option, sink_default: object = None) -> TableRow:
     key = row.key if section in ("sink", "legacy") else PRODUCER_PREFIX + row.key
+    choices = ("true", "false") if row.kind is BOOLEAN else row.choices
     default = "" if row.default in (None, "") else str(row.default).lower() if row.kind is BOOLEAN else str(row.default)
-    if sink_default is not None:
-        default = f"{sink_default} (Kafka: {default})"
-    return TableRow(section, key, _values(row), default, row.doc)
+    defaults = (default, "") if sink_default is None else (str(sink_default), default)
+    return TableRow(section, key, row.kind.name, row.allowed(), choices, *defaults, row.doc)
 
 
-def _values(row: Option) -> str:
-    """The type and what is allowed of it; of choices the choices alone."""
-    if row.choices or row.kind is BOOLEAN:
-        return row.allowed()
-    return ", ".join(filter(None, (row.kind.name, row.allowed())))
+def _without_effect(key: str, why: str) -> TableRow:
+    return TableRow("no effect", PRODUCER_PREFIX + key, "", "", (), "", "", why)
 
 
 def markdown_table(section: str) -> str:
@@ -66,14 +76,14 @@ def markdown_table(section: str) -> str:
     rows = [row for row in option_table() if row.section == section]
     if section == "no effect":
         return _keys_by_reason(rows)
-    lines = [f"| `{row.key}` | {row.values} | {row.default} | {row.doc} |" for row in rows]
+    lines = [f"| `{row.key}` | {row.values} | {row.defaults} | {row.doc} |" for row in rows]
     return "\n".join(["| Option | Values | Default | What it does |", "|---|---|---|---|", *lines])
 
 
 def _keys_by_reason(rows: Sequence[TableRow]) -> str:
     keys: dict[str, list[str]] = {}
     for row in rows:
-        keys.setdefault(row.doc, []).append(f"`{PRODUCER_PREFIX}{row.key}`")
+        keys.setdefault(row.doc, []).append(f"`{row.key}`")
     return "\n".join(["| Why | Options |", "|---|---|", *(f"| {why} | {', '.join(each)} |" for why, each in keys.items())])
 
 

@@ -16,13 +16,13 @@ def test_every_option_has_one_sentence_and_one_row() -> None:
     assert {row.section for row in rows} == set(HEADINGS)
     for row in rows:
         assert row.doc
-        assert "|" not in "".join(row)
+        assert "|" not in "".join((row.key, row.values, row.defaults, row.doc))
         assert row.section == "no effect" or row.doc.endswith(".")
 
 
 def test_the_table_shows_both_defaults_where_the_sink_has_its_own() -> None:
     (linger,) = (row for row in option_table() if row.key == "kafka.linger.ms")
-    assert linger.default == f"{BULK_DEFAULTS['linger_ms']} (Kafka: 5)"
+    assert linger.defaults == f"{BULK_DEFAULTS['linger_ms']} (Kafka: 5)"
 
 
 def test_the_module_prints_its_tables() -> None:
