@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
+from spark_kafka_sink.tools.exit_codes import run_tool
 from spark_kafka_sink.tools.transactions.command import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tool("transactions", partial(main, prog="python -m jobs.transactions")))

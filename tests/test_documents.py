@@ -39,6 +39,7 @@ SHOWN_ELSEWHERE = {
     "# transformations/orders.py": "tests/integration/test_clusters.py",
     "# spark-pipeline.yml": "tests/integration/test_clusters.py",
     "spark-submit --py-files pykafka_sink.zip,my_plugins.py": "tests/integration/test_sink_deployment.py",
+    "pykafka-sink transactions list": "tests/tools/test_wheel.py",
     "spark-submit --conf spark.python.daemon.module": "tests/integration/test_debug_log.py",
 }
 

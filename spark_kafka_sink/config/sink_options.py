@@ -137,7 +137,7 @@ class SinkOptions:
         doc="The same for bytes of keys, values and headers, before compression.")
     report_path: str | None = option("reportPath", STRING, default=None, non_empty=True,
         doc="File on the driver to which each commit appends one line of JSON: rows, bytes, offsets, where the time went. "
-            "`python -m jobs.report` draws a page from it.")
+            "`pykafka-sink report` draws a page from it.")
     on_commit: str | None = option("onCommit", STRING, default=None, non_empty=True,
         doc="Dotted name of a function on the driver that each commit calls with its CommitSummary. "
             "`spark_kafka_sink.sink.prometheus.record` hands it to Prometheus.")

@@ -2,7 +2,7 @@
 
 A task can be at work for long while no row of it arrives. It waits for its first row, for a slow function of the user, for its
 rates, for a batch to fill, or for another run's transactions to end. Brokers see nothing of it then, and
-`python -m jobs.transactions abort` would take its query for dead.
+`pykafka-sink transactions abort` would take its query for dead.
 So a thread of the task commits an offset, the time in milliseconds, to a group of the task's owner (names.py). Whoever sees the
 offset change knows that a task of the owner is at work.
 The protocol does not depend on it: no step reads these groups, the offset is part of no transaction, and no producer sends it. A

@@ -31,8 +31,8 @@ MARKER_TOPIC_MS = 10_000  # for the option markerTopic to be found
 # What the producer cannot know of the reasons, by the condition of an error.
 _TAKEN_OVER = (
     " In Spark: another write with the same transactionalIdPrefix has begun, which is for one query or job at a time; or somebody"
-    " has aborted this one with jobs.transactions; or it was open for longer than kafka.transaction.timeout.ms. Nothing of it is"
-    " seen"
+    " has aborted this one with `pykafka-sink transactions`; or it was open for longer than kafka.transaction.timeout.ms. Nothing"
+    " of it is seen"
 )
 _HINTS = {
     Errors.INVALID_PRODUCER_EPOCH.condition: _TAKEN_OVER,

@@ -1,8 +1,15 @@
-"""Programs for the command line that need no Spark. Each package's command.py has its `main`, which jobs/ calls.
+"""Programs for the command line that need no Spark. Each package's command.py has its `main` and its `build_parser`.
 
+command.py      `pykafka-sink`: runs one of the tools, which it imports then
 transactions/   lists the open transactions of exactly-once writes, and aborts or commits them
 report/         draws a page, or prints a table, from what commits have reported
 perf/           measures how fast a topic can be written, like kafka-producer-perf-test
+options/        shows options with type, default and what they do
+catalog.py      the table of the tools
+completion/     scripts that complete the command in bash, zsh and fish
+exit_codes.py   what all tools return, also at Ctrl-C and when nobody reads their output
+patience.py     a word on stderr when something takes long
+arguments.py    what their parsers share
 properties.py   options as users write them: NAME=VALUE, .properties files
 words.py        numbers and times for people
 errors.py       what a tool raises for its user

@@ -1,11 +1,37 @@
-"""Arguments that several tools take: their types, and the brokers' addresses."""
+"""What the parsers of all tools share: examples and exit codes below --help, types of arguments, the brokers' addresses."""
 
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Mapping
 
 from spark_kafka_sink.tools.errors import UsageError
+
+
+def new_parser(prog: str, description: str, examples: str, *, done: str, failed: str) -> argparse.ArgumentParser:
+    """A parser whose --help ends with examples, and with what the exit codes mean.
+
+    Args:
+        prog: what people type, like `pykafka-sink report`.
+        description: sentences that say what the tool does.
+        examples: one a line; `PROG` stands for `prog`.
+        done: when the exit code is 0.
+        failed: when it is 1.
+    """
+    shown = textwrap.indent(textwrap.dedent(examples).strip().replace("PROG", prog), "  ")
+    codes = f"exit codes: 0 {done}; 1 {failed}; 2 wrong usage or options; 130 Ctrl-C"
+    return argparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        epilog=f"examples:\n{shown}\n\n{codes}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def tool_name(prog: str) -> str:
+    """The word that begins a tool's lines on stderr: `report` of `pykafka-sink report`, and of `python -m jobs.report`."""
+    return prog.rpartition(" ")[2].rpartition(".")[2]
 
 
 def pair(text: str) -> tuple[str, str]:

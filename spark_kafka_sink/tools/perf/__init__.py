@@ -1,4 +1,4 @@
-"""Measures how fast a topic can be written, like kafka-producer-perf-test: `python -m jobs.producer_perf` is the command.
+"""Measures how fast a topic can be written, like kafka-producer-perf-test: `pykafka-sink perf` is the command.
 
 payloads.py             the values of the records
 measurements.py         records per second and latencies, and the lines that show them

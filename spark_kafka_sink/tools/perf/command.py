@@ -1,7 +1,6 @@
 """Measures how fast a topic can be written from this machine, without Spark, like kafka-producer-perf-test.
 
-    python -m jobs.producer_perf --topic orders --num-records 1000000 --record-size 100 --throughput -1 \\
-        --bootstrap-servers localhost:9092
+    pykafka-sink perf --topic orders --num-records 1000000 --record-size 100 --bootstrap-servers localhost:9092
 
 Takes the arguments of Kafka's tool and prints its lines. Records are sent as columns, a chunk at a time, or with --single one by
 one with a callback each, as in Java.
@@ -12,16 +11,19 @@ Laws: only acknowledged records count as sent. The first failure ends the run. V
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from functools import partial
+from math import isfinite
 from pathlib import Path
 
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.tools.arguments import pair, positive, with_bootstrap_servers
+from spark_kafka_sink.tools.arguments import new_parser, pair, positive, tool_name, with_bootstrap_servers
 from spark_kafka_sink.tools.errors import UsageError
+from spark_kafka_sink.tools.patience import AFTER_S, word_after
 from spark_kafka_sink.tools.perf.measurements import Measurements
 from spark_kafka_sink.tools.perf.payloads import Payloads, payloads
 from spark_kafka_sink.tools.perf.sending import CHUNK_RECORDS, Sending
@@ -35,7 +37,12 @@ from spark_kafka_sink.tools.perf.transaction_pace import (
 )
 from spark_kafka_sink.tools.properties import read_properties
 
-PROG = "producer_perf"
+PROG = "pykafka-sink perf"
+EXAMPLES = """
+    PROG --topic orders --num-records 1000000 --record-size 100 --bootstrap-servers localhost:9092
+    PROG --topic orders --num-records 1000000 --record-size 100 --throughput 50000 --command-config producer.properties
+    PROG --topic orders --num-records 100000 --record-size 100 --transaction-duration-ms 1000 --bootstrap-servers localhost:9092
+"""
 say = partial(print, flush=True)
 
 
@@ -43,11 +50,8 @@ say = partial(print, flush=True)
 
 
 def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description="Write records to a topic, and print records per second and latencies.",
-        epilog="Exit codes: 0 every record was acknowledged, 1 a record failed, 2 usage, 130 Ctrl-C. A MB is 1,048,576 bytes.",
-    )
+    description = "Write records to a topic, and print records per second and latencies. A MB is 1,048,576 bytes."
+    parser = new_parser(prog, description, EXAMPLES, done="every record was acknowledged", failed="a record failed")
     add = parser.add_argument
     add("--topic", required=True, help="topic to write to")
     add("--num-records", type=positive, required=True, help="number of records to write")
@@ -59,6 +63,7 @@ def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     add("--warmup-records", type=int, default=0, help="print a second summary that leaves these first records out")
     add("--reporting-interval", type=positive, default=5000, metavar="MS", help="between progress lines (default: %(default)s)")
     add("--print-metrics", action="store_true", help="print the producer's metrics at the end")
+    add("--json", action="store_true", help="print the totals as one JSON object; progress lines go to stderr")
     add("--single", action="store_true", help="one send() with a callback per record, as in Java (default: columns)")
     transactional_id = f"write in transactions, with this id (default: {DEFAULT_ID_PREFIX}…, with --transaction-duration-ms only)"
     add("--transactional-id", metavar="ID", help=f"{transactional_id}; overrides the option transactional.id")
@@ -89,42 +94,64 @@ def producer_options(arguments: argparse.Namespace) -> dict[str, str]:
 # RUNNING
 
 
-def metric_lines(producer: KafkaProducer) -> list[str]:
-    """The producer's metrics as Kafka's tool prints them: group, name, tags, value."""
+def named_metrics(producer: KafkaProducer) -> dict[str, float]:
+    """The producer's metrics by the names that Kafka's tool prints: group, name, tags."""
     named = {f"producer-metrics:{name}": value for name, value in producer.metrics().items()}
     for topic, metrics in producer.topic_metrics().items():
         named |= {f"producer-topic-metrics:{name}:{{topic={topic}}}": value for name, value in metrics.items()}
     for node, metrics in producer.node_metrics().items():
         named |= {f"producer-node-metrics:{name}:{{node-id=node-{node}}}": value for name, value in metrics.items()}
+    return dict(sorted(named.items()))
+
+
+def metric_lines(producer: KafkaProducer) -> list[str]:
+    named = named_metrics(producer)
     width = max(map(len, named))
-    return [f"{name:<{width}} : {value:.3f}" for name, value in sorted(named.items())]
+    return [f"{name:<{width}} : {value:.3f}" for name, value in named.items()]
 
 
-def run(arguments: argparse.Namespace, options: dict[str, str], values: Payloads, clock: Clock, prog: str = PROG) -> int:
+def run(arguments: argparse.Namespace, options: dict[str, str], values: Payloads, clock: Clock, name: str) -> int:
     """Write all records and print the lines. Returns the exit code; blocks until the last record is settled."""
     interrupted = False
     with KafkaProducer(options) as producer:
-        measurements = Measurements(clock, arguments.reporting_interval, arguments.warmup_records, say)
+        progress = partial(say, file=sys.stderr) if arguments.json else say
+        measurements = Measurements(clock, arguments.reporting_interval, arguments.warmup_records, progress)
         try:
-            transactions = _transactions(producer, arguments, options, measurements, clock)
-            sending = Sending(producer, arguments, values, measurements, transactions, clock)
-            (sending.send_single if arguments.single else sending.send_columns)()
+            with word_after(lambda: _say_if_nothing_arrived(measurements, name)):
+                transactions = _transactions(producer, arguments, options, measurements, clock)
+                sending = Sending(producer, arguments, values, measurements, transactions, clock)
+                (sending.send_single if arguments.single else sending.send_columns)()
         except KafkaError as error:
             measurements.failed(0, error)
         except KeyboardInterrupt:
             interrupted = True
             producer.close(0)
-        measurements.say_totals()
-        if arguments.print_metrics:
-            say("\n".join(metric_lines(producer)))
+        _say_totals(producer, measurements, arguments)
     if interrupted:
-        print(f"{prog}: interrupted", file=sys.stderr)
+        print(f"{name}: interrupted", file=sys.stderr)
         return 130
     if measurements.error is not None:
         failures = f" ({measurements.failures} records failed)" if measurements.failures else ""
-        print(f"{prog}: error: {measurements.error}{failures}", file=sys.stderr)
+        print(f"{name}: error: {measurements.error}{failures}", file=sys.stderr)
         return 1
     return 0
+
+
+def _say_totals(producer: KafkaProducer, measurements: Measurements, arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        known = {key: value if isfinite(value) else None for key, value in named_metrics(producer).items()}
+        metrics = {"metrics": known} if arguments.print_metrics else {}
+        say(json.dumps({**measurements.figures(), **metrics}))
+        return
+    measurements.say_totals()
+    if arguments.print_metrics:
+        say("\n".join(metric_lines(producer)))
+
+
+def _say_if_nothing_arrived(measurements: Measurements, name: str) -> None:
+    if not measurements.total.records:
+        limits = "max.block.ms and delivery.timeout.ms limit the wait"
+        print(f"{name}: no record has been acknowledged for {AFTER_S} s; {limits}", file=sys.stderr, flush=True)
 
 
 def _transactions(
@@ -141,8 +168,9 @@ def main(argv: list[str] | None = None, prog: str = PROG) -> int:
     """Exit code: 0 every record was acknowledged, 1 a record failed, 2 usage, 130 Ctrl-C."""
     arguments = build_parser(prog).parse_args(argv)
     stderr_log.add_handler()
+    name = tool_name(prog)
     try:
-        return run(arguments, producer_options(arguments), payloads(arguments), Clock(), prog)
+        return run(arguments, producer_options(arguments), payloads(arguments), Clock(), name)
     except (UsageError, KafkaError) as error:
-        print(f"{prog}: error: {error}", file=sys.stderr)
+        print(f"{name}: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1

@@ -11,6 +11,7 @@ from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.errors import KafkaError
 
 PERCENTILES = (0.5, 0.95, 0.99, 0.999)
+LATENCIES = ("average", "p50", "p95", "p99", "p99.9", "highest")
 NS_PER_MS = 1_000_000
 BUCKET_NS = 100_000  # latencies are counted in tenths of a millisecond
 MB = 1024 * 1024
@@ -47,6 +48,25 @@ class Window:
         wanted = np.ceil(np.array(PERCENTILES) * self.records)
         found = np.searchsorted(ranks, wanted)
         return [buckets[index] * BUCKET_NS / NS_PER_MS for index in found.tolist()]
+
+    def figures(self) -> dict[str, object]:
+        """What total_line says, for programs. Latencies are null without a record."""
+        seconds = max(1, self._last_ns - self._started_ns) / 1e9
+        return {
+            "records": self.records,
+            "bytes": self.bytes,
+            "seconds": round(seconds, 3),
+            "records_per_second": round(self.records / seconds, 1),
+            "mb_per_second": round(self.bytes / seconds / MB, 3),
+            "latency_ms": self._latencies_ms(),
+        }
+
+    def _latencies_ms(self) -> dict[str, float | None]:
+        if not self.records:
+            return dict.fromkeys(LATENCIES)
+        average_ms = self._latency_ns / self.records / NS_PER_MS
+        values = (average_ms, *self.percentiles_ms(), self._longest_ns / NS_PER_MS)
+        return {name: round(value, 1) for name, value in zip(LATENCIES, values, strict=True)}
 
     def line(self, until_ns: int | None = None) -> str:
         """Rates, from the start to the last acknowledgement or `until_ns`, and latencies."""
@@ -115,6 +135,12 @@ class Measurements:
 
     def until_next_line_ms(self) -> int:
         return max(1, (self._window_ns + self._interval_ns - self._clock.now_ns()) // NS_PER_MS)
+
+    def figures(self) -> dict[str, object]:
+        """The totals for programs: of all records, and of the steady state, which is null without --warmup-records."""
+        steady = None if self.steady is None else self.steady.figures()
+        error = None if self.error is None else str(self.error)
+        return {**self.total.figures(), "steady_state": steady, "failed_records": self.failures, "error": error}
 
     def say_totals(self) -> None:
         self._say(self.total.total_line())

@@ -1,4 +1,4 @@
-"""What the commits of writes have reported, as a page and as a table for a shell. `python -m jobs.report` is the command.
+"""What the commits of writes have reported, as a page and as a table for a shell. `pykafka-sink report` is the command.
 
     lines.py        files of JSON lines → Commit, one at a time; what could not be read, in words
     series.py       values over time in a bounded number of buckets
@@ -7,6 +7,7 @@
     findings.py     what stands out, and which option to turn: a table of rules
     pictures.py     statistics → SVG (needs matplotlib)
     page.py         the page (needs jinja2)
+    figures.py      statistics → JSON, for programs
     terminal.py     the table for a shell
     command.py      arguments, the order of the files, --follow, exit codes
 

@@ -1,4 +1,4 @@
-"""`python -m jobs.report`: what commits have reported, as a page of HTML, or as a table in the shell.
+"""`pykafka-sink report`: what commits have reported, as a page of HTML, or as a table in the shell.
 
 This is the command: arguments, the order of the files, --follow, and the exit code.
 """
@@ -14,43 +14,42 @@ from math import inf
 from pathlib import Path
 
 from spark_kafka_sink.errors import printable
+from spark_kafka_sink.tools.arguments import new_parser, tool_name
 from spark_kafka_sink.tools.errors import ToolError
-from spark_kafka_sink.tools.report import terminal
+from spark_kafka_sink.tools.patience import AFTER_S, word_after
+from spark_kafka_sink.tools.report import figures, terminal
 from spark_kafka_sink.tools.report.lines import ReportFile, Troubles
 from spark_kafka_sink.tools.report.statistics import Statistics
 from spark_kafka_sink.tools.words import count
 
 FOLLOW_S = 10  # between two pages, at least
-INSTALL = 'pip install ".[report]" in the checkout'
-EXAMPLES = """\
-examples:
-  python -m jobs.report commits.jsonl -o report.html            a page for the browser
-  python -m jobs.report commits-*.jsonl -o report.html --follow the same, made anew while streams run
-  python -m jobs.report commits.jsonl --terminal                a table for the shell, which needs no extra
+INSTALL = 'pip install "pykafka-sink[report]"'
+PROG = "pykafka-sink report"
+EXAMPLES = """
+    PROG commits.jsonl -o report.html               a page for the browser
+    PROG commits-*.jsonl -o report.html --follow    the same, made anew while streams run, until Ctrl-C
+    PROG commits.jsonl --terminal                   a table for the shell, which needs no extra
+    PROG commits.jsonl --json                       the sums of each query, for programs
+"""
 
-exit codes: 0 done, 1 failed, with one line that says why, 2 wrong usage, 130 Ctrl-C, which also ends --follow"""
 
-
-def main(argv: Sequence[str] | None = None, pause: Callable[[float], object] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, pause: Callable[[float], object] | None = None, prog: str = PROG) -> int:
     """Exit code: 0 done, 1 failed with one sentence, 2 usage, 130 Ctrl-C. `pause`: how --follow waits, for tests."""
-    arguments = _parser().parse_args(argv)
+    arguments = build_parser(prog).parse_args(argv)
+    name = tool_name(prog)
     try:
-        return _run(arguments, pause)
+        return _run(arguments, pause, name)
     except ToolError as error:
-        print(f"report: error: {error}", file=sys.stderr)
+        print(f"{name}: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("report: interrupted", file=sys.stderr)
+        print(f"{name}: interrupted", file=sys.stderr)
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m jobs.report",
-        description="Show what the sink did: a page from the lines that commits have appended to reportPath.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
+    description = "Show what the sink did: a page from the lines that commits have appended to reportPath."
+    parser = new_parser(prog, description, EXAMPLES, done="done", failed="failed, with one line on stderr that says why")
     add = parser.add_argument
     add(
         "files",
@@ -60,19 +59,29 @@ def _parser() -> argparse.ArgumentParser:
         help="files of commits' lines, in any order (option reportPath of the sink)",
     )
     add("-o", "--output", type=Path, metavar="FILE", default=Path("report.html"), help="the page (default: %(default)s)")
-    add("--terminal", action="store_true", help="print a table with sparklines instead of making a page")
+    printed = parser.add_mutually_exclusive_group()
+    printed.add_argument("--terminal", action="store_true", help="print a table with sparklines instead of making a page")
+    printed.add_argument("--json", action="store_true", help="print a JSON object for each query instead of making a page")
     add("--follow", action="store_true", help=f"go on, and show what is new every {FOLLOW_S} s; the page is replaced as a whole")
     return parser
 
 
-def _run(arguments: argparse.Namespace, pause: Callable[[float], object] | None) -> int:
-    if not arguments.terminal:
+def _run(arguments: argparse.Namespace, pause: Callable[[float], object] | None, name: str) -> int:
+    if not (arguments.terminal or arguments.json):
         require_extra()
     reports = Reports(arguments.files, may_be_missing=arguments.follow)
-    for is_new in reports.read(once=not arguments.follow, pause=pause):
+    rounds = reports.read(once=not arguments.follow, pause=pause)
+    with word_after(lambda: print(_still_at_work(reports, name), file=sys.stderr, flush=True)):
+        next(rounds)
+        _show(reports, arguments)
+    for is_new in rounds:
         if is_new:
             _show(reports, arguments)
     return 0
+
+
+def _still_at_work(reports: Reports, name: str) -> str:
+    return f"{name}: at work for {AFTER_S} s; {count(reports.troubles.lines, 'commit')} read so far"
 
 
 def _show(reports: Reports, arguments: argparse.Namespace) -> None:
@@ -81,9 +90,14 @@ def _show(reports: Reports, arguments: argparse.Namespace) -> None:
             print("\033[H\033[2J", end="")  # begins at the top of an empty screen
         print("\n".join(terminal.lines(reports.statistics, reports.troubles)), flush=True)
         return
-    write_page(reports, arguments.output, refresh_s=FOLLOW_S if arguments.follow else None)
+    if not arguments.json:
+        write_page(reports, arguments.output, refresh_s=FOLLOW_S if arguments.follow else None)
     for sentence in reports.troubles.sentences():
         print(sentence, file=sys.stderr)
+    if arguments.json:
+        for line in figures.json_lines(reports.statistics):
+            print(line, flush=True)
+        return
     print(f"{count(reports.troubles.lines, 'commit')}: see {arguments.output.resolve().as_uri()}", flush=True)
 
 

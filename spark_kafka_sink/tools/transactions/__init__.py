@@ -1,4 +1,4 @@
-"""Open transactions of exactly-once writes: `python -m jobs.transactions` is the command.
+"""Open transactions of exactly-once writes: `pykafka-sink transactions` is the command.
 
 survey.py           which transactional ids of a prefix there are, and what is decided about them
 signs_of_life.py    two looks at them, and what has changed in between

@@ -65,7 +65,8 @@ class _Change(ABC):
         return f": prefix {printable(self._names.prefix)} has no open transaction{self.OF_WHAT}."
 
     def _look(self, before: Look | None = None) -> Look:
-        return look(self._client, self._names, self._console.wall_ms, before)
+        with self._console.waiting_for("for transactions"):
+            return look(self._client, self._names, self._console.wall_ms, before)
 
     def _look_again(self, before: Look) -> Look:
         seconds = self._arguments.watch_seconds
@@ -82,7 +83,8 @@ class _Change(ABC):
                 return 1
             verdicts = self._judge_again(verdicts, seen)
         chosen = _chosen(verdicts)
-        has_ended_all = self._end(chosen)
+        with self._console.waiting_for(f"to {self.VERB} transactions"):
+            has_ended_all = self._end(chosen)
         return int(not has_ended_all or len(chosen) < len(verdicts))
 
     def _judge_again(self, verdicts: Sequence[Verdict], seen: Look) -> list[Verdict]:

@@ -1,8 +1,8 @@
 """List the open transactions of exactly-once writes, and abort or commit what a query that has died left open.
 
-    python -m jobs.transactions list --prefix orders --bootstrap-servers localhost:9092
-    python -m jobs.transactions abort --prefix orders --bootstrap-servers localhost:9092
-    python -m jobs.transactions commit --prefix orders --bootstrap-servers localhost:9092
+    pykafka-sink transactions list --prefix orders --bootstrap-servers localhost:9092
+    pykafka-sink transactions abort --prefix orders --bootstrap-servers localhost:9092
+    pykafka-sink transactions commit --prefix orders --bootstrap-servers localhost:9092
 
 Open transactions hold back readers with isolation.level=read_committed. Brokers abort them after their time-out; `abort` does so
 at once: it takes their transactional ids over (InitProducerId), so that whoever wrote under them can write no more, and ends
@@ -14,7 +14,6 @@ otherwise. Nothing is aborted or committed without a "y" or --yes. Values of opt
 from __future__ import annotations
 
 import argparse
-import textwrap
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,7 +21,7 @@ from spark_kafka_sink import stderr_log
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import ConfigError, KafkaError, KafkaTimeoutError
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.tools.arguments import not_negative, pair, positive, with_bootstrap_servers
+from spark_kafka_sink.tools.arguments import new_parser, not_negative, pair, positive, tool_name, with_bootstrap_servers
 from spark_kafka_sink.tools.errors import UsageError
 from spark_kafka_sink.tools.properties import option_name, read_properties
 from spark_kafka_sink.tools.transactions import output
@@ -32,15 +31,14 @@ from spark_kafka_sink.tools.transactions.survey import other_prefixes, survey
 from spark_kafka_sink.tools.words import count
 
 MS_PER_MINUTE = 60_000
-EXIT_CODES = "exit codes: 0 done, or nothing to do; 1 something was left alone, or failed; 2 wrong usage or options; 130 Ctrl-C"
 EXAMPLES = """
-    python -m jobs.transactions list --prefix orders --bootstrap-servers localhost:9092
-    python -m jobs.transactions list --prefix orders --command-config conf/sink.properties --json
-    python -m jobs.transactions abort --prefix orders --command-config conf/sink.properties --yes
-    python -m jobs.transactions commit --prefix orders --command-config conf/sink.properties
+    PROG list --prefix orders --bootstrap-servers localhost:9092
+    PROG list --prefix orders --command-config sink.properties --json
+    PROG abort --prefix orders --command-config sink.properties --yes
+    PROG commit --prefix orders --command-config sink.properties
 """
 KAFKA_PREFIX = "kafka."
-PROG = "transactions"
+PROG = "pykafka-sink transactions"
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
@@ -48,12 +46,8 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description="List the open transactions of exactly-once writes, and abort or commit what a query that has died left.",
-        epilog=f"examples:\n{textwrap.indent(textwrap.dedent(EXAMPLES).strip(), '  ')}\n\n{EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    description = "List the open transactions of exactly-once writes, and abort or commit what a query that has died left."
+    parser = new_parser(prog, description, EXAMPLES, done="done, or nothing to do", failed="something was left alone, or failed")
     commands = parser.add_subparsers(dest="command", required=True, metavar="list|abort|commit")
     what = "show open transactions; needs DESCRIBE on the prefix's transactional ids and groups"
     command = _add_command(commands, "list", what)
@@ -123,10 +117,11 @@ def client_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 def list_transactions(client: TransactionClient, names: Names, arguments: argparse.Namespace, console: Console) -> int:
     """Print them. Returns the exit code."""
-    found = survey(client, names, console.wall_ms, arguments.recent_minutes * MS_PER_MINUTE)
+    with console.waiting_for("for transactions"):
+        found = survey(client, names, console.wall_ms, arguments.recent_minutes * MS_PER_MINUTE)
+        prefixes = None if found.transactions else other_prefixes(client, names)
     for warning in output.warnings(found):
         console.note(f"warning: {warning}")
-    prefixes = None if found.transactions else other_prefixes(client, names)
     summary = output.summary(found, names.prefix, count(arguments.recent_minutes, "minute"))
     if prefixes is not None:
         summary = output.no_such_prefix(names.prefix, prefixes)
@@ -168,7 +163,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def main(argv: list[str] | None = None, console: Console | None = None, prog: str = PROG) -> int:
     """Exit code: 0 done or nothing to do, 1 something was left alone or failed, 2 usage, 130 Ctrl-C."""
     arguments = build_parser(prog).parse_args(argv)
-    console = console or Console(prog)
+    console = console or Console(tool_name(prog))
     stderr_log.add_handler()
     try:
         return run(arguments, console)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from spark_kafka_sink.clock import Clock, sleep
+from spark_kafka_sink.tools.patience import AFTER_S, word_after
 
 
 class Console:
@@ -25,6 +28,12 @@ class Console:
     def note(self, line: str) -> None:
         """To stderr: what is not part of the result."""
         print(f"{self._prog}: {line}", file=sys.stderr, flush=True)
+
+    @contextmanager
+    def waiting_for(self, what: str) -> Iterator[None]:
+        """Note that brokers take long, if the block does."""
+        with word_after(lambda: self.note(f"brokers have been asked {what} for {AFTER_S} s; --timeout-ms limits each step")):
+            yield
 
     def confirms(self, question: str) -> bool:
         """Blocks until a line was entered."""

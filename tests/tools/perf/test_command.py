@@ -183,7 +183,7 @@ def test_what_is_missing_is_one_sentence_and_exit_code_2(
 ) -> None:
     assert producer_perf.main([*NEEDED, *arguments]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"producer_perf: error: {said}")
+    assert error.startswith(f"perf: error: {said}")
     assert error.count("\n") == 1
 
 
@@ -211,7 +211,7 @@ def test_a_secret_among_the_properties_is_not_repeated(capsys: pytest.CaptureFix
 def test_a_configuration_that_the_producer_refuses_ends_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--record-size", "1", "--bootstrap-server", "b:1", "--producer-props", "acks=7"]
     assert producer_perf.main([*NEEDED, *arguments]) == 1
-    assert capsys.readouterr().err.startswith("producer_perf: error: [KAFKA_INVALID_CONFIG] ")
+    assert capsys.readouterr().err.startswith("perf: error: [KAFKA_INVALID_CONFIG] ")
 
 
 # RUNS
@@ -261,5 +261,5 @@ def test_a_record_that_brokers_refuse_ends_the_run_with_exit_code_1(
     assert producer_perf.main([*arguments, *mode]) == 1
     told = capsys.readouterr()
     assert told.out == "0 records sent.\n"
-    assert told.err.startswith("producer_perf: error: [KAFKA_")
+    assert told.err.startswith("perf: error: [KAFKA_")
     assert "(3 records failed)" in told.err

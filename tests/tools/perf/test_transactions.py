@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -71,7 +73,7 @@ def test_properties_that_contradict_transactions_end_with_exit_code_1(
     given = ["--bootstrap-server", "b:1", *arguments, "--producer-props", contradicts]
     assert producer_perf.main([*NEEDED, *given]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("producer_perf: error: [KAFKA_INVALID_CONFIG] Cannot set a transactional.id without also enabling")
+    assert error.startswith("perf: error: [KAFKA_INVALID_CONFIG] Cannot set a transactional.id without also enabling")
 
 
 # PACE
@@ -119,7 +121,7 @@ def run(broker: FakeBroker, *more: str) -> int:
     """With a clock that is 1 ms later each time that it is asked for the age of a transaction."""
     given = ["--bootstrap-server", broker.bootstrap_servers, "--chunk-records", "100", *more]
     arguments = build_parser().parse_args([*NEEDED, *given, "--producer-props", "linger.ms=0", "retry.backoff.ms=5"])
-    return producer_perf.run(arguments, producer_options(arguments), payloads(arguments), ManualClock(auto_tick_ms=1))
+    return producer_perf.run(arguments, producer_options(arguments), payloads(arguments), ManualClock(auto_tick_ms=1), "perf")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_a_record_that_fails_ends_the_run_and_its_transaction_is_aborted(
     fake.fail_next(ApiKey.PRODUCE, Errors.TOPIC_AUTHORIZATION_FAILED)
     assert run(fake, *mode, "--transaction-duration-ms", "1000") == 1
     told = capsys.readouterr().err
-    assert told.startswith("producer_perf: error: [KAFKA_TOPIC_AUTHORIZATION_FAILED] ")
+    assert told.startswith("perf: error: [KAFKA_TOPIC_AUTHORIZATION_FAILED] ")
     assert "records failed)" in told
     assert fake.committed_values("t") == []
     assert not any(request.message.committed for request in fake.requests_of(ApiKey.END_TXN))  # type: ignore[attr-defined]
@@ -155,7 +157,7 @@ def test_another_producer_with_the_same_id_ends_the_run(
     fake.fail_next(ApiKey.END_TXN, Errors.PRODUCER_FENCED)
     assert run(fake, *mode, "--transactional-id", "perf", "--transaction-duration-ms", "1000") == 1
     told = capsys.readouterr()
-    assert told.err.startswith("producer_perf: error: ")
+    assert told.err.startswith("perf: error: ")
     assert "another producer with transactional id 'perf'" in told.err
     assert told.out.startswith("1000 records sent, ")  # they were acknowledged, which is what the lines count
 
@@ -165,8 +167,48 @@ def test_an_id_that_may_not_be_used_ends_the_run_before_the_first_record(
 ) -> None:
     fake.fail_next(ApiKey.INIT_PRODUCER_ID, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     assert run(fake, "--transactional-id", "perf") == 1
-    assert capsys.readouterr().err.startswith("producer_perf: error: [KAFKA_TRANSACTIONAL_ID_AUTHORIZATION_FAILED] ")
+    assert capsys.readouterr().err.startswith("perf: error: [KAFKA_TRANSACTIONAL_ID_AUTHORIZATION_FAILED] ")
     assert fake.values("t") == []
+
+
+# FOR PROGRAMS, AND FOR WHO WAITS
+
+
+def test_json_is_one_object_and_progress_goes_to_stderr(fake: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = ["--reporting-interval", "1", "--throughput", "20000", "--chunk-records", "100", "--warmup-records", "100"]
+    arguments = [*NEEDED, "--bootstrap-server", fake.bootstrap_servers, *slow]
+    assert producer_perf.main([*arguments, "--json", "--print-metrics"]) == 0
+    told = capsys.readouterr()
+    found = json.loads(told.out, parse_constant=pytest.fail)
+    assert (found["records"], found["failed_records"], found["error"]) == (1000, 0, None)
+    assert found["bytes"] == sum(len(b"%d" % number) for number in range(1000))
+    assert found["steady_state"]["records"] == 900
+    assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["p99.9"]
+    assert found["metrics"]["producer-metrics:record-send-total"] == 1000
+    assert " records sent, " in told.err
+
+
+def test_json_of_a_run_that_failed_has_the_error(fake: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.fail_next(ApiKey.INIT_PRODUCER_ID, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    assert run(fake, "--transactional-id", "perf", "--json") == 1
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert found["error"].startswith("[KAFKA_TRANSACTIONAL_ID_AUTHORIZATION_FAILED] ")
+    assert (found["records"], found["latency_ms"]["p50"]) == (0, None)
+
+
+def test_who_waits_for_the_first_acknowledgement_is_told_so(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextlib.contextmanager
+    def both(say: Callable[[], object]) -> Iterator[None]:
+        say()
+        yield
+        say()  # records have arrived: it has nothing to say
+
+    monkeypatch.setattr(producer_perf, "word_after", both)
+    assert run(fake) == 0
+    limits = "max.block.ms and delivery.timeout.ms limit the wait"
+    assert capsys.readouterr().err == f"perf: no record has been acknowledged for 10 s; {limits}\n"
 
 
 # RUNS WITH A BROKER

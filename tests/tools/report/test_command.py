@@ -1,17 +1,20 @@
-"""python -m jobs.report: what it reads, what it says, its exit code, and how it follows a stream."""
+"""`pykafka-sink report`: what it reads, what it says, its exit code, and how it follows a stream."""
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_kafka_sink.tools.report.command import FOLLOW_S, main
-from tests.tools.report.samples import line, one_commit, write
+from tests.tools.report.samples import QUERY, line, older, one_commit, write
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 120
@@ -57,7 +60,7 @@ def test_without_the_extra_it_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, name, None)
     assert main([str(report)]) == 1
     said = capsys.readouterr().err
-    assert said.startswith(f'report: error: The page needs {name}: pip install ".[report]" in the checkout.')
+    assert said.startswith(f'report: error: The page needs {name}: pip install "pykafka-sink[report]".')
     assert said.count("\n") == 1
 
 
@@ -191,3 +194,53 @@ def test_a_large_file_is_read_in_little_memory(tmp_path: Path) -> None:
     assert highest is not None
     assert int(highest[1]) < 200_000
     assert "micro-batches" in done.stdout
+
+
+# FOR PROGRAMS
+
+
+def test_json_has_an_object_for_each_query_and_needs_no_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("matplotlib", "jinja2"):
+        monkeypatch.setitem(sys.modules, name, None)
+    lines = [line(at, batch=at, rows=1_000, skipped={"too large": 2}) for at in (10, 20)]
+    path = write(tmp_path / "r.jsonl", iter([*lines, *one_commit(), "nonsense"]))
+    assert main([str(path), "--json"]) == 0
+    told = capsys.readouterr()
+    batch, stream = (json.loads(text) for text in told.out.splitlines())
+    assert (batch["query_id"], batch["commits"], batch["rows"]) == (None, 1, 336_774)
+    assert batch["skipped_by_reason"] == {}
+    assert batch["exactly_once"] is None
+    assert (stream["query_id"], stream["commits"], stream["rows"]) == (QUERY, 2, 2_000)
+    assert stream["skipped_by_reason"] == {"too large": 4}
+    assert stream["topics"] == {"orders": 2_000}
+    assert stream["last_at_ms"] - stream["first_at_ms"] > 10_000
+    assert any("4 rows" in each["text"] and each["trouble"] for each in stream["findings"])
+    assert "1 line was left out" in told.err
+
+
+def test_json_of_a_file_without_numbers_has_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "r.jsonl", iter([older(line(5))]))
+    assert main([str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["rows_per_second"] is None
+
+
+def test_json_and_a_table_are_not_printed_together(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main([str(report), "--json", "--terminal"])
+    assert raised.value.code == 2
+    assert "not allowed with" in capsys.readouterr().err
+
+
+def test_who_waits_for_a_long_file_is_told_how_many_commits_are_read(
+    report: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextlib.contextmanager
+    def at_once(say: Callable[[], object]) -> Iterator[None]:
+        yield
+        say()
+
+    monkeypatch.setattr("spark_kafka_sink.tools.report.command.word_after", at_once)
+    assert main([str(report), "--terminal"]) == 0
+    assert capsys.readouterr().err == "report: at work for 10 s; 1 commit read so far\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import re
@@ -124,6 +125,29 @@ def decided(broker: FakeBroker, *partitions: list[str], owner: str = "q", versio
         committing = life.committing(reports)
         committing._decide(None)
     return [name(owner, number) for number in range(len(partitions))]
+
+
+# ---- waiting -------------------------------------------------------------------------------------------------------------------
+
+
+def test_who_waits_is_told_what_brokers_were_asked_for_and_what_limits_it(
+    broker: FakeBroker, console: ScriptedConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def at_once(say: Callable[[], object]) -> Iterator[None]:
+        say()
+        yield
+
+    monkeypatch.setattr("spark_kafka_sink.tools.transactions.console.word_after", at_once)
+    orphan(broker, name())
+    looking = "brokers have been asked for transactions for 10 s; --timeout-ms limits each step"
+    assert call(console, "list") == 0
+    assert console.noted == [looking]
+    console.noted.clear()
+    assert call(console, "abort") == 0
+    aborting = "brokers have been asked to abort transactions for 10 s; --timeout-ms limits each step"
+    again = [each for each in console.noted if each.startswith("looking again")]
+    assert console.noted == [looking, *again, looking, looking, aborting]
 
 
 # ---- list ----------------------------------------------------------------------------------------------------------------------
@@ -891,7 +915,7 @@ def test_a_wrong_call_exits_with_2(arguments: list[str], capsys: pytest.CaptureF
     with pytest.raises(SystemExit) as ended:
         transactions.main(arguments)
     assert ended.value.code == 2
-    assert "usage: transactions" in capsys.readouterr().err
+    assert "usage: pykafka-sink transactions" in capsys.readouterr().err
 
 
 def test_an_empty_prefix_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,148 @@
+"""What can be typed after `pykafka-sink`: the tools' parsers, read into plain data, and the options that take a value.
+
+A parser with commands has no flag with a value: the words before the first that is neither a command nor a flag are the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from spark_kafka_sink.config.option import PASSWORD
+from spark_kafka_sink.option_tables import TableRow, option_table
+
+
+class Value(Enum):
+    """What a flag or a positional argument takes."""
+
+    NOTHING = "nothing"
+    TEXT = "text"  # anything
+    FILE = "file"
+    CHOICE = "choice"
+    SINK_OPTION = "sink option"  # NAME=VALUE, where `kafka.` begins options of the producer
+    PRODUCER_OPTION = "producer option"  # NAME=VALUE
+    OPTION_NAME = "option name"
+
+
+# Of arguments that parsers know as mere text, by their destination.
+VALUES_OF = {
+    "option": Value.SINK_OPTION,
+    "command_property": Value.PRODUCER_OPTION,
+    "words": Value.OPTION_NAME,
+}
+MANY = ("+", "*")  # argparse's numbers of arguments
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A flag, or a positional argument, which has no names."""
+
+    names: tuple[str, ...]
+    help: str
+    value: Value
+    metavar: str
+    choices: tuple[str, ...]
+    takes_many: bool
+    repeats: bool
+
+
+@dataclass(frozen=True)
+class Command:
+    """`path` is the words after `pykafka-sink`. `commands` are the words that may follow, with what they do."""
+
+    path: tuple[str, ...]
+    arguments: tuple[Argument, ...]
+    commands: dict[str, str]
+
+    @property
+    def flags(self) -> list[Argument]:
+        return [each for each in self.arguments if each.names]
+
+    @property
+    def positional(self) -> Argument | None:
+        """None has more than one."""
+        return next((each for each in self.arguments if not each.names), None)
+
+
+# PARSERS
+
+
+def commands_of(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[Command]:
+    """The parser's command, and those below it."""
+    actions = [each for each in parser._actions if each.help != argparse.SUPPRESS]
+    below = [each for each in actions if isinstance(each, argparse._SubParsersAction)]
+    summaries = {choice.dest: choice.help or "" for each in below for choice in each._choices_actions}
+    arguments = tuple(_argument(each) for each in actions if each not in below)
+    yield Command(path, arguments, summaries)
+    for each in below:
+        for name, subparser in each.choices.items():
+            yield from commands_of(subparser, (*path, name))
+
+
+def _argument(action: argparse.Action) -> Argument:
+    return Argument(
+        names=tuple(action.option_strings),
+        help=_first_sentence((action.help or "") % {**vars(action), "prog": ""}),
+        value=_value(action),
+        metavar=action.metavar if isinstance(action.metavar, str) else action.dest.upper(),
+        choices=tuple(map(str, action.choices or ())),
+        takes_many=action.nargs in MANY,
+        repeats=action.nargs in MANY or isinstance(action, argparse._AppendAction),
+    )
+
+
+def _value(action: argparse.Action) -> Value:
+    if action.nargs == 0:
+        return Value.NOTHING
+    if action.choices is not None:
+        return Value.CHOICE
+    return Value.FILE if action.type is Path else VALUES_OF.get(action.dest, Value.TEXT)
+
+
+def _first_sentence(text: str) -> str:
+    """Up to a semicolon, a bracket or the end of the sentence: a shell shows it in one line."""
+    return re.split(r"; | \(|\. |\.$", " ".join(text.split()), maxsplit=1)[0]
+
+
+# OPTIONS
+
+
+@dataclass(frozen=True)
+class OptionName:
+    name: str
+    summary: str
+    choices: tuple[str, ...]
+
+
+def sink_options() -> list[OptionName]:
+    """Those that may stand on a command line: those of the sink and, with `kafka.`, those of the producer."""
+    return [_option_name(row, row.key) for row in _rows("most used", "sink", "producer", "security")]
+
+
+def producer_options() -> list[OptionName]:
+    """Those of the producer, by Kafka's names."""
+    rows = _rows("most used", "producer", "security")
+    return [_option_name(row, row.key.removeprefix("kafka.")) for row in rows if row.key.startswith("kafka.")]
+
+
+def _rows(*sections: str) -> list[TableRow]:
+    """Without passwords: other users of the machine can read a command line."""
+    rows = (row for row in option_table() if row.section in sections and row.type != PASSWORD.name)
+    return sorted(rows, key=lambda row: row.key)
+
+
+def _option_name(row: TableRow, name: str) -> OptionName:
+    return OptionName(name, _first_sentence(row.doc), row.choices)
+
+
+def values_of(options: Iterable[OptionName]) -> dict[tuple[str, ...], list[str]]:
+    """Names by the choices that they have; those of one kind stand together."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for each in options:
+        if each.choices:
+            found.setdefault(each.choices, []).append(each.name)
+    return found

@@ -1,0 +1,52 @@
+"""The exit codes of all tools, and how all of them end at Ctrl-C and when nobody reads their output any more."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+DONE = 0
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130  # 128 + SIGINT, as shells show it
+UNREAD = 141  # 128 + SIGPIPE: the program that read the output has ended
+
+
+def run_tool(name: str, run: Callable[[], int]) -> int:
+    """The exit code of a tool. Ctrl-C and a closed pipe end it without a traceback.
+
+    Args:
+        name: begins the line that says that the tool was interrupted.
+        run: does the work, and returns its exit code. SystemExit, which argparse raises, passes through.
+    """
+    try:
+        try:
+            return _flushed(run)
+        except KeyboardInterrupt:
+            print(f"{name}: interrupted", file=sys.stderr, flush=True)
+            return INTERRUPTED
+    except BrokenPipeError:
+        _discard_what_nobody_reads()
+        return UNREAD
+
+
+def _flushed(run: Callable[[], int]) -> int:
+    """Output that waits in a buffer would fail when Python ends, with a message that nobody could catch."""
+    try:
+        return run()
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+
+
+def _discard_what_nobody_reads() -> None:
+    """Python flushes both streams once more when it ends."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)

@@ -1,0 +1,98 @@
+"""Show options with their type, their default and what they do: all of them, or those in which words occur.
+
+    pykafka-sink options linger
+
+The options are those of docs/options.md, from the same tables. Needs no broker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from spark_kafka_sink.config.option import nearest_key
+from spark_kafka_sink.option_tables import HEADINGS, TableRow, option_table
+from spark_kafka_sink.tools.arguments import new_parser, tool_name
+from spark_kafka_sink.tools.exit_codes import DONE, FAILED
+
+PROG = "pykafka-sink options"
+EXAMPLES = """
+    PROG acks
+    PROG transaction timeout    those in which both words occur
+    PROG kafka.ssl --json
+"""
+WIDEST = 110  # characters of a line
+
+
+def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
+    description = "Show the options of the sink and of the producer: type, default and what they do."
+    parser = new_parser(prog, description, EXAMPLES, done="options were found", failed="no option has these words")
+    words = "show options that have this in their name or description, in upper or lower case; several: each of them"
+    parser.add_argument("words", nargs="*", metavar="WORD", help=f"{words} (default: show all)")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
+    """Exit code: 0 options were found, 1 none has these words, 2 usage."""
+    arguments = build_parser(prog).parse_args(argv)
+    rows = option_table()
+    found = [row for row in rows if _has_words(row, arguments.words)]
+    if not found:
+        print(f"{tool_name(prog)}: {_nothing(rows, arguments.words)}", file=sys.stderr)
+        return FAILED
+    for line in map(_json_line, found) if arguments.json else _text(found):
+        print(line)
+    return DONE
+
+
+def _has_words(row: TableRow, words: Iterable[str]) -> bool:
+    return all(word.lower() in f"{row.key} {row.doc}".lower() for word in words)
+
+
+def _nothing(rows: Iterable[TableRow], words: Sequence[str]) -> str:
+    """A misspelt option is looked for with and without its prefix."""
+    by_name = {name: row.key for row in rows for name in (row.key, row.key.removeprefix("kafka."))}
+    near = nearest_key(" ".join(words), by_name)
+    meant = "" if near is None else f"; the name that is most alike is {by_name[near]}"
+    return f"no option has {' and '.join(map(repr, words))} in its name or description{meant}."
+
+
+# WHAT IS SHOWN
+
+
+def _text(rows: Sequence[TableRow]) -> Iterator[str]:
+    width = min(shutil.get_terminal_size().columns, WIDEST)
+    by_section = {heading: [row for row in rows if row.section == section] for section, heading in HEADINGS.items()}
+    for heading in filter(by_section.get, by_section):
+        yield f"# {heading}"
+        for row in by_section[heading]:
+            yield ""
+            yield f"{row.key}  ({_values_and_default(row)})" if row.type else row.key
+            yield textwrap.fill(row.doc, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+        yield ""
+
+
+def _values_and_default(row: TableRow) -> str:
+    return f"{row.values}; default: {row.defaults}" if row.defaults else row.values
+
+
+def _json_line(row: TableRow) -> str:
+    """`type`, `allowed` and `default` are null where there is none; `kafka_default` is null where it is the sink's, too."""
+    return json.dumps(
+        {
+            "name": row.key,
+            "section": HEADINGS[row.section],
+            "type": row.type or None,
+            "allowed": row.allowed or None,
+            "choices": list(row.choices),
+            "default": row.default or None,
+            "kafka_default": row.kafka_default or None,
+            "doc": row.doc,
+        },
+        ensure_ascii=False,
+    )

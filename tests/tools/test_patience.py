@@ -1,0 +1,44 @@
+"""patience.py: who waits hears a word, and only then."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from spark_kafka_sink.tools.patience import AFTER_S, word_after
+
+LIMIT_S = 60
+
+
+def test_a_word_is_said_once_while_the_block_runs() -> None:
+    said = threading.Event()
+    words: list[str] = []
+
+    def say() -> None:
+        words.append("still at it")
+        said.set()
+
+    with word_after(say, 0):
+        assert said.wait(LIMIT_S)
+    assert words == ["still at it"]
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt()])
+def test_after_the_block_nothing_is_said_and_no_thread_is_left(error: BaseException | None) -> None:
+    words: list[str] = []
+    before = set(threading.enumerate())
+    try:
+        with word_after(lambda: words.append("late"), LIMIT_S):
+            (timer,) = set(threading.enumerate()) - before
+            if error is not None:
+                raise error
+    except KeyboardInterrupt:
+        assert error is not None
+    timer.join(LIMIT_S)
+    assert not timer.is_alive()
+    assert words == []
+
+
+def test_the_word_comes_after_ten_seconds() -> None:
+    assert AFTER_S == 10
