@@ -21,7 +21,7 @@ from spark_kafka_sink.errors import ConfigError, SchemaError
 from spark_kafka_sink.exactly_once.writes import Planned
 from spark_kafka_sink.sink import topic_check
 from spark_kafka_sink.sink.commit import find_function
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping
+from spark_kafka_sink.sink.rows.spark_columns import find_columns
 from spark_kafka_sink.sink.write_plan import WritePlan
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter, freeze_loaded_modules
 
@@ -107,7 +107,7 @@ class KafkaDataSource(DataSource):
         environment_problems = _environment_problems(options)
         schema_problems: list[str] = []
         topic_is_refused = options.topic is None and "topic" in self.options
-        mapping = RowMapping.check(schema, options, schema_problems, topic_is_refused=topic_is_refused)
+        mapping = find_columns(schema, options, schema_problems, topic_is_refused=topic_is_refused)
         if problems:
             raise ConfigError(join_problems([*problems, *environment_problems, *schema_problems]))
         if schema_problems and not environment_problems:

@@ -14,7 +14,7 @@ KafkaSinkMicroBatchStreamingSuite, KafkaContinuousSinkSuite → test_sink_stream
     streaming - write w/o topic field, with topic option → test_the_topic_option_suffices
     streaming - topic field and topic option → test_the_topic_option_overrides_the_column
     streaming - write data with bad schema → test_a_wrong_schema_is_told_as_spark_tells_it
-    streaming - write data with valid schema but wrong types → tests/sink/rows/test_row_mapping.py:
+    streaming - write data with valid schema but wrong types → tests/sink/rows/test_spark_columns.py:
         test_a_wrong_schema_is_told_in_sparks_words_which_come_first
     streaming - write to non-existing topic → test_sink_errors: test_a_topic_that_does_not_exist_ends_a_stream
     streaming - exception on config serializer → test_serializers_are_refused_in_sparks_words

@@ -20,7 +20,7 @@ from spark_kafka_sink.config.topic_names import TOPIC_NAME_RULE, is_topic_name
 from spark_kafka_sink.records.columns import record_columns, take_rows, texts
 from spark_kafka_sink.records.record_batch import size_upper_bounds
 from spark_kafka_sink.sink.rows.chunk import NAME_PREFIX, header_entries
-from spark_kafka_sink.sink.rows.row_mapping import NULL_TOPIC
+from spark_kafka_sink.sink.rows.spark_columns import NULL_TOPIC
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

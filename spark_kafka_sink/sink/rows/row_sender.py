@@ -26,8 +26,8 @@ from spark_kafka_sink.sink.rows.chunk import Chunk
 from spark_kafka_sink.sink.rows.dead_letters import DeadLetters, is_consequence
 from spark_kafka_sink.sink.rows.refused_before_sending import RefusedBeforeSending
 from spark_kafka_sink.sink.rows.refused_by_brokers import error_of_delivery, handle_failure
-from spark_kafka_sink.sink.rows.row_mapping import NULL_TOPIC
 from spark_kafka_sink.sink.rows.row_outcomes import RowOutcomes
+from spark_kafka_sink.sink.rows.spark_columns import NULL_TOPIC
 from spark_kafka_sink.sink.rows.throttle import Throttle
 
 if TYPE_CHECKING:

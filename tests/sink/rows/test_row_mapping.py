@@ -1,4 +1,4 @@
-"""row_mapping.py: Spark's rules for columns, in Spark's words; then Arrow batches to arguments of send_columns."""
+"""row_mapping.py: which column is which part of a record; then Arrow columns as arguments of send_columns."""
 
 from __future__ import annotations
 
@@ -7,191 +7,38 @@ import pickle
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import DataType, StringType, StructField, StructType, VarcharType
 
-from spark_kafka_sink.config.sink_options import SinkOptions
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping
-from tests.sink.schemas import schema
-
-HEADERS = "array<struct<key:string,value:binary>> or map<string,string> or map<string,binary>"
+from spark_kafka_sink.sink.rows.row_mapping import RowMapping, nearest_column
 
 
-def check(columns: dict[str, str], **options: str) -> tuple[RowMapping, list[str]]:
-    problems: list[str] = []
-    checked = SinkOptions.check({"kafka.bootstrap.servers": "a:1", **options}, problems)
-    assert problems == []
-    return RowMapping.check(schema(**columns), checked, problems), problems
+def find(*names: str, topic: str | None = None, with_timestamp: bool = False) -> RowMapping:
+    return RowMapping.find(names, topic, with_timestamp=with_timestamp)
 
 
-def test_every_attribute_is_found_wherever_it_stands() -> None:
-    mapping, problems = check(
-        {"headers": "headers", "extra": "int", "value": "binary", "partition": "int", "key": "string", "topic": "string"}
-    )
-    assert problems == []
-    assert mapping == RowMapping(topic=5, value=2, key=4, partition=3, headers=0, timestamp=None)
+def test_every_part_is_found_wherever_it_stands() -> None:
+    mapping = find("timestamp", "headers", "extra", "value", "partition", "key", "topic", with_timestamp=True)
+    assert mapping == RowMapping(topic=6, value=3, key=5, partition=4, headers=1, timestamp=0)
 
 
-def test_value_alone_is_enough_with_the_topic_option() -> None:
-    mapping, problems = check({"value": "string"}, topic="orders")
-    assert problems == []
-    assert mapping == RowMapping(topic="orders", value=0, key=None, partition=None, headers=None, timestamp=None)
+def test_a_topic_for_all_rows_overrides_the_column() -> None:
+    assert find("value", "topic", topic="orders").topic == "orders"
+    assert find("value", "topic").topic == 1
 
 
-def test_the_topic_option_overrides_the_column_whatever_its_type() -> None:
-    mapping, problems = check({"topic": "int", "value": "string"}, topic="orders")
-    assert problems == []
-    assert mapping.topic == "orders"
+def test_names_are_matched_exactly_and_the_first_of_two_counts() -> None:
+    mapping = find("Key", "KEY", "value", "value", "offset", "timestamp")
+    assert mapping == RowMapping(topic=None, value=2, key=None, partition=None, headers=None, timestamp=None)
 
 
-def test_names_are_matched_exactly_and_unknown_columns_ignored() -> None:
-    mapping, problems = check({"Key": "int", "KEY": "int", "value": "string", "offset": "bigint", "timestamp": "int"}, topic="t")
-    assert problems == []
-    assert (mapping.key, mapping.timestamp) == (None, None)
-
-
-def test_the_first_of_two_equal_names_counts() -> None:
-    schema = StructType([StructField("value", StringType()), StructField("value", StringType())])
-    problems: list[str] = []
-    options = SinkOptions.check({"kafka.bootstrap.servers": "a:1", "topic": "t"}, problems)
-    assert RowMapping.check(schema, options, problems).value == 0
-    assert problems == []
-
-
-@pytest.mark.parametrize(
-    ("columns", "expected"),
-    [
-        (
-            {"value": "string"},
-            "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic.",
-        ),
-        ({"topic": "string"}, "Required attribute 'value' not found"),
-        ({"topic": "int", "value": "string"}, "topic attribute unsupported type int. topic must be a(n) string"),
-        ({"topic": "string", "value": "int"}, "value attribute unsupported type int. value must be a(n) string or binary"),
-        (
-            {"topic": "string", "value": "string", "key": "bigint"},
-            "key attribute unsupported type bigint. key must be a(n) string or binary",
-        ),
-        (
-            {"topic": "string", "value": "string", "partition": "string"},
-            "partition attribute unsupported type string. partition must be a(n) int",
-        ),
-        (
-            {"topic": "string", "value": "string", "partition": "bigint"},
-            "partition attribute unsupported type bigint. partition must be a(n) int",
-        ),
-        (
-            {"topic": "string", "value": "string", "headers": "headers of strings"},
-            "headers attribute unsupported type array<struct<key:string,value:string>>. headers must be a(n) " + HEADERS,
-        ),
-        (
-            {"topic": "string", "value": "string", "headers": "strings"},
-            "headers attribute unsupported type array<string>. headers must be a(n) " + HEADERS,
-        ),
-    ],
-)
-def test_a_wrong_schema_is_told_in_sparks_words_which_come_first(columns: dict[str, str], expected: str) -> None:
-    (problem,) = check(columns)[1]
-    assert problem.startswith(expected)
-
-
-@pytest.mark.parametrize(
-    ("column", "kind", "expression"),
-    [
-        ("value", "int", "cast(value AS string) AS value"),
-        ("value", "strings", "to_json(value) AS value"),
-        ("key", "bigint", "cast(key AS string) AS key"),
-        ("topic", "int", "cast(topic AS string) AS topic"),
-        ("partition", "bigint", "cast(partition AS int) AS partition"),
-        ("timestamp", "timestamp_ntz", "cast(timestamp AS timestamp) AS timestamp"),
-        (
-            "headers",
-            "headers of strings",
-            "transform(headers, h -> named_struct('key', cast(h.key AS string),"
-            " 'value', cast(cast(h.value AS string) AS binary))) AS headers",
-        ),
-    ],
-)
-def test_a_wrong_type_is_told_with_the_expression_to_select(column: str, kind: str, expression: str) -> None:
-    """The allowed types were listed, and the user had to find out how to get one."""
-    _, problems = check({"topic": "string", "value": "string"} | {column: kind}, includeTimestamp=str(column == "timestamp"))
-    assert len(problems) == 1
-    assert problems[0].endswith(f". Select {expression}")
-
-
-@pytest.mark.parametrize(("column", "kind"), [("partition", "strings"), ("topic", "map"), ("headers", "strings")])
-def test_a_type_that_cannot_be_cast_is_told_without_an_expression(column: str, kind: str) -> None:
-    _, problems = check({"topic": "string", "value": "string"} | {column: kind})
-    assert "Select" not in problems[0]
-
-
-def test_a_missing_column_is_told_with_the_columns_that_there_are_and_the_nearest() -> None:
-    """Only "not found" was said, also to those who had written `Value` or `payload`."""
-    _, problems = check({"id": "int", "VALUE": "string"}, topic="t")
-    assert problems == [
-        "Required attribute 'value' not found. The DataFrame's columns are: id, VALUE."
-        " Did you mean 'VALUE'? Select `VALUE` AS value"
-    ]
-    _, problems = check({"id": "int", "payload": "string"}, topic="t")
-    assert problems == ["Required attribute 'value' not found. The DataFrame's columns are: id, payload"]
-    _, problems = check({"Topics": "string", "value": "string"})
-    assert problems[0].endswith(
-        "Use the topic option for setting a topic. The DataFrame's columns are: Topics, value."
-        " Did you mean 'Topics'? Select `Topics` AS topic"
-    )
-
-
-def test_of_very_many_columns_the_first_are_listed() -> None:
-    _, problems = check({f"c{number}": "int" for number in range(300)}, topic="t")
-    assert problems[0].endswith("c18, c19 and 280 more")
-    _, problems = check({}, topic="t")
-    assert problems[0].endswith("The DataFrame has no columns")
-
-
-@pytest.mark.parametrize("said", ["true", "false"])
-def test_headers_are_written_whatever_include_headers_says(said: str) -> None:
-    """As Spark does: the option is for reading."""
-    assert check({"value": "string", "headers": "headers"}, topic="t", includeHeaders=said)[0].headers == 1
-
-
-@pytest.mark.parametrize("kind", ["map", "map of strings", "headers with capitals"])
-def test_headers_may_also_be_maps_and_fields_named_in_any_case(kind: str) -> None:
-    """Spark's own sink compares types without regard to case; maps it does not take."""
-    mapping, problems = check({"value": "string", "headers": kind}, topic="t")
-    assert (mapping.headers, problems) == (1, [])
-
-
-def test_all_wrong_columns_are_told_at_once() -> None:
-    _, problems = check({"topic": "int", "value": "int", "key": "int", "partition": "string", "headers": "string"})
-    assert len(problems) == 5
-
-
-@pytest.mark.parametrize("kind", [StringType(), StringType("UTF8_LCASE"), VarcharType(5)])
-def test_every_kind_of_string_is_a_string(kind: DataType) -> None:
-    problems: list[str] = []
-    options = SinkOptions.check({"kafka.bootstrap.servers": "a:1"}, problems)
-    RowMapping.check(StructType([StructField(name, kind) for name in ("topic", "key", "value")]), options, problems)
-    assert problems == []
-
-
-def test_a_timestamp_is_written_only_when_asked_for() -> None:
-    columns = {"topic": "string", "value": "string", "timestamp": "timestamp"}
-    assert check(columns)[0].timestamp is None
-    assert check(columns, includeTimestamp="true")[0].timestamp == 2
-    _, problems = check({"topic": "string", "value": "string"}, includeTimestamp="true")
-    assert len(problems) == 1
-    assert problems[0].startswith("Required attribute 'timestamp' not found: includeTimestamp=true asks for it.")
-    _, problems = check({"topic": "string", "value": "string", "timestamp": "timestamp_ntz"}, includeTimestamp="true")
-    assert len(problems) == 1
-    expected = "timestamp attribute unsupported type timestamp_ntz. timestamp must be a(n) timestamp or bigint"
-    assert problems[0].startswith(expected)
+def test_the_column_that_is_probably_meant_is_found_in_any_case() -> None:
+    assert nearest_column("value", ["id", "VALUE", "Value"]) == "VALUE"
+    assert nearest_column("topic", ["Topics", "value"]) == "Topics"
+    assert nearest_column("value", ["id", "payload"]) is None
 
 
 def test_a_mapping_is_plain_data() -> None:
-    mapping, _ = check({"topic": "string", "value": "string"})
+    mapping = find("topic", "value")
     assert pickle.loads(pickle.dumps(mapping)) == mapping
-
-
-# --- at run time ------------------------------------------------------------------------------------------------------
 
 
 def batch(**columns: pa.Array) -> pa.Table:
@@ -200,7 +47,7 @@ def batch(**columns: pa.Array) -> pa.Table:
 
 def test_columns_are_handed_over_as_they_lie() -> None:
     key, value, part = pa.array([b"k", None]), pa.array(["v", None]), pa.array([None, 3], pa.int32())
-    mapping, _ = check({"key": "binary", "value": "string", "partition": "int"}, topic="orders")
+    mapping = find("key", "value", "partition", topic="orders")
     columns = mapping.columns(batch(key=key, value=value, partition=part))
     assert columns["topic"] == "orders"
     assert columns["value"].chunk(0).buffers()[2].address == value.buffers()[2].address
@@ -211,7 +58,7 @@ def test_columns_are_handed_over_as_they_lie() -> None:
 
 
 def test_of_gathered_batches_values_stay_in_pieces_and_the_rest_is_joined() -> None:
-    mapping, _ = check({"key": "binary", "value": "string"}, topic="orders")
+    mapping = find("key", "value", topic="orders")
     gathered = pa.concat_tables([batch(key=pa.array([b"k"]), value=pa.array(["v"]))] * 2)
     columns = mapping.columns(gathered)
     assert columns["value"].chunks == [pa.array(["v"])] * 2
@@ -219,14 +66,14 @@ def test_of_gathered_batches_values_stay_in_pieces_and_the_rest_is_joined() -> N
 
 
 def test_topics_come_from_their_column() -> None:
-    mapping, _ = check({"topic": "string", "value": "string"})
+    mapping = find("topic", "value")
     topics = pa.array(["a", "b"])
     assert mapping.columns(batch(topic=topics, value=pa.array(["", ""])))["topic"].equals(topics)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 def test_a_timestamp_is_its_instant_in_milliseconds(zone: str) -> None:
-    mapping, _ = check({"value": "string", "timestamp": "timestamp"}, topic="t", includeTimestamp="true")
+    mapping = find("value", "timestamp", topic="t", with_timestamp=True)
     moment = datetime.datetime(2024, 1, 2, 3, 4, 5, 678_999, tzinfo=datetime.UTC)
     stamps = pa.array([moment, None], pa.timestamp("us", tz=zone))
     columns = mapping.columns(batch(value=pa.array(["", ""]), timestamp=stamps))
@@ -235,6 +82,6 @@ def test_a_timestamp_is_its_instant_in_milliseconds(zone: str) -> None:
 
 
 def test_a_bigint_timestamp_is_taken_as_it_is() -> None:
-    mapping, _ = check({"value": "string", "timestamp": "bigint"}, topic="t", includeTimestamp="true")
+    mapping = find("value", "timestamp", topic="t", with_timestamp=True)
     stamps = pa.array([5, None], pa.int64())
     assert mapping.columns(batch(value=pa.array(["", ""]), timestamp=stamps))["timestamp"].equals(stamps)

@@ -1,0 +1,143 @@
+"""Checks the columns of a DataFrame, by the rules, names and messages of Spark's own Kafka sink.
+
+The schema is checked once on the driver. The tasks get plain data: the positions of the columns (RowMapping).
+Types are Spark's; which column is which part of a record is decided in row_mapping.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    CharType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+    VarcharType,
+)
+
+from spark_kafka_sink.config.sink_options import SinkOptions
+from spark_kafka_sink.sink.rows.row_mapping import RowMapping, nearest_column
+
+NULL_TOPIC = (
+    "The Kafka message data sent to the producer contains a null topic. Use the `topic` option for setting a default topic."
+)
+NO_TOPIC = "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
+NO_TIMESTAMP = "Required attribute 'timestamp' not found: includeTimestamp=true asks for it"
+LISTED_COLUMNS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """A column that the sink knows: its name, and the types it may have, in words and as a check.
+
+    `remedy` returns the SQL expression that converts another type to such a column, or None.
+    """
+
+    name: str
+    types: tuple[str, ...]
+    fits: Callable[[DataType], bool]
+    remedy: Callable[[DataType], str | None]
+
+    def problem(self, found: DataType) -> str:
+        """Spark's message, then the expression to use instead."""
+        words = (
+            f"{self.name} attribute unsupported type {found.simpleString()}. {self.name} must be a(n) {' or '.join(self.types)}"
+        )
+        remedy = self.remedy(found)
+        return words if remedy is None else f"{words}. Select {remedy} AS {self.name}"
+
+
+def _is_string(kind: DataType) -> bool:
+    return isinstance(kind, StringType | VarcharType | CharType)
+
+
+def _is_payload(kind: DataType) -> bool:
+    return _is_string(kind) or isinstance(kind, BinaryType)
+
+
+def _is_headers(kind: DataType) -> bool:
+    if isinstance(kind, MapType):
+        return _is_string(kind.keyType) and _is_payload(kind.valueType)
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = [(field.name.lower(), field.dataType) for field in kind.elementType.fields]  # Spark ignores the case too
+    return [name for name, _ in fields] == ["key", "value"] and _is_string(fields[0][1]) and isinstance(fields[1][1], BinaryType)
+
+
+def _cast(name: str, target: str, nested: str | None = None) -> Callable[[DataType], str | None]:
+    """A cast, or the expression `nested` for arrays, maps and structs."""
+
+    def remedy(kind: DataType) -> str | None:
+        return nested if isinstance(kind, ArrayType | MapType | StructType) else f"cast({name} AS {target})"
+
+    return remedy
+
+
+def _binary_headers(kind: DataType) -> str | None:
+    """The expression for an array of structs whose values have another type."""
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return None
+    if [field.name.lower() for field in kind.elementType.fields] != ["key", "value"]:
+        return None
+    parts = "'key', cast(h.key AS string), 'value', cast(cast(h.value AS string) AS binary)"
+    return f"transform(headers, h -> named_struct({parts}))"
+
+
+TOPIC = Attribute("topic", ("string",), _is_string, _cast("topic", "string"))
+VALUE = Attribute("value", ("string", "binary"), _is_payload, _cast("value", "string", "to_json(value)"))
+KEY = Attribute("key", ("string", "binary"), _is_payload, _cast("key", "string", "to_json(key)"))
+PARTITION = Attribute("partition", ("int",), lambda kind: isinstance(kind, IntegerType), _cast("partition", "int"))
+HEADERS = Attribute(
+    "headers",
+    ("array<struct<key:string,value:binary>>", "map<string,string>", "map<string,binary>"),
+    _is_headers,
+    _binary_headers,
+)
+TIMESTAMP = Attribute(
+    "timestamp",
+    ("timestamp", "bigint"),
+    lambda kind: isinstance(kind, TimestampType | LongType),
+    _cast("timestamp", "timestamp"),
+)
+
+ATTRIBUTES = (TOPIC, VALUE, KEY, PARTITION, HEADERS, TIMESTAMP)
+
+
+def find_columns(schema: StructType, options: SinkOptions, problems: list[str], *, topic_is_refused: bool = False) -> RowMapping:
+    """Find the columns of a DataFrame. Adds to `problems`; the result must not be used if there are any.
+
+    `topic_is_refused`: the option `topic` is set, to a name that no topic can have, so a missing column is no problem.
+    """
+    mapping = RowMapping.find(schema.names, options.topic, with_timestamp=options.include_timestamp)
+    missing = {"value": "Required attribute 'value' not found"}
+    if not topic_is_refused:
+        missing["topic"] = NO_TOPIC
+    if options.include_timestamp:
+        missing["timestamp"] = NO_TIMESTAMP
+    for attribute in ATTRIBUTES:
+        position = getattr(mapping, attribute.name)
+        if isinstance(position, int) and not attribute.fits(schema.fields[position].dataType):
+            problems.append(attribute.problem(schema.fields[position].dataType))
+        elif position is None and attribute.name in missing:
+            problems.append(_missing(attribute.name, missing[attribute.name], schema.names))
+    return mapping
+
+
+def _missing(name: str, words: str, columns: list[str]) -> str:
+    """`words`, then the DataFrame's columns, and the one that is probably meant."""
+    words = words.removesuffix(".")
+    if not columns:
+        return f"{words}. The DataFrame has no columns"
+    listed = ", ".join(columns[:LISTED_COLUMNS])
+    more = f" and {len(columns) - LISTED_COLUMNS} more" if len(columns) > LISTED_COLUMNS else ""
+    nearest = nearest_column(name, columns)
+    hint = "" if nearest is None else f". Did you mean '{nearest}'? Select `{nearest}` AS {name}"
+    return f"{words}. The DataFrame's columns are: {listed}{more}{hint}"
