@@ -1,5 +1,6 @@
 """Arrow columns → RecordBatch v2 bytes, whole columns at a time.
 
+    row_mapping.py     which column of a table is which part of a record
     columns.py         the columns of one slice, checked and prepared
     record_batch.py    the size of each row in bytes; the bytes of all rows; the 61 bytes of the batch header
     interleave.py      columns joined row by row, without a loop over rows

@@ -44,7 +44,7 @@ class KafkaDataSource(DataSource):
     """Writes the rows of a DataFrame or a stream to Kafka topics.
 
     `spark.dataSource.register(KafkaDataSource)`, then `df.write.format("pykafka-sink").mode("append").options(…).save()`, or
-    `df.writeStream.format("pykafka-sink")`. Columns: `row_mapping.py`; options: `python -m spark_kafka_sink.option_tables`.
+    `df.writeStream.format("pykafka-sink")`. Columns: docs/columns.md; options: `python -m spark_kafka_sink.option_tables`.
     """
 
     @classmethod

@@ -14,7 +14,7 @@ from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.names import Names, escaped
 from spark_kafka_sink.exactly_once.writes import Planned, WriteId
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping
+from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.task import Task
 
 _UNNAMED = (

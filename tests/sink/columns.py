@@ -10,8 +10,8 @@ import pyarrow as pa
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.config.sink_options import SinkOptions
 from spark_kafka_sink.exactly_once.writes import Planned
+from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows.chunk import Chunk
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping
 from spark_kafka_sink.sink.write_plan import WritePlan
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -16,10 +16,10 @@ import pytest
 from spark_kafka_sink import stderr_log
 from spark_kafka_sink.errors import ConfigError, DeliveryError
 from spark_kafka_sink.producer.producer_metrics import SECTIONS
+from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink import commit
 from spark_kafka_sink.sink.commit import AVERAGES, ONLY_FOR_AVERAGES, REPORT_VERSION, CommitSummary, merge_counters
 from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, TaskTimes, WrittenRange, merge_ranges
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping
 from spark_kafka_sink.sink.writer import KafkaBatchWriter, KafkaStreamWriter
 from tests.sink.columns import sink_options, write_plan
 

@@ -19,11 +19,11 @@ from pyspark import SparkFiles, TaskContext
 
 from spark_kafka_sink.config.secret import Secret
 from spark_kafka_sink.errors import DeliveryError, KafkaError, KafkaTimeoutError
+from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink import writer
 from spark_kafka_sink.sink.commit_message import COUNTERS, KafkaCommitMessage, WrittenRange
 from spark_kafka_sink.sink.rows import gathering
 from spark_kafka_sink.sink.rows.gathering import SparkRows
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows.row_sender import MAX_PENDING, RowSender
 from spark_kafka_sink.sink.task import Task
 from spark_kafka_sink.sink.worker_cache import WorkerCache

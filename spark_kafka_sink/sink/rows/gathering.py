@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows.chunk import Chunk
 from spark_kafka_sink.sink.rows.idle_timeout import check_rates
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows.throttle import Throttle
 
 GATHERED_ROWS = 80 * 1024  # the most that the producer lays out at a time; Spark's Arrow batches have 10,000 rows by default

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from spark_kafka_sink.config.sink_options import SinkOptions
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping, nearest_column
+from spark_kafka_sink.records.row_mapping import RowMapping, nearest_column
 
 NULL_TOPIC = (
     "The Kafka message data sent to the producer contains a null topic. Use the `topic` option for setting a default topic."

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows.gathering import SparkRows
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows.throttle import Throttle
 
 MAPPING = RowMapping(topic="t", value=0, key=None, partition=None, headers=None, timestamp=None)

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import ConfigError
+from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows import idle_timeout
 from spark_kafka_sink.sink.rows.gathering import SparkRows
 from spark_kafka_sink.sink.rows.idle_timeout import check_rates
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows.row_sender import RowSender
 from spark_kafka_sink.sink.rows.throttle import Throttle
 from spark_kafka_sink.sink.task import idle_timeout_s

@@ -14,9 +14,9 @@ import pytest
 
 from spark_kafka_sink.config.sink_options import DEAD_LETTER, SKIP
 from spark_kafka_sink.errors import BrokerError, InvalidRecordError, KafkaError, KafkaTimeoutError, RecordTooLargeError
+from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.commit_message import WrittenRange
 from spark_kafka_sink.sink.rows import row_sender
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows.row_sender import MAX_PENDING, RowSender
 from spark_kafka_sink.sink.task import Task
 from tests.sink.columns import chunk_of, not_utf8, sink_options

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.types import DataType, StringType, StructField, StructType, VarcharType
 
 from spark_kafka_sink.config.sink_options import SinkOptions
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping
+from spark_kafka_sink.records.row_mapping import RowMapping
 from spark_kafka_sink.sink.rows.spark_columns import find_columns
 from tests.sink.schemas import schema
 

@@ -8,7 +8,7 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.sink.rows.row_mapping import RowMapping, nearest_column
+from spark_kafka_sink.records.row_mapping import RowMapping, nearest_column
 
 
 def find(*names: str, topic: str | None = None, with_timestamp: bool = False) -> RowMapping:
