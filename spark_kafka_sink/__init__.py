@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer_record import RecordMetadata as RecordMetadata
     from spark_kafka_sink.producer.record_chunk import RecordFuture as RecordFuture
     from spark_kafka_sink.producer.serializers import SerializationError as SerializationError
+    from spark_kafka_sink.producer.table_batches import ArrowTable as ArrowTable
     from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata as ConsumerGroupMetadata
     from spark_kafka_sink.producer.transactions.transactional_call import OffsetAndMetadata as OffsetAndMetadata
     from spark_kafka_sink.protocol.topic_partition import TopicPartition as TopicPartition
@@ -52,6 +53,7 @@ __version__ = "0.1.0"  # pyproject.toml reads it from here
 
 __all__ = [
     "AbortableTransactionError",
+    "ArrowTable",
     "AuthenticationError",
     "AuthorizationError",
     "BrokerError",
@@ -89,6 +91,7 @@ __all__ = [
 ]
 
 _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
+    "ArrowTable": "spark_kafka_sink.producer.table_batches",
     "ConsumerGroupMetadata": "spark_kafka_sink.producer.transactions.transactional_call",
     "Delivery": "spark_kafka_sink.producer.accumulator.delivery",
     "KafkaDataSource": "spark_kafka_sink.sink.datasource",

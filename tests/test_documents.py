@@ -32,6 +32,7 @@ BLOCKS_RUN_BY = "tests/integration/test_document_code.py"
 
 # Beginning of a block -> the test that runs it.
 SHOWN_ELSEWHERE = {
+    "import pandas as pd": "tests/producer/test_tables_of_pandas.py",
     "jobs/quickstart": "tests/jobs/test_quickstart.py",
     "# environment.tar.gz": "tests/integration/test_clusters.py",
     "# SASL over TLS": "tests/integration/test_sasl.py",

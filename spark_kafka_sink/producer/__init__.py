@@ -10,6 +10,7 @@ Threads
 
 Which thread uses which class
     KafkaProducer       callers, with MetadataWait and ColumnSender, which also queues gathered records
+    TableSender         callers: reads a table batch by batch, and has ColumnSender queue each
     RecordGatherer      callers add records; a chunk is encoded (ColumnSender) by the caller who fills it, or by the Sender after
                         linger.ms
     RecordAccumulator   append: callers; ready, drain, expire, reenqueue: Sender

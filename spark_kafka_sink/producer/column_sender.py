@@ -75,9 +75,20 @@ class ColumnSender:
 
     def send(self, given: ProducerColumns, call: InterceptedCall | None = None) -> Delivery:
         """As KafkaProducer.send_columns. `call` makes the rows' owners, where there are interceptors."""
+        delivery = Delivery(0, self._clock)
+        self._hand_overs.run(self._queue, given, call, delivery)
+        return delivery
+
+    def queue(
+        self, given: ProducerColumns, call: InterceptedCall | None = None, *, hand_over: HandOver, delivery: Delivery
+    ) -> None:
+        """Queue further rows of a Delivery, as one step of a call that hands more of them over."""
+        self._queue(hand_over, given, call, delivery)
+
+    def _queue(self, hand_over: HandOver, given: ProducerColumns, call: InterceptedCall | None, delivery: Delivery) -> None:
+        """The law above holds: what begins the hand-over is the first append."""
         check_topic_type(given.topic)
         columns = rows_of(given, row_count(given), self._clock.wall_ms())
-        delivery = Delivery(columns.rows, self._clock)
         topics = by_topic(given.topic, columns, explicit_partitions(given.partition, columns.rows))
         try:
             slices = self._checked_slices(topics)
@@ -86,11 +97,12 @@ class ColumnSender:
                 self._metrics.records_failed(rows.topic, len(rows.rows))
             raise
 
-        def owner_of(rows: TopicRows) -> RecordsOwner:
-            return delivery if call is None else call.owner(rows, columns, delivery)
+        owner = delivery.expect(columns.rows)
 
-        self._hand_overs.run(self._append_all, slices, delivery, owner_of)
-        return delivery
+        def owner_of(rows: TopicRows) -> RecordsOwner:
+            return owner if call is None else call.owner(rows, columns, owner)
+
+        self._append_all(hand_over, slices, owner, owner_of)
 
     def _checked_slices(self, topics: Sequence[TopicRows]) -> list[tuple[TopicRows, Cluster]]:
         """With the partitions that a user's partitioner chose, and metadata with the partitions of each."""
@@ -116,7 +128,7 @@ class ColumnSender:
         self,
         hand_over: HandOver,
         slices: Sequence[tuple[TopicRows, Cluster]],
-        delivery: Delivery,
+        whole: RecordsOwner,
         owner_of: Callable[[TopicRows], RecordsOwner],
     ) -> None:
         for rows, cluster in slices:
@@ -124,7 +136,7 @@ class ColumnSender:
             try:
                 owner = owner_of(rows)
             except ORDINARY_ERRORS as error:  # slices before this one are queued: their transaction must not be committed
-                self._accumulator.abandon(rows.topic, rows.rows, delivery, error)
+                self._accumulator.abandon(rows.topic, rows.rows, whole, error)
                 raise
             self._accumulator.append(rows, cluster, owner, hand_over)
 

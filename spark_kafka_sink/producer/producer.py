@@ -41,6 +41,7 @@ from spark_kafka_sink.producer.producer_record import (
 )
 from spark_kafka_sink.producer.record_chunk import GatheredRecord, RecordFuture, failed_record
 from spark_kafka_sink.producer.serializers import as_bytes, find_serializer, serialize
+from spark_kafka_sink.producer.table_batches import ArrowTable
 from spark_kafka_sink.producer.transactions.transactional_methods import TransactionalMethods
 from spark_kafka_sink.protocol.topic_partition import NO_PARTITION
 from spark_kafka_sink.records.columns import Column
@@ -100,6 +101,7 @@ class KafkaProducer(TransactionalMethods):
         self._plugins = parts.plugins
         self._gatherer = parts.gatherer
         self._columns = parts.columns
+        self._tables = parts.tables
         self._sender = parts.sender
         self._transaction_calls = parts.transaction_calls
         # At hand for `send`, which is called once per record.
@@ -166,6 +168,39 @@ class KafkaProducer(TransactionalMethods):
         if self._interceptors is None:
             return self._write(self._columns.send, given)
         return self._write(self._interceptors.send_columns, given, self._columns.send)
+
+    def send_table(self, topic: str | None, table: ArrowTable) -> Delivery:
+        """Queue all rows of a table, one record per row: `send_columns` for tables of any library, and for streams.
+
+            frame = polars.DataFrame({"key": ["a", "b"], "value": ["1", "2"]})
+            delivery = producer.send_table("orders", frame)
+            producer.flush()
+            print(delivery.result().offsets)
+
+        The columns are those of the sink, docs/columns.md: `value`, and if they are there `key`, `headers`, `topic`, `partition`,
+        `timestamp`. Others are ignored, unless their name looks like a misspelt one of these. Any layout of Arrow will do: views,
+        large types, dictionaries. Keys and values are not serialized: key.serializer and value.serializer are for `send`.
+        A stream is read batch by batch: the next one when the rows of the last are queued. It may have any length. After an error
+        or an interrupt, open it again: a part of it has been read.
+
+        Args:
+            topic: one name for all rows, which overrides a column `topic`. None: that column decides.
+            table: has `__arrow_c_stream__` or `__arrow_c_array__`: a Table, RecordBatch or RecordBatchReader of pyarrow, a
+                DataFrame of polars, pandas (2.2 or newer) or datafusion, a relation of duckdb.
+
+        Returns:
+            One Delivery for all rows: when they are acknowledged, their offsets, and the first error.
+
+        Blocks as send_columns does for each batch, and as long as the table's source takes for the next one.
+
+        Raises:
+            SchemaError: this is no table, or columns are missing, misspelt or of a wrong type; all are named. No row is queued.
+            KafkaError (KAFKA_TABLE_READ_FAILED): the table's source has failed, with its exception as the cause.
+            Other errors: as send_columns, for the rows of one batch. If earlier batches are queued then, the error says so: they
+            are still sent, but a transaction cannot be committed with them.
+        """
+        self._check_usable()
+        return self._write(self._tables.send, topic, table, self._check_usable)
 
     @overload
     def send(self, record: ProducerRecord, callback: Callback | None = None) -> RecordFuture: ...

@@ -26,6 +26,7 @@ from spark_kafka_sink.producer.record_gatherer import RecordGatherer
 from spark_kafka_sink.producer.sender.batch_outcomes import BatchOutcomes
 from spark_kafka_sink.producer.sender.failures import SenderFailures
 from spark_kafka_sink.producer.sender.sender import Sender
+from spark_kafka_sink.producer.table_sender import TableSender
 from spark_kafka_sink.producer.transactions.transactional_methods import TransactionCalls
 from spark_kafka_sink.producer.transactions.transactions import Transactions, manager_of
 
@@ -83,6 +84,7 @@ class ProducerParts:
             self.metrics,
             self._encode_gathered,
         )
+        self.tables = TableSender(self.columns, self.plugins.interceptors, self._hand_overs, clock, self.transactions.row_failed)
         self.gatherer = RecordGatherer(
             config, clock, self.accumulator, self._hand_overs, self.columns.send_gathered, may_wait, self.plugins.interceptors
         )

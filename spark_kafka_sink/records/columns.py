@@ -143,7 +143,7 @@ def binary_column(name: str, column: Column) -> Column:
     """
     if column is None or pa.types.is_null(column.type):
         return None
-    if not _is_payload(column.type):
+    if not is_payload(column.type):
         raise SchemaError(f"column {name} has type {column.type}; it must be binary or string: cast it before writing")
     if pa.types.is_dictionary(column.type):
         return _decoded(column)
@@ -157,7 +157,7 @@ def _decoded(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     return pa.chunked_array(pieces, pa.large_binary()) if isinstance(column, pa.ChunkedArray) else pieces[0]
 
 
-def _is_payload(kind: pa.DataType) -> bool:
+def is_payload(kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return kind in _PAYLOAD_TYPES or bool(pa.types.is_fixed_size_binary(kind))
 
@@ -287,7 +287,7 @@ def _check_header_type(kind: pa.DataType) -> None:
         types = {"key": kind.key_type, "value": kind.item_type}
     elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_struct(kind.value_type):
         types = {field.name.lower(): field.type for field in kind.value_type}  # case-insensitive, as in Spark
-    if set(types) != {"key", "value"} or not all(_is_payload(type_) or pa.types.is_null(type_) for type_ in types.values()):
+    if set(types) != {"key", "value"} or not all(is_payload(type_) or pa.types.is_null(type_) for type_ in types.values()):
         raise SchemaError(f"column headers has type {kind}; it must be list<struct<key: string, value: binary>>")
 
 

@@ -74,7 +74,11 @@ class RowMapping:
 
 
 def _milliseconds(timestamp: pa.Array) -> pa.Array:
-    """int64 milliseconds since 1970; microseconds are cut off. The instant does not depend on the timestamp's time zone."""
-    if pa.types.is_int64(timestamp.type):
+    """int64 milliseconds since 1970; microseconds are cut off. The instant does not depend on the timestamp's time zone.
+
+    Raises pyarrow.ArrowInvalid for seconds that are no int64 as milliseconds.
+    """
+    if not pa.types.is_timestamp(timestamp.type):
         return timestamp
-    return timestamp.cast(pa.timestamp("ms", timestamp.type.tz), safe=False).cast(pa.int64())
+    is_exact = timestamp.type.unit == "s"
+    return timestamp.cast(pa.timestamp("ms", timestamp.type.tz), safe=is_exact).cast(pa.int64())

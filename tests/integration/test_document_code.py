@@ -79,6 +79,8 @@ def test_the_python_blocks_of_each_page_run_as_one_program(spark: SparkSession, 
     assert values.count(b"first") == 3  # of README.md, migrating.md and exactly-once.md
     assert values.count(None) == 1  # of producer.md, a tombstone
     assert {b"1", b"2", b"a value", b"counted", b"message", b"without a key"} <= set(values)
+    # of producer.md: tables of polars and duckdb
+    assert {b'{"user":"bob","total":7.0}', b'{"id":999,"square":998001}'} <= set(values)
     # of producer.md: each record that was there once, in the order of the only partition
     assert [record.value for record in copies] == [(value or b"").upper() for value in values[: len(copies)]]
     assert [record.value for record in echoes] == [(value or b"").lower() for value in values[: len(echoes)]]

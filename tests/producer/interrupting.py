@@ -105,7 +105,7 @@ class Row:
 class Application:
     """Calls a producer's methods one by one. After an interrupt it makes the same call again, unless the producer has ended.
 
-    Rows of an interrupted `send` or `send_columns` may be written or not; they are sent again under another value.
+    Rows of an interrupted `send`, `send_columns` or `send_table` may be written or not; they are sent again under another value.
     """
 
     def __init__(self, producer: KafkaProducer, name: str) -> None:
@@ -138,6 +138,24 @@ class Application:
         values = [self._value() for _ in range(3)]
         topics = pa.array(["single", "orders", "single"])
         delivery = self.producer.send_columns(topics, value=pa.array(values, pa.binary()))
+        self._deliveries.append((delivery, values))
+        self._in_transaction += values
+
+    def send_table(self) -> None:
+        """In three batches; the second one has no rows."""
+        values = [self._value() for _ in range(4)]
+        topics = pa.array(["single", "orders", "orders", "single"])
+        rows = pa.record_batch({"topic": topics, "value": pa.array(values, pa.binary())})
+        batches = [rows.slice(0, 2), rows.slice(0, 0), rows.slice(2, 2)]
+        delivery = self.producer.send_table(None, pa.RecordBatchReader.from_batches(rows.schema, iter(batches)))
+        self._deliveries.append((delivery, values))
+        self._in_transaction += values
+
+    def send_large_table(self) -> None:
+        """More than buffer.memory: the call waits for memory in each batch."""
+        values = [self._value() + bytes(100_000) for _ in range(40)]
+        rows = pa.record_batch({"value": pa.array(values, pa.binary())})
+        delivery = self.producer.send_table("orders", pa.Table.from_batches([rows.slice(0, 30), rows.slice(30)]))
         self._deliveries.append((delivery, values))
         self._in_transaction += values
 
@@ -211,7 +229,7 @@ class Application:
                 return
 
     def _expect_the_end(self) -> None:
-        for call in (Application.send, Application.send_columns, Application.flush):
+        for call in (Application.send, Application.send_columns, Application.send_table, Application.flush):
             with pytest.raises(KafkaError, match=r"^\[KAFKA_INTERRUPTED\]"):
                 call(self)
         if self.producer._transaction_calls is not None:

@@ -27,8 +27,10 @@ def send_later(application: Application) -> None:
 STORIES: dict[str, Story] = {
     "single records": (A.send, A.send, send_later, A.flush, A.send_full, A.send, A.flush, A.results, A.send, A.close),
     "columns": (A.send, A.send_columns, A.flush, A.send_columns, A.flush, A.results, A.send_columns, A.close),
+    "tables": (A.send, A.send_table, A.flush, A.send_table, A.send_large_table, A.flush, A.results, A.send_table, A.close),
     "memory": (A.send, A.send_large_columns, A.flush, A.results, A.close),
     "commits": (A.init, A.begin, A.send, A.send_columns, A.send_offsets, A.commit, A.begin, A.send, A.commit, A.close),
+    "tables in transactions": (A.init, A.begin, A.send_table, A.commit, A.begin, A.send_table, A.abort, A.close),
     "aborts": (A.init, A.begin, A.send, A.send_columns, A.abort, A.begin, A.send, A.flush, A.abort, A.begin, A.send, A.close),
     "prepares": (A.init, A.begin, A.send, A.prepare, A.commit, A.begin, A.send_columns, A.prepare, A.abort, A.close),
 }

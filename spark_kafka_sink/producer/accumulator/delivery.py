@@ -1,7 +1,7 @@
 """The outcome of the rows that a caller has sent.
 
-There is one Delivery per send_columns call, however many batches its rows are in, and no object per row. A batch reports the
-outcome of a Part, its rows of one call. The Sender thread completes a Delivery, callers wait for it.
+There is one Delivery per send_columns or send_table call, however many batches its rows are in, and no object per row. A batch
+reports the outcome of a Part, its rows of one call. The Sender thread completes a Delivery, callers wait for it.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class RowFailure:
-    """Rows of one batch that failed together. Rows are named by their positions in the caller's chunk."""
+    """Rows of one batch that failed together. Rows are named by their positions in the caller's chunk or table."""
 
-    rows: npt.NDArray[np.int32]
+    rows: npt.NDArray[np.int32] | npt.NDArray[np.int64]
     error: KafkaError
     topic_partition: TopicPartition | None  # None: they were in no batch
     blamed: Mapping[int, KafkaError]  # the rows among them that the broker rejects as invalid (KIP-467), and why
@@ -84,12 +84,12 @@ class RowFailure:
 
 
 class Delivery:
-    """What `send_columns` returns: counts rows until each is settled, that is acknowledged or failed.
+    """What `send_columns` and `send_table` return: counts rows until each is settled, that is acknowledged or failed.
 
     All attributes may be read at any time from any thread; `result` waits.
     """
 
-    def __init__(self, rows: int, clock: Clock) -> None:
+    def __init__(self, rows: int, clock: Clock, whole: str = "chunk") -> None:
         self.rows = rows
         self.acknowledged = 0
         self.failed = 0
@@ -98,9 +98,17 @@ class Delivery:
         self.offsets: dict[TopicPartition, OffsetRange] = {}
         self.settled_ns: int | None = None  # Clock.now_ns() when the last row was settled
         self._clock = clock
+        self._whole = whole  # what errors call the rows of the call
         self._generation = forks.generation()
-        self._lock = threading.Lock()  # guards the six above
+        self._lock = threading.Lock()  # guards the seven above
         self._waiters = Waiters(self._lock)  # woken when the last row is settled
+
+    def expect(self, rows: int) -> RecordsOwner:
+        """Further rows are about to be queued. Returns their owner, which knows how many rows came before them."""
+        first_row = self.rows
+        with self._lock:
+            self.rows = first_row + rows
+        return self if first_row == 0 else _LaterRows(self, first_row)
 
     def done(self) -> bool:
         return self.acknowledged + self.failed >= self.rows
@@ -141,17 +149,27 @@ class Delivery:
 
     def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
         """Fail all rows of a part. `record_errors` maps positions in the batch to the errors of invalid rows (KIP-467)."""
+        self.fail_rows(part, part.rows, error, record_errors)
+
+    def fail_rows(
+        self,
+        part: Part,
+        rows: npt.NDArray[np.int32] | npt.NDArray[np.int64],
+        error: KafkaError,
+        record_errors: Mapping[int, KafkaError],
+    ) -> None:
+        """`rows`: those of the part, by their positions in the call."""
         blamed = {
-            int(part.rows[index - part.first_delta]): found
+            int(rows[index - part.first_delta]): found
             for index, found in sorted(record_errors.items())
             if 0 <= index - part.first_delta < part.row_count
         }
         if blamed:
             row, found = next(iter(blamed.items()))
-            error = _at_row(found, part.topic_partition, row)
-        self._fail(RowFailure(part.rows, for_keeping(error), part.topic_partition, blamed, rows_are_named=bool(record_errors)))
+            error = _at_row(found, part.topic_partition, row, self._whole)
+        self._fail(RowFailure(rows, for_keeping(error), part.topic_partition, blamed, rows_are_named=bool(record_errors)))
 
-    def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
+    def abandon(self, rows: npt.NDArray[np.int32] | npt.NDArray[np.int64], error: KafkaError) -> None:
         """Fail rows that got into no batch."""
         self._fail(RowFailure(rows, for_keeping(error), None, {}, rows_are_named=False))
 
@@ -169,9 +187,29 @@ class Delivery:
             self._waiters.wake_all_locked()
 
 
-def _at_row(error: KafkaError, topic_partition: TopicPartition, row: int) -> KafkaError:
+class _LaterRows:
+    """The owner of rows that were queued when others of their Delivery were already. Batches count them from 0."""
+
+    def __init__(self, delivery: Delivery, first_row: int) -> None:
+        self._delivery = delivery
+        self._first_row = first_row
+
+    def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
+        self._delivery.acknowledge(part, base_offset, log_append_time_ms)
+
+    def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
+        self._delivery.fail_rows(part, self._in_call(part.rows), error, record_errors)
+
+    def abandon(self, rows: npt.NDArray[np.int32], error: KafkaError) -> None:
+        self._delivery.abandon(self._in_call(rows), error)
+
+    def _in_call(self, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+        return rows.astype(np.int64) + self._first_row
+
+
+def _at_row(error: KafkaError, topic_partition: TopicPartition, row: int, whole: str) -> KafkaError:
     """The same error, its message preceded by the row's position."""
     found = fresh_copy(error)
     where = "" if error.message.startswith(f"{topic_partition} ") else f", {topic_partition}"
-    found.message = f"row {row} of this chunk{where}: {error.message}"
+    found.message = f"row {row} of this {whole}{where}: {error.message}"
     return found

@@ -163,3 +163,21 @@ def test_a_row_of_another_caller_is_not_blamed_on_this_one(index: int) -> None:
     whole = KafkaError("batch refused")
     delivery.fail(part(delivery, [0, 1, 2], first_delta=5), whole, {index: KafkaError("not ours")})
     assert delivery.error is whole
+
+
+def test_rows_that_are_queued_later_count_on_whatever_their_number() -> None:
+    """Batches count the rows of one step from 0, as int32; a table may have more."""
+    delivery = Delivery(0, ManualClock(), whole="table")
+    first, later, last = (delivery.expect(rows) for rows in (2**31, 3, 2))
+    assert first is delivery
+    assert delivery.rows == 2**31 + 5
+    invalid = KafkaError("no key", condition="KAFKA_INVALID_RECORD")
+    later.fail(part(delivery, [1, 2]), KafkaError("invalid records"), {1: invalid})
+    last.abandon(np.array([0], np.int32), KafkaError("no memory"))
+    last.acknowledge(part(delivery, [1]), 9, -1)
+    assert [each.rows.tolist() for each in delivery.failures] == [[2**31 + 1, 2**31 + 2], [2**31 + 3]]
+    assert list(delivery.failures[0].blamed) == [2**31 + 2]
+    assert (delivery.acknowledged, delivery.failed, delivery.done()) == (1, 3, False)
+    assert delivery.error is not None
+    assert delivery.error.message == f"row {2**31 + 2} of this table, orders-0: no key"
+    assert delivery.offsets[tp()].first == 9

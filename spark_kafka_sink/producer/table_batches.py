@@ -1,0 +1,64 @@
+"""Reads a table of whatever library batch by batch, over Arrow's PyCapsule interface."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias
+
+import pyarrow as pa
+
+from spark_kafka_sink.errors import KafkaError, SchemaError
+
+READ_FAILED = "KAFKA_TABLE_READ_FAILED"
+
+
+class ArrowStreamExportable(Protocol):
+    """A table that comes in batches: pyarrow's, a DataFrame of polars, pandas or datafusion, a relation of duckdb."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+class ArrowArrayExportable(Protocol):
+    """A table in one piece, as a pyarrow.RecordBatch."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
+
+
+ArrowTable: TypeAlias = ArrowStreamExportable | ArrowArrayExportable
+
+
+def open_table(table: object) -> pa.RecordBatchReader:
+    """Raises SchemaError for what is no table. A stream is not read yet."""
+    try:
+        return _reader_of(table)
+    except Exception as error:
+        what = f"table of the Python type {type(table).__name__}"
+        raise SchemaError(f"{what} cannot be read as columns of Arrow: {error}") from error
+
+
+def _reader_of(table: object) -> pa.RecordBatchReader:
+    if isinstance(table, pa.RecordBatchReader):
+        return table  # exported and imported again, it would make text of an interrupt
+    if isinstance(table, pa.Table):
+        return table.to_reader()
+    if hasattr(table, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(table)
+    if hasattr(table, "__arrow_c_array__"):
+        batch = pa.record_batch(table)
+        return pa.RecordBatchReader.from_batches(batch.schema, [batch])
+    raise TypeError(
+        "it has neither __arrow_c_stream__ nor __arrow_c_array__; pass a table of pyarrow, polars, pandas (2.2 or newer), duckdb"
+        " or datafusion, or pyarrow.table(…) of it; collect() a query that is lazy"
+    )
+
+
+def next_batch(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
+    """None after the last one. Blocks as long as the table's source does.
+
+    Raises KafkaError (KAFKA_TABLE_READ_FAILED), with what the source raised as its cause.
+    """
+    try:
+        return reader.read_next_batch()
+    except StopIteration:
+        return None
+    except Exception as error:
+        raise KafkaError(f"the table cannot be read: {error}", condition=READ_FAILED) from error

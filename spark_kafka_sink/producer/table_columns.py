@@ -1,0 +1,175 @@
+"""The columns of a table that `send_table` sends: their Arrow types are checked once, and each batch becomes ProducerColumns.
+
+records/row_mapping.py says which column is which part of a record, for this and for the sink. Here: which types fit, what to do
+about one that does not, and layouts that the producer's other parts do not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_kafka_sink.config.option import join_problems
+from spark_kafka_sink.errors import InvalidRecordError, SchemaError, printable_list
+from spark_kafka_sink.producer.producer_record import ProducerColumns
+from spark_kafka_sink.records.columns import is_payload, is_text
+from spark_kafka_sink.records.interleave import pieces_of
+from spark_kafka_sink.records.row_mapping import PARTS, RowMapping, nearest_column
+
+NO_TOPIC = "no topic: pass its name as in send_table(name, table), or a table with the column topic"
+NO_VALUE = "there is no column value; nulls in it are tombstones, but it must be there"
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+ZONES = "dt.tz_localize('UTC') in pandas, dt.replace_time_zone('UTC') in polars, AT TIME ZONE 'UTC' in SQL"
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumns:
+    """Where the parts of a record are in each batch, and which columns are changed first.
+
+    Args:
+        conversions: by position, for columns in a layout that is not read elsewhere.
+    """
+
+    mapping: RowMapping
+    conversions: Mapping[int, Callable[[pa.ChunkedArray], pa.ChunkedArray]]
+
+    @classmethod
+    def find(cls, schema: pa.Schema, topic: str | None) -> TableColumns:
+        """`topic`: of all rows; None: the column decides. Raises SchemaError, which names all problems."""
+        mapping = RowMapping.find(schema.names, topic, with_timestamp=True)
+        positions = {name: getattr(mapping, name) for name in PARTS}
+        columns = {name: schema.field(found).type for name, found in positions.items() if isinstance(found, int)}
+        problems = [*_missing(mapping, schema.names), *_problems_of_types(columns)]
+        if problems:
+            raise SchemaError(join_problems(problems))
+        conversions = {positions[name]: conversion(name, kind) for name, kind in columns.items()}
+        return cls(mapping, {position: convert for position, convert in conversions.items() if convert is not None})
+
+    def of(self, batch: pa.RecordBatch) -> ProducerColumns:
+        """The rows of a batch, without copying keys and values. Raises InvalidRecordError for a time that no record can have."""
+        table = pa.Table.from_batches([batch])
+        for position, convert in self.conversions.items():
+            table = table.set_column(position, table.field(position).name, convert(table.column(position)))
+        try:
+            return ProducerColumns(**self.mapping.columns(table))
+        except pa.ArrowInvalid as error:
+            raise InvalidRecordError(f"column timestamp: {error}; a record's timestamp is int64 milliseconds") from error
+
+
+# NAMES
+
+
+def _missing(mapping: RowMapping, columns: list[str]) -> Iterator[str]:
+    """A column that is needed, and one that is probably misspelt: its values would be left out without a word."""
+    needed = {"topic": NO_TOPIC, "value": NO_VALUE}
+    others = [column for column in columns if column not in PARTS]
+    for name in PARTS:
+        if getattr(mapping, name) is not None:
+            continue
+        nearest = nearest_column(name, others)
+        if name in needed:
+            hint = "" if nearest is None else f". Did you mean {nearest!r}? Rename it to {name}"
+            yield f"{needed[name]}. The table's columns are: {printable_list(columns) or 'none'}{hint}"
+        elif nearest is not None:
+            yield f"column {nearest!r} is no part of a record; did you mean {name}? Rename it, or leave it out of the table"
+
+
+# TYPES
+
+
+def _problems_of_types(columns: Mapping[str, pa.DataType]) -> Iterator[str]:
+    for name, kind in columns.items():
+        types, fits, remedy = RULES[name]
+        plain = _plain(kind)
+        if not pa.types.is_null(plain) and not fits(plain):
+            yield f"column {name} has type {kind}; it must be {types}: {remedy(plain)}"
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type of the values: an extension's storage, a dictionary's entries."""
+    while isinstance(kind, pa.BaseExtensionType) or pa.types.is_dictionary(kind):
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind.storage_type
+    return kind
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return _are_entries({"key": kind.key_type, "value": kind.item_type})
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return False
+    entry = kind.value_type
+    if pa.types.is_null(entry):  # of lists that are all empty
+        return True
+    return bool(pa.types.is_struct(entry)) and len(entry) == 2 and _are_entries({each.name.lower(): each.type for each in entry})
+
+
+def _are_entries(types: Mapping[str, pa.DataType]) -> bool:
+    return set(types) == {"key", "value"} and all(is_payload(kind) or pa.types.is_null(kind) for kind in types.values())
+
+
+def _is_timestamp(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_int64(kind)) or (bool(pa.types.is_timestamp(kind)) and kind.tz is not None)
+
+
+def _payload_remedy(kind: pa.DataType) -> str:
+    return "encode it before sending, for example as JSON" if pa.types.is_nested(kind) else "cast it to string before sending"
+
+
+def _partition_remedy(kind: pa.DataType) -> str:
+    nulls = ". In pandas, nulls make floats of integers: astype('Int32')" if pa.types.is_floating(kind) else ""
+    return f"cast it to int32 before sending{nulls}"
+
+
+def _timestamp_remedy(kind: pa.DataType) -> str:
+    if pa.types.is_timestamp(kind):
+        return f"without a time zone it is no moment; name its zone: {ZONES}"
+    return "cast it before sending, or leave it out: the time of sending counts then"
+
+
+def _headers_remedy(_: pa.DataType) -> str:
+    return "a list of {'key': …, 'value': …} in each row; cast it before sending"
+
+
+# What the type of a column must be, in words and as a check, and what to do about another.
+RULES: dict[str, tuple[str, Callable[[pa.DataType], bool], Callable[[pa.DataType], str]]] = {
+    "topic": ("string", is_text, lambda _: "cast it to string before sending"),
+    "value": ("string or binary", is_payload, _payload_remedy),
+    "key": ("string or binary", is_payload, _payload_remedy),
+    "partition": ("int32", pa.types.is_integer, _partition_remedy),
+    "headers": ("list<struct<key: string, value: binary>> or map<string, binary>", _is_headers, _headers_remedy),
+    "timestamp": ("a timestamp with a time zone, or int64 milliseconds since 1970", _is_timestamp, _timestamp_remedy),
+}
+
+
+# LAYOUTS
+
+
+def conversion(name: str, kind: pa.DataType) -> Callable[[pa.ChunkedArray], pa.ChunkedArray] | None:
+    """What makes a column that fits one that `send_columns` takes. None if it is one."""
+    is_read_elsewhere = pa.types.is_dictionary(kind) and name in ("topic", "value", "key") and _plain(kind) == kind.value_type
+    if kind != _plain(kind) and not is_read_elsewhere:
+        return _decoded
+    if name == "headers" and (pa.types.is_fixed_size_list(kind) or (not pa.types.is_map(kind) and _has_no_entries(kind))):
+        return _as_headers
+    return None
+
+
+def _has_no_entries(kind: pa.DataType) -> bool:
+    return not pa.types.is_null(kind) and bool(pa.types.is_null(kind.value_type))
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Without extension types and dictionaries."""
+    return pa.chunked_array([_decode(piece) for piece in pieces_of(column)], _plain(column.type))
+
+
+def _decode(piece: pa.Array) -> pa.Array:
+    while isinstance(piece.type, pa.BaseExtensionType) or pa.types.is_dictionary(piece.type):
+        piece = piece.dictionary.take(piece.indices) if pa.types.is_dictionary(piece.type) else piece.storage
+    return piece
+
+
+def _as_headers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(HEADERS if _has_no_entries(column.type) else pa.large_list(column.type.value_type))

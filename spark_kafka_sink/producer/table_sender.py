@@ -1,0 +1,104 @@
+"""Queues the rows of a whole table, batch by batch, as `send_columns` would queue each batch, with one Delivery for all.
+
+table_batches.py reads the table, table_columns.py knows its columns, ColumnSender queues the rows of a batch.
+Laws: no batch is read before the one before it is queued, so that a stream is never in memory as a whole. The call is one
+hand-over from its first queued row to its last (hand_overs.py), and one call in a transaction: half a table is not committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.errors import InvalidRecordError, KafkaError, SchemaError
+from spark_kafka_sink.producer.accumulator.delivery import Delivery
+from spark_kafka_sink.producer.column_sender import ColumnSender
+from spark_kafka_sink.producer.hand_overs import ORDINARY_ERRORS, HandOver, HandOvers
+from spark_kafka_sink.producer.plugins.interceptors import Interceptors
+from spark_kafka_sink.producer.producer_record import ProducerColumns
+from spark_kafka_sink.producer.table_batches import next_batch, open_table
+from spark_kafka_sink.producer.table_columns import TableColumns
+
+
+class TableSender:
+    """
+    Args:
+        columns: queues the rows of a batch.
+        interceptors: see the columns of each batch first.
+        hand_overs: rows are handed over under its rule.
+        clock: of the Delivery.
+        on_half_sent: called with an error that comes when rows of a table are queued and others never will be.
+    """
+
+    def __init__(
+        self,
+        columns: ColumnSender,
+        interceptors: Interceptors | None,
+        hand_overs: HandOvers,
+        clock: Clock,
+        on_half_sent: Callable[[KafkaError], None],
+    ) -> None:
+        self._columns = columns
+        self._interceptors = interceptors
+        self._hand_overs = hand_overs
+        self._clock = clock
+        self._on_half_sent = on_half_sent
+
+    def send(self, topic: str | None, table: object, check_usable: Callable[[], None]) -> Delivery:
+        """As KafkaProducer.send_table. `check_usable`: raises when no further rows can be sent; called before each batch."""
+        if not (topic is None or isinstance(topic, str)):
+            raise SchemaError(f"topic has the Python type {type(topic).__name__}; pass a str, or None for the column topic")
+        reader = open_table(table)
+        columns = TableColumns.find(reader.schema, topic)
+        return self._hand_overs.run(self._send_all, reader, columns, check_usable)
+
+    def _send_all(
+        self, hand_over: HandOver, reader: pa.RecordBatchReader, columns: TableColumns, check_usable: Callable[[], None]
+    ) -> Delivery:
+        delivery = Delivery(0, self._clock, whole="table")
+        first_row = 0  # of the batch that is read and queued
+        try:
+            while (batch := next_batch(reader)) is not None:
+                if batch.num_rows:
+                    check_usable()
+                    self._send_batch(hand_over, columns.of(batch), delivery)
+                    first_row = delivery.rows
+                del batch  # before the next one is read
+        except ORDINARY_ERRORS as error:
+            if first_row:
+                self._on_half_sent(_half_sent(error, first_row))
+            raise
+        return delivery
+
+    def _send_batch(self, hand_over: HandOver, given: ProducerColumns, delivery: Delivery) -> None:
+        _require_topics(given, delivery.rows)
+        queue = partial(self._columns.queue, hand_over=hand_over, delivery=delivery)
+        if self._interceptors is None:
+            queue(given)
+        else:
+            self._interceptors.send_columns(given, queue)
+
+
+def _half_sent(error: Exception, first_row: int) -> KafkaError:
+    """The same error; if it is a KafkaError, it also says from which row on the table is not sent."""
+    where = f"in the table's batch that begins at row {first_row:,}; the rows before it are queued, and are not taken back"
+    if not isinstance(error, KafkaError):
+        return KafkaError(f"{error!r} ({where})")
+    error.message = f"{error.message.removesuffix('.')} ({where})"
+    return error
+
+
+def _require_topics(given: ProducerColumns, first_row: int) -> None:
+    """Before interceptors see the rows, as in the sink. The producer checks everything else."""
+    if isinstance(given.topic, str) or not given.topic.null_count:
+        return
+    row = first_row + pc.index(given.topic.is_null(), True).as_py()
+    raise InvalidRecordError(
+        f"column topic is null in row {row:,} of the table: fill it in, or name one topic for all rows, as in"
+        " send_table(name, table)",
+        condition="KAFKA_NULL_TOPIC_IN_DATA",
+    )

@@ -1,0 +1,135 @@
+"""KafkaProducer.send_table with tables of polars and duckdb as they make them, types and layouts and all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.producer.producer import KafkaProducer
+from tests.fakes.fake_broker import FakeBroker
+from tests.fakes.record_decoder import Record
+from tests.producer.transactions.transactional_brokers import producer_of
+
+WAIT_MS = 30_000
+MOMENTS = [datetime(2024, 1, 2, 3, 4, 5, 678_999, tzinfo=UTC), datetime(2024, 1, 2, tzinfo=UTC)]
+EXPECTED = [
+    Record(0, 1_704_164_645_678, b"k", b"v", (("h", b"1"), ("h", None))),
+    Record(1, 1_704_153_600_000, None, None, ()),
+]
+SQL = """
+    SELECT * FROM (VALUES
+        ('k', 'v', 'one', 0, [{key: 'h', value: '1'::BLOB}, {key: 'h', value: NULL}], TIMESTAMPTZ '2024-01-02 03:04:05.678999Z'),
+        (NULL, NULL, 'one', NULL, NULL, TIMESTAMPTZ '2024-01-02 00:00:00Z')
+    ) AS rows(key, value, topic, partition, headers, timestamp)
+"""
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker(topics={"one": 1, "two": 1}) as cluster:
+        yield cluster
+        assert cluster.violations == []
+
+
+@pytest.fixture
+def producer(broker: FakeBroker) -> Iterator[KafkaProducer]:
+    with producer_of(broker, transactional_id=None) as made:
+        yield made
+
+
+def written(broker: FakeBroker, producer: KafkaProducer, table: Any, topic: str | None = None) -> list[Record]:
+    delivery = producer.send_table(topic, table)
+    producer.flush(WAIT_MS)
+    assert delivery.result(0).acknowledged == delivery.rows
+    return broker.records(topic or "one")
+
+
+def polars_frame() -> pl.DataFrame:
+    entry = pl.Struct({"key": pl.String, "value": pl.Binary})
+    return pl.DataFrame(
+        {
+            "key": ["k", None],
+            "value": ["v", None],
+            "topic": ["one", "one"],
+            "partition": [0, None],
+            "headers": [[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None],
+            "timestamp": MOMENTS,
+        },
+        schema_overrides={"headers": pl.List(entry)},
+    )
+
+
+# ---- POLARS
+
+
+def test_a_frame_of_polars(broker: FakeBroker, producer: KafkaProducer) -> None:
+    assert written(broker, producer, polars_frame()) == EXPECTED
+
+
+@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["one", "k", "v"]), pl.Binary], ids=str)
+def test_categories_and_bytes_of_polars(broker: FakeBroker, producer: KafkaProducer, kind: Any) -> None:
+    parts = ["key", "value"] if kind == pl.Binary else ["key", "value", "topic"]
+    frame = polars_frame().with_columns(pl.col(parts).cast(kind))
+    assert written(broker, producer, frame) == EXPECTED
+
+
+def test_a_frame_of_polars_in_many_chunks(broker: FakeBroker, producer: KafkaProducer) -> None:
+    frame = pl.concat([polars_frame().with_columns(pl.col("key", "topic").cast(pl.Categorical))] * 3, rechunk=False)
+    assert frame.n_chunks() == 3
+    assert [record.value for record in written(broker, producer, frame)] == [b"v", None] * 3
+
+
+def test_headers_of_polars_in_arrays_of_a_fixed_width(broker: FakeBroker, producer: KafkaProducer) -> None:
+    entry = pl.Struct({"key": pl.String, "value": pl.String})
+    frame = pl.DataFrame(
+        {"value": ["v"], "headers": [[{"key": "h", "value": "1"}]]}, schema={"value": pl.String, "headers": pl.Array(entry, 1)}
+    )
+    assert written(broker, producer, frame, "two")[0].headers == (("h", b"1"),)
+
+
+def test_what_polars_has_that_is_no_record_is_told(producer: KafkaProducer) -> None:
+    with pytest.raises(SchemaError, match=r"column timestamp has type timestamp\[us\]"):
+        producer.send_table("one", pl.DataFrame({"value": ["v"], "timestamp": [datetime(2024, 1, 2)]}))
+    with pytest.raises(SchemaError, match="column value has type int64"):
+        producer.send_table("one", pl.DataFrame({"value": [1]}))
+    with pytest.raises(SchemaError, match="cannot be read as columns of Arrow"):
+        producer.send_table("one", pl.Series("value", ["v"]))
+
+
+# ---- DUCKDB
+
+
+def test_a_relation_of_duckdb(broker: FakeBroker, producer: KafkaProducer) -> None:
+    assert written(broker, producer, duckdb.sql(SQL)) == EXPECTED
+
+
+def test_a_map_and_an_enum_of_duckdb(broker: FakeBroker, producer: KafkaProducer) -> None:
+    sql = "SELECT 'k'::ENUM('k', 'l') AS key, 'v' AS value, MAP {'h': '1'} AS headers, 'two'::ENUM('two') AS topic"
+    (record,) = written(broker, producer, duckdb.sql(sql), "two")
+    assert (record.key, record.value, record.headers) == (b"k", b"v", (("h", b"1"),))
+
+
+def test_a_long_result_of_duckdb_comes_in_several_batches(broker: FakeBroker, producer: KafkaProducer) -> None:
+    relation = duckdb.sql("SELECT range::VARCHAR AS value FROM range(300_000)")
+    assert pa.RecordBatchReader.from_stream(relation).read_next_batch().num_rows < 300_000
+    records = written(broker, producer, relation, "two")
+    assert [record.value for record in records] == [b"%d" % number for number in range(300_000)]
+
+
+def test_text_of_duckdb_as_views(broker: FakeBroker, producer: KafkaProducer) -> None:
+    with duckdb.connect() as connection:
+        connection.sql("SET produce_arrow_string_view = true")
+        connection.sql("SET arrow_large_buffer_size = true")
+        assert written(broker, producer, connection.sql(SQL)) == EXPECTED
+
+
+def test_what_is_wrong_in_a_query_of_duckdb_is_told(producer: KafkaProducer) -> None:
+    with pytest.raises(SchemaError, match="column partition has type string; it must be int32"):
+        producer.send_table("one", duckdb.sql("SELECT 'v' AS value, '0' AS partition"))
