@@ -1,10 +1,11 @@
 """Tests of the network, and where the scenarios of Apache Kafka's own unit tests are found here.
 
 FakeSelector (tests/fakes) takes the sockets away from NetworkClient; test_selector.py has real ones on 127.0.0.1;
-test_network_client_with_broker.py joins all over FakeBroker; tests/integration/test_faults.py does so over a real broker behind
-a proxy that goes wrong. A claim is ported, not Java's way to it: a handshake is a generator here, a connection knows no socket.
+network_client/test_with_fake_broker.py joins all over FakeBroker; tests/integration/test_faults.py does so over a real broker
+behind a proxy that goes wrong. A claim is ported, not Java's way to it: a handshake is a generator here, a connection knows no
+socket.
 
-NetworkClientTest → test_network_client.py
+NetworkClientTest → network_client/
     testSimpleRequestResponse → test_a_request_is_answered
     testSimpleRequestResponseWithStaticNodes, …WithNoBrokerDiscovery → not applicable: metadata is always fetched, versions always
         asked for
@@ -40,7 +41,7 @@ ClusterConnectionStatesTest → test_broker_connection.py        all
 InFlightRequestsTest → test_broker_connection.py               all
 NodeApiVersionsTest → test_handshake.py                        all but the texts of toString
 ApiVersionsTest → not applicable: record batches of version 2 only, and versions are kept per node
-ClientUtilsTest → tests/config/test_producer_config.py (addresses), test_names.py (canonical names)
+ClientUtilsTest → tests/config/test_producer_config.py (addresses), test_dns.py (canonical names)
 NetworkReceiveTest, NetworkSendTest → test_connection.py
 
 SelectorTest → test_selector.py

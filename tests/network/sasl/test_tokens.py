@@ -409,7 +409,7 @@ def server() -> Iterator[TokenServer]:
 
 @pytest.fixture(autouse=True)
 def files_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ALLOWED_FILES, "assertion, key.pem, template.json, file, test_sasl_tokens.py")
+    monkeypatch.setenv(ALLOWED_FILES, "assertion, key.pem, template.json, file, test_tokens.py")
 
 
 def config_for(server: TokenServer | str, **options: str) -> ProducerConfig:

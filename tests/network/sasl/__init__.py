@@ -1,0 +1,1 @@
+"""network/sasl: mechanisms, and where tokens come from."""

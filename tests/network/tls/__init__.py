@@ -1,0 +1,1 @@
+"""network/tls: connections, and the stores with keys and certificates."""
