@@ -22,8 +22,8 @@ NetworkClientTest → network_client/
     testConnectionSetupTimeout, testConnectionDoesNotRemainStuckInCheckingApiVersionsState… →
         test_a_connection_that_takes_too_long_is_given_up_and_tried_again, test_a_handshake_that_is_never_answered_times_out
     testConnectionThrottling, testConnectionTimeoutAfterThrottling, testThrottlingNotEnabledForConnectionToOlderBroker →
-        section "throttling"
-    testLeastLoadedNode… → section "which node"
+        test_requests.py, section "throttling"
+    testLeastLoadedNode… → test_node_choice.py
     testHasNodeAvailableOrConnectionReady → test_while_a_node_is_connected_and_busy_nobody_bootstraps_again
     testConnectionDelay… → test_broker_connection.py, test_reconnecting_waits_for_back_off
     testDisconnectWithMultipleInFlights → test_a_lost_connection_cancels_everything_in_flight_in_order

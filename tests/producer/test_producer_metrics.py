@@ -31,7 +31,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.fake_selector import Sent
 from tests.integration.reading import Topic
-from tests.network.network_client.test_requests import PRODUCE, Net
+from tests.network.network_client.harness import PRODUCE, Net
 from tests.producer.harness import TOPIC, Stage
 
 WAIT_MS = 30_000

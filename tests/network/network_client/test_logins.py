@@ -137,7 +137,7 @@ def token(options: dict[str, str]) -> str:
     return options["token"]
 
 
-# ---- logging in ------------------------------------------------------------------------------------------------------------
+# LOGGING IN
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
@@ -206,7 +206,7 @@ def test_what_is_refused_is_tried_again_only_after_back_off() -> None:
     assert 40 <= net.client.poll_delay_ms(failed, net.clock.now_ms()) <= 120
 
 
-# ---- logging in again (KIP-368) --------------------------------------------------------------------------------------------
+# LOGGING IN AGAIN (KIP-368)
 
 
 def due(net: SaslNet, node_id: int = 0) -> None:
@@ -362,7 +362,7 @@ def test_a_lost_connection_forgets_its_session() -> None:
     assert net.logins(0) == 2
 
 
-# ---- waiting for a token ---------------------------------------------------------------------------------------------------
+# WAITING FOR A TOKEN
 
 
 def test_other_connections_go_on_while_one_waits_for_its_token() -> None:
@@ -416,7 +416,7 @@ def test_a_token_callback_that_raises_is_told() -> None:
     )
 
 
-# ---- a listener of another kind --------------------------------------------------------------------------------------------
+# A LISTENER OF ANOTHER KIND
 
 
 def test_a_broker_that_hangs_up_on_a_login_is_told_with_the_likely_cause() -> None:
