@@ -190,13 +190,13 @@ def test_plugins_are_dotted_names_or_in_python_what_these_would_name() -> None:
 
 @pytest.mark.parametrize("name", ["org.example.Mine", "com.example.a.Mine", "io.example.Mine", "java.util.Mine"])
 def test_java_classes_are_refused_with_the_ways_out(name: str) -> None:
-    told = problem({"partitioner.class": name})
-    assert told.startswith(f"partitioner.class={name} is a Java class, which cannot be loaded here")
+    message = problem({"partitioner.class": name})
+    assert message.startswith(f"partitioner.class={name} is a Java class, which cannot be loaded here")
     for way in ("write it in Python (docs/plug-ins.md)", "RoundRobinPartitioner", "a `partition` column"):
-        assert way in told
-    told = problem({"interceptor.classes": ["good.Name", name]})
-    assert told.startswith(f"interceptor.classes={name} is a Java class, which cannot be loaded here")
-    assert "\n" not in told
+        assert way in message
+    message = problem({"interceptor.classes": ["good.Name", name]})
+    assert message.startswith(f"interceptor.classes={name} is a Java class, which cannot be loaded here")
+    assert "\n" not in message
 
 
 def test_a_python_package_may_be_called_like_a_part_of_a_java_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,9 +285,9 @@ PROVIDERS = {"config.providers": "file", "config.providers.file.class": "org.apa
 )
 def test_a_reference_to_a_config_provider_is_a_problem(key: str, written: object, providers: dict[str, str]) -> None:
     """config.providers was a warning that "values are taken as they stand", and ${file:…} was the password that brokers got."""
-    told = problem(providers | {key: written})
-    assert told.startswith(f"The value of {key} holds a reference to a config provider, like ${{file:/path:key}}. ")
-    assert "canary" not in told
+    message = problem(providers | {key: written})
+    assert message.startswith(f"The value of {key} holds a reference to a config provider, like ${{file:/path:key}}. ")
+    assert "canary" not in message
 
 
 @pytest.mark.parametrize("written", ["pa$$word", "${x}", "$(file:x)", "{file:/x:pw}", "${"])
@@ -355,9 +355,9 @@ def test_an_error_shows_no_secret_even_with_locals(mapping: dict[str, object], c
     try:
         ProducerConfig.from_mapping(mapping)
     except ConfigError as error:
-        told = traceback.TracebackException.from_exception(error, capture_locals=True)
-        told.stack.pop(0)  # this test's own locals
-        shown = "".join(told.format()) + caplog.text
+        trace = traceback.TracebackException.from_exception(error, capture_locals=True)
+        trace.stack.pop(0)  # this test's own locals
+        shown = "".join(trace.format()) + caplog.text
     assert "acks" in shown
     assert "hunter2" not in shown
     assert "for configuration ssl.key.password: Expected" in shown if "ssl.key.password" in mapping else True

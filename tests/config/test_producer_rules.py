@@ -20,18 +20,18 @@ def test_idempotence_needs_at_most_five_requests_in_flight() -> None:
 
 
 def test_a_transactional_id_contradicts_idempotence_switched_off() -> None:
-    told = problem({"transactional.id": "t", "enable.idempotence": "false"})
-    assert "Cannot set a transactional.id without also enabling idempotence." in told
+    message = problem({"transactional.id": "t", "enable.idempotence": "false"})
+    assert "Cannot set a transactional.id without also enabling idempotence." in message
 
 
 def test_two_phase_commit_contradicts_a_transaction_timeout() -> None:
-    told = problem({"transaction.two.phase.commit.enable": "true", "transaction.timeout.ms": "1"})
-    assert "Cannot set transaction.timeout.ms when transaction.two.phase.commit.enable is set to true." in told
+    message = problem({"transaction.two.phase.commit.enable": "true", "transaction.timeout.ms": "1"})
+    assert "Cannot set transaction.timeout.ms when transaction.two.phase.commit.enable is set to true." in message
 
 
 def test_an_explicit_delivery_timeout_below_linger_and_request_timeout_is_refused() -> None:
-    told = problem({"delivery.timeout.ms": "30004"})
-    assert told.startswith("delivery.timeout.ms should be equal to or larger than linger.ms + request.timeout.ms")
+    message = problem({"delivery.timeout.ms": "30004"})
+    assert message.startswith("delivery.timeout.ms should be equal to or larger than linger.ms + request.timeout.ms")
     assert read(delivery_timeout_ms=30_005).delivery_timeout_ms == 30_005
 
 
@@ -65,9 +65,9 @@ def test_a_client_without_a_name_gets_one_of_its_own() -> None:
 @pytest.mark.parametrize("key", ["client.id", "transactional.id"])
 def test_a_name_that_the_protocol_cannot_carry_is_refused(key: str) -> None:
     """Encoding the request failed, which ended the Sender, and callers got the error that the producer was closed."""
-    told = problem({key: "x" * 40_000})
-    assert "40,000 bytes in UTF-8, but a string of Kafka's protocol has 32,767 at most" in told
-    assert len(told) < 1_000
+    message = problem({key: "x" * 40_000})
+    assert "40,000 bytes in UTF-8, but a string of Kafka's protocol has 32,767 at most" in message
+    assert len(message) < 1_000
     assert "32,768 bytes" in problem({key: "é" * 16_384})
     assert len(read(client_id="é" * 16_383 + "x").client_id) == 16_384
 
@@ -84,15 +84,15 @@ def test_text_that_utf_8_cannot_carry_is_refused() -> None:
 
 def test_a_secret_that_utf_8_cannot_carry_is_refused_and_not_shown() -> None:
     """The encoder's error, which contains the whole text, would have ended the Sender."""
-    told = problem({"security.protocol": "SSL", "ssl.keystore.password": "canary\ud800"})
-    assert "Invalid value [hidden] for configuration ssl.keystore.password: It holds half of a surrogate pair" in told
-    assert "canary" not in told
+    message = problem({"security.protocol": "SSL", "ssl.keystore.password": "canary\ud800"})
+    assert "Invalid value [hidden] for configuration ssl.keystore.password: It holds half of a surrogate pair" in message
+    assert "canary" not in message
 
 
 # --- not available ----------------------------------------------------------------------------------------------------
 
 
 def test_what_is_not_built_is_refused_by_name_in_one_sentence() -> None:
-    told = problem({"transaction.two.phase.commit.enable": "true"})
-    assert told.lower().startswith("transaction.two.phase.commit.enable=true is not available in this version: ")
-    assert "\n" not in told
+    message = problem({"transaction.two.phase.commit.enable": "true"})
+    assert message.lower().startswith("transaction.two.phase.commit.enable=true is not available in this version: ")
+    assert "\n" not in message

@@ -50,7 +50,7 @@ def test_a_spark_users_options_are_accepted_unchanged(prefix: str, mechanism: st
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"sasl__mechanism": "DIGEST-MD5"}, "sasl.mechanism=DIGEST-MD5 is not known; use one of PLAIN, SCRAM-SHA-256,"),
         ({"sasl__mechanism": "PLAIN"}, "sasl.mechanism=PLAIN needs sasl.jaas.config, like org.apache.kafka."),
@@ -155,8 +155,8 @@ def test_a_spark_users_options_are_accepted_unchanged(prefix: str, mechanism: st
         ),
     ],
 )
-def test_what_is_missing_or_contradicts_is_told_with_the_remedy(options: dict[str, str], told: str) -> None:
-    assert told in problem_of(**options)
+def test_what_is_missing_or_contradicts_is_told_with_the_remedy(options: dict[str, str], message: str) -> None:
+    assert message in problem_of(**options)
 
 
 @pytest.mark.parametrize(

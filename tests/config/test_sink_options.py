@@ -143,16 +143,16 @@ def test_options_of_consumers_are_warnings_that_propose_nothing_else(key: str, c
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"topic": "  "}, "for configuration topic: a topic's name is 1 to 249 of the characters"),
         ({"includeTimestamp": "yes"}, "Expected value to be either true or false"),
         ({"maxBytesPerSecond": "10MB"}, "Invalid value 10MB for configuration maxBytesPerSecond: Not a number of type LONG"),
     ],
 )
-def test_values_that_spark_or_a_user_may_spell_otherwise_are_told(given: dict[str, str], told: str) -> None:
+def test_values_that_spark_or_a_user_may_spell_otherwise_are_told(given: dict[str, str], message: str) -> None:
     (problem,) = check(**given)[1]
-    assert told in problem
+    assert message in problem
 
 
 def test_a_path_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -91,7 +91,7 @@ class Process:
         self._work = work
         self._changed = threading.Condition()  # guards the rest
         self._at: str | None = None
-        self._told: Step | None = None
+        self._next_step: Step | None = None
         self._is_over = False
         self._is_dead = False
         self._error: BaseException | None = None
@@ -118,26 +118,26 @@ class Process:
     def step(self, name: str, call: Callable[[Step], Any]) -> Any:
         """Stand still before the call, which gets what it was told, until it is told to go on."""
         while True:
-            told = self._wait_for_a_word(name)
-            if "is not answered in time" in told["words"]:
+            step = self._wait_for_a_word(name)
+            if "is not answered in time" in step["words"]:
                 raise KafkaTimeoutError("no answer, as scheduled")
-            result = call(told)
-            if "no answer in time" in told["words"]:
+            result = call(step)
+            if "no answer in time" in step["words"]:
                 raise KafkaTimeoutError("no answer, as scheduled")
-            if not told["answer_is_lost"] or name in ASKED_AGAIN_BY_ITSELF:
+            if not step["answer_is_lost"] or name in ASKED_AGAIN_BY_ITSELF:
                 return result
 
     def _wait_for_a_word(self, name: str) -> Step:
         with self._changed:
             self._at = name
             self._changed.notify_all()
-            if not self._changed.wait_for(lambda: self._told is not None or self._is_dead, LIMIT_S):
+            if not self._changed.wait_for(lambda: self._next_step is not None or self._is_dead, LIMIT_S):
                 raise AssertionError(f"{self.name} was told nothing for {LIMIT_S} s")
             if self._is_dead:
                 raise Died
-            told, self._told, self._at = self._told, None, None
-            assert told is not None
-            return told
+            step, self._next_step, self._at = self._next_step, None, None
+            assert step is not None
+            return step
 
     def model_step(self, call: str, first: Any) -> str | None:
         """The model's name of a call, which has this name in stopping.py; None if it is no step of the model."""
@@ -174,13 +174,13 @@ class Process:
 
     def _tell(self, step: Step) -> None:
         with self._changed:
-            self._told = step
+            self._next_step = step
             self._changed.notify_all()
         self._await_rest()
 
     def _await_rest(self) -> None:
         with self._changed:
-            is_at_rest = self._changed.wait_for(lambda: self._is_over or (self._at is not None and not self._told), LIMIT_S)
+            is_at_rest = self._changed.wait_for(lambda: self._is_over or (self._at is not None and not self._next_step), LIMIT_S)
         if self._error is not None:
             raise self._error
         assert is_at_rest, f"{self.name} comes to no step within {LIMIT_S} s"
@@ -263,7 +263,7 @@ def _hooked(original: Callable[..., Any], call: str) -> Callable[..., Any]:
         if process is None:
             return original(self, *args, **named)
         if call == "7 record":
-            return process.step(call + " abort", lambda told: original(self, _aborted(told, args[0])))
+            return process.step(call + " abort", lambda step: original(self, _aborted(step, args[0])))
         if call not in ONE_BY_ONE:
             step = process.model_step(call, args[0] if args else None)
             plain = functools.partial(original, self, *args, **named)
@@ -271,10 +271,10 @@ def _hooked(original: Callable[..., Any], call: str) -> Callable[..., Any]:
         left = list(args[0])
         found: dict[str, Any] = {}
 
-        def one(told: Step) -> dict[str, Any]:
-            chosen = next((each for each in left if _is_meant(each, told)), left[0])
+        def one(step: Step) -> dict[str, Any]:
+            chosen = next((each for each in left if _is_meant(each, step)), left[0])
             answer: dict[str, Any] = original(self, [chosen], *args[1:], **named)
-            if not told["answer_is_lost"]:
+            if not step["answer_is_lost"]:
                 left.remove(chosen)
             return answer
 
@@ -285,15 +285,15 @@ def _hooked(original: Callable[..., Any], call: str) -> Callable[..., Any]:
     return hooked
 
 
-def _aborted(told: Step, now: Planned) -> Planned:
+def _aborted(step: Step, now: Planned) -> Planned:
     """What the model's abort() stops. A moment of the model is how many writes were planned before."""
-    return Planned(HOST, told["arguments"].get("planned", now.time_ms))
+    return Planned(HOST, step["arguments"].get("planned", now.time_ms))
 
 
-def _is_meant(each: str | PreparedTransaction, told: Step) -> bool:
+def _is_meant(each: str | PreparedTransaction, step: Step) -> bool:
     """Whether the step names this transactional id."""
     transactional_id = each if isinstance(each, str) else each.transactional_id
-    return "id" in told["arguments"] and transactional_id.endswith(_end_of_id(told["arguments"]["id"]))
+    return "id" in step["arguments"] and transactional_id.endswith(_end_of_id(step["arguments"]["id"]))
 
 
 def _end_of_id(model_id: str) -> str:
@@ -345,21 +345,21 @@ class Replay:
         latest = max(drivers, key=lambda name: (known[name]["run"], known[name]["version"], known[name]["write"]))
         return isinstance(self.processes[latest].outcome, Committed)
 
-    def told_otherwise(self) -> dict[str, object]:
+    def wrong_errors(self) -> dict[str, object]:
         """The drivers whose error has not the kind that the model's has: whether running the write again can help.
 
         Where the model finds a transaction gone whose commit is not complete yet, 6d may read its marker here.
         """
         aborts = [step for step in self.trace["full_plan"] if BECAUSE in step["words"]]
-        told = {step["process"]: step["words"].partition(BECAUSE)[2] for step in aborts}
-        reasons = {name: reason for name, reason in told.items() if reason != "transaction gone"}
+        found = {step["process"]: step["words"].partition(BECAUSE)[2] for step in aborts}
+        reasons = {name: reason for name, reason in found.items() if reason != "transaction gone"}
         return {
             name: self.processes[name].outcome
             for name, reason in reasons.items()
             if isinstance(self.processes[name].outcome, ReplayError) != (reason in FINAL_REASONS)
         }
 
-    def told(self) -> str:
+    def description(self) -> str:
         """What each process has ended with."""
         return "\n".join(f"{name}: {process.outcome}" for name, process in self.processes.items())
 

@@ -24,7 +24,7 @@ BY_NAME = {left_out.name: left_out for left_out in LEFT_OUT}
 SOAK_LIMIT_S = 1_200
 
 
-def told(found: dict[Violation, list[Event]]) -> str:
+def described(found: dict[Violation, list[Event]]) -> str:
     """Each violation, and what happened before."""
     lines = []
     for violation, events in found.items():
@@ -38,7 +38,7 @@ def told(found: dict[Violation, list[Event]]) -> str:
 @pytest.mark.parametrize("case", cases.QUICK, ids=lambda case: case.name)
 def test_the_full_plan_holds_in_every_order_of_steps(case: Case) -> None:
     result = explore(Setting(FULL_PLAN, case))
-    assert not result.traces, told(result.traces)
+    assert not result.traces, described(result.traces)
     assert result.is_complete, "a quick case is one that is explored to the end"
 
 
@@ -47,7 +47,7 @@ def test_the_full_plan_holds_in_every_order_of_steps(case: Case) -> None:
 @pytest.mark.parametrize("case", cases.SOAK, ids=lambda case: case.name)
 def test_the_full_plan_holds_in_every_order_of_steps_of_the_large_cases(case: Case) -> None:
     result = explore(Setting(FULL_PLAN, case))
-    assert not result.traces, told(result.traces)
+    assert not result.traces, described(result.traces)
     assert result.is_complete, "what is not explored to the end is no evidence: see SAMPLED"
 
 
@@ -57,7 +57,7 @@ def test_the_full_plan_holds_in_every_order_of_steps_of_the_large_cases(case: Ca
 def test_nothing_is_found_in_a_part_of_the_cases_that_are_too_large(case: Case) -> None:
     """That proves nothing: they are explored in part."""
     result = explore(Setting(FULL_PLAN, case))
-    assert not result.traces, told(result.traces)
+    assert not result.traces, described(result.traces)
     assert not result.is_complete, "it can be evidence: move it to SOAK"
 
 
@@ -73,7 +73,7 @@ def test_what_the_full_plan_does_not_promise_is_known(limit: Limit) -> None:
 
 def test_with_the_stage_attempt_in_the_id_no_attempt_fences_another_one() -> None:
     result = explore(Setting(turned("id_has_stage_attempt"), cases.STAGE_AGAIN_AND_HEALTHY))
-    assert not result.traces, told(result.traces)
+    assert not result.traces, described(result.traces)
 
 
 def test_a_failed_batch_write_shows_nothing_or_what_was_decided() -> None:
@@ -92,7 +92,7 @@ def test_a_step_is_left_out_where_the_full_plan_is_known_to_hold(left_out: LeftO
 
 def check(left_out: LeftOut) -> None:
     result = explore(left_out.setting, left_out.violation)
-    print(told(result.traces))
+    print(described(result.traces))
     assert left_out.violation in result.traces
 
 
@@ -113,7 +113,7 @@ def test_a_plan_without_this_step_breaks_a_promise_after_many_steps(left_out: Le
 @pytest.mark.parametrize(("field", "case"), [(field, case) for field, names in UNNEEDED.items() for case in names])
 def test_other_steps_cover_for_this_one(field: str, case: str) -> None:
     result = explore(Setting(turned(field), cases.BY_NAME[case]))
-    assert not UNSAFE & set(result.traces), told(result.traces)
+    assert not UNSAFE & set(result.traces), described(result.traces)
     assert result.is_complete, "what is not explored to the end is no evidence"
 
 

@@ -50,10 +50,10 @@ def check(trace: dict[str, Any], *, is_the_same: bool = True) -> None:
         with Replay(trace, make_run, client) as replay:
             replay.run()
         if is_the_same:
-            assert replay.has_ended_well() == trace["full_plan_ends"].startswith("done"), replay.told()
-            assert replay.told_otherwise() == {}
-            assert visible(broker) == Counter(trace["full_plan_visible"]), replay.told()
-        assert set(visible(broker).values()) <= {1}, replay.told()
+            assert replay.has_ended_well() == trace["full_plan_ends"].startswith("done"), replay.description()
+            assert replay.wrong_errors() == {}
+            assert visible(broker) == Counter(trace["full_plan_visible"]), replay.description()
+        assert set(visible(broker).values()) <= {1}, replay.description()
         expected = replay.recover()
         assert visible(broker) == expected
         check_nothing_is_open(broker)

@@ -261,8 +261,8 @@ class MockClient:
     def _is_unknown(self, node_id: int) -> bool:
         """Nobody has told its address; before the first metadata a test need not say any."""
         cluster = None if self.metadata is None else self.metadata.cluster()
-        is_told = cluster is None or cluster.is_bootstrap or cluster.node(node_id) is not None
-        return not is_told and node_id not in self._learnt
+        is_known = cluster is None or cluster.is_bootstrap or cluster.node(node_id) is not None
+        return not is_known and node_id not in self._learnt
 
     def _in_flight_of(self, node_id: int) -> int:
         return sum(request.node_id == node_id for request in self.requests)

@@ -182,9 +182,9 @@ def test_for_each_batch_over_spark_connect_has_a_name_or_writes_nothing(
         return clusters.run(command, tmp_path, limit_s=600, PYTHONPATH=package)
 
     with clusters.connect_server(tmp_path, connect_python, PYTHONPATH=package) as address:
-        told = life(address, "unnamed")
-        assert "[KAFKA_UNNAMED_WRITE]" in told
-        assert "exactly_once_options" in told
+        printed = life(address, "unnamed")
+        assert "[KAFKA_UNNAMED_WRITE]" in printed
+        assert "exactly_once_options" in printed
         assert read_topic(name) == []
         assert "as planned" in life(address, "named")
         assert "ended" in life(address, "named")

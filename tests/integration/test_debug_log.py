@@ -108,8 +108,8 @@ def test_each_commit_of_a_batch_and_of_a_stream_is_a_line_on_the_drivers_stderr(
         assert len(broker.values("orders")) == 9
     stamp = r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d INFO spark_kafka_sink\.sink\.commit: "
     lines = re.findall(stamp + r"(.*?); slowest task \d+\.\d s(?:; query \S+, batch (\d))?$", done.stderr, re.MULTILINE)
-    told, batches = zip(*lines, strict=True)
-    assert set(told) == {"wrote 3 rows, 24 bytes, in 1 task to 1 partition of orders"}
+    texts, batches = zip(*lines, strict=True)
+    assert set(texts) == {"wrote 3 rows, 24 bytes, in 1 task to 1 partition of orders"}
     assert batches == ("", "0", "1")
 
 

@@ -82,9 +82,9 @@ def test_a_checkpoint_that_was_restored_and_brings_other_rows_stops_the_query(
     shutil.copytree(backup, stream.checkpoint)
     (stream.source / "00002.json").unlink()
     fed(stream, 30, 40)
-    told = error_of(go_on)
-    assert REPLAY in conditions(told)
-    assert re.search("version [12] is in Kafka with 10 rows", told)
+    message = error_of(go_on)
+    assert REPLAY in conditions(message)
+    assert re.search("version [12] is in Kafka with 10 rows", message)
     assert seen.values(name, name) == once(0, 30)
 
 

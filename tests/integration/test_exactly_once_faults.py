@@ -104,10 +104,10 @@ def test_a_time_out_before_the_decision_is_found_before_anything_is_seen(world: 
     await_time_out(world, run, 0)
     with pytest.raises(CommitFailedError) as raised:
         run.commit(reports)
-    told = str(raised.value)
-    assert "the transactions of 1 of 3 tasks are not theirs any more (Spark partitions 0)" in told
-    assert "they outlasted their time-out (kafka.transaction.timeout.ms" in told
-    assert "Nothing is visible; the write can be run again" in told
+    message = str(raised.value)
+    assert "the transactions of 1 of 3 tasks are not theirs any more (Spark partitions 0)" in message
+    assert "they outlasted their time-out (kafka.transaction.timeout.ms" in message
+    assert "Nothing is visible; the write can be run again" in message
     run.abort()
     world.audit([])
     world.check()

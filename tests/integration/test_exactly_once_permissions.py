@@ -56,7 +56,7 @@ class Missing(NamedTuple):
 
     resource: str
     operation: str
-    told: str = ""
+    to_grant: str = ""
 
     def __str__(self) -> str:
         return f"{self.operation} on {self.resource}"
@@ -74,8 +74,8 @@ NO_READ_ON_TOPIC = Missing(TOPIC, "READ", "READ on the topic '{topic}'")
 NO_WRITE_ON_TOPIC = Missing(TOPIC, "WRITE", "WRITE on the topic '{topic}'")
 
 
-def check_told(world: World, error: KafkaError, missing: Missing, told: str = "") -> None:
-    grant = (told or missing.told).format(prefix=world.prefix, topic=world.topic)
+def check_error(world: World, error: KafkaError, missing: Missing, to_grant: str = "") -> None:
+    grant = (to_grant or missing.to_grant).format(prefix=world.prefix, topic=world.topic)
     assert f"Grant the user {grant}" in str(error)
 
 
@@ -111,7 +111,7 @@ def test_without_describe_configs_a_transaction_gets_kafkas_default_time(
 
 
 @pytest.mark.parametrize(
-    ("missing", "told"),
+    ("missing", "to_grant"),
     [
         (NO_DESCRIBE_ON_IDS, ""),  # step 1, before its first request
         (NO_WRITE_ON_IDS, ""),  # step 1
@@ -123,13 +123,13 @@ def test_without_describe_configs_a_transaction_gets_kafkas_default_time(
     ],
     ids=str,
 )
-def test_a_task_without_a_permission_fails_and_names_it(world: World, missing: Missing, told: str) -> None:
+def test_a_task_without_a_permission_fails_and_names_it(world: World, missing: Missing, to_grant: str) -> None:
     missing.deny(world)
     run = alices(world, "r1")
     with pytest.raises(KafkaError) as raised:  # FatalProducerError and others, which say what their producer can still do
         run.task(0, 0, *FIRST[0]).run()
     assert raised.value.condition == f"KAFKA_{missing.resource}_AUTHORIZATION_FAILED"
-    check_told(world, raised.value, missing, told)
+    check_error(world, raised.value, missing, to_grant)
     world.check()
 
 
@@ -137,7 +137,7 @@ def test_a_task_without_a_permission_fails_and_names_it(world: World, missing: M
 
 
 @pytest.mark.parametrize(
-    ("missing", "told"),
+    ("missing", "to_grant"),
     [
         (NO_DESCRIBE_ON_GROUPS, ""),  # 6a
         (NO_DESCRIBE_ON_TOPIC, ""),  # 6a
@@ -147,13 +147,13 @@ def test_a_task_without_a_permission_fails_and_names_it(world: World, missing: M
     ],
     ids=str,
 )
-def test_a_driver_without_a_permission_fails_before_it_decides(world: World, missing: Missing, told: str) -> None:
+def test_a_driver_without_a_permission_fails_before_it_decides(world: World, missing: Missing, to_grant: str) -> None:
     run = alices(world, "r1")
     reports = run.reports(0, *FIRST)
     missing.deny(world)
     with pytest.raises(AuthorizationError) as raised:
         run.commit(reports)
-    check_told(world, raised.value, missing, told)
+    check_error(world, raised.value, missing, to_grant)
     assert Ledger(world.client, run.names, "q", world.topic).decision() is None
     world.check()
 
@@ -165,7 +165,7 @@ def test_a_driver_that_may_not_write_to_ids_has_decided_and_the_next_run_commits
     NO_WRITE_ON_IDS.deny(world)
     with pytest.raises(CommitFailedError, match="2 of 2 transactions of version 0 could not be committed") as raised:
         run.commit(reports)
-    check_told(world, raised.value, NO_WRITE_ON_IDS)
+    check_error(world, raised.value, NO_WRITE_ON_IDS)
     decision = Ledger(world.client, run.names, "q", world.topic).decision()
     assert decision is not None
     assert decision.state is State.DECIDED
@@ -183,7 +183,7 @@ def test_a_driver_that_may_not_write_to_ids_left_open_fails_before_it_decides(wo
     NO_WRITE_ON_IDS.deny(world)
     with pytest.raises(AuthorizationError) as raised:
         run.commit(reports)
-    check_told(world, raised.value, NO_WRITE_ON_IDS, "WRITE on the transactional id '{prefix}-q-3-0'")
+    check_error(world, raised.value, NO_WRITE_ON_IDS, "WRITE on the transactional id '{prefix}-q-3-0'")
     world.check()
 
 
@@ -196,7 +196,7 @@ def test_a_driver_needs_no_permission_to_write_to_the_topic(world: World) -> Non
 
 
 @pytest.mark.parametrize(
-    ("missing", "told"),
+    ("missing", "to_grant"),
     [
         (NO_READ_ON_GROUPS, "READ on the group '{prefix}-aborted'"),
         (NO_READ_ON_TOPIC, ""),
@@ -204,13 +204,13 @@ def test_a_driver_needs_no_permission_to_write_to_the_topic(world: World) -> Non
     ],
     ids=str,
 )
-def test_an_abort_without_a_permission_names_it_and_the_next_run_aborts(world: World, missing: Missing, told: str) -> None:
+def test_an_abort_without_a_permission_names_it_and_the_next_run_aborts(world: World, missing: Missing, to_grant: str) -> None:
     run = alices(world, "r1")
     run.reports(0, *FIRST)
     missing.deny(world)
     with pytest.raises(AuthorizationError) as raised:
         run.abort()
-    check_told(world, raised.value, missing, told)
+    check_error(world, raised.value, missing, to_grant)
     world.check()
 
 
@@ -225,6 +225,6 @@ def test_an_operator_who_may_not_record_a_commit_is_told_and_the_rows_are_commit
     missing.deny(world)
     with pytest.raises(AuthorizationError) as raised:
         roll_forward(Ledger(run.client, run.names, "q", world.topic))
-    check_told(world, raised.value, missing)
+    check_error(world, raised.value, missing)
     world.audit(rows_of(FIRST))
     world.check()

@@ -150,6 +150,6 @@ def _audit(cluster: LocalKafka, directory: Path) -> None:
     doubled = [row for row, times in counts.items() if times > 1]
     assert (lost, doubled) == ([], [])
     assert counts.total() == BATCHES * BATCH_ROWS
-    told = [json.loads(line)["exactly_once"] for line in (directory / "report.jsonl").read_text().splitlines()]
-    assert {each["version"] for each in told} == set(range(BATCHES))
-    print(f"told: {dict(Counter(each['how'] for each in told))}")
+    reports = [json.loads(line)["exactly_once"] for line in (directory / "report.jsonl").read_text().splitlines()]
+    assert {each["version"] for each in reports} == set(range(BATCHES))
+    print(f"how: {dict(Counter(each['how'] for each in reports))}")

@@ -153,8 +153,8 @@ def test_of_a_write_that_fails_no_row_is_seen(
     """Two partitions of three have been written by then. Their transactions are aborted at once, not when they time out."""
     name = topic(2)
     rows = spark.range(300, numPartitions=3).withColumn("value", F.udf(lambda each: str(each) if each < 299 else 1 / 0)("id"))
-    told = error_of(lambda: save(rows.select("value"), broker, **unnamed(name)))
-    assert "ZeroDivisionError" in told
+    message = error_of(lambda: save(rows.select("value"), broker, **unnamed(name)))
+    assert "ZeroDivisionError" in message
     assert seen.nothing_is_open(name)
     assert seen.values(name, name) == Counter()
     assert len(read_topic(name)) >= 100  # who does not ask for committed records sees them
@@ -310,9 +310,9 @@ def test_a_write_from_a_thread_of_foreach_batch_has_a_name_or_writes_nothing(
 
     for batch in range(3):
         fed(stream, batch * 10, batch * 10 + 10)
-    told = error_of(lambda: begin(lambda _: exactly_once(name)))
-    assert conditions(told) == {"KAFKA_UNNAMED_WRITE"}
-    assert "txnAppId and txnVersion" in told
+    message = error_of(lambda: begin(lambda _: exactly_once(name)))
+    assert conditions(message) == {"KAFKA_UNNAMED_WRITE"}
+    assert "txnAppId and txnVersion" in message
     assert read_topic(name) == []
     assert seen.transactional_ids(name) == []
     assert "as planned" in error_of(lambda: begin(lambda batch_id: exactly_once_options(name, batch_id)))
@@ -336,9 +336,9 @@ def test_two_writes_of_one_batch_under_one_prefix_are_told_apart(
 
     fed(stream, 0, 10)
     writer = stream.read().writeStream.foreachBatch(write).option("checkpointLocation", str(stream.checkpoint))
-    told = error_of(lambda: run(writer.trigger(availableNow=True)))
-    assert conditions(told) == {"KAFKA_NON_DETERMINISTIC_REPLAY"}
-    assert "in a second write of one micro-batch: give them a txnVersion or transactionalIdPrefix of their own" in told
+    message = error_of(lambda: run(writer.trigger(availableNow=True)))
+    assert conditions(message) == {"KAFKA_NON_DETERMINISTIC_REPLAY"}
+    assert "in a second write of one micro-batch: give them a txnVersion or transactionalIdPrefix of their own" in message
     assert seen.values(name, name) == once(0, 10)
     assert seen.values(other, name) == Counter()
 

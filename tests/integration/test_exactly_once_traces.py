@@ -64,8 +64,8 @@ def test_the_built_code_survives_the_schedule_that_breaks_a_plan_without_this_st
     with world_of(cluster) as world:
         with Replay(trace, world.run, world.client) as replay:
             replay.run()
-            assert replay.has_ended_well() == trace["full_plan_ends"].startswith("done"), replay.told()
-            assert replay.told_otherwise() == {}
+            assert replay.has_ended_well() == trace["full_plan_ends"].startswith("done"), replay.description()
+            assert replay.wrong_errors() == {}
         world.audit(trace["full_plan_visible"])
         expected = replay.recover()
         world.run("later", owner=OWNER).write_version(LATER, *SECOND)

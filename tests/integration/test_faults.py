@@ -121,7 +121,7 @@ def assert_each_row_once_in_order(kafka: Cluster, topic: str, rows: int) -> None
         assert numbers == list(range(partition, rows, PARTITIONS))
 
 
-def told(delivery: Delivery, limit_ms: int = WAIT_MS) -> str:
+def error_of(delivery: Delivery, limit_ms: int = WAIT_MS) -> str:
     with pytest.raises(KafkaError) as raised:
         delivery.result(limit_ms)
     return str(raised.value)
@@ -292,7 +292,7 @@ LIMITED = {"delivery.timeout.ms": "3000", "request.timeout.ms": "1000", "linger.
 
 
 def assert_fails_in_time(delivery: Delivery) -> str:
-    text = told(delivery, limit_ms=4_000)  # delivery.timeout.ms, and a second
+    text = error_of(delivery, limit_ms=4_000)  # delivery.timeout.ms, and a second
     assert text.startswith("[KAFKA_DELIVERY_TIMEOUT]")
     return text
 

@@ -165,19 +165,19 @@ def refused_login(options: dict[str, Any]) -> str:
 
 
 def test_a_key_that_has_been_replaced_since_is_told(kafka: LocalKafka, realm: Realm) -> None:
-    told = refused_login(options(kafka, **keytab(realm, "bob")))
-    assert f"SASL GSSAPI for Kerberos principal 'bob@{REALM}': Kerberos: no ticket for kafka@127.0.0.1: " in told
-    assert "the keytab holds a wrong or old key of the principal: export it again" in told
+    message = refused_login(options(kafka, **keytab(realm, "bob")))
+    assert f"SASL GSSAPI for Kerberos principal 'bob@{REALM}': Kerberos: no ticket for kafka@127.0.0.1: " in message
+    assert "the keytab holds a wrong or old key of the principal: export it again" in message
 
 
 def test_a_principal_that_is_not_known_is_told(kafka: LocalKafka, realm: Realm) -> None:
-    told = refused_login(options(kafka, **keytab(realm, "nobody")))
-    assert "not found in Kerberos database; is the principal in sasl.jaas.config right, with its realm?" in told
+    message = refused_login(options(kafka, **keytab(realm, "nobody")))
+    assert "not found in Kerberos database; is the principal in sasl.jaas.config right, with its realm?" in message
 
 
 def test_a_keytab_of_somebody_else_is_told(kafka: LocalKafka, realm: Realm) -> None:
-    told = refused_login(options(kafka, **keytab(realm, "carol", realm.keytab("alice"))))
-    assert "the keytab holds no key of the principal in sasl.jaas.config" in told
+    message = refused_login(options(kafka, **keytab(realm, "carol", realm.keytab("alice"))))
+    assert "the keytab holds no key of the principal in sasl.jaas.config" in message
 
 
 def test_a_keytab_that_is_not_there_is_told(kafka: LocalKafka, realm: Realm) -> None:
@@ -186,9 +186,9 @@ def test_a_keytab_that_is_not_there_is_told(kafka: LocalKafka, realm: Realm) -> 
 
 
 def test_a_service_that_brokers_do_not_have_is_told(kafka: LocalKafka, realm: Realm) -> None:
-    told = refused_login(options(kafka, **keytab(realm)) | {"sasl.kerberos.service.name": "other"})
-    assert "no ticket for other@127.0.0.1: Server" in told
-    assert "is there a principal SERVICE/HOST for this broker, with sasl.kerberos.service.name" in told
+    message = refused_login(options(kafka, **keytab(realm)) | {"sasl.kerberos.service.name": "other"})
+    assert "no ticket for other@127.0.0.1: Server" in message
+    assert "is there a principal SERVICE/HOST for this broker, with sasl.kerberos.service.name" in message
 
 
 def test_a_broker_that_has_another_name_in_kerberos_refuses_and_is_told(kafka: LocalKafka, realm: Realm) -> None:
@@ -200,9 +200,9 @@ def test_a_broker_that_has_another_name_in_kerberos_refuses_and_is_told(kafka: L
 
 
 def test_no_tickets_at_all_are_told(kafka: LocalKafka) -> None:
-    told = refused_login(options(kafka, useTicketCache="true"))
-    assert "for the owner of the Kerberos tickets" in told
-    assert "get tickets (kinit), or give keyTab and principal in sasl.jaas.config" in told
+    message = refused_login(options(kafka, useTicketCache="true"))
+    assert "for the owner of the Kerberos tickets" in message
+    assert "get tickets (kinit), or give keyTab and principal in sasl.jaas.config" in message
 
 
 def test_tickets_that_have_run_out_are_told(
@@ -215,16 +215,16 @@ def test_tickets_that_have_run_out_are_told(
         while tickets.lifetime > 0:
             assert time.monotonic() < deadline
             time.sleep(0.1)
-    told = refused_login(options(kafka, useTicketCache="true"))
-    assert "renew the tickets (kinit), or give keyTab and principal in sasl.jaas.config" in told
+    message = refused_login(options(kafka, useTicketCache="true"))
+    assert "renew the tickets (kinit), or give keyTab and principal in sasl.jaas.config" in message
 
 
 def test_a_kerberos_server_that_is_away_is_told(
     kafka: LocalKafka, realm: Realm, copied: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     realm.use(monkeypatch, realm.krb5_conf("away", port=free_port()))
-    told = refused_login(options(kafka, **copied))
-    assert "; is it up, and is krb5.conf (KRB5_CONFIG) right, on the driver and all executors?" in told
+    message = refused_login(options(kafka, **copied))
+    assert "; is it up, and is krb5.conf (KRB5_CONFIG) right, on the driver and all executors?" in message
 
 
 def test_a_kerberos_server_that_says_nothing_is_not_waited_for(
@@ -275,7 +275,7 @@ def test_spark_tells_at_once_what_kerberos_refuses(kafka: LocalKafka, realm: Rea
     login = PATIENT | options(kafka, **keytab(realm, "bob"))
     writer = spark_of_this_realm.range(3).selectExpr("string(id) AS value").write.format(FORMAT).mode("append")
     writer = writer.option("topic", TOPIC).options(**{f"kafka.{name}": value for name, value in login.items()})
-    told = error_of(writer.save)
-    assert "KAFKA_LOGIN_FAILED" in conditions(told)
-    assert "export it again" in told
-    assert CANARY not in told
+    message = error_of(writer.save)
+    assert "KAFKA_LOGIN_FAILED" in conditions(message)
+    assert "export it again" in message
+    assert CANARY not in message

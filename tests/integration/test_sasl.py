@@ -368,8 +368,8 @@ def test_a_task_that_is_refused_is_so_at_once_and_shows_no_password(
     }
     df = spark.range(3).selectExpr("cast(id as string) AS value")
     save: Callable[[], object] = df.write.format(FORMAT).mode("append").options(**options).save
-    told = error_of(save)
+    message = error_of(save)
     output = capfd.readouterr()
-    assert "KAFKA_SASL_AUTHENTICATION_FAILED" in conditions(told)
-    assert "user 'alice'" in told
-    assert PASSWORD not in told + output.out + output.err
+    assert "KAFKA_SASL_AUTHENTICATION_FAILED" in conditions(message)
+    assert "user 'alice'" in message
+    assert PASSWORD not in message + output.out + output.err

@@ -156,17 +156,17 @@ def test_rows_of_200_tasks_arrive_once_each(
     df = spark.range(10_000, numPartitions=200).selectExpr("cast(id as string) key", "cast(id as string) value")
     save(df, broker, name, reportPath=str(report))
     assert sorted(map(int, filter(None, values(read_topic(name))))) == list(range(10_000))
-    told = json.loads(report.read_text())
-    assert (told["tasks"], told["rows"]) == (200, 10_000)
-    assert sum(each["rows"] for each in told["offsets"][name].values()) == 10_000
-    counters = told["counters"]
+    line = json.loads(report.read_text())
+    assert (line["tasks"], line["rows"]) == (200, 10_000)
+    assert sum(each["rows"] for each in line["offsets"][name].values()) == 10_000
+    counters = line["counters"]
     assert counters["record-send-total"] == 10_000 + counters["record-retry-total"]
-    assert counters["uncompressed-byte-total"] >= told["bytes"]
+    assert counters["uncompressed-byte-total"] >= line["bytes"]
     assert 1 <= counters["records-per-request-avg"] <= 50
     assert 0 < counters["request-latency-avg"] <= counters["request-latency-max"]
-    assert 0 < told["spark_seconds"] < told["task_seconds"]
-    assert 0 < told["median_task_seconds"] <= told["slowest_task_seconds"]
-    assert 0 < told["committed_at_ms"] - told["started_at_ms"] < 600_000
+    assert 0 < line["spark_seconds"] < line["task_seconds"]
+    assert 0 < line["median_task_seconds"] <= line["slowest_task_seconds"]
+    assert 0 < line["committed_at_ms"] - line["started_at_ms"] < 600_000
 
 
 def test_the_order_within_a_task_is_kept(spark: SparkSession, broker: LocalKafka, topic: Topic, read_topic: ReadTopic) -> None:
@@ -300,9 +300,9 @@ def test_a_table_takes_its_options_from_the_insert(
     options = f"'kafka.bootstrap.servers' = '{broker.bootstrap_servers}', 'topic' = '{name}'"
     spark.sql(f"create table {table} (value string) using `pykafka-sink` options ({options})")
     try:
-        told = error_of(lambda: spark.sql(f"insert into {table} values ('a')"))
-        assert "No option came with this write." in told
-        assert "INSERT INTO … WITH (" in told
+        message = error_of(lambda: spark.sql(f"insert into {table} values ('a')"))
+        assert "No option came with this write." in message
+        assert "INSERT INTO … WITH (" in message
         spark.sql(f"insert into {table} with ({options}) values ('a')")
         spark.createDataFrame([("b",)], "value string").writeTo(table).option("topic", name).option(
             "kafka.bootstrap.servers", broker.bootstrap_servers
@@ -367,8 +367,8 @@ def test_what_sparks_own_sink_takes_and_spark_refuses_here_is_told_by_spark(spar
     df = spark.range(1).selectExpr("'k' key", "'v' value")
     writer = df.write.format("pykafka-sink").mode("append").option("topic", "t").option("kafka.bootstrap.servers", "127.0.0.1:9")
     assert "The provided partitioning" in error_of(writer.partitionBy("key").save)
-    told = error_of(lambda: save(df.withColumn("extra", F.lit(1)).selectExpr("*", "1 extra"), "127.0.0.1:9", "t"))
-    assert "DUPLICATED_FIELD_NAME_IN_ARROW_STRUCT" in told
+    message = error_of(lambda: save(df.withColumn("extra", F.lit(1)).selectExpr("*", "1 extra"), "127.0.0.1:9", "t"))
+    assert "DUPLICATED_FIELD_NAME_IN_ARROW_STRUCT" in message
 
 
 def test_the_report_tells_offsets_that_readers_see(

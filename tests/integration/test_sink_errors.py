@@ -23,34 +23,34 @@ WITHIN_MAX_BLOCK_MS = pytest.mark.timeout(40, func_only=True)  # three seconds, 
 
 
 def test_a_wrong_schema_is_told_as_spark_tells_it(spark: SparkSession) -> None:
-    told = error_of(lambda: save(spark.range(1).selectExpr("'t' topic", "id as value"), SERVERS))
-    assert "value attribute unsupported type bigint. value must be a(n) string or binary" in told
-    assert "KAFKA_INVALID_SCHEMA" in conditions(told)
+    message = error_of(lambda: save(spark.range(1).selectExpr("'t' topic", "id as value"), SERVERS))
+    assert "value attribute unsupported type bigint. value must be a(n) string or binary" in message
+    assert "KAFKA_INVALID_SCHEMA" in conditions(message)
 
 
 @pytest.mark.parametrize("mode", ["error", "ignore"])
 def test_spark_itself_refuses_other_save_modes(spark: SparkSession, mode: str) -> None:
-    told = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), SERVERS, "t", mode=mode))
-    assert "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in told
+    message = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), SERVERS, "t", mode=mode))
+    assert "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in message
 
 
 def test_overwrite_is_refused_with_the_remedy(spark: SparkSession) -> None:
-    told = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), SERVERS, "t", mode="overwrite"))
-    assert "[KAFKA_INVALID_CONFIG] Save mode Overwrite not allowed for Kafka" in told
-    assert '.mode("append")' in told
+    message = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), SERVERS, "t", mode="overwrite"))
+    assert "[KAFKA_INVALID_CONFIG] Save mode Overwrite not allowed for Kafka" in message
+    assert '.mode("append")' in message
 
 
 def test_misspelt_options_are_told_all_at_once_without_any_secret(spark: SparkSession) -> None:
     options = {"topik": "t", "kafka.acks": "7", "bootstrap.servers": SERVERS, "kafka.sasl.jaas.config": "hunter2"}
     writer = spark.range(1).selectExpr("'v' value").write.format(FORMAT).mode("append").options(**options)
-    told = error_of(writer.save)
+    message = error_of(writer.save)
     for part in (
         "Did you mean 'topic'?",
         "Did you mean 'kafka.bootstrap.servers'?",
         "Invalid value 7 for configuration acks: String must be",
     ):
-        assert part in told
-    assert "hunter2" not in told
+        assert part in message
+    assert "hunter2" not in message
 
 
 # --- told by a task ---------------------------------------------------------------------------------------------------
@@ -58,12 +58,12 @@ def test_misspelt_options_are_told_all_at_once_without_any_secret(spark: SparkSe
 
 def test_a_null_topic_is_told_in_sparks_words(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
     df = spark.createDataFrame([(None, "v")], "topic string, value string").coalesce(1)
-    told = error_of(lambda: save(df, broker))
+    message = error_of(lambda: save(df, broker))
     assert (
         "[KAFKA_NULL_TOPIC_IN_DATA] The Kafka message data sent to the producer contains a null topic."
         " Use the `topic` option for setting a default topic."
         " It is row 0 of this task: topic null, no key, value of 1 bytes (Spark partition 0"
-    ) in told
+    ) in message
     save(df, broker, topic())
 
 
@@ -72,8 +72,8 @@ def test_a_partition_that_the_topic_does_not_have_is_told_with_the_count(
 ) -> None:
     name = topic(3)
     df = spark.range(1).selectExpr("'v' value", "3 partition")
-    told = error_of(lambda: save(df, broker, name, kafka__max__block__ms="3000"))
-    assert f"Partition 3 of topic {name} with partition count 3 is not present in metadata after 3000 ms." in told
+    message = error_of(lambda: save(df, broker, name, kafka__max__block__ms="3000"))
+    assert f"Partition 3 of topic {name} with partition count 3 is not present in metadata after 3000 ms." in message
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +86,10 @@ def strict_broker(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def test_a_topic_that_does_not_exist_fails_the_planning(spark: SparkSession, strict_broker: LocalKafka) -> None:
     """The write was silent for a minute, in each attempt of each task."""
     df = spark.range(1).selectExpr("'v' value")
-    told = error_of(lambda: save(df, strict_broker, "no-such-topic"))
-    assert f"topic no-such-topic does not exist at {strict_broker.bootstrap_servers}, and the brokers create none" in told
-    assert "KAFKA_UNKNOWN_TOPIC" in conditions(told)
-    assert "Spark partition" not in told  # no task has run
+    message = error_of(lambda: save(df, strict_broker, "no-such-topic"))
+    assert f"topic no-such-topic does not exist at {strict_broker.bootstrap_servers}, and the brokers create none" in message
+    assert "KAFKA_UNKNOWN_TOPIC" in conditions(message)
+    assert "Spark partition" not in message  # no task has run
 
 
 def test_a_topic_that_does_not_exist_fails_the_planning_of_a_stream(
@@ -97,9 +97,9 @@ def test_a_topic_that_does_not_exist_fails_the_planning_of_a_stream(
 ) -> None:
     stream = FileStream(spark, tmp_path, "value string")
     stream.feed([{"value": "a"}])
-    told = error_of(lambda: run(stream.writer(stream.read(), strict_broker, topic="no-such-topic")))
-    assert "topic no-such-topic does not exist at" in told
-    assert "Spark partition" not in told
+    message = error_of(lambda: run(stream.writer(stream.read(), strict_broker, topic="no-such-topic")))
+    assert "topic no-such-topic does not exist at" in message
+    assert "Spark partition" not in message
 
 
 def test_a_topic_of_a_row_that_does_not_exist_ends_a_stream(
@@ -107,9 +107,9 @@ def test_a_topic_of_a_row_that_does_not_exist_ends_a_stream(
 ) -> None:
     stream = FileStream(spark, tmp_path, "topic string, value string")
     stream.feed([{"topic": "no-such-topic", "value": "a"}])
-    told = error_of(lambda: run(stream.writer(stream.read(), strict_broker, kafka__max__block__ms="3000")))
-    assert "Topic no-such-topic not present in metadata after 3000 ms." in told
-    assert "of batch 0, attempt 0)" in told
+    message = error_of(lambda: run(stream.writer(stream.read(), strict_broker, kafka__max__block__ms="3000")))
+    assert "Topic no-such-topic not present in metadata after 3000 ms." in message
+    assert "of batch 0, attempt 0)" in message
 
 
 @pytest.mark.timeout(30, func_only=True)  # one wait for seven topics, not one for each of them, or for each chunk
@@ -137,15 +137,15 @@ def test_rows_for_topics_that_do_not_exist_are_dead_lettered_after_one_wait(
 def test_the_option_topic_must_exist_whatever_becomes_of_invalid_rows(spark: SparkSession, strict_broker: LocalKafka) -> None:
     """A misspelt topic would otherwise skip every row."""
     df = spark.range(1).selectExpr("'v' value")
-    told = error_of(lambda: save(df, strict_broker, "no-such-topic", onInvalidRecord="skip", kafka__max__block__ms="2000"))
-    assert "KAFKA_UNKNOWN_TOPIC" in conditions(told)
+    message = error_of(lambda: save(df, strict_broker, "no-such-topic", onInvalidRecord="skip", kafka__max__block__ms="2000"))
+    assert "KAFKA_UNKNOWN_TOPIC" in conditions(message)
 
 
 @pytest.mark.parametrize("name", ["'a/b'", "''", "repeat('y', 40000)"])
 def test_a_name_that_no_topic_can_have_fails_at_once(spark: SparkSession, strict_broker: LocalKafka, name: str) -> None:
     df = spark.range(1).selectExpr(f"{name} topic", "'v' value")
-    told = error_of(lambda: save(df, strict_broker, kafka__max__block__ms="600000"))  # longer than a test may take
-    assert "[KAFKA_INVALID_TOPIC_EXCEPTION] row 0 of this task: topic " in told
+    message = error_of(lambda: save(df, strict_broker, kafka__max__block__ms="600000"))  # longer than a test may take
+    assert "[KAFKA_INVALID_TOPIC_EXCEPTION] row 0 of this task: topic " in message
 
 
 @WITHIN_MAX_BLOCK_MS
@@ -153,35 +153,35 @@ def test_an_unreachable_broker_is_told_within_max_block_ms(spark: SparkSession) 
     with socket.socket() as taken:  # bound and not listening: connections are refused
         taken.bind(("127.0.0.1", 0))
         servers = f"127.0.0.1:{taken.getsockname()[1]}"
-        told = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), servers, "t", kafka__max__block__ms="3000"))
-    assert "Topic t not present in metadata after 3000 ms." in told
-    assert servers in told
-    assert "KAFKA_BROKER_UNREACHABLE" in conditions(told)
+        message = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), servers, "t", kafka__max__block__ms="3000"))
+    assert "Topic t not present in metadata after 3000 ms." in message
+    assert servers in message
+    assert "KAFKA_BROKER_UNREACHABLE" in conditions(message)
 
 
 @WITHIN_MAX_BLOCK_MS
 def test_a_silent_broker_is_told_within_max_block_ms(spark: SparkSession) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         servers = f"127.0.0.1:{silent.getsockname()[1]}"
-        told = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), servers, "t", kafka__max__block__ms="3000"))
-    assert "Topic t not present in metadata after 3000 ms." in told
-    assert "KAFKA_BROKER_UNREACHABLE" in conditions(told)
+        message = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), servers, "t", kafka__max__block__ms="3000"))
+    assert "Topic t not present in metadata after 3000 ms." in message
+    assert "KAFKA_BROKER_UNREACHABLE" in conditions(message)
 
 
 def test_a_row_above_max_request_size_is_told_with_size_and_limit(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
     df = spark.range(10, numPartitions=1).selectExpr("repeat('x', if(id = 7, 2000000, 1)) value")
-    told = error_of(lambda: save(df, broker, topic()))
-    assert "KAFKA_RECORD_TOO_LARGE" in conditions(told)
-    assert "max.request.size=1048576" in told
-    assert "row 7 of this task: " in told
-    assert "no key, value of 2000000 bytes" in told
-    assert "(Spark partition 0, attempt 0)" in told
+    message = error_of(lambda: save(df, broker, topic()))
+    assert "KAFKA_RECORD_TOO_LARGE" in conditions(message)
+    assert "max.request.size=1048576" in message
+    assert "row 7 of this task: " in message
+    assert "no key, value of 2000000 bytes" in message
+    assert "(Spark partition 0, attempt 0)" in message
 
 
 def test_a_row_above_the_topics_limit_is_told(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
     df = spark.range(1).selectExpr("repeat('x', 50000) value")
-    told = error_of(lambda: save(df, broker, topic(1, {"max.message.bytes": "10000"})))
-    assert {"KAFKA_MESSAGE_TOO_LARGE", "KAFKA_RECORD_TOO_LARGE"} & conditions(told)
+    message = error_of(lambda: save(df, broker, topic(1, {"max.message.bytes": "10000"})))
+    assert {"KAFKA_MESSAGE_TOO_LARGE", "KAFKA_RECORD_TOO_LARGE"} & conditions(message)
 
 
 def test_batches_above_the_topics_limit_are_split(
@@ -205,6 +205,6 @@ def test_a_failed_write_can_be_repeated_by_the_same_session(
 @pytest.mark.usefixtures("verbose_tracebacks")
 def test_no_secret_shows_in_a_traceback_with_locals(spark: SparkSession, broker: LocalKafka) -> None:
     df = spark.createDataFrame([(None, "v")], "topic string, value string")
-    told = error_of(lambda: save(df, broker, kafka__sasl__jaas__config="hunter2", kafka__ssl__key__password="hunter2"))
-    assert "KAFKA_NULL_TOPIC_IN_DATA" in conditions(told)
-    assert "hunter2" not in told
+    message = error_of(lambda: save(df, broker, kafka__sasl__jaas__config="hunter2", kafka__ssl__key__password="hunter2"))
+    assert "KAFKA_NULL_TOPIC_IN_DATA" in conditions(message)
+    assert "hunter2" not in message

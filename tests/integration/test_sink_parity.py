@@ -161,11 +161,11 @@ def test_a_partition_column_precedes_the_partitioner_which_decides_for_nulls(
 
 def test_a_java_partitioner_is_refused_by_name(spark: SparkSession) -> None:
     df = spark.range(1).selectExpr("'v' value")
-    told = error_of(
+    message = error_of(
         lambda: save(df, "127.0.0.1:9", "t", kafka__partitioner__class="org.apache.spark.sql.kafka010.TestPartitioner")
     )
-    assert "org.apache.spark.sql.kafka010.TestPartitioner" in told
-    assert "KAFKA_INVALID_CONFIG" in told
+    assert "org.apache.spark.sql.kafka010.TestPartitioner" in message
+    assert "KAFKA_INVALID_CONFIG" in message
 
 
 # --- differences, where they bite -------------------------------------------------------------------------------------
@@ -174,9 +174,9 @@ def test_a_java_partitioner_is_refused_by_name(spark: SparkSession) -> None:
 def test_the_default_save_mode_is_refused_by_spark_with_the_remedy(spark: SparkSession) -> None:
     """`format("kafka")` takes it: this is what a copied job meets first."""
     writer = spark.range(1).selectExpr("'v' value").write.format("pykafka-sink").option("topic", "t")
-    told = error_of(writer.save)
-    assert "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in told
-    assert "Append" in told
+    message = error_of(writer.save)
+    assert "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in message
+    assert "Append" in message
 
 
 def test_real_time_mode_is_refused_by_spark(spark: SparkSession, broker: LocalKafka, topic: Topic, tmp_path: Any) -> None:
@@ -184,5 +184,5 @@ def test_real_time_mode_is_refused_by_spark(spark: SparkSession, broker: LocalKa
     df = source.option("subscribe", topic()).load().select("value")
     writer = df.writeStream.format("pykafka-sink").option("kafka.bootstrap.servers", broker.bootstrap_servers)
     writer = writer.option("topic", topic()).option("checkpointLocation", str(tmp_path)).outputMode("update")
-    told = error_of(lambda: run(writer.trigger(realTime="5 seconds")))
-    assert "STREAMING_REAL_TIME_MODE" in told
+    message = error_of(lambda: run(writer.trigger(realTime="5 seconds")))
+    assert "STREAMING_REAL_TIME_MODE" in message

@@ -44,16 +44,16 @@ def test_a_row_that_the_broker_refuses_is_told_by_number_partition_and_key(
     spark: SparkSession, broker: LocalKafka, topic: Topic
 ) -> None:
     name = topic(1, NO_KEY_ON_COMPACTED)
-    told = error_of(lambda: save(some_without_key(spark, 100), broker, name))
-    assert f"[KAFKA_INVALID_RECORD] row 3 of this task: topic {name}, partition 0, no key, value of 1 bytes: " in told
-    assert "(Spark partition 0, attempt 0)" in told
+    message = error_of(lambda: save(some_without_key(spark, 100), broker, name))
+    assert f"[KAFKA_INVALID_RECORD] row 3 of this task: topic {name}, partition 0, no key, value of 1 bytes: " in message
+    assert "(Spark partition 0, attempt 0)" in message
 
 
 def test_a_row_above_the_topics_limit_is_told_by_number_and_size(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
     df = spark.range(10, numPartitions=1).selectExpr("concat('k', id) key", "repeat('x', if(id = 7, 50000, 1)) value")
-    told = error_of(lambda: save(df, broker, topic(1, {"max.message.bytes": "10000"})))
-    assert "[KAFKA_MESSAGE_TOO_LARGE] row 7 of this task: " in told
-    assert "partition 0, key b'k7' of 2 bytes, value of 50000 bytes: " in told
+    message = error_of(lambda: save(df, broker, topic(1, {"max.message.bytes": "10000"})))
+    assert "[KAFKA_MESSAGE_TOO_LARGE] row 7 of this task: " in message
+    assert "partition 0, key b'k7' of 2 bytes, value of 50000 bytes: " in message
 
 
 # --- outcomes ---------------------------------------------------------------------------------------------------------
@@ -72,9 +72,9 @@ def test_a_row_above_max_request_size_goes_to_the_dead_letter_topic_whole(
     assert [record.key for record in read_topic(name)] == [b"k%d" % i for i in range(10) if i != 7]
     (letter,) = read_topic(dead, **{"fetch.message.max.bytes": 10_000_000})
     assert (letter.key, letter.value, letter.headers[0]) == (b"k7", b"x" * 2_000_000, ("h", b"v"))
-    told = reasons(letter)
-    assert (told["topic"], told["partition"], told["condition"]) == (name.encode(), None, b"KAFKA_RECORD_TOO_LARGE")
-    assert b"max.request.size=1048576" in (told["message"] or b"")
+    reason = reasons(letter)
+    assert (reason["topic"], reason["partition"], reason["condition"]) == (name.encode(), None, b"KAFKA_RECORD_TOO_LARGE")
+    assert b"max.request.size=1048576" in (reason["message"] or b"")
     line = json.loads(report.read_text())
     assert (line["rows"], line["skipped"], line["dead_lettered"]) == (9, 0, 1)
 
@@ -154,8 +154,8 @@ def test_rows_that_can_be_sent_nowhere_are_dead_lettered_before_anything_is_sent
     options = {"onInvalidRecord": "deadLetter", "deadLetterTopic": dead, "kafka__max__block__ms": "2000"}
     save(df, broker, includeTimestamp="true", **options)
     assert sorted(record.value or b"" for record in read_topic(name)) == [b"v0", b"v7"]
-    told = {record.value: reasons(record) for record in read_topic(dead)}
-    assert {value: why["condition"] for value, why in told.items()} == {
+    found = {record.value: reasons(record) for record in read_topic(dead)}
+    assert {value: why["condition"] for value, why in found.items()} == {
         b"v1": b"KAFKA_NULL_TOPIC_IN_DATA",
         b"v2": b"KAFKA_INVALID_TOPIC_EXCEPTION",
         b"v3": b"KAFKA_INVALID_PARTITION",
@@ -163,14 +163,16 @@ def test_rows_that_can_be_sent_nowhere_are_dead_lettered_before_anything_is_sent
         b"v5": b"KAFKA_INVALID_RECORD",
         b"v6": b"KAFKA_INVALID_RECORD",
     }
-    assert (told[b"v1"]["topic"], told[b"v2"]["topic"], told[b"v4"]["partition"]) == (None, "ünï/code".encode(), b"3")
+    assert (found[b"v1"]["topic"], found[b"v2"]["topic"], found[b"v4"]["partition"]) == (None, "ünï/code".encode(), b"3")
 
 
 def test_a_row_that_the_dead_letter_topic_refuses_fails_the_task(spark: SparkSession, broker: LocalKafka, topic: Topic) -> None:
     name, dead = topic(1, NO_KEY_ON_COMPACTED), topic(1, NO_KEY_ON_COMPACTED)
-    told = error_of(lambda: save(some_without_key(spark, 50), broker, name, onInvalidRecord="deadLetter", deadLetterTopic=dead))
-    assert f"rows cannot be written to deadLetterTopic={dead} either: " in told
-    assert "KAFKA_INVALID_RECORD" in conditions(told)
+    message = error_of(
+        lambda: save(some_without_key(spark, 50), broker, name, onInvalidRecord="deadLetter", deadLetterTopic=dead)
+    )
+    assert f"rows cannot be written to deadLetterTopic={dead} either: " in message
+    assert "KAFKA_INVALID_RECORD" in conditions(message)
 
 
 def test_a_stream_buries_rows_too(
@@ -313,9 +315,9 @@ def test_a_rate_too_low_for_sparks_idle_time_out_is_refused_before_a_row_is_writ
     session_settings(spark__sql__execution__arrow__maxRecordsPerBatch="10")
     name = topic()
     df = spark.range(100, numPartitions=1).selectExpr("cast(id as string) value")
-    told = error_of(lambda: save(df, broker, name, maxRecordsPerSecond="3"))
-    assert "[KAFKA_INVALID_CONFIG] maxRecordsPerSecond or maxBytesPerSecond is too low for Spark's idle timeout" in told
-    assert " s for 80 rows that Spark may deliver at once" in told
+    message = error_of(lambda: save(df, broker, name, maxRecordsPerSecond="3"))
+    assert "[KAFKA_INVALID_CONFIG] maxRecordsPerSecond or maxBytesPerSecond is too low for Spark's idle timeout" in message
+    assert " s for 80 rows that Spark may deliver at once" in message
     assert read_topic(name) == []
     save(df, broker, name, maxRecordsPerSecond="100")
     assert len(read_topic(name)) == 100
@@ -407,5 +409,5 @@ def test_rows_can_be_observed_as_with_any_sink(spark: SparkSession, broker: Loca
 
 
 def test_a_function_that_cannot_be_imported_is_told_before_a_task_starts(spark: SparkSession) -> None:
-    told = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), "127.0.0.1:9", "t", onCommit="nowhere.f"))
-    assert "onCommit=nowhere.f cannot be loaded: there is no module nowhere" in told
+    message = error_of(lambda: save(spark.range(1).selectExpr("'v' value"), "127.0.0.1:9", "t", onCommit="nowhere.f"))
+    assert "onCommit=nowhere.f cannot be loaded: there is no module nowhere" in message

@@ -66,14 +66,14 @@ def test_the_topic_option_overrides_the_column(
 
 def test_a_wrong_schema_is_told_as_spark_tells_it(stream: FileStream) -> None:
     stream.feed([{"topic": "t", "value": "a"}])
-    told = error_of(lambda: run(stream.writer(stream.read().select("topic", "key"), "127.0.0.1:9")))
-    assert "Required attribute 'value' not found" in told
+    message = error_of(lambda: run(stream.writer(stream.read().select("topic", "key"), "127.0.0.1:9")))
+    assert "Required attribute 'value' not found" in message
 
 
 def test_serializers_are_refused_in_sparks_words(stream: FileStream) -> None:
     stream.feed([{"topic": "t", "value": "a"}])
-    told = error_of(lambda: run(stream.writer(stream.read(), "127.0.0.1:9", kafka__key__serializer="foo")))
-    assert "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer." in told
+    message = error_of(lambda: run(stream.writer(stream.read(), "127.0.0.1:9", kafka__key__serializer="foo")))
+    assert "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer." in message
 
 
 def test_the_progress_counts_the_rows(stream: FileStream, broker: LocalKafka, topic: Topic) -> None:
@@ -96,10 +96,10 @@ def test_a_restart_from_the_checkpoint_writes_every_row_once(
     run(stream.writer(stream.read(), broker, name, reportPath=str(report)))
     run(stream.writer(stream.read(), broker, name, reportPath=str(report)))  # nothing new
     assert counted(read_topic(name)) == once(range(400))
-    told = [json.loads(line) for line in report.read_text().splitlines()]
-    assert [each["rows"] for each in told] == [100] * 4
-    assert [each["batch_id"] for each in told] == [0, 1, 2, 3]
-    assert len({each["query_id"] for each in told}) == 1
+    reports = [json.loads(line) for line in report.read_text().splitlines()]
+    assert [each["rows"] for each in reports] == [100] * 4
+    assert [each["batch_id"] for each in reports] == [0, 1, 2, 3]
+    assert len({each["query_id"] for each in reports}) == 1
 
 
 def test_a_batch_that_failed_is_written_after_the_restart(
@@ -125,10 +125,10 @@ def test_a_commit_that_failed_is_made_good_by_writing_the_batch_again(
     run(stream.writer(stream.read(), broker, name, reportPath=str(report)).format(CommitFailsWhenAsked.name()))
     asked.touch()
     stream.feed([{"value": "b"}])
-    told = error_of(
+    message = error_of(
         lambda: run(stream.writer(stream.read(), broker, name, reportPath=str(report)).format(CommitFailsWhenAsked.name()))
     )
-    assert "no commit, as planned" in told
+    assert "no commit, as planned" in message
     asked.unlink()
     run(stream.writer(stream.read(), broker, name, reportPath=str(report)).format(CommitFailsWhenAsked.name()))
     assert counted(read_topic(name)) == Counter([b"a", b"b", b"b"])
@@ -152,9 +152,9 @@ def test_a_report_directory_that_is_gone_fails_not_the_commit_but_the_next_plan(
     run(stream.writer(rows, broker, name, reportPath=str(reports / "report.jsonl")))
     assert not reports.exists()
     stream.feed([{"value": "b"}])
-    told = error_of(lambda: run(stream.writer(rows, broker, name, reportPath=str(reports / "report.jsonl"))))
-    assert "[KAFKA_INVALID_CONFIG] reportPath=" in told
-    assert "Failed to initialize Python data source writer" in told
+    message = error_of(lambda: run(stream.writer(rows, broker, name, reportPath=str(reports / "report.jsonl"))))
+    assert "[KAFKA_INVALID_CONFIG] reportPath=" in message
+    assert "Failed to initialize Python data source writer" in message
     run(stream.writer(rows, broker, name))
     assert counted(read_topic(name)) == Counter([b"a", b"b"])
 
@@ -176,9 +176,9 @@ def test_foreach_batch_writes_and_knows_its_stream(
         .trigger(availableNow=True)
     )
     assert {(record.key, record.value) for record in read_topic(name)} == {(b"0", b"0"), (b"1", b"1")}
-    told = [json.loads(line) for line in report.read_text().splitlines()]
-    assert [each["batch_id"] for each in told] == [0, 1]
-    assert told[0]["query_id"] is not None
+    reports = [json.loads(line) for line in report.read_text().splitlines()]
+    assert [each["batch_id"] for each in reports] == [0, 1]
+    assert reports[0]["query_id"] is not None
 
 
 def test_complete_mode_writes_the_whole_result_with_each_batch(
@@ -197,8 +197,8 @@ def test_complete_mode_writes_the_whole_result_with_each_batch(
 def test_update_mode_is_refused_by_spark(stream: FileStream) -> None:
     stream.feed([{"key": "a"}])
     counts = stream.read().groupBy("key").count().selectExpr("key", "cast(count as string) value")
-    told = error_of(lambda: run(stream.writer(counts, "127.0.0.1:9", "t").outputMode("update")))
-    assert "does not support Update mode" in told
+    message = error_of(lambda: run(stream.writer(counts, "127.0.0.1:9", "t").outputMode("update")))
+    assert "does not support Update mode" in message
 
 
 def test_the_continuous_trigger_fails_instead_of_losing_rows(
@@ -220,10 +220,10 @@ def test_the_continuous_trigger_fails_instead_of_losing_rows(
             .trigger(continuous="1 second")
             .start()
         )
-        told = error_of(lambda: query.awaitTermination(STREAM_LIMIT_S))
+        message = error_of(lambda: query.awaitTermination(STREAM_LIMIT_S))
     finally:
         spark.conf.unset(backlog)
-    assert "exceeded its maximum" in told
+    assert "exceeded its maximum" in message
     assert [path.name for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")] == []
     assert read_topic(name) == []
 
@@ -296,9 +296,9 @@ def test_later_batches_find_their_producer_connected(
     for batch in range(8):
         stream.feed(numbers(batch * 10, batch * 10 + 10))
     run(stream.writer(stream.read(), broker, name, reportPath=str(report), kafka__client__id="later-batches"))
-    told = [json.loads(line)["counters"] for line in report.read_text().splitlines()]
-    assert [each["record-send-total"] for each in told] == [10] * 8
-    connections = [each["connection-creation-total"] for each in told]
+    reports = [json.loads(line)["counters"] for line in report.read_text().splitlines()]
+    assert [each["record-send-total"] for each in reports] == [10] * 8
+    connections = [each["connection-creation-total"] for each in reports]
     assert connections[0] > 0
     assert sum(count > 0 for count in connections) <= 2  # the first batch in each of two workers
     assert counted(read_topic(name)) == once(range(80))

@@ -135,7 +135,7 @@ def test_chains_with_intermediates_are_sent_and_checked(kafka: TlsKafka, trusted
     assert sorted(kafka.values(topic)) == list(range(ROWS))
 
 
-def told_at_once(options: dict[str, object]) -> str:
+def error_at_once(options: dict[str, object]) -> str:
     """The error of send_columns, which names the node; it came at once, as a test has less than ten minutes."""
     with KafkaProducer({**options, "max.block.ms": 600_000}) as producer:
         with pytest.raises(AuthenticationError) as raised:
@@ -149,20 +149,20 @@ def told_at_once(options: dict[str, object]) -> str:
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
 def test_each_trouble_has_its_own_error(kafka: TlsKafka, version: str) -> None:
     of_version = {"ssl.enabled.protocols": version}
-    told = told_at_once(kafka.options("SSL", **of_version, **{"ssl.truststore.certificates": STRANGER.pem}))
-    assert "its issuer is not in ssl.truststore.certificates" in told
-    assert "certificate has expired" in told_at_once(kafka.options("EXPIRED", **of_version))
-    assert "is not valid for '127.0.0.1'" in told_at_once(kafka.options("ELSEWHERE", **of_version))
-    assert "probably demands a client certificate" in told_at_once(kafka.options("MUTUAL", **of_version))
+    message = error_at_once(kafka.options("SSL", **of_version, **{"ssl.truststore.certificates": STRANGER.pem}))
+    assert "its issuer is not in ssl.truststore.certificates" in message
+    assert "certificate has expired" in error_at_once(kafka.options("EXPIRED", **of_version))
+    assert "is not valid for '127.0.0.1'" in error_at_once(kafka.options("ELSEWHERE", **of_version))
+    assert "probably demands a client certificate" in error_at_once(kafka.options("MUTUAL", **of_version))
     foreign = STRANGER.issue("me", hosts=())
     keystore = {"ssl.keystore.key": foreign.key_pem(), "ssl.keystore.certificate.chain": foreign.chain_pem}
-    assert "the broker rejects this client's certificate" in told_at_once(kafka.options("MUTUAL", **of_version, **keystore))
+    assert "the broker rejects this client's certificate" in error_at_once(kafka.options("MUTUAL", **of_version, **keystore))
 
 
 def test_a_listener_of_another_security_protocol_is_told_at_once(kafka: TlsKafka) -> None:
-    assert "this listener does not speak TLS" in told_at_once(kafka.options("PLAINTEXT"))
+    assert "this listener does not speak TLS" in error_at_once(kafka.options("PLAINTEXT"))
     plain = kafka.options("SSL", **{"security.protocol": "PLAINTEXT"})
-    assert "this listener speaks TLS, and the client does not" in told_at_once(plain)
+    assert "this listener speaks TLS, and the client does not" in error_at_once(plain)
 
 
 def test_host_names_need_not_be_checked(kafka: TlsKafka) -> None:

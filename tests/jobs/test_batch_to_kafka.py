@@ -26,12 +26,12 @@ def test_the_rows_are_those_of_the_report_that_this_write_appended(tmp_path: Pat
 
 def test_a_version_that_is_in_kafka_already_is_told() -> None:
     """The job said "wrote 0 rows", and not why."""
-    told = {
+    sentences = {
         how: batch_to_kafka.in_kafka_already({"exactly_once": {"owner": "orders", "version": 7, "how": how}})
         for how in ("committed", "found", "rolled-forward", "superseded")
     }
-    assert told["committed"] == batch_to_kafka.in_kafka_already({"exactly_once": None}) == ""
-    assert told["found"] == "; number 7 of orders was in Kafka already"
-    assert "committed now" in told["rolled-forward"]
-    assert "a higher one" in told["superseded"]
+    assert sentences["committed"] == batch_to_kafka.in_kafka_already({"exactly_once": None}) == ""
+    assert sentences["found"] == "; number 7 of orders was in Kafka already"
+    assert "committed now" in sentences["rolled-forward"]
+    assert "a higher one" in sentences["superseded"]
     assert batch_to_kafka.in_kafka_already(None) == ""

@@ -41,10 +41,10 @@ def test_exactly_once_overrides_the_guarantee_of_files(tmp_path: Path) -> None:
 )
 def test_an_argument_and_an_option_that_contradict_each_other_are_an_error(argument: tuple[str, ...], option: str) -> None:
     """The argument overrode the option without a word: rows went to another topic, or under another prefix, than one asked."""
-    with pytest.raises(UsageError, match=f"^{argument[-2]} sets .*--option sets it to another value") as told:
+    with pytest.raises(UsageError, match=f"^{argument[-2]} sets .*--option sets it to another value") as raised:
         sink_options(_batch("--topic", "a", "--bootstrap-servers", "b:1", *argument, "--option", option))
     name, _, value = option.partition("=")
-    assert value not in str(told.value).split()  # it may be a secret
+    assert value not in str(raised.value).split()  # it may be a secret
     same = {"TransactionalIdPrefix": "p", "deliveryGuarantee": "exactly-once", "txnVersion": "3", "Topic": "a"}.get(name, "b:1")
     assert sink_options(_batch("--topic", "a", "--bootstrap-servers", "b:1", *argument, "--option", f"{name}={same}"))
 
@@ -53,9 +53,9 @@ def test_a_batch_with_exactly_once_needs_a_number_before_spark_starts(capsys: py
     """It would fail in its tasks: a write without a name is not recognized when it is repeated."""
     arguments = ["--input", "a.csv", "--topic", "t", "--bootstrap-servers", "b:1", "--exactly-once", "p"]
     assert batch_to_kafka.main(arguments) == 2
-    told = capsys.readouterr().err
-    assert "--txn-version N" in told
-    assert "--option allowUnnamedWrite=true" in told
+    stderr = capsys.readouterr().err
+    assert "--txn-version N" in stderr
+    assert "--option allowUnnamedWrite=true" in stderr
     command_line.check(_batch(*arguments, "--option", "allowUnnamedWrite=true"))
     command_line.check(_batch(*arguments, "--option", "txnAppId=a", "--option", "txnVersion=1"))
 
@@ -75,9 +75,9 @@ def test_a_key_that_the_schema_says_is_a_number_is_told_before_spark_starts(
     """--key id failed after 46 s."""
     arguments = ["--input", "a.csv", "--topic", "t", "--bootstrap-servers", "b:1", "--schema", schema]
     assert batch_to_kafka.main([*arguments, "--key", key]) == 2
-    told = capsys.readouterr().err
-    assert f"--key {key} is of type " in told
-    assert f"pass --key 'cast({key} AS string)'" in told
+    stderr = capsys.readouterr().err
+    assert f"--key {key} is of type " in stderr
+    assert f"pass --key 'cast({key} AS string)'" in stderr
 
 
 @pytest.mark.parametrize("key", ["name", "id.x", "cast(id AS string)", "other"])

@@ -233,10 +233,10 @@ def test_a_missing_broker_is_reported_during_the_write_and_spark_ends_with_the_j
     assert done.returncode == 1, done.stderr
     assert "warning: the driver cannot connect to any broker (127.0.0.1:1: Connection refused)" in done.stderr
     assert "Spark runs a failing task up to 4 times" in done.stderr
-    told = re.findall(r"^task 0 failed \(attempt (\d) of 4\): \[KAFKA_BROKER_UNREACHABLE\] (.*)$", done.stderr, re.MULTILINE)
-    assert [attempt for attempt, _ in told][:3] == ["1", "2", "3"]
-    assert "Topic t not present in metadata after 9000 ms." in told[0][1]
-    assert all("(within 1450 ms); an earlier task on this executor has already waited" in text for _, text in told[1:])
+    failures = re.findall(r"^task 0 failed \(attempt (\d) of 4\): \[KAFKA_BROKER_UNREACHABLE\] (.*)$", done.stderr, re.MULTILINE)
+    assert [attempt for attempt, _ in failures][:3] == ["1", "2", "3"]
+    assert "Topic t not present in metadata after 9000 ms." in failures[0][1]
+    assert all("(within 1450 ms); an earlier task on this executor has already waited" in text for _, text in failures[1:])
     assert "batch_to_kafka: error: [KAFKA_BROKER_UNREACHABLE] no broker answered" in done.stderr
     assert "children that run on: 0" in done.stdout
 
@@ -252,7 +252,7 @@ def test_a_trigger_that_spark_does_not_take_is_a_usage_error() -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         (["--input", "/no/such.csv"], "[PATH_NOT_FOUND]"),
         (["--input", str(ROOT / "README.md"), "--input-format", "text", "--key", "no_such_column"], "`no_such_column`"),
@@ -260,12 +260,12 @@ def test_a_trigger_that_spark_does_not_take_is_a_usage_error() -> None:
         (["--input-format", "nonsense"], "nonsense"),
     ],
 )
-def test_what_spark_refuses_is_one_line(more: list[str], told: str, spark: SparkSession) -> None:
+def test_what_spark_refuses_is_one_line(more: list[str], message: str, spark: SparkSession) -> None:
     arguments = batch_to_kafka.build_parser().parse_args([*more, "--topic", "t", "--bootstrap-servers", "127.0.0.1:9"])
     with pytest.raises((PySparkException, Py4JError)) as raised:
         batch_to_kafka.batch_to_kafka(spark, arguments)
     line = spark_job.failure_line(str(raised.value))
-    assert told in line
+    assert message in line
     assert "\n" not in line
 
 

@@ -15,7 +15,7 @@ from jobs.spark_job import failure_line
 
 
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "message"),
     [
         ("topik=t", "[KAFKA_INVALID_CONFIG] Unknown option 'topik'. Did you mean 'topic'?"),
         ("kafka.linger.ms=soon", "linger.ms"),
@@ -23,13 +23,13 @@ from jobs.spark_job import failure_line
     ],
 )
 def test_wrong_options_are_reported_before_spark_starts(
-    option: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    option: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A misspelt option was reported after 43 s, when Spark had started and had read the whole input to find its columns."""
     monkeypatch.setattr(spark_job, "start_spark", lambda *_, **__: pytest.fail("Spark was started"))
     for job, more in ((batch_to_kafka, []), (stream_to_kafka, ["--checkpoint", "c"])):
         assert job.main(["--input", "a.csv", "--topic", "t", "--bootstrap-servers", "b:1", "--option", option, *more]) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 TRACEBACK = """An exception was thrown from the Python worker:
@@ -160,9 +160,9 @@ def test_rows_that_failed_attempts_have_read_are_not_counted_again(capsys: pytes
     """The progress line said that 745,971 rows were read, from a file of 336,776."""
     attempts = [failed_attempt(1, 0, 0, 100, "x"), failed_attempt(2, 0, 1, 70, "x"), failed_attempt(3, 1, 0, 9, "x", "KILLED")]
     status_of(attempts, 300)._look(says_progress=True)
-    told = capsys.readouterr().err
-    assert "0 of 4 tasks done, 121 rows read so far" in told
-    assert told.count("failed (attempt") == 2  # Spark kills attempts that are needed no more
+    stderr = capsys.readouterr().err
+    assert "0 of 4 tasks done, 121 rows read so far" in stderr
+    assert stderr.count("failed (attempt") == 2  # Spark kills attempts that are needed no more
 
 
 def test_very_many_failures_are_not_all_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,6 +196,6 @@ def test_one_server_that_accepts_connections_is_enough(capsys: pytest.CaptureFix
 
 
 def test_names_that_do_not_resolve_are_reasons() -> None:
-    told = spark_job.unreachable([("no-such-host.invalid", 9092), ("x" * 70, 1)])
-    assert told is not None
-    assert "no-such-host.invalid:9092: " in told
+    message = spark_job.unreachable([("no-such-host.invalid", 9092), ("x" * 70, 1)])
+    assert message is not None
+    assert "no-such-host.invalid:9092: " in message

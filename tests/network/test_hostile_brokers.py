@@ -366,9 +366,9 @@ def test_names_that_brokers_tell_cannot_forge_a_log_or_make_it_long(caplog: pyte
     for _ in range(20):
         client.ready(1, clock.now_ms())
         client.poll(500, clock.now_ms())
-    told = [record.getMessage() for record in caplog.records] + [str(shared.last_connection_error())]
-    assert sum("forged" in text for text in told) > 10
-    for text in told:
+    texts = [record.getMessage() for record in caplog.records] + [str(shared.last_connection_error())]
+    assert sum("forged" in text for text in texts) > 10
+    for text in texts:
         assert text.isprintable(), text[:500]
         assert len(text) < 20_000
     shared.cluster_changed("other" + forged)

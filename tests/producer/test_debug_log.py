@@ -90,7 +90,7 @@ def test_time_outs_are_marked(caplog: pytest.LogCaptureFixture) -> None:
     in_order([record.message for record in caplog.records], r"^- ProducerBatch\(orders-0.*delivery.timeout.ms has run out")
 
 
-class Untold:
+class Unprintable:
     def __str__(self) -> str:
         raise AssertionError("put together though nobody listens")
 
@@ -103,8 +103,8 @@ def test_while_it_is_off_no_line_is_put_together(monkeypatch: pytest.MonkeyPatch
     from spark_kafka_sink.producer.accumulator.producer_batch import ProducerBatch
 
     for kind in (InFlightRequest, ProducerBatch):
-        monkeypatch.setattr(kind, "__str__", Untold.__str__)
-        monkeypatch.setattr(kind, "__repr__", Untold.__repr__)
-    monkeypatch.setattr(broker_connection, "_partitions", Untold.__str__)
+        monkeypatch.setattr(kind, "__str__", Unprintable.__str__)
+        monkeypatch.setattr(kind, "__repr__", Unprintable.__repr__)
+    monkeypatch.setattr(broker_connection, "_partitions", Unprintable.__str__)
     with FakeBroker(topics={"orders": 1}) as broker, KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
         assert producer.send_columns("orders", value=pa.array([b"a"])).result(30_000).acknowledged == 1

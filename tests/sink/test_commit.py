@@ -329,13 +329,13 @@ def leave(summary: CommitSummary) -> None:
     sys.exit(f"{summary.rows} rows are enough")
 
 
-@pytest.mark.parametrize(("name", "told"), [(f"{__name__}.leave", "11 rows are enough"), ("nowhere.f", "no module nowhere")])
+@pytest.mark.parametrize(("name", "message"), [(f"{__name__}.leave", "11 rows are enough"), ("nowhere.f", "no module nowhere")])
 def test_a_function_that_exits_or_is_gone_does_not_fail_the_write_either(
-    name: str, told: str, caplog: pytest.LogCaptureFixture
+    name: str, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """sys.exit() ended Spark's commit process and failed the write, although its rows were in Kafka."""
     assert commit.commit([ONE], None, name).rows == 11
-    assert told in caplog.text
+    assert message in caplog.text
 
 
 @pytest.mark.parametrize("name", ["nowhere.at_all", "json.lods", "json.__name__", "print"])

@@ -69,8 +69,8 @@ def test_wrong_options_and_columns_come_in_one_error() -> None:
         KafkaDataSource(CaseInsensitiveDict({"topik": "t", "kafka.acks": "7", "deliveryGuarantee": "exactly-once"})).writer(
             bad, True
         )
-    told = raised.value.message
-    assert told.startswith("9 things are wrong:")
+    message = raised.value.message
+    assert message.startswith("9 things are wrong:")
     for part in (
         "Overwrite",
         "'topik'",
@@ -82,7 +82,7 @@ def test_wrong_options_and_columns_come_in_one_error() -> None:
         "key attribute",
         "'value' not found",
     ):
-        assert part in told
+        assert part in message
 
 
 def test_names_of_a_write_are_not_for_streams() -> None:
@@ -187,8 +187,8 @@ def test_a_streams_planning_checks_its_environment(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         CPickleSerializer().dumps((lambda: writer, None))
     assert raised.value.message.startswith("2 things are wrong:")
-    for told in ("lies in a directory that does not exist on the driver", "there is no module nowhere"):
-        assert told in raised.value.message
+    for message in ("lies in a directory that does not exist on the driver", "there is no module nowhere"):
+        assert message in raised.value.message
 
 
 @pytest.mark.parametrize("kind", ["truststore", "keystore"])
@@ -197,10 +197,10 @@ def test_a_java_store_on_the_drivers_machine_is_told_before_a_task_starts(kind: 
     store = tmp_path / "my.jks"
     store.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")
     options = {"kafka__security__protocol": "SSL", f"kafka__ssl__{kind}__location": str(store)}
-    told = rf"kafka\.ssl\.{kind}\.location={store} is a JKS store, which only Java can read; convert it with: keytool "
-    with pytest.raises(ConfigError, match=told):
+    message = rf"kafka\.ssl\.{kind}\.location={store} is a JKS store, which only Java can read; convert it with: keytool "
+    with pytest.raises(ConfigError, match=message):
         source(**options).writer(GOOD, False)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         check_options({name.replace("__", "."): value for name, value in options.items()} | {"kafka.bootstrap.servers": "a:1"})
     source(**options).streamWriter(GOOD, False).commit([], 7)
     on_executors = {f"kafka__ssl__{kind}__location": "sent-with-files.jks"}

@@ -222,9 +222,9 @@ def test_what_a_named_write_has_decided_stays_open_for_its_repetition(
 def test_what_a_write_without_a_name_has_decided_is_committed_by_the_next(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = fail_to_commit(broker, monkeypatch)
-    assert "the next unnamed write with this transactionalIdPrefix commits them" in told
-    assert "its repetition is another write, and writes these rows again. With txnAppId and txnVersion" in told
+    message = fail_to_commit(broker, monkeypatch)
+    assert "the next unnamed write with this transactionalIdPrefix commits them" in message
+    assert "its repetition is another write, and writes these rows again. With txnAppId and txnVersion" in message
     assert len(open_ids(broker)) == 2
     writer = batch_writer(broker)
     writer.commit([run_task(monkeypatch, writer, ["c"])])

@@ -33,8 +33,8 @@ def ended(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[object, str,
     """Exit code, stdout and stderr of a call that argparse ends."""
     with pytest.raises(SystemExit) as raised:
         main(words)
-    told = capsys.readouterr()
-    return raised.value.code, told.out, told.err
+    printed = capsys.readouterr()
+    return raised.value.code, printed.out, printed.err
 
 
 # THE TABLE
@@ -77,9 +77,9 @@ def test_an_unknown_tool_is_wrong_usage_and_the_known_ones_are_named(capsys: pyt
 
 def test_without_a_word_it_shows_help_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("usage: pykafka-sink ")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("usage: pykafka-sink ")
 
 
 # WHAT IS IMPORTED

@@ -73,8 +73,8 @@ def test_a_response_larger_than_its_api_allows_ends_the_connection_and_is_told(n
     node_id, _ = net.selector.attempts[0]
     net.selector.deliver(node_id, (1 << 20).to_bytes(4, "big"))
     net.poll()
-    told = "announces a response of 1,048,576 bytes to API_VERSIONS, which is never larger than 262,144"
-    assert told in str(net.metadata.last_connection_error())
+    message = "announces a response of 1,048,576 bytes to API_VERSIONS, which is never larger than 262,144"
+    assert message in str(net.metadata.last_connection_error())
     net.selector.answer = net.answer
     net.connect(0)
     net.send(0)
@@ -83,10 +83,10 @@ def test_a_response_larger_than_its_api_allows_ends_the_connection_and_is_told(n
     (response,) = net.responses
     assert response.disconnected
     assert isinstance(response.error, ResponseTooLargeError)
-    told = "of 100,000 bytes to INIT_PRODUCER_ID, and this client takes at most 65,536"
+    message = "of 100,000 bytes to INIT_PRODUCER_ID, and this client takes at most 65,536"
     assert response.error.message.startswith("node 0 (")
-    assert response.error.message.endswith(told)
-    assert told in str(net.metadata.last_connection_error())
+    assert response.error.message.endswith(message)
+    assert message in str(net.metadata.last_connection_error())
 
 
 def test_on_a_connection_only_the_request_with_too_large_a_response_has_its_error(net: Net) -> None:

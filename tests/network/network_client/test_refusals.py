@@ -66,7 +66,7 @@ def refuse(net: Net, node_id: int) -> None:
     net.poll()
 
 
-def poll_until_refused(net: Net, told: str, before_each: Callable[[], None] = lambda: None) -> None:
+def poll_until_refused(net: Net, message: str, before_each: Callable[[], None] = lambda: None) -> None:
     """Somebody waits for metadata, and gets the refusal."""
 
     def poll() -> None:
@@ -75,7 +75,7 @@ def poll_until_refused(net: Net, told: str, before_each: Callable[[], None] = la
             before_each()
             net.poll(timeout_ms=50)
 
-    with pytest.raises(AuthenticationError, match=told):
+    with pytest.raises(AuthenticationError, match=message):
         poll()
 
 

@@ -103,7 +103,7 @@ def test_no_more_nodes_are_remembered_than_a_cluster_has(net: Net, monkeypatch: 
 def test_the_newest_features_that_a_broker_told_are_those_of_the_cluster(net: Net) -> None:
     """Brokers learn of a change one after the other; one that is behind, or tells nothing, takes nothing back."""
 
-    def told(epoch: int, level: int) -> ApiVersionsResponse:
+    def answer_with(epoch: int, level: int) -> ApiVersionsResponse:
         feature = FinalizedFeatureKey(name="transaction.version", max_version_level=level, min_version_level=level)
         return dataclasses.replace(api_versions(), finalized_features_epoch=epoch, finalized_features=(feature,))
 
@@ -111,9 +111,9 @@ def test_the_newest_features_that_a_broker_told_are_those_of_the_cluster(net: Ne
     net.connect(0)
     assert net.client.finalized_features() == (-1, {})
     for answer, known in (
-        (told(7, 1), (7, {"transaction.version": 1})),
-        (told(8, 2), (8, {"transaction.version": 2})),
-        (told(7, 1), (8, {"transaction.version": 2})),
+        (answer_with(7, 1), (7, {"transaction.version": 1})),
+        (answer_with(8, 2), (8, {"transaction.version": 2})),
+        (answer_with(7, 1), (8, {"transaction.version": 2})),
         (api_versions(), (8, {"transaction.version": 2})),
     ):
         net.selector.lose(1)

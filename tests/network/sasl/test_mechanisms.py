@@ -283,7 +283,7 @@ def test_gssapi_refuses_an_offer_that_it_cannot_take(offer: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fails_in", "told"),
+    ("fails_in", "message"),
     [
         (
             "step",
@@ -293,8 +293,8 @@ def test_gssapi_refuses_an_offer_that_it_cannot_take(offer: bytes) -> None:
         ("unwrap", "Server not found"),
     ],
 )
-def test_what_kerberos_refuses_is_told(fails_in: str, told: str) -> None:
-    with pytest.raises(AuthenticationError, match=told) as raised:  # noqa: PT012 - whichever of them
+def test_what_kerberos_refuses_is_told(fails_in: str, message: str) -> None:
+    with pytest.raises(AuthenticationError, match=message) as raised:  # noqa: PT012 - whichever of them
         dialog = gssapi_dialog(FakeGssapi(fails_in=fails_in))
         dialog.send(b"reply")
         dialog.send(b"<\x01\x00\x10\x00>")

@@ -108,7 +108,7 @@ def test_messages_show_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("challenge", "told"),
+    ("challenge", "message"),
     [
         (server_first("other"), "its nonce does not continue ours"),
         (server_first("n"), "its nonce does not continue ours"),  # adds nothing of its own
@@ -131,14 +131,14 @@ def test_messages_show_nothing() -> None:
         (server_first("n" + "X" * 5000), "a message of SCRAM with 50"),
     ],
 )
-def test_a_first_message_that_is_not_right_ends_the_exchange(challenge: bytes, told: str) -> None:
+def test_a_first_message_that_is_not_right_ends_the_exchange(challenge: bytes, message: str) -> None:
     error = failure(scram(nonce="n"), challenge)
     assert error.condition == "KAFKA_ILLEGAL_SASL_CHALLENGE"
-    assert told in error.message
+    assert message in error.message
 
 
 @pytest.mark.parametrize(
-    ("final", "condition", "told"),
+    ("final", "condition", "message"),
     [
         (b"v=" + base64.b64encode(b"x" * 32), "KAFKA_ILLEGAL_SASL_CHALLENGE", "not that of a server that knows this user's"),
         (b"v=" + base64.b64encode(b"x"), "KAFKA_ILLEGAL_SASL_CHALLENGE", "not that of a server that knows this user's"),
@@ -149,10 +149,10 @@ def test_a_first_message_that_is_not_right_ends_the_exchange(challenge: bytes, t
         (b"e=" + b"x" * 1000, "KAFKA_SASL_AUTHENTICATION_FAILED", "x" * 300 + "… (700 more characters)'"),
     ],
 )
-def test_a_last_message_that_is_not_right_ends_the_exchange(final: bytes, condition: str, told: str) -> None:
+def test_a_last_message_that_is_not_right_ends_the_exchange(final: bytes, condition: str, message: str) -> None:
     error = failure(scram(nonce="n"), server_first("nX"), final)
     assert error.condition == condition
-    assert told in error.message
+    assert message in error.message
 
 
 def test_a_server_that_knows_another_password_is_not_believed() -> None:

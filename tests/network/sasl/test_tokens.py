@@ -284,15 +284,15 @@ def test_an_unsecured_token_has_the_claims_of_the_login_module(clock: ManualCloc
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ('unsecuredLoginStringClaim_name="alice"', "sets no unsecuredLoginStringClaim_sub"),
         ('unsecuredLoginStringClaim_sub="a" unsecuredLoginLifetimeSeconds="long"', "must be a number, and is not"),
         ('unsecuredLoginStringClaim_sub="a" unsecuredLoginNumberClaim_exp="1"', "must not set the claim exp"),
     ],
 )
-def test_unsecured_options_that_make_no_sense_are_told(options: str, told: str, clock: ManualClock) -> None:
-    with pytest.raises(AuthenticationError, match=told):
+def test_unsecured_options_that_make_no_sense_are_told(options: str, message: str, clock: ManualClock) -> None:
+    with pytest.raises(AuthenticationError, match=message):
         unsecured_token(entry(options), clock)
 
 
@@ -332,14 +332,14 @@ def test_a_token_is_read_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [(None, "No such file"), (b" \n", "it is empty"), (b"\xff", "it is not text"), (b"x" * (MAX_TOKEN_BYTES + 1), "is larger")],
 )
-def test_a_token_file_that_cannot_be_used_is_told(tmp_path: Path, content: bytes | None, told: str) -> None:
+def test_a_token_file_that_cannot_be_used_is_told(tmp_path: Path, content: bytes | None, message: str) -> None:
     file = tmp_path / "token"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(AuthenticationError, match=told):
+    with pytest.raises(AuthenticationError, match=message):
         token_in_file(file.as_uri(), "sub")
 
 
@@ -483,9 +483,9 @@ def test_a_busy_server_is_asked_again_with_growing_pauses(server: TokenServer, c
 def test_asking_again_ends_after_the_time_for_it(server: TokenServer, clock: ManualClock) -> None:
     server.answers = [(503, b"", {})] * 100
     started_ms = clock.now_ms()
-    told = refusal(config_for(server, sasl__login__retry__backoff__max__ms="1000"), clock)
-    assert told.startswith(f"no token from {server.url} after ")
-    assert "HTTP status 503" in told
+    message = refusal(config_for(server, sasl__login__retry__backoff__max__ms="1000"), clock)
+    assert message.startswith(f"no token from {server.url} after ")
+    assert "HTTP status 503" in message
     assert clock.now_ms() - started_ms == 1000
     assert 3 <= len(server.requests) <= 6
 
@@ -493,8 +493,8 @@ def test_asking_again_ends_after_the_time_for_it(server: TokenServer, clock: Man
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
 def test_a_final_refusal_is_told_at_once_in_the_servers_words(server: TokenServer, clock: ManualClock, status: int) -> None:
     server.answers = [(status, b'{"error":"invalid_client","error_description":"no such client"}', {})]
-    told = refusal(config_for(server), clock)
-    assert told == f"no token from {server.url} after 1 attempt(s): HTTP status {status} invalid_client: no such client"
+    message = refusal(config_for(server), clock)
+    assert message == f"no token from {server.url} after 1 attempt(s): HTTP status {status} invalid_client: no such client"
 
 
 FORGED = "no\x1b[2K\n2026-01-01 ERROR forged\u202e" + "x" * 100_000
@@ -519,10 +519,10 @@ def test_the_words_of_a_token_server_are_escaped_and_cut(
 def test_what_is_no_answer_of_http_is_escaped_and_cut(server: TokenServer, clock: ManualClock) -> None:
     """http.client's error quotes the status line, of up to 64 KiB, as it came."""
     server.answers = [lambda handler: handler.wfile.write(b"HTTP/1.1 no\x1b[2K " + b"x" * 60_000 + b"\r\n\r\n")]
-    told = refusal(config_for(server, sasl__login__retry__backoff__max__ms="0"), clock)
-    assert r"BadStatusLine: HTTP/1.1 no\x1b[2K xx" in told
-    assert told.isprintable()
-    assert len(told) < 1000
+    message = refusal(config_for(server, sasl__login__retry__backoff__max__ms="0"), clock)
+    assert r"BadStatusLine: HTTP/1.1 no\x1b[2K xx" in message
+    assert message.isprintable()
+    assert len(message) < 1000
 
 
 @pytest.mark.parametrize(
@@ -588,8 +588,8 @@ def test_a_server_that_lets_its_answer_drip_is_given_up_in_time(server: TokenSer
     drip = DRIPS[part]
     server.answers = [drip]
     config = config_for(server, sasl__login__read__timeout__ms="200", sasl__login__retry__backoff__max__ms="0")
-    told: list[str] = []
-    thread = threading.Thread(target=lambda: told.append(refusal(config, clock)), daemon=True)
+    messages: list[str] = []
+    thread = threading.Thread(target=lambda: messages.append(refusal(config, clock)), daemon=True)
     thread.start()
     thread.join(10)
     is_over = not thread.is_alive()
@@ -597,7 +597,7 @@ def test_a_server_that_lets_its_answer_drip_is_given_up_in_time(server: TokenSer
     drip.release.set()
     thread.join(30)
     assert is_over
-    assert "HTTP status 400" in told[0] if part == "refusal" else "TimeoutError: timed out" in told[0]
+    assert "HTTP status 400" in messages[0] if part == "refusal" else "TimeoutError: timed out" in messages[0]
     assert gone  # the thread that read has ended too, and has closed its connection
 
 
@@ -738,8 +738,8 @@ def test_the_login_module_says_whom_to_trust_over_https_as_in_java(
 
 
 def test_a_server_that_is_not_trusted_is_told_at_once(https_server: TokenServer, clock: ManualClock) -> None:
-    told = refusal(config_for(https_server), clock)
-    assert "after 1 attempt(s): SSLCertVerificationError" in told
+    message = refusal(config_for(https_server), clock)
+    assert "after 1 attempt(s): SSLCertVerificationError" in message
     assert https_server.requests == []
 
 
@@ -833,7 +833,7 @@ def test_an_assertion_is_exchanged_for_a_token(server: TokenServer, clock: Manua
 
 
 @pytest.mark.parametrize(
-    ("key", "options", "told"),
+    ("key", "options", "message"),
     [
         ("RS256", {"algorithm": "ES256"}, "does not fit sasl.oauthbearer.assertion.algorithm=ES256"),
         ("RS256", {"private__key__passphrase": "open"}, "cannot be used"),
@@ -843,7 +843,7 @@ def test_an_assertion_is_exchanged_for_a_token(server: TokenServer, clock: Manua
     ],
 )
 def test_a_key_or_template_that_cannot_be_used_is_told(
-    tmp_path: Path, clock: ManualClock, key: str, options: dict[str, str], told: str
+    tmp_path: Path, clock: ManualClock, key: str, options: dict[str, str], message: str
 ) -> None:
     if key == "garbage":
         file = tmp_path / "key.pem"
@@ -854,7 +854,7 @@ def test_a_key_or_template_that_cannot_be_used_is_told(
         sasl__oauthbearer__assertion__private__key__file=str(file),
         **{f"sasl__oauthbearer__assertion__{name}": text for name, text in options.items()},
     )
-    with pytest.raises(AuthenticationError, match=told) as raised:
+    with pytest.raises(AuthenticationError, match=message) as raised:
         jwt_assertion.assertion_of(config, clock)
     shown = traceback.TracebackException.from_exception(raised.value, capture_locals=True)
     assert CANARY not in str([frame.locals for frame in shown.stack])

@@ -421,36 +421,36 @@ def refused(lost: Disconnect) -> str:
 
 @BOTH_VERSIONS
 def test_a_foreign_certificate(version: str) -> None:
-    told = refused(failure(accept_with(STRANGER.issue("broker").server_context()), ssl_enabled_protocols=version))
-    assert "the broker's certificate was not accepted: unable to get local issuer certificate" in told
-    assert "its issuer is not in ssl.truststore.certificates: add its certificate authority" in told
+    message = refused(failure(accept_with(STRANGER.issue("broker").server_context()), ssl_enabled_protocols=version))
+    assert "the broker's certificate was not accepted: unable to get local issuer certificate" in message
+    assert "its issuer is not in ssl.truststore.certificates: add its certificate authority" in message
 
 
 @BOTH_VERSIONS
 def test_a_certificate_that_signs_itself(version: str) -> None:
-    told = refused(failure(accept_with(STRANGER.server_context()), ssl_enabled_protocols=version))
-    assert "self-signed certificate" in told
-    assert "add its certificate authority" in told
+    message = refused(failure(accept_with(STRANGER.server_context()), ssl_enabled_protocols=version))
+    assert "self-signed certificate" in message
+    assert "add its certificate authority" in message
 
 
 @BOTH_VERSIONS
 def test_an_expired_certificate(version: str) -> None:
-    told = refused(failure(accept_with(AUTHORITY.issue("b", expired=True).server_context()), ssl_enabled_protocols=version))
-    assert told == "the broker's certificate was not accepted: certificate has expired"
+    message = refused(failure(accept_with(AUTHORITY.issue("b", expired=True).server_context()), ssl_enabled_protocols=version))
+    assert message == "the broker's certificate was not accepted: certificate has expired"
 
 
 @BOTH_VERSIONS
 def test_a_certificate_for_another_host(version: str) -> None:
     elsewhere = AUTHORITY.issue("b", hosts=["elsewhere.example"]).server_context()
-    told = refused(failure(accept_with(elsewhere), ssl_enabled_protocols=version))
-    assert "certificate is not valid for 'localhost'" in told
-    assert "connect to a name in the certificate instead of localhost" in told
+    message = refused(failure(accept_with(elsewhere), ssl_enabled_protocols=version))
+    assert "certificate is not valid for 'localhost'" in message
+    assert "connect to a name in the certificate instead of localhost" in message
     unchecked = failure(accept_with(elsewhere), ssl_enabled_protocols=version, ssl_endpoint_identification_algorithm="")
     assert unchecked.state is ChannelState.READY
 
 
 def test_addresses_are_checked_too() -> None:
-    def told_for(host: str, *names: str) -> Disconnect:
+    def outcome_for(host: str, *names: str) -> Disconnect:
         server = Server(accept_with(AUTHORITY.issue("b", hosts=names).server_context()))
         with selector_of() as selector:
             selector.connect(1, server.address._replace(host=host), Connection("test"))
@@ -459,43 +459,43 @@ def test_addresses_are_checked_too() -> None:
         server.join()
         return lost
 
-    assert "IP address mismatch" in refused(told_for("127.0.0.1", "localhost"))
-    assert told_for("127.0.0.1", "127.0.0.1").state is ChannelState.READY
-    assert told_for("", "127.0.0.1").state is ChannelState.READY  # no name is known: the address it is
-    assert told_for("localhost.", "localhost").state is ChannelState.READY
-    assert told_for("fe80::1%eth0", "fe80::1").state is ChannelState.READY
-    impossible = told_for(".example", "example")
+    assert "IP address mismatch" in refused(outcome_for("127.0.0.1", "localhost"))
+    assert outcome_for("127.0.0.1", "127.0.0.1").state is ChannelState.READY
+    assert outcome_for("", "127.0.0.1").state is ChannelState.READY  # no name is known: the address it is
+    assert outcome_for("localhost.", "localhost").state is ChannelState.READY
+    assert outcome_for("fe80::1%eth0", "fe80::1").state is ChannelState.READY
+    impossible = outcome_for(".example", "example")
     assert (impossible.state, impossible.error) == (ChannelState.NOT_CONNECTED, None)
     assert "'.example' cannot be a name in a certificate" in impossible.reason
 
 
 @BOTH_VERSIONS
 def test_a_missing_client_certificate(version: str) -> None:
-    told = refused(failure(accept_with(BROKER.server_context(clients=AUTHORITY)), ssl_enabled_protocols=version))
-    assert "the broker probably demands a client certificate: set ssl.keystore.location" in told
+    message = refused(failure(accept_with(BROKER.server_context(clients=AUTHORITY)), ssl_enabled_protocols=version))
+    assert "the broker probably demands a client certificate: set ssl.keystore.location" in message
 
 
 @BOTH_VERSIONS
 def test_a_client_certificate_that_the_broker_does_not_know(version: str) -> None:
     stranger = STRANGER.issue("me", hosts=())
     keystore = {"ssl_keystore_key": stranger.key_pem(), "ssl_keystore_certificate_chain": stranger.chain_pem}
-    told = refused(failure(accept_with(BROKER.server_context(clients=AUTHORITY)), ssl_enabled_protocols=version, **keystore))
-    assert "the broker rejects this client's certificate" in told
-    assert "its issuer is not in the broker's truststore" in told
+    message = refused(failure(accept_with(BROKER.server_context(clients=AUTHORITY)), ssl_enabled_protocols=version, **keystore))
+    assert "the broker rejects this client's certificate" in message
+    assert "its issuer is not in the broker's truststore" in message
 
 
 def test_an_expired_client_certificate() -> None:
     expired = AUTHORITY.issue("me", hosts=(), expired=True)
     keystore = {"ssl_keystore_key": expired.key_pem(), "ssl_keystore_certificate_chain": expired.chain_pem}
-    told = refused(failure(accept_with(BROKER.server_context(clients=AUTHORITY)), **keystore))
-    assert "the broker rejects this client's certificate (ssl.keystore.…): it has expired" in told
+    message = refused(failure(accept_with(BROKER.server_context(clients=AUTHORITY)), **keystore))
+    assert "the broker rejects this client's certificate (ssl.keystore.…): it has expired" in message
 
 
 def test_no_version_in_common() -> None:
     newest = BROKER.server_context()
     newest.minimum_version = ssl.TLSVersion.TLSv1_3
-    told = refused(failure(accept_with(newest), ssl_enabled_protocols="TLSv1.2"))
-    assert "no TLS version in common: see ssl.enabled.protocols" in told
+    message = refused(failure(accept_with(newest), ssl_enabled_protocols="TLSv1.2"))
+    assert "no TLS version in common: see ssl.enabled.protocols" in message
 
 
 def test_a_broker_that_ends_the_handshake_at_once_did_not_ask_for_a_certificate() -> None:
@@ -505,21 +505,21 @@ def test_a_broker_that_ends_the_handshake_at_once_did_not_ask_for_a_certificate(
         connection.recv(10_000)
         connection.sendall(b"\x15\x03\x02\x00\x02\x02\x28")  # a fatal alert, handshake_failure
 
-    told = refused(failure(refuse))
-    assert "no TLS version or cipher suite in common: this client speaks TLS 1.2 and 1.3" in told
-    assert "certificate" not in told
+    message = refused(failure(refuse))
+    assert "no TLS version or cipher suite in common: this client speaks TLS 1.2 and 1.3" in message
+    assert "certificate" not in message
 
 
 def test_no_cipher_suite_in_common() -> None:
     other = BROKER.server_context()
     other.set_ciphers("ECDHE-ECDSA-AES256-GCM-SHA384")
-    told = refused(failure(accept_with(other), ssl_cipher_suites="TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"))
-    assert "handshake failure" in told
+    message = refused(failure(accept_with(other), ssl_cipher_suites="TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"))
+    assert "handshake failure" in message
 
 
 def test_a_suite_that_may_not_be_used_is_refused_when_the_broker_chose_it() -> None:
-    told = refused(failure(accept_with(BROKER.server_context()), ssl_cipher_suites="TLS_AES_128_CCM_SHA256"))
-    assert "the broker chose the cipher suite TLS_AES_256_GCM_SHA384, which ssl.cipher.suites does not name" in told
+    message = refused(failure(accept_with(BROKER.server_context()), ssl_cipher_suites="TLS_AES_128_CCM_SHA256"))
+    assert "the broker chose the cipher suite TLS_AES_256_GCM_SHA384, which ssl.cipher.suites does not name" in message
 
 
 def test_a_web_server_is_no_broker() -> None:
@@ -527,8 +527,8 @@ def test_a_web_server_is_no_broker() -> None:
         connection.recv(100)
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-    told = refused(failure(web_server))
-    assert "does this listener speak TLS? Its answer is not TLS" in told
+    message = refused(failure(web_server))
+    assert "does this listener speak TLS? Its answer is not TLS" in message
 
 
 def plaintext_broker(connection: socket.socket) -> object:
@@ -697,10 +697,10 @@ def test_rows_are_written_over_tls_with_a_client_certificate() -> None:
         assert broker.violations == []
 
 
-def assert_fails_at_once(broker: FakeBroker, told: str, **options: object) -> None:
+def assert_fails_at_once(broker: FakeBroker, message: str, **options: object) -> None:
     """Else it would wait for ten minutes, and a test has five."""
     with producer_of(broker, **{"max.block.ms": 600_000}, **options) as producer:
-        with pytest.raises(AuthenticationError, match=told) as raised:
+        with pytest.raises(AuthenticationError, match=message) as raised:
             producer.send_columns("t", value=values(1))
         assert "node -1 (127.0.0.1:" in raised.value.message
         producer.close(0)

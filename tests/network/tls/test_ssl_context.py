@@ -320,13 +320,13 @@ def test_a_wrong_password_is_told_apart_from_a_missing_one(me: Certificate, trus
     assert "ssl.key.password may be wrong" in problem(**encrypted, ssl_key_password=CANARY)
     assert "the private key is encrypted; set ssl.key.password" in problem(**encrypted)
     old = me.key_pem("right", PrivateFormat.TraditionalOpenSSL)
-    told = problem(ssl_keystore_key=old, ssl_keystore_certificate_chain=me.chain_pem, ssl_key_password=CANARY)
-    assert "ssl.key.password may be wrong" in told
+    message = problem(ssl_keystore_key=old, ssl_keystore_certificate_chain=me.chain_pem, ssl_key_password=CANARY)
+    assert "ssl.key.password may be wrong" in message
 
 
 def test_key_and_certificate_must_belong_together(me: Certificate, authority: Authority, tmp_path: Path) -> None:
-    told = problem(ssl_keystore_key=me.key_pem(), ssl_keystore_certificate_chain=authority.issue("you").chain_pem)
-    assert told.startswith("ssl.keystore.key and ssl.keystore.certificate.chain: the private key does not belong to the first")
+    message = problem(ssl_keystore_key=me.key_pem(), ssl_keystore_certificate_chain=authority.issue("you").chain_pem)
+    assert message.startswith("ssl.keystore.key and ssl.keystore.certificate.chain: the private key does not belong to the first")
     assert "ssl.keystore.key is set, but ssl.keystore.certificate.chain is not" in problem(ssl_keystore_key=me.key_pem())
     assert "chain is set, but ssl.keystore.key is not" in problem(ssl_keystore_certificate_chain=me.chain_pem)
     file = tmp_path / "me.pem"
@@ -347,8 +347,8 @@ def test_certificates_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "ca.der").write_bytes(b"hello")
     assert "is neither a PEM file nor a PKCS12 store" in problem(ssl_truststore_location=str(tmp_path / "ca.der"))
     (tmp_path / "ca.der").write_bytes(b"\x30\x03\x02\x01\x01")
-    told = problem(ssl_truststore_location=str(tmp_path / "ca.der"), ssl_truststore_password="x")
-    assert "ssl.truststore.password may be wrong, or it is not a PKCS12 store" in told
+    message = problem(ssl_truststore_location=str(tmp_path / "ca.der"), ssl_truststore_password="x")
+    assert "ssl.truststore.password may be wrong, or it is not a PKCS12 store" in message
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(ssl_context.MAX_STORE_BYTES + 1)
     assert "is larger than" in problem(ssl_truststore_location=str(tmp_path / "huge"))
@@ -360,8 +360,8 @@ def test_certificates_that_are_none(tmp_path: Path) -> None:
 )
 def test_a_text_that_resembles_pem_is_read_in_linear_time(text: str) -> None:
     """20 KB of BEGIN lines blocked the constructor for 24 s: the pattern looked for the end of each to the end of the text."""
-    told = problem(ssl_truststore_certificates=text * (1_000_000 // len(text)))
-    assert told == "ssl.truststore.certificates: there is no certificate in it"
+    message = problem(ssl_truststore_certificates=text * (1_000_000 // len(text)))
+    assert message == "ssl.truststore.certificates: there is no certificate in it"
 
 
 def test_a_block_without_an_end_does_not_spoil_the_next_one(authority: Authority) -> None:
@@ -378,10 +378,10 @@ def test_a_jks_store_is_refused_with_the_command_that_converts_it(kind: str, aut
         keytool_truststore(authority, file, "changeit", "JKS")
     else:
         keytool_keystore(file, "changeit", "JKS")
-    told = problem(**{f"ssl_{kind}_location": str(file), f"ssl_{kind}_password": "changeit"})
-    assert told.startswith(f"ssl.{kind}.location={file} is a JKS store, which only Java can read; convert it with: keytool ")
+    message = problem(**{f"ssl_{kind}_location": str(file), f"ssl_{kind}_password": "changeit"})
+    assert message.startswith(f"ssl.{kind}.location={file} is a JKS store, which only Java can read; convert it with: keytool ")
     if kind == "truststore":  # the command works as it stands
-        command = told.partition("convert it with: ")[2].replace("keytool", "keytool -storepass changeit")
+        command = message.partition("convert it with: ")[2].replace("keytool", "keytool -storepass changeit")
         subprocess.run(command, shell=True, check=True, timeout=60, capture_output=True)
         context_of(ssl_truststore_location=str(tmp_path / "my store.pem"))
 
@@ -389,20 +389,20 @@ def test_a_jks_store_is_refused_with_the_command_that_converts_it(kind: str, aut
 def test_a_type_that_the_file_is_not(me: Certificate, tmp_path: Path) -> None:
     (tmp_path / "me.pem").write_text(me.chain_pem + me.key_pem())
     (tmp_path / "me.p12").write_bytes(me.pkcs12("x"))
-    told = problem(ssl_keystore_location=str(tmp_path / "me.pem"), ssl_keystore_type="PKCS12")
-    assert told.endswith("me.pem is PEM, but ssl.keystore.type=PKCS12; set it to PEM, or remove it")
-    told = problem(ssl_keystore_location=str(tmp_path / "me.p12"), ssl_keystore_password="x", ssl_keystore_type="pem")
-    assert told.endswith("me.p12 is PKCS12, but ssl.keystore.type=PEM; set it to PKCS12, or remove it")
-    told = problem(ssl_keystore_location=str(tmp_path / "me.pem"), ssl_keystore_password=CANARY)
-    assert "the password of its key is ssl.key.password" in told
-    told = problem(ssl_truststore_location=str(tmp_path / "me.pem"), ssl_truststore_password=CANARY)
-    assert "ssl.truststore.password is set" in told
+    message = problem(ssl_keystore_location=str(tmp_path / "me.pem"), ssl_keystore_type="PKCS12")
+    assert message.endswith("me.pem is PEM, but ssl.keystore.type=PKCS12; set it to PEM, or remove it")
+    message = problem(ssl_keystore_location=str(tmp_path / "me.p12"), ssl_keystore_password="x", ssl_keystore_type="pem")
+    assert message.endswith("me.p12 is PKCS12, but ssl.keystore.type=PEM; set it to PKCS12, or remove it")
+    message = problem(ssl_keystore_location=str(tmp_path / "me.pem"), ssl_keystore_password=CANARY)
+    assert "the password of its key is ssl.key.password" in message
+    message = problem(ssl_truststore_location=str(tmp_path / "me.pem"), ssl_truststore_password=CANARY)
+    assert "ssl.truststore.password is set" in message
     with pytest.raises(ConfigError, match=r"ssl.keystore.type: String must be one of"):
         network_config(ssl_keystore_type="BCFKS")
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"ssl_keystore_password": CANARY}, "ssl.keystore.password is set, but ssl.keystore.location is not"),
         ({"ssl_truststore_password": CANARY}, "ssl.truststore.password is set, but ssl.truststore.location is not"),
@@ -417,9 +417,9 @@ def test_a_type_that_the_file_is_not(me: Certificate, tmp_path: Path) -> None:
         ({"ssl_enabled_protocols": "TLSv1.2,TLSv9"}, "TLSv1.2, TLSv1.3 or both are expected"),
     ],
 )
-def test_options_that_contradict_each_other_are_told_before_any_file_is_read(options: dict[str, object], told: str) -> None:
-    assert told in problem(**options)
-    if not told.startswith(("ssl.protocol: ", "TLSv")):
+def test_options_that_contradict_each_other_are_told_before_any_file_is_read(options: dict[str, object], message: str) -> None:
+    assert message in problem(**options)
+    if not message.startswith(("ssl.protocol: ", "TLSv")):
         network_config(**options)  # without TLS they do not matter
 
 
@@ -436,10 +436,10 @@ def test_a_pkcs12_store_without_its_extra_is_refused_with_a_remedy(
 
     (tmp_path / "me.p12").write_bytes(me.pkcs12(CANARY))
     monkeypatch.setattr(builtins, "__import__", without_cryptography)
-    told = problem(ssl_keystore_location=str(tmp_path / "me.p12"), ssl_keystore_password=CANARY)
-    assert "pip install cryptography" in told
-    told = problem(ssl_truststore_location=str(truststore), ssl_truststore_password="changeit")
-    command = re.search(r"openssl .*", told)
+    message = problem(ssl_keystore_location=str(tmp_path / "me.p12"), ssl_keystore_password=CANARY)
+    assert "pip install cryptography" in message
+    message = problem(ssl_truststore_location=str(truststore), ssl_truststore_password="changeit")
+    command = re.search(r"openssl .*", message)
     assert command is not None
     subprocess.run(command[0] + " -passin pass:changeit", shell=True, check=True, timeout=60, capture_output=True)
     context_of(ssl_truststore_location=str(truststore.with_suffix(".pem")))
@@ -454,8 +454,8 @@ def test_a_truststore_with_a_key_trusts_the_keys_own_certificate_as_in_java(me: 
 
 
 def test_a_keystore_without_a_key_is_refused(truststore: Path) -> None:
-    told = problem(ssl_keystore_location=str(truststore), ssl_keystore_password="changeit")
-    assert told == f"ssl.keystore.location={truststore}: there is no private key with its certificate in it"
+    message = problem(ssl_keystore_location=str(truststore), ssl_keystore_password="changeit")
+    assert message == f"ssl.keystore.location={truststore}: there is no private key with its certificate in it"
 
 
 # ---- versions and ciphers ----------------------------------------------------------------------------------------------------

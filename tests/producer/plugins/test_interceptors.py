@@ -182,7 +182,7 @@ def test_interceptors_of_both_kinds_make_one_chain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
         (None, "TypeError: returned NoneType, not ProducerColumns"),
         (ProducerColumns("t", value=binary(b"a")), "returned columns of {'value': 1} rows for 2 rows"),
@@ -191,9 +191,9 @@ def test_interceptors_of_both_kinds_make_one_chain() -> None:
         (ProducerColumns(pa.array(["t"] * 3), value=binary(b"a", b"b")), "returned columns of"),
     ],
 )
-def test_as_many_rows_must_come_out_as_went_in(answer: object, told: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_as_many_rows_must_come_out_as_went_in(answer: object, message: str, caplog: pytest.LogCaptureFixture) -> None:
     assert values(through(Changing(lambda _: answer), value=binary(b"a", b"b"))) == [b"a", b"b"]
-    assert told in caplog.text
+    assert message in caplog.text
 
 
 def test_every_column_may_change_and_the_topic_too() -> None:
@@ -367,17 +367,17 @@ def test_a_failing_configure_closes_all_that_were_made() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told"),
+    ("wanted", "message"),
     [
         ("no_such_module.Mine", "interceptor.classes=no_such_module.Mine cannot be loaded: there is no module no_such_module"),
         (Changing, f"interceptor.classes={HERE}.Changing: an instance cannot be created without arguments"),
         (Life, f"interceptor.classes={HERE}.Life has none of the methods on_send, on_send_columns, on_acknowledgement,"),
     ],
 )
-def test_an_interceptor_that_cannot_be_had_is_a_configuration_error(wanted: object, told: str) -> None:
+def test_an_interceptor_that_cannot_be_had_is_a_configuration_error(wanted: object, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         chain(wanted)
-    assert told in raised.value.message
+    assert message in raised.value.message
 
 
 def test_no_interceptors_are_none() -> None:
@@ -624,8 +624,8 @@ def test_a_gathered_record_that_an_interceptor_spoils_fails_alone(broker: FakeBr
     with producer_of(broker, Changing(change), listener, max_request_size=1000, linger_ms=10_000) as producer:
         futures = [producer.send(ProducerRecord("other", b"x")) for _ in range(4)]
         producer.flush(WAIT_MS)
-        told = [error.condition if error is not None else None for error in (future.exception(0) for future in futures)]
-        assert told == [None, "KAFKA_RECORD_TOO_LARGE", "KAFKA_UNKNOWN_PARTITION", None]
+        conditions = [error.condition if error is not None else None for error in (future.exception(0) for future in futures)]
+        assert conditions == [None, "KAFKA_RECORD_TOO_LARGE", "KAFKA_UNKNOWN_PARTITION", None]
         assert (futures[0].result(0).serialized_value_size, futures[3].result(0).partition) == (4, 1)
     assert (broker.values("other", 0), broker.values("other", 1)) == ([b"good"], [b"c"])
     assert sum(metadata.rows for metadata, _ in listener.heard) == 4

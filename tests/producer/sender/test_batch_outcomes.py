@@ -375,7 +375,7 @@ def test_a_record_that_the_topic_does_not_take_is_told_with_the_limit_to_raise()
     stage.run()
     stage.refuse(Errors.MESSAGE_TOO_LARGE)
     stage.run()
-    told = str(delivery.error)
-    size = re.search(r"\(1 records, (\d+) bytes\)", told)
+    message = str(delivery.error)
+    size = re.search(r"\(1 records, (\d+) bytes\)", message)
     assert size is not None
-    assert f"Raise it to at least {size[1]} (" in told
+    assert f"Raise it to at least {size[1]} (" in message

@@ -269,14 +269,14 @@ class LeavingOwner:
     """Ends the thread when it is told of its rows."""
 
     def __init__(self) -> None:
-        self.told = 0
+        self.called_back = 0
 
     def acknowledge(self, part: Part, base_offset: int, log_append_time_ms: int) -> None:
-        self.told += part.row_count
+        self.called_back += part.row_count
         leave(base_offset, log_append_time_ms)
 
     def fail(self, part: Part, error: KafkaError, record_errors: Mapping[int, KafkaError]) -> None:
-        self.told += part.row_count
+        self.called_back += part.row_count
         leave(error, record_errors)
 
     abandon: Any = None
@@ -286,12 +286,12 @@ def test_rows_are_settled_although_the_callback_of_another_ends_the_thread() -> 
     """sys.exit() in a callback passed `except Exception`. The batch was done but still counted as incomplete, so that the end of
     the Sender met it, raised, and left all other rows, and the records that were gathered, without an answer for ever."""
     stage = Stage(linger_ms=60_000, leaders={TOPIC: (0, 0, 1)}, batch_size=1024)
-    told: list[bytes] = []
+    called_back: list[bytes] = []
     records = [
         gather(stage, b"a", leave),
-        gather(stage, b"b", lambda *_: told.append(b"b")),
+        gather(stage, b"b", lambda *_: called_back.append(b"b")),
         gather(stage, b"c", leave),
-        gather(stage, b"d", lambda *_: told.append(b"d")),
+        gather(stage, b"d", lambda *_: called_back.append(b"d")),
     ]
     stage.gatherer.encode_all(0)
     owner = LeavingOwner()
@@ -306,8 +306,8 @@ def test_rows_are_settled_although_the_callback_of_another_ends_the_thread() -> 
     stage.client.respond(produce_response(partition_answer(2)), request=second)
     stage.sender.run()
     assert all(record.exception(0) is None for record in records)
-    assert told == [b"b", b"d"]
-    assert owner.told == 1
+    assert called_back == [b"b", b"d"]
+    assert owner.called_back == 1
     for delivery in (same_batch, same_request, same_poll):
         assert delivery.acknowledged == 1
     assert isinstance(stage.sender.failures.fatal, SystemExit)
@@ -333,7 +333,7 @@ def test_rows_fail_although_the_callback_of_another_ends_the_thread(ending: str)
     else:
         stage.txn.become_fatal(KafkaError("fatal"))
     stage.sender.run()
-    assert [owner.told for owner in owners] == [1, 1]
+    assert [owner.called_back for owner in owners] == [1, 1]
     assert [delivery.failed for delivery in others] == [1, 1]
     assert all(record.exception(0) is not None for record in records)
     assert isinstance(stage.sender.failures.fatal, SystemExit)
@@ -433,9 +433,9 @@ def test_a_round_that_fails_is_followed_by_one_that_works(
     assert [delivery.error for delivery in deliveries] == [None] * 3
     assert brokers.logs[tp()].values == [b"0", b"1", b"2"]
     assert stage.is_whole
-    (told,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert told.exc_info is not None
-    assert told.exc_info[1] is error
+    (logged,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert logged.exc_info is not None
+    assert logged.exc_info[1] is error
 
 
 def test_a_request_for_the_producer_id_that_fails_is_made_again() -> None:

@@ -43,7 +43,7 @@ def test_metadata_and_leader_epoch_come_along() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offsets", "told"),
+    ("offsets", "message"),
     [
         (None, "offsets must map a TopicPartition to .*, not a NoneType"),
         ("orders", "offsets must map a TopicPartition to .*, not a str"),
@@ -54,8 +54,8 @@ def test_metadata_and_leader_epoch_come_along() -> None:
         ([SimpleNamespace(topic="orders", partition=3, offset=7, error="no such")], "no position in orders-3: no such"),
     ],
 )
-def test_what_holds_no_positions_is_refused_in_words(offsets: Any, told: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=told):
+def test_what_holds_no_positions_is_refused_in_words(offsets: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
         checked_offsets(offsets)
 
 

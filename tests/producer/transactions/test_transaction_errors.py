@@ -63,6 +63,6 @@ def test_an_error_means_what_it_means_to_the_java_client(api: ApiKey, error: Err
 
 
 def test_every_rule_is_among_them() -> None:
-    told = {(api, error.number) for api, error, _ in ROWS}
+    listed = {(api, error.number) for api, error, _ in ROWS}
     rules = {(api, error.number) for api, rules in RULES.items() for error in rules}
-    assert rules - told == set()
+    assert rules - listed == set()

@@ -10,7 +10,6 @@ import pytest
 from spark_kafka_sink.errors import FatalProducerError, ProducerFencedError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.producer.simulated_cluster import Fate
-from tests.producer.transactions.told_transactions import Told
 from tests.producer.transactions.transaction_steps import (
     Begin,
     Behave,
@@ -25,6 +24,7 @@ from tests.producer.transactions.transaction_steps import (
 )
 from tests.producer.transactions.transaction_stories import Story
 from tests.producer.transactions.transactional_application import Application
+from tests.producer.transactions.written_transactions import KnownOutcome
 
 levels = pytest.mark.parametrize("level", [1, 2], ids=["TV1", "TV2"])
 TWO_PARTITIONS = Write([(0, 0), (1, 0)])  # led by two nodes
@@ -34,9 +34,9 @@ def play(level: int, *steps: Step, first_epoch: int | None = None, **options: An
     return Story(level, steps, options, first_epoch=first_epoch).play()
 
 
-def told(application: Application) -> list[Told]:
+def outcomes(application: Application) -> list[KnownOutcome]:
     """Of the application's own transactions, without that of its recovery."""
-    return [transaction.told for transaction in application.transactions[:-1]]
+    return [transaction.outcome for transaction in application.transactions[:-1]]
 
 
 @levels
@@ -50,7 +50,7 @@ def test_a_commit_that_waits_for_batches_is_not_sent_once_one_of_them_has_failed
         max_block_ms=150,
         retry_backoff_ms=1000,
     )
-    assert told(application) == [Told.ABORTED]
+    assert outcomes(application) == [KnownOutcome.ABORTED]
 
 
 def test_a_batch_that_fails_during_the_abort_leaves_the_producer_usable() -> None:
@@ -58,7 +58,7 @@ def test_a_batch_that_fails_during_the_abort_leaves_the_producer_usable() -> Non
     producer waited for it for ever."""
     aborted = [Begin(), TWO_PARTITIONS, Behave(1), End.ABORT, Pass(400)]
     application = play(1, *aborted, Begin(), TWO_PARTITIONS, End.COMMIT, request_timeout_ms=300, delivery_timeout_ms=300)
-    assert told(application) == [Told.ABORTED, Told.COMMITTED]
+    assert outcomes(application) == [KnownOutcome.ABORTED, KnownOutcome.COMMITTED]
 
 
 def test_a_producer_whose_id_was_replaced_hears_that_it_is_fenced() -> None:
@@ -74,7 +74,7 @@ def test_a_transaction_that_a_lost_request_has_begun_is_ended_at_the_coordinator
     that had never begun. The coordinator aborted it when its time was over, and fenced the producer in a later one."""
     actions = [TWO_PARTITIONS] if api is ApiKey.ADD_PARTITIONS_TO_TXN else [SendOffsets()]
     application = play(1, Prepare(api, Fate.LOSE_ANSWERS), Prepare(api, Fate.ABORTABLE_ERROR), Begin(), *actions, End.COMMIT)
-    assert told(application) == [Told.ABORTED]
+    assert outcomes(application) == [KnownOutcome.ABORTED]
     assert application.fatal == []
 
 
@@ -85,7 +85,11 @@ def test_an_abort_of_a_transaction_that_may_not_have_begun_succeeds(end: End) ->
     lost, refused = Prepare(api, Fate.LOSE_REQUESTS), Prepare(api, Fate.ABORTABLE_ERROR)
     first, last = [Begin(), TWO_PARTITIONS, end], [Begin(), TWO_PARTITIONS, End.COMMIT]
     application = play(1, *first, Begin(), lost, refused, TWO_PARTITIONS, End.COMMIT, *last)
-    assert told(application) == [Told.COMMITTED if end is End.COMMIT else Told.ABORTED, Told.ABORTED, Told.COMMITTED]
+    assert outcomes(application) == [
+        KnownOutcome.COMMITTED if end is End.COMMIT else KnownOutcome.ABORTED,
+        KnownOutcome.ABORTED,
+        KnownOutcome.COMMITTED,
+    ]
     assert application.fatal == []
 
 
@@ -95,7 +99,7 @@ def test_an_abort_that_meets_the_markers_of_the_transaction_before_is_not_fatal(
     committed = [Begin(), Write([(0, 0)]), End.COMMIT]
     steps = [*committed, Begin(), Write([(3, 0)]), Pass(2000), End.ABORT, *committed]
     application = Story(2, tuple(steps), {"delivery_timeout_ms": 1505}, markers_every=3).play()
-    assert told(application) == [Told.COMMITTED, Told.ABORTED, Told.COMMITTED]
+    assert outcomes(application) == [KnownOutcome.COMMITTED, KnownOutcome.ABORTED, KnownOutcome.COMMITTED]
     assert application.fatal == []
 
 
@@ -103,7 +107,7 @@ def test_a_denial_during_the_abort_does_not_end_the_producer() -> None:
     """Only an abort that has to be aborted itself cannot end; partitions need not be added to a transaction that is aborted."""
     denied = Prepare(ApiKey.ADD_PARTITIONS_TO_TXN, Fate.ABORTABLE_ERROR)
     application = play(1, Begin(), TWO_PARTITIONS, Pass(1), End.ABORT, denied)
-    assert told(application) == [Told.ABORTED]
+    assert outcomes(application) == [KnownOutcome.ABORTED]
     assert application.fatal == []
 
 
@@ -119,7 +123,7 @@ def test_a_start_that_is_to_be_aborted_fails_with_what_the_coordinator_has_answe
 def test_no_transaction_is_committed_without_a_record_that_failed_before_its_batch(level: int) -> None:
     """The record was too large. Only its future told so: the commit returned, and readers saw the others."""
     application = play(level, Begin(), Write([(0, 5000), (0, 0)], singly=True), End.COMMIT, max_request_size=2000)
-    assert told(application) == [Told.ABORTED]
+    assert outcomes(application) == [KnownOutcome.ABORTED]
     assert [error.condition for error in application.abortable] == ["KAFKA_RECORD_TOO_LARGE"]
 
 
@@ -127,7 +131,7 @@ def test_close_does_not_wait_when_the_last_rows_have_failed_with_the_transaction
     """The Sender slept for a minute after it had failed them, or until close() ended it by force, without an abort."""
     two_batches = Write([(0, 0), (0, 0)])
     application = play(1, Prepare(ApiKey.PRODUCE, Fate.ABORTABLE_ERROR), Begin(), two_batches, End.CLOSE, batch_size=0)
-    assert told(application) == [Told.ABORTED]
+    assert outcomes(application) == [KnownOutcome.ABORTED]
     assert application.clock.now_ms() < 1_001_000
 
 
@@ -150,7 +154,7 @@ def test_a_commit_that_may_be_carried_out_is_not_aborted_where_nobody_can_tell(l
     told to abort, and the abort returned, though the transaction was committed."""
     lost, forgotten = Prepare(ApiKey.END_TXN, Fate.LOSE_ANSWERS), Prepare(ApiKey.END_TXN, Fate.FATAL_ERROR, which=2)
     application = play(level, Begin(), TWO_PARTITIONS, End.COMMIT, lost, forgotten)
-    assert told(application) == [Told.UNKNOWN]
+    assert outcomes(application) == [KnownOutcome.UNKNOWN]
     assert [error.condition for error in application.fatal] == ["KAFKA_INVALID_PRODUCER_ID_MAPPING"]
 
 
@@ -160,7 +164,7 @@ def test_an_abort_of_what_may_be_committed_is_not_told_where_nobody_can_tell(lev
     fates = [Fate.LOSE_ANSWERS, Fate.ABORTABLE_ERROR, Fate.FATAL_ERROR]
     lost = [Prepare(ApiKey.END_TXN, fate, which=2) for fate in fates]
     application = play(level, Begin(), TWO_PARTITIONS, End.COMMIT, *lost)
-    assert told(application) == [Told.UNKNOWN]
+    assert outcomes(application) == [KnownOutcome.UNKNOWN]
     assert [error.condition for error in application.fatal] == ["KAFKA_INVALID_PRODUCER_ID_MAPPING"]
     assert "whether it is committed is not known" in str(application.fatal[0])
 
@@ -181,5 +185,5 @@ def test_what_becomes_of_the_next_epoch_says_nothing_of_the_ended_transaction(en
     trouble = Prepare(ApiKey.PRODUCE, Fate.ABORTABLE_ERROR) if end is End.ABORT else Upgrade()
     denied = Prepare(ApiKey.INIT_PRODUCER_ID, Fate.FATAL_ERROR, which=1)
     application = play(1, Begin(), trouble, TWO_PARTITIONS, End.COMMIT, denied, Begin(), TWO_PARTITIONS, End.COMMIT)
-    assert told(application) == [Told.ABORTED if end is End.ABORT else Told.COMMITTED, Told.COMMITTED]
+    assert outcomes(application) == [KnownOutcome.ABORTED if end is End.ABORT else KnownOutcome.COMMITTED, KnownOutcome.COMMITTED]
     assert application.fatal == []

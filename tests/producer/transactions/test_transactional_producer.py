@@ -185,7 +185,7 @@ def test_offsets_take_effect_with_the_commit(broker: FakeBroker, producer: Kafka
 
 
 @pytest.mark.parametrize(
-    ("where", "offset", "group", "told"),
+    ("where", "offset", "group", "message"),
     [
         (TopicPartition("orders", "0"), OffsetAndMetadata(1), GROUP, "a partition must be an int"),  # type: ignore[arg-type]
         (TopicPartition("orders", -1), OffsetAndMetadata(1), GROUP, "a partition must be from 0 to"),
@@ -202,11 +202,11 @@ def test_offsets_take_effect_with_the_commit(broker: FakeBroker, producer: Kafka
     ],
 )
 def test_offsets_that_no_request_can_carry_are_refused_and_the_transaction_goes_on(
-    broker: FakeBroker, producer: KafkaProducer, where: Any, offset: Any, group: Any, told: str
+    broker: FakeBroker, producer: KafkaProducer, where: Any, offset: Any, group: Any, message: str
 ) -> None:
     """The Sender's thread could not encode them, tried again for ever, and close() waited in vain."""
     producer.begin_transaction()
-    with pytest.raises((TypeError, ValueError), match=told):
+    with pytest.raises((TypeError, ValueError), match=message):
         producer.send_offsets_to_transaction({where: offset}, group)
     write(producer, b"a")
     producer.commit_transaction()
@@ -493,8 +493,8 @@ def test_what_no_retry_mends_is_fatal_and_told_by_name(broker: FakeBroker, api: 
 
 def test_a_transaction_timeout_that_the_brokers_refuse_is_told(broker: FakeBroker) -> None:
     too_long_ms = broker.transactions.max_timeout_ms + 1
-    told = rf"transaction\.timeout\.ms={too_long_ms}\b"
-    with producer_of(broker, transaction_timeout_ms=too_long_ms) as producer, pytest.raises(FatalProducerError, match=told):
+    message = rf"transaction\.timeout\.ms={too_long_ms}\b"
+    with producer_of(broker, transaction_timeout_ms=too_long_ms) as producer, pytest.raises(FatalProducerError, match=message):
         producer.init_transactions()
 
 

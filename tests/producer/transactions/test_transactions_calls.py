@@ -295,7 +295,7 @@ def test_the_member_of_the_group_is_named_with_its_offsets(broker: FakeBroker) -
 
 
 @pytest.mark.parametrize(
-    ("group", "error", "told"),
+    ("group", "error", "message"),
     [
         (None, TypeError, "group_metadata must be a ConsumerGroupMetadata, .*, not None"),
         ("readers", TypeError, "group_metadata must be a ConsumerGroupMetadata, .*, not 'readers'"),
@@ -304,12 +304,12 @@ def test_the_member_of_the_group_is_named_with_its_offsets(broker: FakeBroker) -
 )
 @pytest.mark.parametrize("offsets", [{}, OFFSETS], ids=["no offsets", "offsets"])
 def test_a_group_that_cannot_be_meant_is_refused(
-    broker: FakeBroker, offsets: Any, group: Any, error: type[Exception], told: str
+    broker: FakeBroker, offsets: Any, group: Any, error: type[Exception], message: str
 ) -> None:
     with producer_of(broker) as producer:
         producer.init_transactions()
         with producer.transaction():
-            with pytest.raises(error, match=told):
+            with pytest.raises(error, match=message):
                 producer.send_offsets_to_transaction(offsets, group)
             write(producer, b"a")
     assert committed(broker) == [b"a"]
@@ -324,9 +324,9 @@ def test_offsets_of_a_topic_that_is_not_known_are_tried_again_with_a_word(
         producer.init_transactions()
         with producer.transaction():
             producer.send_offsets_to_transaction(OFFSETS, GROUP)
-    (told,) = [record.getMessage() for record in caplog.records if "UNKNOWN_TOPIC" in record.getMessage()]
-    assert told.startswith("! offset of orders-0 for group 'readers': UNKNOWN_TOPIC_OR_PARTITION")
-    assert told.endswith("Trying again for max.block.ms: it may be created meanwhile")
+    (message,) = [record.getMessage() for record in caplog.records if "UNKNOWN_TOPIC" in record.getMessage()]
+    assert message.startswith("! offset of orders-0 for group 'readers': UNKNOWN_TOPIC_OR_PARTITION")
+    assert message.endswith("Trying again for max.block.ms: it may be created meanwhile")
 
 
 @pytest.mark.parametrize("moves", [False, True], ids=["comes back", "moves"])

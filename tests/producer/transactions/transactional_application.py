@@ -34,8 +34,7 @@ from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.producer.harness import tp
 from tests.producer.simulated_cluster import Fate, SimulatedCluster
 from tests.producer.simulated_producer import SimulatedClock, SimulatedProducer, Simulation
-from tests.producer.transactions import told_transactions
-from tests.producer.transactions.told_transactions import SentColumns, SentRecord, Told, Transaction
+from tests.producer.transactions import written_transactions
 from tests.producer.transactions.transaction_steps import (
     GROUP,
     ID,
@@ -50,6 +49,7 @@ from tests.producer.transactions.transaction_steps import (
     Step,
     Write,
 )
+from tests.producer.transactions.written_transactions import KnownOutcome, SentColumns, SentRecord, Transaction
 
 MOST_STARTS = 100  # of producers, until one is not told to end at once
 PATIENCE_MS = 120_000  # for a call that times out again and again: by then whatever the story has planned is over
@@ -120,17 +120,17 @@ class Application:
         """What holds after each story."""
         assert self.cluster.coordinators.violations == []
         assert not self.cluster.is_open(ID)
-        told_transactions.check(self.transactions, self.cluster)
+        written_transactions.check(self.transactions, self.cluster)
         for producer in self._closed:
             assert producer.has_all_memory_back
 
     def has_reason_to_fail(self) -> bool:
         """Whether anything has happened that a producer cannot survive."""
         injected = self.cluster.injected
-        is_told_to = any(
+        was_made_to_fail = any(
             fate is Fate.FATAL_ERROR or (fate, api) == (Fate.ABORTABLE_ERROR, ApiKey.END_TXN) for fate, api in injected
         )
-        return is_told_to or bool(self.cluster.timed_out) or self.has_rival or self.was_ended_by_others
+        return was_made_to_fail or bool(self.cluster.timed_out) or self.has_rival or self.was_ended_by_others
 
     def start_rival(self) -> None:
         self.has_rival = True
@@ -157,7 +157,7 @@ class Application:
         while self.simulation.others and self.clock.now_ms() < until_ms:
             self.simulation.let_one_thing_happen(100)
         assert not self.simulation.others
-        self._settle_open(Told.ABORTED)  # if the story has no End for it: close() aborts it
+        self._settle_open(KnownOutcome.ABORTED)  # if the story has no End for it: close() aborts it
         self._close()
         fatal = list(self.fatal)
         self._options = self._options | RECOVERY
@@ -188,8 +188,8 @@ class Application:
                 return
         raise AssertionError("no producer can be started")
 
-    def _start_again(self, told: Told) -> None:
-        self._settle_open(told)
+    def _start_again(self, outcome: KnownOutcome) -> None:
+        self._settle_open(outcome)
         self._close()
         self.start()
 
@@ -329,7 +329,7 @@ class Application:
                 except TransactionTimeoutError:
                     self._leave(end)
                 else:
-                    self._settle_open(Told.COMMITTED)
+                    self._settle_open(KnownOutcome.COMMITTED)
             case End.CLOSE | End.CRASH:
                 self._leave(end)
             case _:
@@ -338,7 +338,7 @@ class Application:
 
     def _commit(self) -> None:
         self._call(self.producer.commit_transaction)
-        self._settle_open(Told.COMMITTED)
+        self._settle_open(KnownOutcome.COMMITTED)
         self._check_that_nothing_is_left_open()
 
     def _abort(self) -> None:
@@ -352,7 +352,7 @@ class Application:
             self._settle_open(self._unknown_if_asked(self.producer))
             self.start()
         else:
-            self._settle_open(Told.ABORTED)
+            self._settle_open(KnownOutcome.ABORTED)
             self._check_that_nothing_is_left_open()
 
     def _check_that_nothing_is_left_open(self) -> None:
@@ -405,17 +405,17 @@ class Application:
                 error = self.cluster.end_from_outside(prepared, commits)
                 self.simulation.let_one_thing_happen(10)
             is_ended |= not error
-        self._settle_open(Told.COMMITTED if commits and is_ended else Told.ABORTED)
+        self._settle_open(KnownOutcome.COMMITTED if commits and is_ended else KnownOutcome.ABORTED)
         return is_ended
 
-    def _settle_open(self, told: Told) -> None:
+    def _settle_open(self, outcome: KnownOutcome) -> None:
         if self._open is not None:
-            self._open.told = told
+            self._open.outcome = outcome
         self._open = None
 
-    def _unknown_if_asked(self, producer: SimulatedProducer) -> Told:
+    def _unknown_if_asked(self, producer: SimulatedProducer) -> KnownOutcome:
         """Of the open transaction, when its commit has failed or was not waited for: nobody commits it without being asked."""
-        return Told.ABORTED if self._count_commits(producer) == self._commits_asked else Told.UNKNOWN
+        return KnownOutcome.ABORTED if self._count_commits(producer) == self._commits_asked else KnownOutcome.UNKNOWN
 
     @staticmethod
     def _count_commits(producer: SimulatedProducer) -> int:
@@ -433,13 +433,13 @@ class Application:
             for topic in TOPICS:
                 yield from _again_and_again(partial(producer.partitions_for, topic))
             transaction = self._new_transaction()
-            transaction.told = Told.ABORTED
+            transaction.outcome = KnownOutcome.ABORTED
             for where in PLACES:
                 _send_columns(producer, transaction, [(where, self._new_value(0))])
                 yield
-            transaction.told = Told.UNKNOWN
+            transaction.outcome = KnownOutcome.UNKNOWN
             yield from _again_and_again(producer.commit_transaction)
-            transaction.told = Told.COMMITTED
+            transaction.outcome = KnownOutcome.COMMITTED
         except (FatalProducerError, AbortableTransactionError, TransactionAbortedError, AuthorizationError) as error:
             self.errors_of_rivals.append(error)
         producer.shut_down(0)

@@ -31,15 +31,15 @@ def batch(rows: int) -> pa.RecordBatch:
 
 def write(rates: dict[str, int], timeout_s: float | None, *rows: int, log: list[str] | None = None) -> FakeProducer:
     """Writes batches of so many rows each; `log` records the order in which they are read and sent."""
-    told = [] if log is None else log
+    events = [] if log is None else log
 
     def batches() -> Iterator[pa.RecordBatch]:
         for each in rows:
-            told.append(f"read {each}")
+            events.append(f"read {each}")
             yield batch(each)
 
     def on_send(_: FakeProducer, delivery: FakeDelivery) -> None:
-        told.append(f"sent {delivery.rows}")
+        events.append(f"sent {delivery.rows}")
 
     producer = FakeProducer(on_send=on_send)
     throttle = Throttle(rates.get("records"), rates.get("bytes"), ManualClock()) if rates else None

@@ -66,11 +66,11 @@ def test_partitions_of_a_topic_with_unknown_count_are_not_refused() -> None:
     ]
 
 
-@pytest.mark.parametrize(("found", "told"), [([-1, -1], "-1"), ([-1, -7], "below 0")])
-def test_a_negative_partition_has_kafkas_error_text(found: list[int], told: str) -> None:
+@pytest.mark.parametrize(("found", "message"), [([-1, -1], "-1"), ([-1, -7], "below 0")])
+def test_a_negative_partition_has_kafkas_error_text(found: list[int], message: str) -> None:
     given = columns(value=pa.array(["", ""]), partition=pa.array(found, pa.int32()))
     (refusal,) = find_refused_rows(given, LIMITS, {})
-    assert refusal.text == f"Invalid partition: {told}. Partition number should always be non-negative or null."
+    assert refusal.text == f"Invalid partition: {message}. Partition number should always be non-negative or null."
 
 
 def test_a_row_of_just_the_limit_is_good() -> None:
@@ -97,6 +97,6 @@ def test_text_that_is_not_utf8_is_shown_as_bytes_and_is_no_topic(kind: pa.DataTy
     assert r"b\\xc3" in impossible.text
     assert (too_large.condition, too_large.rows.tolist()) == ("KAFKA_RECORD_TOO_LARGE", [0])
     chunk = Chunk(given, range(2), 0)
-    told = r"row 0 of this task: topic a, key b'\xff\xfe\x80' of 3 bytes, value of 1000 bytes, 1 headers"
-    assert chunk.row_in_words(0) == told
+    message = r"row 0 of this task: topic a, key b'\xff\xfe\x80' of 3 bytes, value of 1000 bytes, 1 headers"
+    assert chunk.row_in_words(0) == message
     assert chunk.row_in_words(1).startswith(r"row 1 of this task: topic b\xc3, key b'k' of 1 bytes, ")

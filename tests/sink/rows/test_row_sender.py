@@ -407,9 +407,9 @@ def test_rows_refused_by_the_broker_go_to_the_dead_letter_topic_by_reason() -> N
     sending.send_table(batch(["a", "b", "c"]))
     sending.finish()
     assert values(producer)[1:] == [["a", "c"], ["b"]]
-    told = {each["key"]: each["value"] for each in producer.calls[1]["headers"][0].as_py()}
-    assert told["__pykafka_sink.errors.condition"] == b"KAFKA_INVALID_RECORD"
-    assert told["__pykafka_sink.errors.partition"] == b"0"
+    headers = {each["key"]: each["value"] for each in producer.calls[1]["headers"][0].as_py()}
+    assert headers["__pykafka_sink.errors.condition"] == b"KAFKA_INVALID_RECORD"
+    assert headers["__pykafka_sink.errors.partition"] == b"0"
     assert (sending.acknowledged, sending.dead_lettered) == (0, 3)
 
 
@@ -470,7 +470,7 @@ def test_chunks_that_need_not_be_sent_again_are_dropped_rather_than_awaited(monk
             self.deliveries[self.refused].refuse({0: NO_KEY})
             super().flush()
 
-    for refused, told in ((0, "Compacted topic"), (4, "row 4 of this task")):
+    for refused, message in ((0, "Compacted topic"), (4, "row 4 of this task")):
         producer = LateRefusals()
         producer.refused = refused
         sending = sender(producer, FAILING)
@@ -478,7 +478,7 @@ def test_chunks_that_need_not_be_sent_again_are_dropped_rather_than_awaited(monk
             sending.send_table(batch(["a"]))
         with pytest.raises(KafkaError) as raised:
             sending.finish()
-        assert raised.value.message.startswith(told)
+        assert raised.value.message.startswith(message)
 
 
 def test_ranges_add_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,7 +259,7 @@ def test_a_record_that_brokers_refuse_ends_the_run_with_exit_code_1(
     name = topic(config={"max.message.bytes": "1000"})
     arguments = ["--topic", name, "--num-records", "3", "--record-size", "2000", "--bootstrap-server", broker.bootstrap_servers]
     assert producer_perf.main([*arguments, *mode]) == 1
-    told = capsys.readouterr()
-    assert told.out == "0 records sent.\n"
-    assert told.err.startswith("perf: error: [KAFKA_")
-    assert "(3 records failed)" in told.err
+    printed = capsys.readouterr()
+    assert printed.out == "0 records sent.\n"
+    assert printed.err.startswith("perf: error: [KAFKA_")
+    assert "(3 records failed)" in printed.err

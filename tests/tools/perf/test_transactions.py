@@ -143,9 +143,9 @@ def test_a_record_that_fails_ends_the_run_and_its_transaction_is_aborted(
     """The record's own error is told, not the commit's, which only says that the transaction has failed."""
     fake.fail_next(ApiKey.PRODUCE, Errors.TOPIC_AUTHORIZATION_FAILED)
     assert run(fake, *mode, "--transaction-duration-ms", "1000") == 1
-    told = capsys.readouterr().err
-    assert told.startswith("perf: error: [KAFKA_TOPIC_AUTHORIZATION_FAILED] ")
-    assert "records failed)" in told
+    stderr = capsys.readouterr().err
+    assert stderr.startswith("perf: error: [KAFKA_TOPIC_AUTHORIZATION_FAILED] ")
+    assert "records failed)" in stderr
     assert fake.committed_values("t") == []
     assert not any(request.message.committed for request in fake.requests_of(ApiKey.END_TXN))  # type: ignore[attr-defined]
 
@@ -156,10 +156,10 @@ def test_another_producer_with_the_same_id_ends_the_run(
 ) -> None:
     fake.fail_next(ApiKey.END_TXN, Errors.PRODUCER_FENCED)
     assert run(fake, *mode, "--transactional-id", "perf", "--transaction-duration-ms", "1000") == 1
-    told = capsys.readouterr()
-    assert told.err.startswith("perf: error: ")
-    assert "another producer with transactional id 'perf'" in told.err
-    assert told.out.startswith("1000 records sent, ")  # they were acknowledged, which is what the lines count
+    printed = capsys.readouterr()
+    assert printed.err.startswith("perf: error: ")
+    assert "another producer with transactional id 'perf'" in printed.err
+    assert printed.out.startswith("1000 records sent, ")  # they were acknowledged, which is what the lines count
 
 
 def test_an_id_that_may_not_be_used_ends_the_run_before_the_first_record(
@@ -178,14 +178,14 @@ def test_json_is_one_object_and_progress_goes_to_stderr(fake: FakeBroker, capsys
     slow = ["--reporting-interval", "1", "--throughput", "20000", "--chunk-records", "100", "--warmup-records", "100"]
     arguments = [*NEEDED, "--bootstrap-server", fake.bootstrap_servers, *slow]
     assert producer_perf.main([*arguments, "--json", "--print-metrics"]) == 0
-    told = capsys.readouterr()
-    found = json.loads(told.out, parse_constant=pytest.fail)
+    printed = capsys.readouterr()
+    found = json.loads(printed.out, parse_constant=pytest.fail)
     assert (found["records"], found["failed_records"], found["error"]) == (1000, 0, None)
     assert found["bytes"] == sum(len(b"%d" % number) for number in range(1000))
     assert found["steady_state"]["records"] == 900
     assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["p99.9"]
     assert found["metrics"]["producer-metrics:record-send-total"] == 1000
-    assert " records sent, " in told.err
+    assert " records sent, " in printed.err
 
 
 def test_json_of_a_run_that_failed_has_the_error(fake: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:

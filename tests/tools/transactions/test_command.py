@@ -677,8 +677,8 @@ def test_a_decided_version_is_aborted_by_a_flag_that_tells_what_is_lost(broker: 
     console.said.clear()
     console.while_asked = lambda: console.say("asked")
     assert call(console, "abort", "--even-decided") == 0
-    told = console.text.index("The rows aborted here are missing until the same query or txnAppId runs again")
-    assert told < console.text.index("asked")
+    position = console.text.index("The rows aborted here are missing until the same query or txnAppId runs again")
+    assert position < console.text.index("asked")
     assert not any(is_open(broker, each) for each in promised)
     assert broker.committed_values(TOPIC) == []
 

@@ -14,7 +14,7 @@ from tests.producer.simulated_cluster import SimulatedCluster
 from tests.producer.transactions.transaction_steps import GROUP, PLACES
 
 
-class Told(Enum):
+class KnownOutcome(Enum):
     OPEN = "nothing yet"
     COMMITTED = "the commit has returned: all of it is seen"
     ABORTED = "it is aborted, or nobody has asked for its commit: nothing of it is seen"
@@ -38,7 +38,7 @@ class SentRecord:
 @dataclass
 class Transaction:
     number: int
-    told: Told = Told.OPEN
+    outcome: KnownOutcome = KnownOutcome.OPEN
     rows: dict[TopicPartition, list[bytes]] = field(default_factory=lambda: {where: [] for where in PLACES})
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     columns: list[SentColumns] = field(default_factory=list)
@@ -96,10 +96,10 @@ def _committed(transactions: Sequence[Transaction], cluster: SimulatedCluster) -
         name = f"transaction {transaction.number}"
         is_seen = transaction.is_seen(seen, offsets)
         assert is_seen is not None, f"readers see a part of {name}"
-        assert transaction.told is not Told.OPEN
-        if transaction.told is Told.COMMITTED:
+        assert transaction.outcome is not KnownOutcome.OPEN
+        if transaction.outcome is KnownOutcome.COMMITTED:
             assert is_seen or transaction.is_empty, f"{name} is committed, and readers do not see it"
-        elif transaction.told is Told.ABORTED:
+        elif transaction.outcome is KnownOutcome.ABORTED:
             assert not is_seen, f"{name} is not committed, and readers see it"
         if is_seen:
             committed.append(transaction)
