@@ -7,7 +7,6 @@ one whose dictionary named a topic twice was sent out of order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
@@ -26,19 +25,6 @@ from spark_kafka_sink.producer.serializers import SerializationError
 from tests.fakes.fake_broker import FakeBroker
 
 WAIT_MS = 30_000
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker(topics={"orders": 4, "other": 1}) as cluster:
-        yield cluster
-        assert cluster.violations == []
-
-
-@pytest.fixture
-def producer(broker: FakeBroker) -> Iterator[KafkaProducer]:
-    with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as made:
-        yield made
 
 
 # ---- SINGLE RECORDS

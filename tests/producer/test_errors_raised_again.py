@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -72,12 +72,6 @@ def calls_keep_nothing(call: Callable[[], object]) -> set[str]:
 
 def keep_no_frames(error: BaseException | None) -> bool:
     return error is None or (error.__traceback__ is None and keep_no_frames(error.__context__))
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker(topics={"orders": 1}) as cluster:
-        yield cluster
 
 
 # ---- THE COPY

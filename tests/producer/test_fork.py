@@ -54,13 +54,6 @@ def in_a_fork(function: Callable[[], object]) -> Any:
 
 
 @pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker(topics={"orders": 2}) as cluster:
-        yield cluster
-        assert cluster.violations == []
-
-
-@pytest.fixture
 def producer(broker: FakeBroker) -> Iterator[KafkaProducer]:
     with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 60_000}) as made:
         made.partitions_for("orders")

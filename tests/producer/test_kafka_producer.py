@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock
@@ -52,27 +52,10 @@ from tests.fakes import network_config as answers
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker, Fault
 from tests.producer.harness import tp
+from tests.producer.producers import producer_of
 
 WAIT_MS = 30_000
 WAIT_S = 30.0
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker(nodes=2, topics={"orders": 4, "single": 1, "other": 2}) as cluster:
-        yield cluster
-        assert cluster.violations == []
-
-
-def producer_of(broker: FakeBroker, **options: Any) -> KafkaProducer:
-    given = {"bootstrap_servers": broker.bootstrap_servers, "retry_backoff_ms": 10, "metadata_max_age_ms": 60_000} | options
-    return KafkaProducer({name.replace("_", "."): value for name, value in given.items()})
-
-
-@pytest.fixture
-def producer(broker: FakeBroker) -> Iterator[KafkaProducer]:
-    with producer_of(broker) as made:
-        yield made
 
 
 def binary(*values: bytes | None) -> pa.Array:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -40,19 +40,12 @@ TIMES = {
 }
 
 
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker(topics={"orders": 2}) as cluster:
-        yield cluster
-        assert cluster.violations == []
-
-
 def at_work(broker: FakeBroker, options: dict[str, object]) -> None:
     """All that waits: for metadata, through a retry, for acknowledgements, and for the end."""
     if options.get("retry.backoff.max.ms") != LONG_MAX:
         broker.fail_next(ApiKey.PRODUCE, Errors.NOT_ENOUGH_REPLICAS)
     with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers} | options) as producer:
-        assert len(producer.partitions_for("orders")) == 2
+        assert len(producer.partitions_for("orders")) == 4
         delivery = producer.send_columns("orders", value=pa.array([b"a"]), partition=pa.array([0], pa.int32()))
         future = producer.send(ProducerRecord("orders", b"b", partition=1))
         producer.flush()

@@ -9,13 +9,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Iterator
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
-from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.config.producer_config import ProducerConfig
 from spark_kafka_sink.errors import KafkaError, KafkaTimeoutError, RecordTooLargeError
 from spark_kafka_sink.network.network_metrics import NETWORK_METRICS, NODE_METRICS
@@ -30,9 +27,9 @@ from spark_kafka_sink.protocol.schema import Message
 from tests.fakes.clock import ManualClock
 from tests.fakes.fake_broker import FakeBroker
 from tests.fakes.fake_selector import Sent
-from tests.integration.reading import Topic
 from tests.network.network_client.harness import PRODUCE, Net
 from tests.producer.harness import TOPIC, Stage
+from tests.producer.producers import producer_of
 
 WAIT_MS = 30_000
 BATCH_HEADER = 61
@@ -270,29 +267,17 @@ def test_throttle_times_are_of_every_response() -> None:
     assert values["produce-throttle-time-avg"] == (400 * handshakes + 600) / (handshakes + others + 3)
 
 
-@pytest.fixture
-def fake_broker() -> Iterator[FakeBroker]:
-    with FakeBroker(nodes=2, topics={"orders": 4, "other": 2}) as cluster:
-        yield cluster
-        assert cluster.violations == []
-
-
-def producer_of(fake_broker: FakeBroker, **options: object) -> KafkaProducer:
-    given = {"bootstrap_servers": fake_broker.bootstrap_servers, "retry_backoff_ms": 10} | options
-    return KafkaProducer({name.replace("_", "."): value for name, value in given.items()})
-
-
 def values(count: int, size: int = 10) -> pa.Array:
     return pa.array([b"v" * size] * count, pa.binary())
 
 
-def test_bytes_requests_and_connections_of_all_nodes_are_those_of_each(fake_broker: FakeBroker) -> None:
-    with producer_of(fake_broker) as producer:
+def test_bytes_requests_and_connections_of_all_nodes_are_those_of_each(broker: FakeBroker) -> None:
+    with producer_of(broker) as producer:
         producer.send_columns("orders", value=values(400), partition=pa.array([0, 1, 2, 3] * 100, pa.int32())).result(WAIT_MS)
         metrics, nodes = producer.metrics(), producer.node_metrics()
         for name in ("request-total", "response-total", "outgoing-byte-total", "incoming-byte-total"):
             assert metrics[name] == sum(node[name] for node in nodes.values()) > 0
-        assert metrics["request-total"] == metrics["response-total"] == len(fake_broker.requests)
+        assert metrics["request-total"] == metrics["response-total"] == len(broker.requests)
         assert metrics["outgoing-byte-total"] > metrics["byte-total"]
         assert metrics["connection-creation-total"] == metrics["connection-count"] >= 3  # a bootstrap server and two nodes
         assert metrics["request-size-max"] * metrics["request-total"] >= metrics["outgoing-byte-total"]
@@ -308,8 +293,8 @@ def test_bytes_requests_and_connections_of_all_nodes_are_those_of_each(fake_brok
 # ---- THE CALLER'S SIDE
 
 
-def test_the_tables_name_everything_that_metrics_returns(fake_broker: FakeBroker) -> None:
-    with producer_of(fake_broker) as producer:
+def test_the_tables_name_everything_that_metrics_returns(broker: FakeBroker) -> None:
+    with producer_of(broker) as producer:
         producer.send_columns("orders", value=values(3)).result(WAIT_MS)
         assert set(producer.metrics()) == ALL_NAMES
         assert set(producer.topic_metrics()["orders"]) == {metric.name for metric in TOPIC_METRICS}
@@ -323,23 +308,23 @@ def test_no_name_stands_twice_in_a_table() -> None:
         assert all(metric.doc.endswith(".") for metric in metrics)
 
 
-def test_all_of_it_is_json(fake_broker: FakeBroker) -> None:
-    with producer_of(fake_broker) as producer:
+def test_all_of_it_is_json(broker: FakeBroker) -> None:
+    with producer_of(broker) as producer:
         before = producer.metrics()
         producer.send_columns("orders", value=values(3)).result(WAIT_MS)
         json.dumps([before, producer.metrics(), producer.topic_metrics(), producer.node_metrics()], allow_nan=False)
 
 
-def test_totals_are_whole_numbers(fake_broker: FakeBroker) -> None:
-    with producer_of(fake_broker) as producer:
+def test_totals_are_whole_numbers(broker: FakeBroker) -> None:
+    with producer_of(broker) as producer:
         producer.send_columns("orders", value=values(3)).result(WAIT_MS)
         totals = {name: value for name, value in producer.metrics().items() if name.endswith("-total")}
         del totals["compression-rate-total"]
         assert {type(value) for value in totals.values()} == {int}
 
 
-def test_flush_and_waiting_for_metadata_take_time(fake_broker: FakeBroker) -> None:
-    with producer_of(fake_broker, linger_ms=50) as producer:
+def test_flush_and_waiting_for_metadata_take_time(broker: FakeBroker) -> None:
+    with producer_of(broker, linger_ms=50) as producer:
         assert producer.metrics()["flush-time-ns-total"] == producer.metrics()["metadata-wait-time-ns-total"] == 0
         producer.send_columns("orders", value=values(3))
         waited = producer.metrics()["metadata-wait-time-ns-total"]
@@ -353,8 +338,8 @@ def test_flush_and_waiting_for_metadata_take_time(fake_broker: FakeBroker) -> No
         assert producer.metrics()["flush-time-ns-total"] > flushed
 
 
-def test_what_send_refuses_is_an_error(fake_broker: FakeBroker) -> None:
-    with producer_of(fake_broker, max_request_size=1000, max_block_ms=100) as producer:
+def test_what_send_refuses_is_an_error(broker: FakeBroker) -> None:
+    with producer_of(broker, max_request_size=1000, max_block_ms=100) as producer:
         producer.send(ProducerRecord("orders", b"v" * 2000))
         with pytest.raises(RecordTooLargeError):
             producer.send_columns("orders", value=values(3, size=2000))
@@ -375,8 +360,8 @@ def test_rows_that_find_no_memory_are_errors() -> None:
     assert read(stage, "bufferpool-wait-ratio") == [pytest.approx(0.02 / 30, rel=0.01)]
 
 
-def test_gauges_tell_the_present(fake_broker: FakeBroker) -> None:
-    with producer_of(fake_broker, buffer_memory=65_536) as producer:
+def test_gauges_tell_the_present(broker: FakeBroker) -> None:
+    with producer_of(broker, buffer_memory=65_536) as producer:
         producer.send_columns("orders", value=values(3)).result(WAIT_MS)
         metrics = producer.metrics()
         assert (metrics["buffer-total-bytes"], metrics["waiting-threads"]) == (65_536, 0)
@@ -392,7 +377,7 @@ def test_the_age_of_metadata_that_never_came_is_the_producers() -> None:
         producer.close(0)
 
 
-def test_snapshots_may_be_taken_by_any_thread_at_any_time(fake_broker: FakeBroker) -> None:
+def test_snapshots_may_be_taken_by_any_thread_at_any_time(broker: FakeBroker) -> None:
     failures: list[BaseException] = []
     ended = threading.Event()
 
@@ -409,7 +394,7 @@ def test_snapshots_may_be_taken_by_any_thread_at_any_time(fake_broker: FakeBroke
             failures.append(error)
             raise
 
-    with producer_of(fake_broker, metrics_sample_window_ms=1) as producer:
+    with producer_of(broker, metrics_sample_window_ms=1) as producer:
         threads = [threading.Thread(target=watch, args=(producer,)) for _ in range(3)]
         for thread in threads:
             thread.start()
@@ -421,31 +406,3 @@ def test_snapshots_may_be_taken_by_any_thread_at_any_time(fake_broker: FakeBroke
             thread.join(30)
         assert producer.metrics()["record-send-total"] == 10_000
     assert failures == []
-
-
-# ---- A REAL BROKER
-
-
-def test_totals_equal_what_was_written(broker: LocalKafka, topic: Topic) -> None:
-    rows, calls, name = 20_000, 10, topic(6)
-    keys = pa.array([b"%d" % number for number in range(rows)], pa.binary())
-    rng = np.random.default_rng(0)
-    payload = pa.array([bytes(rng.integers(97, 101, 100, np.uint8)) for _ in range(rows)], pa.binary())
-    options = {"bootstrap.servers": broker.bootstrap_servers, "compression.type": "lz4"}
-    with KafkaProducer(options) as producer:
-        deliveries = [producer.send_columns(name, key=keys, value=payload) for _ in range(calls)]
-        producer.flush()
-        metrics, topics = producer.metrics(), producer.topic_metrics()
-    written = [each.result().offsets.values() for each in deliveries]
-    assert sum(part.rows for parts in written for part in parts) == rows * calls
-    sent_again = metrics["record-retry-total"]
-    assert metrics["record-send-total"] == rows * calls + sent_again
-    assert topics[name]["record-send-total"] == metrics["record-send-total"]
-    if not sent_again:
-        assert metrics["uncompressed-byte-total"] == sum(part.bytes for parts in written for part in parts)
-    assert metrics["record-error-total"] == 0
-    assert metrics["produce-response-total"] == metrics["produce-request-total"]
-    assert 0.2 < metrics["compression-rate-avg"] < 0.9
-    assert metrics["outgoing-byte-total"] > metrics["byte-total"] == topics[name]["byte-total"]
-    assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
-    assert metrics["requests-in-flight"] <= 1  # metadata, perhaps

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,19 +22,6 @@ from tests.fakes.fake_broker import FakeBroker
 
 WAIT_MS = 30_000
 WAIT_S = 30.0
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker(topics={"orders": 4}) as cluster:
-        yield cluster
-        assert cluster.violations == []
-
-
-@pytest.fixture
-def producer(broker: FakeBroker) -> Iterator[KafkaProducer]:
-    with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as made:
-        yield made
 
 
 def test_a_record_may_be_sent_by_its_fields(broker: FakeBroker, producer: KafkaProducer) -> None:

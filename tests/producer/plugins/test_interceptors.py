@@ -9,7 +9,7 @@ import itertools
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -385,13 +385,6 @@ def test_no_interceptors_are_none() -> None:
 
 
 # ---- KAFKAPRODUCER
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker(nodes=2, topics={"orders": 4, "single": 1, "other": 2}) as cluster:
-        yield cluster
-        assert cluster.violations == []
 
 
 def producer_of(broker: FakeBroker, *interceptors: object, **options: Any) -> KafkaProducer:

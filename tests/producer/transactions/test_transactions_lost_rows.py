@@ -7,7 +7,7 @@ caller knows, and the transaction goes on.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,13 +34,6 @@ from tests.fakes.fake_broker import FakeBroker
 
 WAIT_MS = 30_000
 WAIT_S = 30.0
-
-
-@pytest.fixture(params=[1, 2], ids=["TV1", "TV2"])
-def broker(request: pytest.FixtureRequest) -> Iterator[FakeBroker]:
-    with FakeBroker(topics={"orders": 2, "single": 1}, transaction_version=request.param) as cluster:
-        yield cluster
-        assert cluster.violations == []
 
 
 def open_producer(broker: FakeBroker, **options: Any) -> KafkaProducer:
