@@ -1,4 +1,4 @@
-"""Fetches the jars of Apache Kafka, and of Spark's own Kafka connector, once, into the user's cache.
+"""Fetches jars, of Apache Kafka above all, once, into the user's cache.
 
 Uses Apache Ivy, which PySpark ships, so nothing else has to be installed. Ivy's repositories are its defaults, or those of the
 user's settings: the file named by IVY_SETTINGS_FILE, else ~/.ivy2/ivysettings.xml.
@@ -64,15 +64,6 @@ def kafka_dependencies(version: str) -> tuple[Dependency, ...]:
     )
 
 
-# Spark's own sink, for comparisons in tests and benchmarks; PySpark has its other dependencies.
-SPARK_KAFKA_DEPENDENCIES = (
-    Dependency("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", transitive=False),
-    Dependency("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", transitive=False),
-    Dependency("org.apache.kafka", "kafka-clients", "3.9.2", transitive=False),
-    Dependency("org.apache.commons", "commons-pool2", "2.13.1", transitive=False),
-)
-
-
 def cache_dir() -> Path:
     """The directory for everything that is fetched: pykafka-sink in the user's cache directory."""
     base = os.environ.get("XDG_CACHE_HOME")
@@ -92,11 +83,6 @@ def fetch_kafka(version: str | None = None, progress: Progress = be_quiet) -> Pa
     if int(version.split(".")[0]) < 3:
         raise ToolError(f"Kafka {version} needs ZooKeeper, which these jobs do not start: use 3.3.0 or newer.")
     return fetch(f"kafka-{version}", kafka_dependencies(version), progress)
-
-
-def fetch_spark_kafka(progress: Progress = be_quiet) -> Path:
-    """The directory with the jars of Spark's own Kafka connector, fetched if absent."""
-    return fetch("spark-kafka", SPARK_KAFKA_DEPENDENCIES, progress)
 
 
 def fetch(name: str, dependencies: Sequence[Dependency], progress: Progress = be_quiet) -> Path:

@@ -38,7 +38,7 @@ from jobs.kafka_jars import (
 from jobs.kafka_tools import console_consumer
 from jobs.kafka_wire import NewTopic, answers, create_topics
 from jobs.ports import HOST, claim_port, free_port
-from jobs.processes import POLL_S, command_line_of, is_stopped, process_start, wait_until
+from jobs.processes import POLL_S, command_line_of, process_start, wait_until
 from spark_kafka_sink.tools.errors import ToolError
 from spark_kafka_sink.tools.words import count
 
@@ -49,8 +49,6 @@ STOP_TIMEOUT_S = 20.0
 TOPIC_TIMEOUT_S = 30.0
 READ_IDLE_MS = 5_000  # `read` ends when no record has come for so long
 READ_TIMEOUT_S = 600.0
-# Broker properties that let a killed broker come back after three seconds instead of nine.
-QUICK_SESSIONS = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for a Java program that runs for seconds
 LOG_LINES_QUOTED = 5
 OWN_FILES = ("data-*", "node-*.log", "node-*.properties", "cluster.id", "state.json*", "lock")
@@ -182,7 +180,6 @@ class LocalKafka:
         """Ask every node to stop, and kill it after `timeout_s`. Returns the ids of the nodes that were up."""
         stopped = self.running()
         for node_id in stopped:
-            self._signal(self.nodes[node_id], signal.SIGCONT)  # a paused node would not handle the next signal
             self._signal(self.nodes[node_id], signal.SIGTERM)
         deadline = time.monotonic() + timeout_s
         for node_id in stopped:
@@ -204,21 +201,10 @@ class LocalKafka:
         """Shut one node down: it first moves its partitions to other nodes."""
         self._end(node_id, signal.SIGTERM)
 
-    def pause(self, node_id: int) -> None:
-        """Freeze one node: its connections stay open, and it answers nothing. Waits until it stands still, 20 s at most."""
-        node = self.nodes[node_id]
-        self._signal(node, signal.SIGSTOP)
-        pid = node.pid
-        if pid is not None and not wait_until(lambda: is_stopped(pid), time.monotonic() + STOP_TIMEOUT_S):
-            raise ToolError(f"Node {node_id} in {self.work_dir} does not stand still {STOP_TIMEOUT_S:.0f} s after SIGSTOP.")
-
-    def resume(self, node_id: int) -> None:
-        self._signal(self.nodes[node_id], signal.SIGCONT)
-
     def restart(self, node_id: int) -> None:
         """Start one node again with its ports and data, and wait until it answers.
 
-        After kill(), that takes until its old session has expired; see QUICK_SESSIONS.
+        After kill(), that takes until its old session has expired (broker.session.timeout.ms).
         """
         node = self.nodes[node_id]
         if self._is_alive(node):

@@ -37,19 +37,6 @@ def _ps(pid: int, column: str) -> str:
     return answer.stdout.strip()
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether every thread of a process has obeyed SIGSTOP, which is only requested when os.kill returns; or it has ended."""
-    if not Path("/proc/self/stat").exists():
-        return _ps(pid, "state=")[:1] in ("T", "")
-    states = []
-    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
-        try:
-            states.append(thread.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0])
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile
-    return all(state in "TZX" for state in states)
-
-
 def wait_until(condition: Callable[[], bool], deadline: float) -> bool:
     """Whether the condition became true before the deadline, a time.monotonic()."""
     while not condition():

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from jobs.kafka_jars import fetch_kafka, fetch_spark_kafka
+from jobs.kafka_jars import fetch_kafka
 from jobs.local_kafka import QUICK_JVM, LocalKafka
 from spark_kafka_sink.config import option
 from tests import left_behind, whole_runs
 from tests.integration.reading import READERS, ReadRecord, ReadTopic, Topic
+from tests.spark_connector import fetch_spark_kafka
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -35,7 +35,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.udf import _create_udf
 from pyspark.util import PythonEvalType
 
-from jobs.kafka_jars import fetch_spark_kafka, kafka_version
+from jobs.kafka_jars import kafka_version
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaDataSource, KafkaProducer
 from spark_kafka_sink.config.sink_options import SinkOptions
@@ -44,6 +44,7 @@ from tests.benchmarks.comparison import CONFLUENT, DEFAULTS, DISCARD, NOOP, SINK
 from tests.benchmarks.comparison_chart import draw
 from tests.benchmarks.confluent_writer import ConfluentWriter, settings
 from tests.benchmarks.measuring import Usage, cpu_seconds, peak_resident_mb, python_workers, reset_peak
+from tests.spark_connector import fetch_spark_kafka
 
 if TYPE_CHECKING:
     import pyarrow as pa

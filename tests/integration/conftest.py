@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from jobs.local_kafka import LocalKafka
+from tests.broker_properties import QUICK_TIMEOUTS
 from tests.fakes.fault_proxy import ProxiedKafka
-from tests.integration.exactly_once_world import QUICK_TIMEOUTS, World, world_of
+from tests.integration.exactly_once_world import World, world_of
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,6 @@ Rows = Sequence[Sequence[str]]  # by Spark partition
 FIRST: Rows = (["a", "b"], ["c"], [])
 SECOND: Rows = (["d"], ["e"], ["f"])
 OPEN = frozenset((TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT))
-QUICK_TIMEOUTS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 FORMATS = [  # of a cluster: with transactions of version 2, and of version 1
     pytest.param((), id="TV2"),
     pytest.param(("--feature", "transaction.version=1"), id="TV1", marks=pytest.mark.matrix),

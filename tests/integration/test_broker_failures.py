@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jobs.local_kafka import QUICK_SESSIONS, LocalKafka
+from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from tests.benchmarks.measuring import peak_resident_mb, reset_peak
+from tests.broker_properties import QUICK_SESSIONS
 from tests.integration.reading import READERS, ReadTopic, Topic
 from tests.integration.sasl_cluster import REAUTH_MS, client_options, listener_properties, scram_users, tls_properties
 

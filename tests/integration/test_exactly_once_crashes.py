@@ -15,6 +15,7 @@ from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.version_commit import Committed, How
 from spark_kafka_sink.exactly_once.writes import Result, TaskReport
+from tests.broker_properties import QUICK_TIMEOUTS
 from tests.exactly_once.driving import Run
 from tests.exactly_once.stopping import (
     ABORT_STEPS,
@@ -27,7 +28,7 @@ from tests.exactly_once.stopping import (
     Stop,
     stops,
 )
-from tests.integration.exactly_once_world import FIRST, QUICK_TIMEOUTS, SECOND, World, rows_of
+from tests.integration.exactly_once_world import FIRST, SECOND, World, rows_of
 
 pytestmark = [pytest.mark.slow]
 

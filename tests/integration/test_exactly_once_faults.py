@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 
-from jobs.local_kafka import QUICK_SESSIONS, LocalKafka
+from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.brokers import FindCoordinator
 from spark_kafka_sink.admin.operation import ANY_BROKER, Ask
 from spark_kafka_sink.admin.transactions import TransactionState
@@ -22,10 +22,11 @@ from spark_kafka_sink.exactly_once.writes import CommitFailedError, ReplayError,
 from spark_kafka_sink.network.coordinators import CoordinatorKey
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
+from tests.broker_properties import QUICK_SESSIONS, QUICK_TIMEOUTS
 from tests.exactly_once.driving import Run
 from tests.exactly_once.stopping import AFTER, AMID, KILLED, PAUSE, Process, Stop
 from tests.fakes.fault_proxy import Fault, ProxiedKafka, Request
-from tests.integration.exactly_once_world import FIRST, QUICK_TIMEOUTS, SECOND, Rows, World, rows_of, world_of
+from tests.integration.exactly_once_world import FIRST, SECOND, Rows, World, rows_of, world_of
 from tests.integration.processes import until
 
 pytestmark = [pytest.mark.slow]

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.local_kafka import QUICK_SESSIONS, LocalKafka
+from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from tests.integration.exactly_once_world import OPEN, QUICK_TIMEOUTS
+from tests.broker_properties import QUICK_SESSIONS, QUICK_TIMEOUTS
+from tests.integration.exactly_once_world import OPEN
 from tests.integration.processes import until
 from tests.integration.reading import READERS
 from tests.integration.test_exactly_once_spark import DYING_STREAM, SINKS

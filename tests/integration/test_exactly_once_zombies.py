@@ -17,6 +17,7 @@ from spark_kafka_sink.errors import KafkaError
 from spark_kafka_sink.exactly_once.names import TaskId
 from spark_kafka_sink.exactly_once.version_commit import Committed, How
 from spark_kafka_sink.exactly_once.writes import CommitFailedError, Result, TaskReport
+from tests.broker_properties import QUICK_TIMEOUTS
 from tests.exactly_once.driving import Run
 from tests.exactly_once.stopping import (
     ABORT_STEPS,
@@ -32,7 +33,7 @@ from tests.exactly_once.stopping import (
     Stop,
     stops,
 )
-from tests.integration.exactly_once_world import FIRST, FORMATS, MOST_RUNS, QUICK_TIMEOUTS, SECOND, World, rows_of
+from tests.integration.exactly_once_world import FIRST, FORMATS, MOST_RUNS, SECOND, World, rows_of
 
 pytestmark = [pytest.mark.slow]
 

@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.local_kafka import QUICK_SESSIONS, LocalKafka
+from jobs.local_kafka import LocalKafka
+from tests.broker_properties import QUICK_SESSIONS
 from tests.integration.processes import until
 from tests.integration.reading import READERS, ReadRecord, ReadTopic, Topic
 from tests.integration.test_sink_deployment import ROOT

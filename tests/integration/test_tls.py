@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from jobs.local_kafka import QUICK_SESSIONS, LocalKafka
+from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import AuthenticationError, KafkaError
 from spark_kafka_sink.producer.accumulator.delivery import Delivery
 from spark_kafka_sink.tools.properties import read_properties
+from tests.broker_properties import QUICK_SESSIONS
 from tests.fakes.certificates import Authority, Certificate, keytool_truststore
 from tests.integration.reading import READERS
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from jobs.local_kafka import QUICK_SESSIONS, LocalKafka
+from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import AbortableTransactionError, TransactionTimeoutError
@@ -22,6 +22,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, KeyType
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
+from tests.broker_properties import QUICK_SESSIONS
 from tests.fakes.raw_client import RawClient
 from tests.integration.reading import READERS
 from tests.integration.test_broker_failures import Admin

@@ -13,7 +13,6 @@ import pytest
 from jobs import kafka_jars
 from jobs.kafka_jars import (
     DEFAULT_KAFKA_VERSION,
-    SPARK_KAFKA_DEPENDENCIES,
     Dependency,
     directory_name,
     fetch,
@@ -23,6 +22,7 @@ from jobs.kafka_jars import (
     require_free_space,
 )
 from spark_kafka_sink.tools.errors import ToolError
+from tests import spark_connector
 
 DEPENDENCIES = (Dependency("org.example", "thing", "1.0", transitive=False),)
 
@@ -91,10 +91,10 @@ def test_jars_that_a_repository_has_changed_are_not_kept(listed: Path, ivy: Path
     assert not listed.exists()
 
 
-def test_the_jars_that_jobs_start_by_default_are_listed() -> None:
+def test_the_jars_that_jobs_and_tests_start_by_default_are_listed() -> None:
     for name, dependencies in [
         (f"kafka-{DEFAULT_KAFKA_VERSION}", kafka_dependencies(DEFAULT_KAFKA_VERSION)),
-        ("spark-kafka", SPARK_KAFKA_DEPENDENCIES),
+        (spark_connector.NAME, spark_connector.DEPENDENCIES),
     ]:
         assert kafka_jars._listed(directory_name(name, dependencies))
 
