@@ -1,0 +1,381 @@
+"""exactly_once/ledger.py over offsets in a dictionary: what stands in which group, what is read back, and where limits lie."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kafka_sink.admin.offsets import CommittedOffset
+from spark_kafka_sink.admin.transaction_client import TransactionClient
+from spark_kafka_sink.exactly_once import ledger as module
+from spark_kafka_sink.exactly_once.ledger import (
+    EARLIER_VERSIONS,
+    MAX_CHUNKS,
+    MAX_NUMBER,
+    MAX_TASKS,
+    METADATA_BYTES,
+    Decision,
+    Earlier,
+    Ledger,
+    LedgerError,
+    Marker,
+    Seen,
+    State,
+    is_in_kafka,
+    marker_text,
+)
+from spark_kafka_sink.exactly_once.names import Names
+from spark_kafka_sink.exactly_once.writes import CommitFailedError, Content, Entry, Planned
+from spark_kafka_sink.protocol.topic_partition import TopicPartition
+
+PLACE = TopicPartition("t", 0)
+LARGEST = 2**64 - 1  # of a fingerprint
+
+
+class Groups:
+    """Takes the place of a TransactionClient: the offsets of partition 0 of t, by group. Remembers what was asked together."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[str, CommittedOffset] = {}
+        self.fetches: list[set[str]] = []
+
+    def fetch_offsets(
+        self, asked: Mapping[str, Iterable[TopicPartition]], *, require_stable: bool
+    ) -> dict[str, dict[TopicPartition, CommittedOffset]]:
+        assert not require_stable
+        assert all(list(places) == [PLACE] for places in asked.values())
+        self.fetches.append(set(asked))
+        return {group: {PLACE: self.offsets[group]} if group in self.offsets else {} for group in asked}
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        assert list(offsets) == [PLACE]
+        self.offsets[group] = CommittedOffset(*offsets[PLACE])
+
+    def put(self, group: str, offset: int, metadata: str) -> None:
+        self.offsets[group] = CommittedOffset(offset, metadata)
+
+
+@pytest.fixture
+def groups() -> Groups:
+    return Groups()
+
+
+@pytest.fixture
+def ledger(groups: Groups) -> Ledger:
+    return ledger_over(groups)
+
+
+def ledger_over(groups: Groups) -> Ledger:
+    return Ledger(cast("TransactionClient", groups), Names("P"), "q", "t")
+
+
+def entry(partition: int, **fields: int) -> Entry:
+    return Entry(partition, 0, 1, 0, 2, Content(1, 0))._replace(**fields)  # type: ignore[arg-type]
+
+
+def many(entries: int) -> tuple[Entry, ...]:
+    """More than one record can hold, from some hundreds on."""
+    return tuple(
+        Entry(each, each % 3, each * 7919, each % 100, 2, Content(each, each * 2**43 + 7919**4)) for each in range(entries)
+    )
+
+
+DECIDED = Decision(7, State.DECIDED, 2, 4, Content(3, 0xC0FFEE), (entry(0), entry(1)), (Earlier(5, Content(2, 1)),))
+CARRIED_OUT = "carried-out tasks=1 partitions=1 rows=1 fingerprint=00"
+
+
+# DECISIONS
+
+
+def test_a_decision_is_one_record_which_brokers_keep_under_these_names(ledger: Ledger, groups: Groups) -> None:
+    """Another release reads it. How entries are compressed is zlib's."""
+    text = "tasks=2 partitions=4 rows=3 fingerprint=0000000000c0ffee earlier=1poj5000000ssI2000000RR9100000"
+    ledger.write_decision(DECIDED.now(State.CARRIED_OUT))
+    assert list(groups.offsets) == ["P-q-decision"]
+    offset, metadata = groups.offsets["P-q-decision"]
+    assert (offset, metadata.partition(" entries=")[0]) == (7, f"carried-out {text}")
+    ledger.write_decision(DECIDED)
+    assert list(groups.offsets) == ["P-q-decision"]
+    assert groups.offsets["P-q-decision"].metadata.startswith(f"decided {text} entries=")
+    assert ledger.decision() == DECIDED
+
+
+def test_where_nothing_is_decided_there_is_no_decision(ledger: Ledger) -> None:
+    assert ledger.decision() is None
+
+
+contents = st.builds(Content, st.integers(0, MAX_NUMBER), st.integers(0, LARGEST))
+versions = st.integers(0, MAX_NUMBER)
+entries = st.builds(
+    Entry,
+    st.integers(0, 2**31 - 1),
+    st.integers(0, 2**31 - 1),
+    st.integers(0, MAX_NUMBER),
+    st.integers(0, 2**15 - 1),
+    st.integers(0, 2),
+    contents,
+)
+
+
+@given(
+    st.builds(
+        Decision,
+        versions,
+        st.just(State.DECIDED),
+        st.integers(20, MAX_TASKS),
+        st.integers(1, 2**20),
+        contents,
+        st.lists(entries, max_size=20, unique_by=lambda each: each.partition).map(tuple),
+        st.lists(st.builds(Earlier, versions, contents), max_size=EARLIER_VERSIONS).map(tuple),
+    )
+)
+def test_a_decision_is_read_back_as_it_was_written(decision: Decision) -> None:
+    ledger = ledger_over(Groups())
+    ledger.write_decision(decision)
+    assert ledger.decision() == decision
+    for state in (State.CARRIED_OUT, State.TAKEN_OUT):
+        ledger.write_decision(decision.now(state))
+        assert ledger.decision() == replace(decision, state=state, entries=())
+
+
+def test_what_is_too_long_for_a_record_stands_in_groups_by_turns(ledger: Ledger, groups: Groups) -> None:
+    """A driver that dies before its decision has harmed no chunk of the decision before."""
+    for version in (4, 5, 6):
+        decision = Decision(version, State.DECIDED, 1000, 1024, Content(5, 6), many(1000 - version))
+        ledger.write_decision(decision)
+        assert ledger.decision() == decision
+        chunks = {group: each for group, each in groups.offsets.items() if group.endswith("-chunk") and each.offset == version}
+        assert len(chunks) > 2
+        assert list(chunks) == [f"P-q-{number}-chunk" for number in range(version % 2, 2 * len(chunks), 2)]
+        *full, last = (len(each.metadata) for each in chunks.values())
+        assert set(full) == {METADATA_BYTES}
+        assert 0 < last <= METADATA_BYTES
+        assert f" chunks={len(chunks)} digest=" in groups.offsets["P-q-decision"].metadata
+    assert {each.offset for each in groups.offsets.values()} == {5, 6}
+
+
+def test_no_record_is_longer_than_brokers_take_and_chunks_come_as_late_as_they_can(ledger: Ledger, groups: Groups) -> None:
+    most = 0
+    for number in range(100, 400, 4):
+        groups.offsets.clear()
+        decision = Decision(MAX_NUMBER, State.DECIDED, number, number, Content(5, 6), many(number))
+        ledger.write_decision(decision)
+        assert all(len(each.metadata) <= METADATA_BYTES for each in groups.offsets.values())
+        if len(groups.offsets) == 1:
+            most = max(most, len(groups.offsets["P-q-decision"].metadata))
+        assert ledger.decision() == decision
+    assert len(groups.offsets) > 1
+    assert METADATA_BYTES - 100 < most <= METADATA_BYTES
+
+
+def test_a_decision_without_its_chunks_is_taken_out_and_warned_of(
+    ledger: Ledger, groups: Groups, caplog: pytest.LogCaptureFixture
+) -> None:
+    decision = Decision(4, State.DECIDED, 1000, 1024, Content(5, 6), many(1000), DECIDED.earlier)
+    ledger.write_decision(decision)
+    del groups.offsets["P-q-2-chunk"]
+    with caplog.at_level(logging.WARNING):
+        assert ledger.decision() == decision.now(State.TAKEN_OUT)
+    assert "the transactions that version 4 decided to commit are not listed any more" in caplog.text
+
+
+def test_the_chunks_are_those_of_the_decision_or_none(ledger: Ledger, groups: Groups) -> None:
+    ledger.write_decision(Decision(4, State.DECIDED, 1000, 1024, Content(5, 6), many(1000)))
+    first = groups.offsets["P-q-0-chunk"]
+    groups.put("P-q-0-chunk", 4, ("a" if first.metadata[0] != "a" else "b") + first.metadata[1:])
+    found = ledger.decision()
+    assert found is not None
+    assert found.state is State.TAKEN_OUT
+
+
+@pytest.mark.parametrize("chunks", [0, MAX_CHUNKS])
+def test_so_many_chunks_are_read_and_one_more_is_an_error(ledger: Ledger, groups: Groups, chunks: int) -> None:
+    text = "decided tasks=1 partitions=1 rows=1 fingerprint=00"
+    groups.put("P-q-decision", 0, f"{text} chunks={chunks} digest=0")
+    found = ledger.decision()
+    assert found is not None
+    assert found.state is State.TAKEN_OUT
+    groups.put("P-q-decision", 0, f"{text} chunks={MAX_CHUNKS + 1} digest=0")
+    with pytest.raises(LedgerError, match=f"group P-q-decision has metadata that cannot be read: 'chunks={MAX_CHUNKS + 1}'"):
+        ledger.decision()
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("tasks", MAX_TASKS), ("partitions", 2**20), ("rows", MAX_NUMBER), ("fingerprint", LARGEST)],
+)
+def test_the_largest_number_of_a_decision_is_read_and_the_next_is_an_error(
+    ledger: Ledger, groups: Groups, name: str, most: int
+) -> None:
+    def text(number: int) -> str:
+        shown = f"{number:x}" if name == "fingerprint" else str(number)
+        return " ".join(f"{name}={shown}" if word.startswith(name) else word for word in CARRIED_OUT.split())
+
+    groups.put("P-q-decision", MAX_NUMBER, text(most))
+    found = ledger.decision()
+    assert found is not None
+    number = getattr(found.content, name) if hasattr(found.content, name) else getattr(found, name)
+    assert (found.version, number) == (MAX_NUMBER, most)
+    groups.put("P-q-decision", 0, text(most + 1))
+    with pytest.raises(LedgerError, match="group P-q-decision has metadata that cannot be read: 'carried-out "):
+        ledger.decision()
+
+
+def test_a_write_may_have_as_many_tasks_and_no_more(ledger: Ledger, groups: Groups) -> None:
+    most = replace(DECIDED, tasks=MAX_TASKS)
+    ledger.write_decision(most)
+    assert ledger.decision() == most
+    groups.offsets.clear()
+    with pytest.raises(CommitFailedError, match=r"at most 1,000,000 Spark partitions, and this one has 1,000,001\. Nothing was"):
+        ledger.write_decision(replace(DECIDED, tasks=MAX_TASKS + 1))
+    assert groups.offsets == {}
+
+
+def test_a_decision_lists_as_many_transactions_as_it_has_tasks_and_no_more(ledger: Ledger) -> None:
+    ledger.write_decision(replace(DECIDED, tasks=2))
+    ledger.decision()
+    ledger.write_decision(replace(DECIDED, tasks=1))
+    with pytest.raises(LedgerError, match="metadata that cannot be read"):
+        ledger.decision()
+
+
+def test_as_many_earlier_versions_are_read_and_one_more_is_an_error(ledger: Ledger) -> None:
+    earlier = tuple(Earlier(version, Content(1, version)) for version in range(EARLIER_VERSIONS + 1))
+    most = replace(DECIDED, earlier=earlier[1:])
+    ledger.write_decision(most)
+    assert ledger.decision() == most
+    ledger.write_decision(replace(DECIDED, earlier=earlier))
+    with pytest.raises(LedgerError, match="metadata that cannot be read"):
+        ledger.decision()
+
+
+def test_more_than_all_chunks_hold_is_not_even_unpacked(ledger: Ledger, groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_CHUNKS", 2)
+    ledger.write_decision(DECIDED)
+    text, _, packed = groups.offsets["P-q-decision"].metadata.partition(" entries=")
+    groups.put("P-q-decision", 7, f"{text} entries={packed.ljust(2 * METADATA_BYTES + 1, ' ')}")
+    assert ledger.decision() == DECIDED  # what stands behind a blank is another word
+    groups.put("P-q-decision", 7, f"{text} entries={packed.ljust(2 * METADATA_BYTES + 1, '0')}")
+    with monkeypatch.context() as within:
+        within.setattr(module, "b85decode", lambda _: pytest.fail("it was decoded"))
+        within.setattr(module, "_unpacked_earlier", lambda _: ())
+        with pytest.raises(LedgerError, match="metadata that cannot be read"):
+            ledger.decision()
+
+
+# WHAT A DECISION SAYS
+
+
+@pytest.mark.parametrize(
+    ("state", "reached"),
+    [(State.DECIDED, [True, True, False]), (State.CARRIED_OUT, [True, True, False]), (State.TAKEN_OUT, [True, False, False])],
+)
+def test_a_version_is_reached_when_it_or_a_later_one_is_decided(state: State, reached: list[bool]) -> None:
+    decision = replace(DECIDED, state=state)
+    assert [decision.reaches(version) for version in (6, 7, 8)] == reached
+
+
+def test_the_content_of_this_version_and_of_the_last_ones_is_known() -> None:
+    assert [DECIDED.content_of(version) for version in (7, 5, 6, 8)] == [DECIDED.content, Content(2, 1), None, None]
+
+
+def test_a_decision_remembers_the_versions_before_it() -> None:
+    known = (*DECIDED.earlier, Earlier(7, DECIDED.content))
+    assert DECIDED.before(7) == DECIDED.earlier
+    assert DECIDED.before(8) == known
+    assert DECIDED.now(State.TAKEN_OUT).before(8) == DECIDED.earlier  # it is not in Kafka as a whole
+    full = replace(DECIDED, earlier=tuple(Earlier(version, Content()) for version in range(EARLIER_VERSIONS)))
+    assert full.before(8) == (*full.earlier[1:], known[-1])
+
+
+# MARKERS
+
+
+def test_a_marker_has_this_text() -> None:
+    assert marker_text(Content(3, 0xC0FFEE)) == "rows=3 fingerprint=0000000000c0ffee"
+
+
+def test_markers_are_read_together_by_partition(ledger: Ledger, groups: Groups) -> None:
+    groups.put("P-q-1-marker", 7, marker_text(Content(3, LARGEST)))
+    groups.put("P-q-2-marker", MAX_NUMBER, marker_text(Content(MAX_NUMBER, 0)))
+    found = {1: Marker(7, Content(3, LARGEST)), 2: Marker(MAX_NUMBER, Content(MAX_NUMBER, 0))}
+    assert ledger.markers(range(3)) == found
+    assert groups.fetches == [{"P-q-0-marker", "P-q-1-marker", "P-q-2-marker"}]
+    assert (ledger.marker(1), ledger.marker(0)) == (found[1], None)
+    assert ledger.markers([]) == {}
+    assert len(groups.fetches) == 3  # nobody is asked about nothing
+
+
+def test_a_marker_that_cannot_be_read_is_an_error_that_names_its_group(ledger: Ledger, groups: Groups) -> None:
+    for metadata in ("", "rows=1", "fingerprint=00", "rows=1 fingerprint=0G", "rows= fingerprint=0"):
+        groups.put("P-q-1-marker", 7, metadata)
+        with pytest.raises(LedgerError, match="group P-q-1-marker has metadata that cannot be read") as raised:
+            ledger.markers([1])
+        assert repr(metadata) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("marker", "expected"),
+    [
+        (None, False),
+        (Marker(6, Content(1, 0)), False),
+        (Marker(7, Content(1, 0)), True),
+        (Marker(7, Content(1, 1)), False),
+        (Marker(8, Content(9, 9)), True),
+    ],
+)
+def test_rows_are_in_kafka_by_the_marker_of_their_version_or_of_a_later_one(marker: Marker | None, expected: bool) -> None:
+    assert is_in_kafka(marker, 7, entry(0)) is expected
+
+
+def test_the_markers_of_all_partitions_on_record_are_read_in_two_steps(ledger: Ledger, groups: Groups) -> None:
+    for partition in range(5):
+        groups.put(f"P-q-{partition}-marker", 7, marker_text(Content(partition, 0)))
+    assert ledger.all_markers(2)[1] == 0
+    ledger.record_width(5)
+    assert groups.offsets["P-q-3-width"] == (8, "")
+    groups.fetches.clear()
+    markers, recorded = ledger.all_markers(2)
+    assert ({partition: each.content.rows for partition, each in markers.items()}, recorded) == (
+        {each: each for each in range(5)},
+        8,
+    )
+    first, second = groups.fetches
+    assert first == {f"P-q-{number}-width" for number in range(21)} | {"P-q-0-marker", "P-q-1-marker"}
+    assert second == {f"P-q-{number}-marker" for number in range(2, 8)}
+
+
+@pytest.mark.parametrize(("partitions", "width"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (MAX_TASKS, 2**20)])
+def test_widths_are_powers_of_two_each_in_a_group_of_its_own(ledger: Ledger, groups: Groups, partitions: int, width: int) -> None:
+    ledger.record_width(partitions)
+    ledger.record_width(1)
+    assert {offset for offset, _ in groups.offsets.values()} == {1, width}
+    assert set(groups.offsets) == {"P-q-0-width", f"P-q-{width.bit_length() - 1}-width"}
+
+
+# WHAT A TASK SEES
+
+
+def test_a_task_asks_once_for_all_that_it_has_to_know(ledger: Ledger, groups: Groups) -> None:
+    assert ledger.look(Planned("host", 100), 1) == Seen(None, False, None)
+    assert groups.fetches == [{"P-q-decision", "P-aborted", "P-q-1-marker"}]
+    ledger.write_decision(DECIDED)
+    groups.put("P-q-1-marker", 7, marker_text(Content(3, 4)))
+    groups.put("P-q-0-marker", 9, marker_text(Content(9, 9)))
+    ledger.record_abort(Planned("host", 101))
+    assert groups.offsets["P-aborted"] == (101, "host")
+    assert ledger.look(Planned("host", 100), 1) == Seen(DECIDED, True, Marker(7, Content(3, 4)))
+
+
+@pytest.mark.parametrize(
+    ("planned", "is_aborted"), [(Planned("host", 100), True), (Planned("host", 101), False), (Planned("other", 100), False)]
+)
+def test_what_was_planned_before_on_this_machine_is_aborted(ledger: Ledger, planned: Planned, is_aborted: bool) -> None:
+    ledger.record_abort(Planned("host", 101))
+    assert ledger.look(planned, 0).is_aborted is is_aborted
