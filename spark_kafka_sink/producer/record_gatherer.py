@@ -196,8 +196,9 @@ class RecordGatherer:
         self.chunks.clear()
 
     def close(self, ended_by: KafkaError | None = None) -> None:
-        """Take no more records. `ended_by`: why the producer ended, if not by close()."""
-        self._ended_by = ended_by
+        """Take no more records. `ended_by`: why the producer ended, if not by close(). Called again without, it keeps it."""
+        if ended_by is not None:
+            self._ended_by = ended_by
         self._closed = True
         for topic, locks in list(self._topics.items()):
             with locks.chunk:

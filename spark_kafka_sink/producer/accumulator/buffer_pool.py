@@ -228,10 +228,14 @@ class BufferPool:
             del self._free[kept:]
 
     def close(self, ended_by: KafkaError | None = None) -> None:
-        """Fail all waiting and later allocations, with `ended_by` or else ProducerClosedError. Memory can still be given back."""
+        """Fail all waiting and later allocations, with `ended_by` or else ProducerClosedError. Memory can still be given back.
+
+        Called again without an error, it keeps the one it has.
+        """
         with self._lock:
             self._closed = True
-            self._ended_by = ended_by
+            if ended_by is not None:
+                self._ended_by = ended_by
             for turn in self._turns:
                 turn.waiter.wake()
 

@@ -364,8 +364,10 @@ class RecordAccumulator:
         """Refuse further rows, wake callers that wait for memory, and make all batches ready at once.
 
         `ended_by` is the error that callers get. Without it they get ProducerClosedError: the user closed the producer.
+        An error stays: close() may come from a caller who has not heard yet that the Sender failed.
         """
-        self._ended_by = ended_by
+        if ended_by is not None:
+            self._ended_by = ended_by
         self._closed = True
         self.pool.close(ended_by)
 

@@ -116,13 +116,14 @@ class Sender:
         self._must_end.wait(self._clock, backoff_ms)
 
     def _end(self) -> None:
-        ended_by = self.failures.error()
-        self._accumulator.close(ended_by)
+        self._accumulator.close(self.failures.error())
+        with self.failures.contained("closing the connections"):
+            self._client.close()  # first: from here on no request refers to a batch
+        ended_by = self.failures.error()  # closing may have raised what ends the thread
         error = ended_by or ProducerClosedError(
             "The producer was closed forcefully before this row was acknowledged; it may have been written"
         )
-        with self.failures.contained("closing the connections"):
-            self._client.close()  # first: from here on no request refers to a batch
+        self._accumulator.close(ended_by)
         self._metadata.close(ended_by)
         for batch in self._outcomes.in_flight.clear():
             if batch.is_done:  # it had failed already, and only the request still needed its memory

@@ -353,6 +353,51 @@ def test_later_writes_are_told_what_ended_the_sender() -> None:
         stage.metadata.await_update(version or 10_000, 0)
 
 
+def told_to_a_waiter(stage: Stage) -> list[str]:
+    """What callers hear who wait for metadata, for memory, or to write."""
+    version = stage.metadata.request_update("a caller waits") or 10_000
+    waits: tuple[Callable[[], object], ...] = (
+        lambda: stage.metadata.await_update(version, 0),
+        lambda: stage.pool.allocate(1, 0),
+        lambda: stage.append(b"b"),
+        lambda: gather(stage, b"c", None),
+    )
+    heard = []
+    for wait in waits:
+        with pytest.raises(KafkaError) as raised:
+            wait()
+        heard.append(raised.value.condition)
+    return heard
+
+
+def test_a_failure_while_connections_are_closed_is_what_waiting_callers_hear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They heard KAFKA_PRODUCER_CLOSED: what to tell them had been decided before the connections were closed."""
+    stage = Stage()
+    monkeypatch.setattr(stage.client, "close", leave)
+    stage.sender.force_close()
+    stage.sender.run()
+    assert told_to_a_waiter(stage) == ["KAFKA_INTERNAL_ERROR"] * 4
+
+
+def test_a_close_that_has_not_heard_of_the_senders_failure_does_not_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look of close() for a failure and what it does then, the Sender fails: its error was overwritten with none."""
+    stage = Stage()
+    stage.send(b"a", owner=LeavingOwner())
+    stage.client.respond(produce_response(partition_answer()))
+    look = stage.sender.failures.error
+
+    def look_and_fall_behind() -> KafkaError | None:
+        found = look()
+        monkeypatch.undo()
+        stage.sender.run()
+        return found
+
+    monkeypatch.setattr(stage.sender.failures, "error", look_and_fall_behind)
+    stage.sender.initiate_close()
+    stage.gatherer.close()
+    assert told_to_a_waiter(stage) == ["KAFKA_INTERNAL_ERROR"] * 4
+
+
 # ---- WHAT THE SENDER'S OWN CODE RAISES
 
 
