@@ -14,8 +14,9 @@ The rule
     5. Whoever wakes others does so before the change, under the lock: it may not get to do so after the change.
 `finally` may still wake others at once, but is not needed for anything to be right. Tests raise an interrupt at each call point.
 
-CPython takes and releases a plain lock in `with` without a gap up to version 3.13; in 3.14 an interrupt can come in between
-(python/cpython#148874), and leave the lock locked. Sender threads are not interrupted: what is raised there ends the Sender.
+CPython takes a plain lock in `with` without a gap, except in 3.14 (python/cpython#148874, mended in 3.15.0): there an interrupt
+can come before the block begins, and leave the lock locked. Sender threads are not interrupted: what is raised there ends the
+Sender.
 """
 
 from __future__ import annotations

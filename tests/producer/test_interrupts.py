@@ -18,6 +18,8 @@ from tests.producer.interrupting import Application, Interrupts
 from tests.producer.stories import STORIES, look_at, producer_for
 from tests.producer.transactions.transactional_brokers import cluster_of
 
+LIMIT_S = 240  # a story that takes two minutes ends the program, with its stacks
+
 # An interrupt may strike a generator that is being closed. Python prints it then and goes on.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -79,9 +81,13 @@ def test_two_interrupts_anywhere(broker: FakeBroker, story: str) -> None:
         play(broker, story, at, at + 1 + at % 40)
 
 
+LOCKS_STAY_LOCKED = (3, 14) <= sys.version_info < (3, 15)  # python/cpython#148874
+
+
 @pytest.mark.soak
+@pytest.mark.skipif(LOCKS_STAY_LOCKED, reason="Python 3.14 can leave a lock locked: docs/producer.md promises nothing there")
 def test_five_thousand_real_signals() -> None:
     program = [sys.executable, "-m", "tests.producer.signalled", "5000"]
-    found = subprocess.run(program, capture_output=True, text=True, check=False)
+    found = subprocess.run(program, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
     assert "the producer has ended" in found.stdout
