@@ -9,7 +9,6 @@ the same time. Jars that CHECKSUMS lists are used only if their SHA-256 is the l
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import os
@@ -25,6 +24,11 @@ from pathlib import Path
 
 from jobs.java import find_java
 from spark_kafka_sink.tools.errors import ToolError
+
+try:
+    import fcntl
+except ImportError as error:
+    raise ImportError("A broker on this machine needs Linux or macOS; on Windows run it in WSL.") from error
 
 DEFAULT_KAFKA_VERSION = "4.3.1"
 LOG4J_BINDING_VERSION = "2.25.4"  # binds Kafka's slf4j 1.7 to the log4j-core of brokers since 4.0

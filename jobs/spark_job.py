@@ -53,7 +53,9 @@ FAST_ROWS = {"spark.sql.execution.arrow.maxBytesPerBatch": "1m"}
 LOGGING = Path(__file__).resolve().parent.parent / "conf" / "log4j2.properties"
 
 _interrupted = threading.Event()  # by Ctrl-C, since the job began
-ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING_SIGNALS = [signal.SIGINT, signal.SIGTERM]
+if sys.platform != "win32":
+    ENDING_SIGNALS.append(signal.SIGHUP)
 
 # These loggers repeat, with a stack trace each, what the exception in the job says.
 LOGGERS_THAT_REPEAT_FAILURES = (

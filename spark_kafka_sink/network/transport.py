@@ -10,6 +10,7 @@ import errno
 import os
 import selectors
 import socket
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +18,7 @@ from spark_kafka_sink.protocol.primitives import Buffer
 
 # The kernel rejects more buffers in one call (IOV_MAX).
 MAX_BUFFERS = 1024
+JOINED_BYTES = 128 * 1024  # of small buffers, where they are joined
 _CONNECT_IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 
@@ -91,6 +93,8 @@ class PlaintextTransport:
 
     def send(self, buffers: Sequence[Buffer]) -> int:
         try:
+            if sys.platform == "win32":
+                return send_joined(self._socket, buffers)
             return self._socket.sendmsg(buffers)
         except (BlockingIOError, InterruptedError):
             return 0
@@ -105,3 +109,22 @@ class PlaintextTransport:
         with contextlib.suppress(OSError):  # the peer may have closed it already
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+
+def send_joined(connection: socket.socket, buffers: Sequence[Buffer]) -> int:
+    """`sendmsg` for Windows, whose sockets do not have it: writes from the first JOINED_BYTES of `buffers`."""
+    return connection.send(first_bytes(buffers, JOINED_BYTES))
+
+
+def first_bytes(buffers: Sequence[Buffer], size: int) -> memoryview:
+    """The first `size` bytes of `buffers`, or all; joined, unless they are in one buffer."""
+    if len(buffers[0]) >= size or len(buffers) == 1:
+        return memoryview(buffers[0])[:size]
+    parts: list[Buffer] = []
+    room = size
+    for buffer in buffers:
+        parts.append(buffer if len(buffer) <= room else memoryview(buffer)[:room])
+        room -= len(parts[-1])
+        if room == 0:
+            break
+    return memoryview(b"".join(parts))

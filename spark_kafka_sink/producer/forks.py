@@ -8,10 +8,19 @@ KafkaProducer and its futures store `generation()` when they are made, and check
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from typing import Protocol
 from weakref import WeakSet
 
 from spark_kafka_sink.errors import KafkaError
+
+
+def call_in_children(run: Callable[[], None]) -> None:
+    """Have `run` called in each child of this process, right after the fork. On Windows no process forks, and it does nothing."""
+    if sys.platform != "win32":
+        os.register_at_fork(after_in_child=run)
+
 
 _generation = 0  # how many times this process and its ancestors were forked
 
@@ -57,5 +66,4 @@ def _in_child() -> None:
         each.leave_behind()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+call_in_children(_in_child)

@@ -49,6 +49,7 @@ import json
 import logging
 import os
 import stat
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -285,18 +286,26 @@ def _append_report(path: str, summary: CommitSummary) -> None:
 
 def _append(path: str, line: bytes) -> None:
     """In one call, so that lines of concurrent writes do not mix. Raises OSError, also for a FIFO, which could block for ever."""
-    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+    if sys.platform != "win32":
+        flags |= os.O_NONBLOCK
+    file = os.open(path, flags, 0o644)
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
             raise OSError("it is not a regular file")
-        if found.st_size and os.pread(file, 1, found.st_size - 1) != b"\n":
+        if found.st_size and _last_byte(file) != b"\n":
             line = b"\n" + line  # an earlier line has no end, as the disk was full or its driver died
         written = os.write(file, line)
         if written < len(line):
             raise OSError(f"only {written} of {len(line)} bytes were written")
     finally:
         os.close(file)
+
+
+def _last_byte(file: int) -> bytes:
+    os.lseek(file, -1, os.SEEK_END)
+    return os.read(file, 1)
 
 
 def abort(messages: Sequence[KafkaCommitMessage | None]) -> None:

@@ -14,11 +14,11 @@ for each partition or micro-batch. Needs the extra `prometheus`.
 from __future__ import annotations
 
 import errno
-import fcntl
 import http.client
 import logging
 import os
 import stat
+import sys
 import tempfile
 import threading
 import time
@@ -28,9 +28,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from spark_kafka_sink.errors import ConfigError
+
+if sys.platform != "win32":
+    import fcntl
 
 try:
     from prometheus_client import CollectorRegistry, generate_latest, start_http_server
@@ -48,6 +51,7 @@ logger = logging.getLogger(__name__)
 FILE = "PYKAFKA_SINK_PROMETHEUS_FILE"
 PORT = "PYKAFKA_SINK_PROMETHEUS_PORT"
 REMEDY = f"set {FILE} to a file for node_exporter's textfile collector, {PORT} to a port, or both, in the driver's environment"
+NO_LOCKS = "the driver runs on Windows, where this sink does not lock files: run it on Linux or macOS, or without onCommit"
 LOCK_LIMIT_S = 5.0
 ASK_LIMIT_S = 1.0  # for the answer of another process at the port
 LOCK_LOOK_S = 0.01
@@ -276,7 +280,7 @@ class TextFile:
             never = threading.Event()
             while True:
                 try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _lock(lock)
                     break
                 except BlockingIOError as error:
                     if time.monotonic() > until:
@@ -285,6 +289,14 @@ class TextFile:
                         ) from error
                     never.wait(LOCK_LOOK_S)
             yield  # closing the file unlocks it
+
+
+def _lock(file: TextIO) -> None:
+    """Raises BlockingIOError if another process has locked it, ConfigError on Windows."""
+    if sys.platform == "win32":
+        raise ConfigError(NO_LOCKS)
+    else:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _add(values: Values, metric: SinkMetric, query: str, found: Iterable[tuple[Labels, float]]) -> None:
@@ -352,6 +364,8 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 def _private_directory() -> Path:
     """For the totals behind a port, where no file is named. Another user must not be able to put anything there."""
+    if sys.platform == "win32":
+        raise ConfigError(NO_LOCKS)
     directory = Path(tempfile.gettempdir()) / f"pykafka-sink-prometheus-{os.getuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
     found = directory.lstat()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.security_config import FILE_KEYS, file_stamp
 from spark_kafka_sink.interrupts import Waiters
+from spark_kafka_sink.producer import forks
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.sink.rows.dead_letters import LARGEST_ROW, options_for_large_rows
 
@@ -264,4 +264,4 @@ TRANSACTIONAL = WorkerCache(_transactional)  # lends by the options without tran
 TRANSACTIONAL_FOR_LARGE_ROWS = WorkerCache(_transactional_for_large_rows)  # the same
 CLIENTS = WorkerCache(WorkerClient)
 for _forget in (PRODUCERS.forget, TRANSACTIONAL.forget, TRANSACTIONAL_FOR_LARGE_ROWS.forget, CLIENTS.forget):
-    os.register_at_fork(after_in_child=_forget)
+    forks.call_in_children(_forget)

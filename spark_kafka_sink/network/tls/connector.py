@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from spark_kafka_sink.config.security_config import file_stamp
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, fresh_copy, printable
 from spark_kafka_sink.network.tls.ssl_context import allowed_ciphers, client_context, describe_trust
-from spark_kafka_sink.network.transport import Address, PlaintextTransport
+from spark_kafka_sink.network.transport import Address, PlaintextTransport, first_bytes
 from spark_kafka_sink.protocol.primitives import Buffer
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class TlsTransport(PlaintextTransport):
     def send(self, buffers: Sequence[Buffer]) -> int:
         assert self._tls is not None
         self._raise_failure()
-        piece = self._piece or _first_piece(buffers)
+        piece = self._piece or first_bytes(buffers, PIECE_BYTES)
         written = 0
         try:
             while piece:
@@ -295,20 +295,6 @@ class _Probe:
             return False
         size, correlation_id = _PROBE_ANSWER.unpack(self._answer)
         return bool(0 < size <= _MAX_PROBE_ANSWER_BYTES and correlation_id == 1)
-
-
-def _first_piece(buffers: Sequence[Buffer]) -> memoryview:
-    """The first PIECE_BYTES of `buffers`, or all; joined, unless they are in one buffer."""
-    if len(buffers[0]) >= PIECE_BYTES or len(buffers) == 1:
-        return memoryview(buffers[0])[:PIECE_BYTES]
-    parts: list[Buffer] = []
-    room = PIECE_BYTES
-    for buffer in buffers:
-        parts.append(buffer if len(buffer) <= room else memoryview(buffer)[:room])
-        room -= len(parts[-1])
-        if room == 0:
-            break
-    return memoryview(b"".join(parts))
 
 
 # OPENSSL'S WORDS

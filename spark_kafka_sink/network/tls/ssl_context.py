@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 import ssl
+import sys
 import tempfile
 from collections.abc import Iterator
 from enum import Enum
@@ -241,7 +242,7 @@ def _as_file(text: Secret) -> Iterator[str]:
 
 
 def _nameless_file() -> tuple[int, str, bool]:
-    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+    if sys.platform == "linux" and hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         descriptor = os.memfd_create("pykafka-sink", os.MFD_CLOEXEC)
         return descriptor, f"/proc/self/fd/{descriptor}", False
     descriptor, path = tempfile.mkstemp(prefix="pykafka-sink-")  # only this user can read and write it

@@ -22,7 +22,7 @@ from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selector
 from spark_kafka_sink.network.tls import connector as connector_module
 from spark_kafka_sink.network.tls.connector import PIECE_BYTES, TlsConnector, TlsTransport
-from spark_kafka_sink.network.transport import Address
+from spark_kafka_sink.network.transport import Address, first_bytes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -216,14 +216,13 @@ def test_one_large_buffer_is_written_in_parts() -> None:
 def test_many_small_buffers_are_joined_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     frame: list[Buffer] = [b"%08d" % index for index in range(100_000)]  # 1,024 of them go to the transport at a time
     joined: list[int] = []
-    first_piece = connector_module._first_piece
 
-    def count(buffers: list[Buffer]) -> memoryview:
-        piece = first_piece(buffers)
+    def count(buffers: list[Buffer], size: int) -> memoryview:
+        piece = first_bytes(buffers, size)
         joined.append(len(piece))
         return piece
 
-    monkeypatch.setattr(connector_module, "_first_piece", count)
+    monkeypatch.setattr(connector_module, "first_bytes", count)
     expected = b"".join(frame)
     assert received_by_a_slow_reader(frame) == expected
     assert sum(joined) == len(expected)
@@ -231,13 +230,13 @@ def test_many_small_buffers_are_joined_once_each(monkeypatch: pytest.MonkeyPatch
 
 def test_pieces_are_full_and_large_buffers_are_not_copied() -> None:
     small: list[Buffer] = [b"x" * 1000] * 500
-    assert bytes(connector_module._first_piece(small)) == b"x" * PIECE_BYTES
+    assert bytes(first_bytes(small, PIECE_BYTES)) == b"x" * PIECE_BYTES
     memory = bytearray(3 * PIECE_BYTES)
-    piece = connector_module._first_piece([memoryview(memory), b"y"])
+    piece = first_bytes([memoryview(memory), b"y"], PIECE_BYTES)
     assert (piece.obj, len(piece)) == (memory, PIECE_BYTES)
-    assert bytes(connector_module._first_piece([b"a", memoryview(memory)])) == b"a" + bytes(PIECE_BYTES - 1)
-    assert bytes(connector_module._first_piece([b"", b"a", b"bc"])) == b"abc"
-    assert connector_module._first_piece([b"", b""]) == b""
+    assert bytes(first_bytes([b"a", memoryview(memory)], PIECE_BYTES)) == b"a" + bytes(PIECE_BYTES - 1)
+    assert bytes(first_bytes([b"", b"a", b"bc"], PIECE_BYTES)) == b"abc"
+    assert first_bytes([b"", b""], PIECE_BYTES) == b""
 
 
 def test_many_answers_at_once_are_all_read() -> None:
