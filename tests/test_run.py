@@ -13,7 +13,7 @@ from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
 LIMIT_S = 120
-WITH_CHECKS = ["ruff", "mypy", "lint-imports", "python"]
+WITH_CHECKS = ["ruff", "mypy", "mypy", "mypy", "lint-imports", "python"]
 QUICK_TESTS = "not slow and not soak and not matrix"
 TOOL = '#!/bin/sh\necho "${0##*/}" "$@"\n'
 
@@ -29,7 +29,7 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "tests" / "records" / "test_varint.py").touch()
     tools = tmp_path / ".venv-tests" / "bin"
     tools.mkdir(parents=True)
-    for name in WITH_CHECKS:
+    for name in set(WITH_CHECKS):
         (tools / name).write_text(TOOL)
         (tools / name).chmod(0o755)
     stamp = 'echo "test ${PYTHON:-any} $(cksum <pyproject.toml)" >.venv-tests/.stamp'
@@ -52,10 +52,36 @@ def test_a_whole_run_checks_first_and_takes_several_processes(checkout: Path, ar
     assert call.endswith(chosen)
 
 
-def test_all_tests_have_the_machine_alone(checkout: Path) -> None:
-    *checks, call = calls(checkout, "--all")
+def test_all_tests_have_the_machine_alone_and_other_pythons_follow(checkout: Path) -> None:
+    *checks, call, others = calls(checkout, "--all -x")
     assert [line.split()[0] for line in checks] == WITH_CHECKS[:-1]
-    assert call == "python -m pytest --durations=10"
+    assert call == "python -m pytest --durations=10 -x"
+    assert others == "python -m tests.pythons --others -n 3 -x"
+
+
+@pytest.mark.parametrize(("code", "ends_with", "others_run"), [(1, 1, True), (2, 2, False), (0, 0, True)])
+def test_other_pythons_run_after_a_failure_but_not_after_an_interrupt(
+    checkout: Path, code: int, ends_with: int, others_run: bool
+) -> None:
+    tool = checkout / ".venv-tests" / "bin" / "python"
+    tool.write_text(f"{TOOL}case $2 in pytest) exit {code};; esac\n")
+    done = run(checkout, "--all")
+    assert done.returncode == ends_with
+    assert ("tests.pythons" in done.stdout) == others_run
+
+
+def test_other_systems_types_are_checked_with_a_cache_each(checkout: Path) -> None:
+    checks = [line for line in calls(checkout, "") if line.startswith("mypy")]
+    own = [line.split(" --cache-dir ")[-1] for line in checks]
+    assert own == [
+        "mypy",
+        ".mypy_cache/darwin",
+        ".mypy_cache/win32 -p spark_kafka_sink",
+    ]
+
+
+def test_pythons_runs_nothing_but_what_each_python_runs(checkout: Path) -> None:
+    assert calls(checkout, "--pythons -x") == ["python -m tests.pythons -n 3 -x"]
 
 
 @pytest.mark.parametrize(

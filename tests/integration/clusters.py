@@ -13,7 +13,6 @@ import subprocess
 import sys
 import sysconfig
 import time
-import venv
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -135,12 +134,23 @@ def package_zip(directory: Path) -> Path:
     return file
 
 
-def make_environment(directory: Path, *requirements: str | Path, upon_ours: bool = False) -> Path:
+def wheel(directory: Path) -> Path:
+    """The wheel of this checkout."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "wheel"]
+    run([*pip, ROOT, "--no-deps", "--no-build-isolation", "-q", "-w", directory], directory)
+    (found,) = directory.glob("*.whl")
+    return found
+
+
+def make_environment(
+    directory: Path, *requirements: str | Path, upon_ours: bool = False, interpreter: str | Path = sys.executable
+) -> Path:
     """A virtual environment with these packages; `upon_ours`: and with all that is installed here except this project.
 
     Returns its Python. Needs a package index, blocks for at most ten minutes.
     """
-    venv.create(directory, with_pip=False, symlinks=True)
+    directory.mkdir(exist_ok=True)
+    run([interpreter, "-m", "venv", "--without-pip", directory], directory)
     python = directory / "bin" / "python"
     if upon_ours:
         site = Path(run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], directory).strip())

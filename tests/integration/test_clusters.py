@@ -19,6 +19,7 @@ import pytest
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.transaction_client import TransactionClient
+from tests import pythons
 from tests.documents import code_block
 from tests.integration import clusters
 from tests.integration.clusters import ROOT, SPARK_HOME
@@ -77,19 +78,29 @@ def test_two_workers_of_a_standalone_cluster_write_what_a_job_reads(
     assert len(re.findall(r"Launching executor app-\S+ on worker", (directory / "master.log").read_text())) >= 2
 
 
+@pytest.mark.parametrize("version", pythons.VERSIONS)
 def test_executors_write_with_nothing_but_a_packed_environment(
-    standalone: tuple[str, Path], broker: LocalKafka, topic: Topic, read_topic: ReadTopic, incoming: Path, tmp_path: Path
+    standalone: tuple[str, Path],
+    broker: LocalKafka,
+    topic: Topic,
+    read_topic: ReadTopic,
+    incoming: Path,
+    tmp_path: Path,
+    version: str,
 ) -> None:
-    name = topic(3)
+    name, interpreter = topic(3), pythons.find(version)
+    if interpreter is None:
+        pytest.skip(f"there is no Python {version} here")
     (tmp_path / "dist").mkdir()
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "wheel"]
-    clusters.run([*pip, ROOT, "--no-deps", "--no-build-isolation", "-q", "-w", tmp_path / "dist"], tmp_path)
+    clusters.wheel(tmp_path / "dist")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(interpreter)
     script = code_block("# environment.tar.gz").replace("spark://host:7077", standalone[0])
     script = script.replace("spark-submit", " ".join(map(str, [SPARK_HOME / "bin" / "spark-submit", *SUBMIT])))
     script = script.replace("jobs/batch_to_kafka.py", str(ROOT / "jobs" / "batch_to_kafka.py"))
     script = script.replace("flights.parquet", f"{incoming} --input-format json").replace("--topic flights", f"--topic {name}")
     script = script.replace("localhost:9092", broker.bootstrap_servers)
-    path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+    path = f"{tmp_path / 'bin'}:/usr/local/bin:/usr/bin:/bin"
     clusters.run(["bash", "-euo", "pipefail", "-c", script], tmp_path, limit_s=600, PATH=path)
     assert ids(read_topic(name)) == list(range(20))
 

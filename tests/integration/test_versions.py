@@ -1,11 +1,7 @@
-"""Other versions of Kafka and of pyspark than the ones that everything else is tested on."""
+"""Other versions of Kafka, pyspark and Python than the ones that everything else is tested on."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import textwrap
-import venv
 from collections import Counter
 from pathlib import Path
 
@@ -14,9 +10,10 @@ import pytest
 
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink import KafkaProducer
+from tests import pythons
+from tests.integration import clusters
 from tests.integration.reading import READERS, ReadTopic, Topic
 
-ROOT = Path(__file__).resolve().parents[2]
 ROWS = 50_000
 
 pytestmark = [pytest.mark.matrix, pytest.mark.timeout(900)]
@@ -37,43 +34,58 @@ def test_brokers_of_other_versions_take_every_row(tmp_path: Path, version: str) 
             assert Counter(record.value for record in read) == written
 
 
-@pytest.mark.parametrize("version", ["4.1", "4.2"])
-def test_other_versions_of_pyspark_write_batches_and_streams(
-    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path, version: str
-) -> None:
-    venv.create(tmp_path / "env", with_pip=True)
-    python = tmp_path / "env" / "bin" / "python"
-    needed = [f"pyspark~={version}.0", "pyarrow>=19", "numpy", "crc32c", "lz4"]
-    subprocess.run([python, "-m", "pip", "install", "-q", *needed], check=True, timeout=600)
-    batch, stream = topic(2), topic(2)
-    program = tmp_path / "program.py"
-    program.write_text(
-        textwrap.dedent(
-            f"""
-            from pyspark.sql import SparkSession
-            from spark_kafka_sink import KafkaDataSource
+@pytest.fixture(scope="module")
+def package_zip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, renamed, as docs/cluster.md sends it along."""
+    directory = tmp_path_factory.mktemp("wheel")
+    return clusters.wheel(directory).rename(directory / "pykafka_sink.zip")
 
-            spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-            spark.dataSource.register(KafkaDataSource)
-            options = {{"kafka.bootstrap.servers": {broker.bootstrap_servers!r}}}
-            rows = spark.range({ROWS}).selectExpr("cast(id as string) key", "cast(id as string) value")
-            rows.write.format("pykafka-sink").options(**options, topic={batch!r}).mode("append").save()
-            rows.write.json("in")
-            query = (
-                spark.readStream.schema("key string, value string").json("in")
-                .writeStream.format("pykafka-sink").options(**options, topic={stream!r})
-                .option("checkpointLocation", "checkpoint").trigger(availableNow=True).start()
-            )
-            query.awaitTermination()
-            spark.stop()
-            """
-        )
-    )
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK_HOME"))}
-    environment |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = subprocess.run(
-        [python, program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+
+PROGRAM = """
+import sys
+from pyspark.sql import SparkSession
+
+brokers, batch, stream, package, rows = sys.argv[1:]
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark.sparkContext.addPyFile(package)
+from spark_kafka_sink import KafkaDataSource
+
+spark.dataSource.register(KafkaDataSource)
+options = {"kafka.bootstrap.servers": brokers}
+df = spark.range(int(rows)).selectExpr("cast(id as string) key", "cast(id as string) value")
+df.write.format("pykafka-sink").options(**options, topic=batch).mode("append").save()
+df.write.json("in")
+query = (
+    spark.readStream.schema("key string, value string").json("in")
+    .writeStream.format("pykafka-sink").options(**options, topic=stream, deliveryGuarantee="exactly-once")
+    .option("transactionalIdPrefix", stream).option("checkpointLocation", "checkpoint").trigger(availableNow=True).start()
+)
+query.awaitTermination()
+spark.stop()
+print("{}.{}".format(*sys.version_info))
+"""
+NEEDED = ["pyarrow", "numpy", "crc32c", "lz4"]  # what docs/cluster.md installs on the nodes
+BESIDE = [("4.1", "3.11"), ("4.2", "3.11"), ("4.1", "3.13"), ("4.2", "3.13"), ("4.3", "3.12"), ("4.3", "3.13"), ("4.3", "3.14")]
+
+
+@pytest.mark.parametrize(("spark_version", "version"), BESIDE)
+def test_other_pysparks_and_pythons_write_batches_and_streams_with_the_wheel_sent_along(
+    broker: LocalKafka,
+    topic: Topic,
+    read_topic: ReadTopic,
+    package_zip: Path,
+    tmp_path: Path,
+    spark_version: str,
+    version: str,
+) -> None:
+    interpreter = pythons.find(version)
+    if interpreter is None:
+        pytest.skip(f"there is no Python {version} here")
+    python = clusters.make_environment(tmp_path / "env", f"pyspark~={spark_version}.0", *NEEDED, interpreter=interpreter)
+    batch, stream = topic(2), topic(2)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [python, "program.py", broker.bootstrap_servers, batch, stream, package_zip, str(ROWS)]
+    assert clusters.run(command, tmp_path, PYSPARK_PYTHON=str(python)).splitlines()[-1] == version
     for name in (batch, stream):
-        assert Counter(record.value for record in read_topic(name)) == Counter(str(number).encode() for number in range(ROWS))
+        records = read_topic(name, isolation_level="read_committed")
+        assert Counter(record.value for record in records) == Counter(str(number).encode() for number in range(ROWS))
