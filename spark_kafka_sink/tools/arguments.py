@@ -19,14 +19,18 @@ def new_parser(prog: str, description: str, examples: str, *, done: str, failed:
         done: when the exit code is 0.
         failed: when it is 1.
     """
-    shown = textwrap.indent(textwrap.dedent(examples).strip().replace("PROG", prog), "  ")
-    codes = f"exit codes: 0 {done}; 1 {failed}; 2 wrong usage or options; 130 Ctrl-C"
     return argparse.ArgumentParser(
         prog=prog,
         description=description,
-        epilog=f"examples:\n{shown}\n\n{codes}",
+        epilog=help_epilog(prog, examples, done=done, failed=failed),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def help_epilog(prog: str, examples: str, *, done: str, failed: str) -> str:
+    """What new_parser shows below the arguments; the parser needs RawDescriptionHelpFormatter."""
+    shown = textwrap.indent(textwrap.dedent(examples).strip().replace("PROG", prog), "  ")
+    return f"examples:\n{shown}\n\nexit codes: 0 {done}; 1 {failed}; 2 wrong usage or options; 130 Ctrl-C"
 
 
 def tool_name(prog: str) -> str:

@@ -1,11 +1,13 @@
-"""`pykafka-sink`: one command for all tools. `python -m spark_kafka_sink` is the same. `--help` imports no tool."""
+"""`pykafka-sink`: one command for all tools. `python -m spark_kafka_sink` is the same. `--help` imports no tool.
+
+Law: this file and exit_codes.py import next to nothing, so that Ctrl-C is one line also while everything else is imported.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
-from spark_kafka_sink.tools.catalog import PROG, TOOLS, build_parser
 from spark_kafka_sink.tools.exit_codes import USAGE, run_tool
 
 
@@ -15,10 +17,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises SystemExit after --help and for wrong usage, as argparse does.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    return run_tool(PROG, lambda: _run(words))
+    return run_tool("pykafka-sink", lambda: _run(words))
 
 
 def _run(words: Sequence[str]) -> int:
+    from spark_kafka_sink.tools.catalog import TOOLS, build_parser
+
     parser = build_parser()
     if not words:
         parser.print_help(sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -12,9 +13,11 @@ USAGE = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells show it
 UNREAD = 141  # 128 + SIGPIPE: the program that read the output has ended
 
+FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of the disk that the output is redirected to
+
 
 def run_tool(name: str, run: Callable[[], int]) -> int:
-    """The exit code of a tool. Ctrl-C and a closed pipe end it without a traceback.
+    """The exit code of a tool. Ctrl-C, a closed pipe and a full disk end it without a traceback.
 
     Args:
         name: begins the line that says that the tool was interrupted.
@@ -27,8 +30,14 @@ def run_tool(name: str, run: Callable[[], int]) -> int:
             print(f"{name}: interrupted", file=sys.stderr, flush=True)
             return INTERRUPTED
     except BrokenPipeError:
-        _discard_what_nobody_reads()
+        _discard_output()
         return UNREAD
+    except OSError as error:
+        if error.filename is not None or error.errno not in FULL:
+            raise
+        _discard_output()
+        print(f"{name}: error: the output cannot be written ({error.strerror}).", file=sys.stderr)
+        return FAILED
 
 
 def _flushed(run: Callable[[], int]) -> int:
@@ -40,13 +49,13 @@ def _flushed(run: Callable[[], int]) -> int:
             sys.stdout.flush()
 
 
-def _discard_what_nobody_reads() -> None:
-    """Python flushes both streams once more when it ends."""
+def _discard_output() -> None:
+    """Of streams that cannot be written to: Python flushes them once more when it ends."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
                 stream.flush()
-        except BrokenPipeError:
+        except OSError:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, stream.fileno())
             os.close(nowhere)

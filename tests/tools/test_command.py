@@ -100,10 +100,25 @@ def test_each_tool_runs_without_spark(name: str) -> None:
 
 def test_help_imports_no_tool() -> None:
     """Each would cost half a second for pyarrow and numpy."""
-    code = "import sys; from spark_kafka_sink.tools import command; command.build_parser(); print(*sys.modules, sep='\\n')"
+    code = (
+        "import sys; from spark_kafka_sink.tools import catalog, command; catalog.build_parser(); print(*sys.modules, sep='\\n')"
+    )
     loaded = set(run(code=code).stdout.split())
     assert "spark_kafka_sink.tools.command" in loaded
     assert not loaded & {"pyarrow", "numpy", *(tool.module for tool in TOOLS.values())}
+
+
+def test_the_command_imports_next_to_nothing_before_it_waits_for_ctrl_c() -> None:
+    """Ctrl-C in the first tenth of a second was a traceback from argparse, which was being imported."""
+    code = "import sys; before = set(sys.modules); from spark_kafka_sink.tools import command; print(*set(sys.modules) - before)"
+    loaded = run(code=code).stdout.split()
+    assert {name for name in loaded if name.startswith("spark_kafka_sink")} == {
+        "spark_kafka_sink",
+        "spark_kafka_sink.tools",
+        "spark_kafka_sink.tools.command",
+        "spark_kafka_sink.tools.exit_codes",
+    }
+    assert "argparse" not in loaded
 
 
 def test_the_script_of_the_wheel_is_this_command() -> None:
@@ -150,3 +165,24 @@ def test_a_closed_pipe_ends_it_quietly(lines: int) -> None:
             [sys.executable, "-c", code], cwd=ROOT, stdout=unread, stderr=subprocess.PIPE, timeout=LIMIT_S, check=False
         )
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("lines", [1, 100_000], ids=["at-the-end", "while-it-prints"])
+def test_output_that_cannot_be_written_is_one_line(lines: int) -> None:
+    code = fake_tool(f"print('a line\\n' * {lines}); return 0")
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=LIMIT_S, check=False
+        )
+    assert (done.returncode, done.stderr.decode()) == (
+        1,
+        "pykafka-sink: error: the output cannot be written (No space left on device).\n",
+    )
+
+
+def test_an_error_of_the_system_that_is_not_of_the_output_is_not_hidden() -> None:
+    done = run(code=fake_tool("raise OSError(2, 'elsewhere')"))
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "elsewhere" in done.stderr

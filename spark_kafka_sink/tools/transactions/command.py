@@ -21,7 +21,15 @@ from spark_kafka_sink import stderr_log
 from spark_kafka_sink.admin.transaction_client import TransactionClient
 from spark_kafka_sink.errors import ConfigError, KafkaError, KafkaTimeoutError
 from spark_kafka_sink.exactly_once.names import Names
-from spark_kafka_sink.tools.arguments import new_parser, not_negative, pair, positive, tool_name, with_bootstrap_servers
+from spark_kafka_sink.tools.arguments import (
+    help_epilog,
+    new_parser,
+    not_negative,
+    pair,
+    positive,
+    tool_name,
+    with_bootstrap_servers,
+)
 from spark_kafka_sink.tools.errors import UsageError
 from spark_kafka_sink.tools.properties import option_name, read_properties
 from spark_kafka_sink.tools.transactions import output
@@ -33,11 +41,14 @@ from spark_kafka_sink.tools.words import count
 MS_PER_MINUTE = 60_000
 EXAMPLES = """
     PROG list --prefix orders --bootstrap-servers localhost:9092
+    PROG list --prefix orders --recent-minutes 15 --bootstrap-servers localhost:9092
     PROG list --prefix orders --command-config sink.properties --json
+    PROG abort --prefix orders --bootstrap-servers localhost:9092
     PROG abort --prefix orders --command-config sink.properties --yes
     PROG commit --prefix orders --command-config sink.properties
 """
 KAFKA_PREFIX = "kafka."
+DONE, FAILED = "done, or nothing to do", "something was left alone, or failed"  # exit codes
 PROG = "pykafka-sink transactions"
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -47,30 +58,30 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
     description = "List the open transactions of exactly-once writes, and abort or commit what a query that has died left."
-    parser = new_parser(prog, description, EXAMPLES, done="done, or nothing to do", failed="something was left alone, or failed")
+    parser = new_parser(prog, description, EXAMPLES, done=DONE, failed=FAILED)
     commands = parser.add_subparsers(dest="command", required=True, metavar="list|abort|commit")
     what = "show open transactions; needs DESCRIBE on the prefix's transactional ids and groups"
-    command = _add_command(commands, "list", what)
+    command = _add_command(commands, prog, "list", what)
     json_help = "one JSON object per line instead of a table, and a last one with their number; times are milliseconds"
     command.add_argument("--json", action="store_true", help=json_help)
     recent = "also show ended transactions that began within this time; it takes a look at every id (default: %(default)s, none)"
     command.add_argument("--recent-minutes", type=not_negative, default=0, metavar="N", help=recent)
     what = "abort the open transactions of queries that have died; asks before"
-    command = _add_changing_command(commands, "abort", what)
+    command = _add_changing_command(commands, prog, "abort", what)
     force = "also abort a query that is alive; it fails. Nothing is lost or doubled when it is run again"
     command.add_argument("--force", action="store_true", help=force)
     lost = f"also abort a version that is decided: {output.WHAT_IS_LOST}"
     command.add_argument("--even-decided", action="store_true", help=lost)
     what = "commit the versions that are decided, of queries that have died; asks before"
-    command = _add_changing_command(commands, "commit", what)
+    command = _add_changing_command(commands, prog, "commit", what)
     force = "also where it cannot be seen whether the query is alive; never where it shows a sign of life"
     command.add_argument("--force", action="store_true", help=force)
     return parser
 
 
-def _add_changing_command(commands: Commands, verb: str, what: str) -> argparse.ArgumentParser:
+def _add_changing_command(commands: Commands, prog: str, verb: str, what: str) -> argparse.ArgumentParser:
     needs = " Needs, beyond `list`: WRITE on the transactional ids, READ on the topics, to see whether rows still arrive."
-    command = _add_command(commands, verb, what, needs)
+    command = _add_command(commands, prog, verb, what, needs)
     yes = f"{verb} without a question; needed where there is no terminal to ask at"
     command.add_argument("--yes", action="store_true", help=yes)
     watch = "how long a query may be silent before it is taken for dead (default: %(default)s): its tasks show every 4 s that"
@@ -79,8 +90,15 @@ def _add_changing_command(commands: Commands, verb: str, what: str) -> argparse.
     return command
 
 
-def _add_command(commands: Commands, name: str, what: str, needs: str = "") -> argparse.ArgumentParser:
-    command = commands.add_parser(name, help=what, description=f"Transactions of a prefix: {what}.{needs}")
+def _add_command(commands: Commands, prog: str, name: str, what: str, needs: str = "") -> argparse.ArgumentParser:
+    examples = "\n".join(line.strip() for line in EXAMPLES.splitlines() if f"PROG {name} " in line)
+    command = commands.add_parser(
+        name,
+        help=what,
+        description=f"Transactions of a prefix: {what}.{needs}",
+        epilog=help_epilog(prog, examples, done=DONE, failed=FAILED),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = command.add_argument
     add("--prefix", required=True, type=_prefix, help="the option transactionalIdPrefix of the query or job")
     add("--bootstrap-servers", metavar="HOST:PORT,...", help="brokers; overrides the next two")
