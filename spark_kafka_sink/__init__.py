@@ -13,6 +13,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.admin.offsets import CommittedOffset as CommittedOffset
+    from spark_kafka_sink.admin.producers import ActiveProducer as ActiveProducer
+    from spark_kafka_sink.admin.transaction_client import TransactionClient as TransactionClient
+    from spark_kafka_sink.admin.transactions import EndOutcome as EndOutcome
+    from spark_kafka_sink.admin.transactions import ListedTransaction as ListedTransaction
+    from spark_kafka_sink.admin.transactions import ProducerIdentity as ProducerIdentity
+    from spark_kafka_sink.admin.transactions import TransactionDescription as TransactionDescription
+    from spark_kafka_sink.admin.transactions import TransactionEnd as TransactionEnd
+    from spark_kafka_sink.admin.transactions import TransactionState as TransactionState
     from spark_kafka_sink.config.sink_options import exactly_once_options as exactly_once_options
     from spark_kafka_sink.errors import AbortableTransactionError as AbortableTransactionError
     from spark_kafka_sink.errors import AuthenticationError as AuthenticationError
@@ -37,8 +46,19 @@ if TYPE_CHECKING:
     from spark_kafka_sink.errors import TransactionAbortedError as TransactionAbortedError
     from spark_kafka_sink.errors import TransactionTimeoutError as TransactionTimeoutError
     from spark_kafka_sink.errors import UnsupportedVersionError as UnsupportedVersionError
+    from spark_kafka_sink.network.cluster import Cluster as Cluster
+    from spark_kafka_sink.network.cluster import Node as Node
+    from spark_kafka_sink.network.cluster import PartitionInfo as PartitionInfo
     from spark_kafka_sink.producer.accumulator.delivery import Delivery as Delivery
+    from spark_kafka_sink.producer.accumulator.delivery import OffsetRange as OffsetRange
+    from spark_kafka_sink.producer.accumulator.delivery import RowFailure as RowFailure
+    from spark_kafka_sink.producer.plugins.interceptors import ProducerInterceptor as ProducerInterceptor
+    from spark_kafka_sink.producer.plugins.interceptors import RecordInterceptor as RecordInterceptor
+    from spark_kafka_sink.producer.plugins.partitioner import Partitioner as Partitioner
+    from spark_kafka_sink.producer.plugins.partitioner import RecordPartitioner as RecordPartitioner
     from spark_kafka_sink.producer.producer import KafkaProducer as KafkaProducer
+    from spark_kafka_sink.producer.producer_record import BatchMetadata as BatchMetadata
+    from spark_kafka_sink.producer.producer_record import ProducerColumns as ProducerColumns
     from spark_kafka_sink.producer.producer_record import ProducerRecord as ProducerRecord
     from spark_kafka_sink.producer.producer_record import RecordMetadata as RecordMetadata
     from spark_kafka_sink.producer.record_chunk import RecordFuture as RecordFuture
@@ -46,21 +66,32 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.table_batches import ArrowTable as ArrowTable
     from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata as ConsumerGroupMetadata
     from spark_kafka_sink.producer.transactions.transactional_call import OffsetAndMetadata as OffsetAndMetadata
+    from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction as PreparedTransaction
     from spark_kafka_sink.protocol.topic_partition import TopicPartition as TopicPartition
+    from spark_kafka_sink.records.murmur2 import partition_for_keys as partition_for_keys
+    from spark_kafka_sink.sink.commit import CommitSummary as CommitSummary
+    from spark_kafka_sink.sink.commit import VersionSummary as VersionSummary
+    from spark_kafka_sink.sink.commit_message import WrittenRange as WrittenRange
     from spark_kafka_sink.sink.datasource import KafkaDataSource as KafkaDataSource
 
 __version__ = "0.1.0"  # pyproject.toml reads it from here
 
 __all__ = [
     "AbortableTransactionError",
+    "ActiveProducer",
     "ArrowTable",
     "AuthenticationError",
     "AuthorizationError",
+    "BatchMetadata",
     "BrokerError",
+    "Cluster",
+    "CommitSummary",
+    "CommittedOffset",
     "ConfigError",
     "ConsumerGroupMetadata",
     "Delivery",
     "DeliveryError",
+    "EndOutcome",
     "FailedToSendMessageError",
     "FatalProducerError",
     "IllegalStateError",
@@ -69,47 +100,93 @@ __all__ = [
     "KafkaError",
     "KafkaProducer",
     "KafkaTimeoutError",
+    "ListedTransaction",
     "NetworkError",
+    "Node",
     "OffsetAndMetadata",
+    "OffsetRange",
+    "PartitionInfo",
+    "Partitioner",
+    "PreparedTransaction",
     "ProducerClosedError",
+    "ProducerColumns",
     "ProducerFencedError",
+    "ProducerIdentity",
+    "ProducerInterceptor",
     "ProducerRecord",
     "ProtocolError",
     "QueueFullError",
     "RecordFuture",
+    "RecordInterceptor",
     "RecordMetadata",
+    "RecordPartitioner",
     "RecordTooLargeError",
     "ResponseTooLargeError",
+    "RowFailure",
     "SchemaError",
     "SerializationError",
     "TopicPartition",
     "TransactionAbortedError",
+    "TransactionClient",
+    "TransactionDescription",
+    "TransactionEnd",
+    "TransactionState",
     "TransactionTimeoutError",
     "UnsupportedVersionError",
+    "VersionSummary",
+    "WrittenRange",
     "__version__",
     "exactly_once_options",
+    "partition_for_keys",
 ]
 
 _HOMES = dict.fromkeys(__all__, "spark_kafka_sink.errors") | {
+    "ActiveProducer": "spark_kafka_sink.admin.producers",
     "ArrowTable": "spark_kafka_sink.producer.table_batches",
+    "BatchMetadata": "spark_kafka_sink.producer.producer_record",
+    "Cluster": "spark_kafka_sink.network.cluster",
+    "CommitSummary": "spark_kafka_sink.sink.commit",
+    "CommittedOffset": "spark_kafka_sink.admin.offsets",
     "ConsumerGroupMetadata": "spark_kafka_sink.producer.transactions.transactional_call",
     "Delivery": "spark_kafka_sink.producer.accumulator.delivery",
+    "EndOutcome": "spark_kafka_sink.admin.transactions",
     "KafkaDataSource": "spark_kafka_sink.sink.datasource",
     "KafkaProducer": "spark_kafka_sink.producer.producer",
+    "ListedTransaction": "spark_kafka_sink.admin.transactions",
+    "Node": "spark_kafka_sink.network.cluster",
     "OffsetAndMetadata": "spark_kafka_sink.producer.transactions.transactional_call",
+    "OffsetRange": "spark_kafka_sink.producer.accumulator.delivery",
+    "PartitionInfo": "spark_kafka_sink.network.cluster",
+    "Partitioner": "spark_kafka_sink.producer.plugins.partitioner",
+    "PreparedTransaction": "spark_kafka_sink.protocol.prepared_transaction",
+    "ProducerColumns": "spark_kafka_sink.producer.producer_record",
+    "ProducerIdentity": "spark_kafka_sink.admin.transactions",
+    "ProducerInterceptor": "spark_kafka_sink.producer.plugins.interceptors",
     "ProducerRecord": "spark_kafka_sink.producer.producer_record",
     "RecordFuture": "spark_kafka_sink.producer.record_chunk",
+    "RecordInterceptor": "spark_kafka_sink.producer.plugins.interceptors",
     "RecordMetadata": "spark_kafka_sink.producer.producer_record",
+    "RecordPartitioner": "spark_kafka_sink.producer.plugins.partitioner",
+    "RowFailure": "spark_kafka_sink.producer.accumulator.delivery",
     "SerializationError": "spark_kafka_sink.producer.serializers",
     "TopicPartition": "spark_kafka_sink.protocol.topic_partition",
+    "TransactionClient": "spark_kafka_sink.admin.transaction_client",
+    "TransactionDescription": "spark_kafka_sink.admin.transactions",
+    "TransactionEnd": "spark_kafka_sink.admin.transactions",
+    "TransactionState": "spark_kafka_sink.admin.transactions",
+    "VersionSummary": "spark_kafka_sink.sink.commit",
+    "WrittenRange": "spark_kafka_sink.sink.commit_message",
     "exactly_once_options": "spark_kafka_sink.config.sink_options",
+    "partition_for_keys": "spark_kafka_sink.records.murmur2",
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:  # a type checker that saw it would take a misspelt name for one of these
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -33,7 +33,6 @@ from spark_kafka_sink.admin.request_client import RequestClient
 from spark_kafka_sink.admin.transactions import (
     BeginFenced,
     DescribeTransactions,
-    End,
     EndOutcome,
     EndTransaction,
     FenceProducer,
@@ -41,6 +40,7 @@ from spark_kafka_sink.admin.transactions import (
     ListTransactions,
     ProducerIdentity,
     TransactionDescription,
+    TransactionEnd,
 )
 from spark_kafka_sink.clock import Clock
 from spark_kafka_sink.config.producer_config import ProducerConfig
@@ -113,7 +113,7 @@ class TransactionClient:
 
         Returns:
             The outcome of each transaction by transactional id. An error of a single transaction is not raised: its outcome is
-            End.FAILED with the error. With a KafkaTimeoutError, the transaction may end nevertheless.
+            TransactionEnd.FAILED with the error. With a KafkaTimeoutError, the transaction may end nevertheless.
 
         Raises:
             ValueError: a transactional id occurs twice.
@@ -128,7 +128,7 @@ class TransactionClient:
         ]
         outcomes = self._requests.ask(asks, self._within(timeout_ms))
         return {
-            each.transactional_id: EndOutcome(End.FAILED, outcome) if isinstance(outcome, KafkaError) else outcome
+            each.transactional_id: EndOutcome(TransactionEnd.FAILED, outcome) if isinstance(outcome, KafkaError) else outcome
             for each, outcome in zip(prepared, outcomes, strict=True)
         }
 
@@ -189,7 +189,9 @@ class TransactionClient:
         asks = [Ask(_transaction(each[0]), begin, (each, group_id)) for each in older]
         answers: list[bool | KafkaError] = self._requests.ask(asks, self._within(timeout_ms))
         begun = dict(zip(older, answers, strict=True))
-        outcomes |= {each[0]: EndOutcome(End.FAILED, error) for each, error in begun.items() if isinstance(error, KafkaError)}
+        outcomes |= {
+            each[0]: EndOutcome(TransactionEnd.FAILED, error) for each, error in begun.items() if isinstance(error, KafkaError)
+        }
         again = [each._replace(transaction_version=0) for each, outcome in begun.items() if outcome is True]
         return outcomes | self.end_transactions(again, commit=False, timeout_ms=timeout_ms)
 

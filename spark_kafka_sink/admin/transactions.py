@@ -29,7 +29,7 @@ FIRST_VERSION_WITH_PATTERN = 2  # of ListTransactions (KIP-1152)
 _RE2_OPERATORS = frozenset(r"\.+*?()|[]{}^$")
 
 
-class End(Enum):
+class TransactionEnd(Enum):
     """The result of an EndTxn."""
 
     ENDED = "committed or aborted as requested, by this request or an earlier one"
@@ -41,7 +41,7 @@ class End(Enum):
 class EndOutcome:
     """`error` is None for ENDED only."""
 
-    end: End
+    end: TransactionEnd
     error: KafkaError | None = None
 
 
@@ -83,10 +83,10 @@ class EndTransaction(Operation[PreparedTransaction, EndOutcome]):
     def judge(self, item: PreparedTransaction, answer: EndTxnResponse, version: int) -> Done[EndOutcome] | Retry:  # noqa: ARG002
         error = Errors.for_code(answer.error_code)
         if not error:
-            return Done(EndOutcome(End.ENDED))
+            return Done(EndOutcome(TransactionEnd.ENDED))
         if error.retriable:
             return Retry(error)
-        end = End.NOT_OPEN if error in _NOT_OPEN else End.FAILED
+        end = TransactionEnd.NOT_OPEN if error in _NOT_OPEN else TransactionEnd.FAILED
         return Done(EndOutcome(end, failure(error, self.describe(item), item.transactional_id)))
 
     def describe(self, item: PreparedTransaction) -> str:

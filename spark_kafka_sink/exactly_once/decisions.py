@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transactions import End
+from spark_kafka_sink.admin.transactions import TransactionEnd
 from spark_kafka_sink.errors import KafkaError, printable, printable_list
 from spark_kafka_sink.exactly_once.fencing import fence_all, listed
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, LedgerError, State, is_in_kafka
@@ -110,9 +110,9 @@ def commit_decided(ledger: Ledger, decision: Decision, *, rest: str = LEFT_TO_TH
     gone: list[Entry] = []
     for entry, each in prepared.items():
         outcome = outcomes[each.transactional_id]
-        if outcome.end is End.NOT_OPEN:
+        if outcome.end is TransactionEnd.NOT_OPEN:
             gone.append(entry)
-        elif outcome.end is End.FAILED:
+        elif outcome.end is TransactionEnd.FAILED:
             failed.append(outcome.error)
     if failed:
         raise CommitFailedError(

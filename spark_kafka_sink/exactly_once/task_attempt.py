@@ -19,7 +19,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transactions import End, TransactionState
+from spark_kafka_sink.admin.transactions import TransactionEnd, TransactionState
 from spark_kafka_sink.errors import UnsupportedVersionError
 from spark_kafka_sink.exactly_once.ledger import Decision, Ledger, Marker, is_in_kafka, marker_text
 from spark_kafka_sink.exactly_once.names import Names, TaskId
@@ -115,7 +115,7 @@ class TaskAttempt:
 
     def _commit(self, prepared: PreparedTransaction) -> None:
         (outcome,) = self._client.end_transactions([prepared], commit=True).values()
-        if outcome.end is End.FAILED and outcome.error is not None:
+        if outcome.end is TransactionEnd.FAILED and outcome.error is not None:
             raise outcome.error
 
     def _is_lost(self, decision: Decision, entry: Entry) -> bool:

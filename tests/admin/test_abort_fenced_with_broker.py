@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transactions import End, TransactionState
+from spark_kafka_sink.admin.transactions import TransactionEnd, TransactionState
 from tests.integration.transaction_brokers import KAFKA_3_9, WITH_VERSION_1, WITH_VERSION_2
 
 
@@ -32,7 +32,7 @@ def test_fenced_ids_are_complete_and_can_be_fenced_again(client: TransactionClie
         fenced = client.fence(ids)
         assert set(states(client, prefix).values()) == {TransactionState.EMPTY}
         outcomes = client.abort_fenced(fenced, f"{prefix}group")
-        assert [outcome.end for outcome in outcomes.values()] == [End.ENDED] * 3
+        assert [outcome.end for outcome in outcomes.values()] == [TransactionEnd.ENDED] * 3
         while set(states(client, prefix).values()) != {TransactionState.COMPLETE_ABORT}:
             assert set(states(client, prefix).values()) <= {TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT}
 
@@ -41,7 +41,7 @@ def test_an_id_that_was_taken_meanwhile_is_left_alone(client: TransactionClient)
     prefix = f"P{uuid.uuid4().hex}-"
     fenced = client.fence([f"{prefix}0"])
     taken = client.fence([f"{prefix}0"])
-    assert client.abort_fenced(fenced, f"{prefix}group")[f"{prefix}0"].end is not End.ENDED
+    assert client.abort_fenced(fenced, f"{prefix}group")[f"{prefix}0"].end is not TransactionEnd.ENDED
     (found,) = client.describe_transactions([f"{prefix}0"]).values()
     assert found is not None
     assert (found.state, (found.producer_id, found.producer_epoch)) == (TransactionState.EMPTY, taken[f"{prefix}0"])

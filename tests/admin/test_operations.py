@@ -12,10 +12,10 @@ from spark_kafka_sink.admin.operation import Done, Operation, Retry
 from spark_kafka_sink.admin.producers import DescribeProducers, FindLeaders
 from spark_kafka_sink.admin.transactions import (
     DescribeTransactions,
-    End,
     EndTransaction,
     FenceProducer,
     ListTransactions,
+    TransactionEnd,
     prefix_pattern,
 )
 from spark_kafka_sink.errors import AuthorizationError, KafkaError
@@ -74,7 +74,7 @@ def test_every_error_is_retried_or_told_by_its_name(operation: Operation[Any, An
     for error in [*filter(None, ERROR_CODES.values()), UNKNOWN]:
         found = verdict(operation, item, error)
         if isinstance(found, Done) and isinstance(operation, EndTransaction):
-            assert found.value.end is not End.ENDED
+            assert found.value.end is not TransactionEnd.ENDED
             found = found.value.error
         if isinstance(found, Done):
             assert found.value is None

@@ -10,7 +10,7 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transactions import End
+from spark_kafka_sink.admin.transactions import TransactionEnd
 from spark_kafka_sink.errors import AuthorizationError
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
@@ -48,7 +48,7 @@ def test_transactional_ids_take_write_on_them(alice: TransactionClient) -> None:
     mine = PreparedTransaction("P-1", *alice.fence(["P-1"])["P-1"], 2)
     assert alice.describe_transactions(["P-1"])["P-1"] is not None
     outcomes = alice.end_transactions([mine, mine._replace(transactional_id="Q-1")], False)
-    assert [outcome.end for outcome in outcomes.values()] == [End.ENDED, End.FAILED]
+    assert [outcome.end for outcome in outcomes.values()] == [TransactionEnd.ENDED, TransactionEnd.FAILED]
     assert isinstance(outcomes["Q-1"].error, AuthorizationError)
     missing = r"KAFKA_TRANSACTIONAL_ID_AUTH.*Grant the user WRITE on the transactional id 'Q-1'"
     with pytest.raises(AuthorizationError, match=missing):

@@ -13,7 +13,7 @@ import pytest
 
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_client import PROBES, TransactionClient
-from spark_kafka_sink.admin.transactions import End, ListedTransaction, TransactionState, prefix_pattern
+from spark_kafka_sink.admin.transactions import ListedTransaction, TransactionEnd, TransactionState, prefix_pattern
 from spark_kafka_sink.errors import (
     AuthorizationError,
     BrokerError,
@@ -91,7 +91,7 @@ def test_transactions_of_many_coordinators_are_committed_by_somebody_else(cluste
     with client_of(broker) as client:
         outcomes = client.end_transactions([writer.prepared() for writer in writers], True)
     assert list(outcomes) == [f"P-{number}" for number in range(40)]
-    assert {outcome.end for outcome in outcomes.values()} == {End.ENDED}
+    assert {outcome.end for outcome in outcomes.values()} == {TransactionEnd.ENDED}
     assert sorted(broker.committed_values(TOPIC)) == sorted(b"%d" % number for number in range(40))  # type: ignore[type-var]
     requests = broker.requests_of(ApiKey.END_TXN)
     assert {request.node_id for request in requests} == {0, 1, 2}
@@ -103,7 +103,7 @@ def test_aborted_transactions_are_seen_by_nobody(cluster: Cluster) -> None:
     writer = Writer(broker, "P")
     writer.write(b"a")
     with client_of(broker) as client:
-        assert client.end_transactions([writer.prepared()], False)["P"].end is End.ENDED
+        assert client.end_transactions([writer.prepared()], False)["P"].end is TransactionEnd.ENDED
     assert state_of(broker, "P") is State.COMPLETE_ABORT
     assert broker.last_stable_offset(TOPIC, 0) == 2
 
@@ -118,7 +118,7 @@ def test_a_lost_answer_is_asked_for_again(cluster: Cluster, level: int, is_carri
     broker.drop_next(ApiKey.END_TXN, times=5, after_append=is_carried_out)
     with client_of(broker) as client:
         outcomes = client.end_transactions([writer.prepared() for writer in writers], True)
-    assert {outcome.end for outcome in outcomes.values()} == {End.ENDED}
+    assert {outcome.end for outcome in outcomes.values()} == {TransactionEnd.ENDED}
     assert len(broker.committed_values(TOPIC)) == 12
 
 
@@ -134,7 +134,7 @@ def test_markers_that_are_being_written_are_waited_for(cluster: Cluster, level: 
         client_of(broker) as client,
         when(broker, lambda: count(broker, ApiKey.END_TXN) == 4, broker.transactions.write_markers),
     ):
-        assert client.end_transactions([writer.prepared()], True)["P"].end is End.ENDED
+        assert client.end_transactions([writer.prepared()], True)["P"].end is TransactionEnd.ENDED
     assert count(broker, ApiKey.END_TXN) >= 5
     assert broker.committed_values(TOPIC) == [b"x"]
 
@@ -147,7 +147,7 @@ def test_a_coordinator_that_is_not_there_yet_is_waited_for(cluster: Cluster, err
     broker.fail_next(ApiKey.FIND_COORDINATOR, Errors.COORDINATOR_NOT_AVAILABLE, times=2)
     broker.fail_next(ApiKey.END_TXN, error, times=3)
     with client_of(broker) as client:
-        assert client.end_transactions([writer.prepared()], True)["P"].end is End.ENDED
+        assert client.end_transactions([writer.prepared()], True)["P"].end is TransactionEnd.ENDED
 
 
 def test_a_coordinator_that_moves_in_the_middle_is_followed(cluster: Cluster) -> None:
@@ -161,7 +161,7 @@ def test_a_coordinator_that_moves_in_the_middle_is_followed(cluster: Cluster) ->
             node_id = broker.coordinators.node_of(KeyType.TRANSACTION, writer.transactional_id)
             broker.move_coordinator(KeyType.TRANSACTION, writer.transactional_id, (node_id + 1) % NODES)
         outcomes = client.end_transactions([writer.prepared() for writer in writers], True)
-    assert {outcome.end for outcome in outcomes.values()} == {End.ENDED}
+    assert {outcome.end for outcome in outcomes.values()} == {TransactionEnd.ENDED}
     assert len(broker.committed_values(TOPIC)) == 6
 
 
@@ -178,7 +178,7 @@ def test_a_coordinator_whose_broker_stops_is_found_on_another(cluster: Cluster) 
             lambda: count(broker, ApiKey.FIND_COORDINATOR) >= 3,
             lambda: broker.move_coordinator(KeyType.TRANSACTION, "x", 1),
         ):
-            assert client.end_transactions([writer.prepared()], True)["x"].end is End.ENDED
+            assert client.end_transactions([writer.prepared()], True)["x"].end is TransactionEnd.ENDED
     assert broker.committed_values(TOPIC) == [b"x"]
 
 
@@ -234,11 +234,11 @@ def test_a_transaction_that_is_not_open_any_more_is_told_as_such(
     other.write(b"other", partition=1)
     with client_of(broker) as client:
         outcomes = client.end_transactions([writer.prepared(), other.prepared()], True)
-    assert outcomes["P"].end is End.NOT_OPEN
+    assert outcomes["P"].end is TransactionEnd.NOT_OPEN
     assert isinstance(outcomes["P"].error, BrokerError)
     assert outcomes["P"].error.error_code == error.number
     assert "EndTxn (commit) of transactional id P" in str(outcomes["P"].error)
-    assert outcomes["other"].end is End.ENDED
+    assert outcomes["other"].end is TransactionEnd.ENDED
     assert outcomes["other"].error is None
 
 
@@ -247,7 +247,7 @@ def test_what_kafka_answers_to_a_commit_that_is_late_is_the_same_word_for_word(c
     for error in (Errors.INVALID_TXN_STATE, Errors.PRODUCER_FENCED, Errors.INVALID_PRODUCER_EPOCH):
         broker.fail_next(ApiKey.END_TXN, error)
         with client_of(broker) as client:
-            assert client.end_transactions([PreparedTransaction("P", 1, 0, 2)], True)["P"].end is End.NOT_OPEN
+            assert client.end_transactions([PreparedTransaction("P", 1, 0, 2)], True)["P"].end is TransactionEnd.NOT_OPEN
 
 
 @pytest.mark.parametrize("error", [Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Errors.UNKNOWN_SERVER_ERROR])
@@ -256,7 +256,7 @@ def test_a_refused_end_is_told_with_its_reason(cluster: Cluster, error: ErrorCod
     broker.fail_next(ApiKey.END_TXN, error)
     with client_of(broker) as client:
         outcome = client.end_transactions([PreparedTransaction("P", 1, 0, 2)], True)["P"]
-    assert outcome.end is End.FAILED
+    assert outcome.end is TransactionEnd.FAILED
     assert isinstance(outcome.error, AuthorizationError) == (error.number == 53)
     assert ("Grant the user WRITE on the transactional id 'P' or on a prefix of it" in str(outcome.error)) == (error.number == 53)
 
@@ -269,7 +269,7 @@ def test_what_is_not_answered_in_time_leaves_the_outcomes_of_the_others_known(cl
     broker.hold_next(ApiKey.END_TXN, node_id=2)
     with client_of(broker) as client:
         outcomes = client.end_transactions([writer.prepared() for writer in writers], True, timeout_ms=500)
-    assert [outcome.end for outcome in outcomes.values()] == [End.FAILED, End.ENDED]
+    assert [outcome.end for outcome in outcomes.values()] == [TransactionEnd.FAILED, TransactionEnd.ENDED]
     assert isinstance(outcomes["x"].error, KafkaTimeoutError)
     assert "was not answered within 500 ms; the last trouble: node 2 has not answered" in outcomes["x"].error.message
 
@@ -281,7 +281,7 @@ def test_the_epoch_of_transaction_version_2_is_never_ended_in_an_older_version(c
     writer.write(b"x")
     with client_of(broker) as client:
         outcome = client.end_transactions([writer.prepared()], True)["P"]
-    assert outcome.end is End.FAILED
+    assert outcome.end is TransactionEnd.FAILED
     assert isinstance(outcome.error, UnsupportedVersionError)
     assert state_of(broker, "P") is State.ONGOING
 
@@ -326,7 +326,7 @@ def test_a_fenced_transaction_is_aborted_and_its_producer_shut_out(cluster: Clus
     assert identities["P-3"].producer_epoch == 0
     assert broker.committed_values(TOPIC) == []
     assert broker.last_stable_offset(TOPIC, 0) == 2
-    assert outcomes["P-1"].end is End.NOT_OPEN
+    assert outcomes["P-1"].end is TransactionEnd.NOT_OPEN
     for writer in (orphan, empty):
         assert writer.write(b"y") is Errors.INVALID_PRODUCER_EPOCH
 
@@ -414,7 +414,10 @@ def test_fenced_ids_are_brought_to_an_end_so_that_only_those_at_work_are_empty(c
     for _ in range(2):  # they can be fenced again
         with client_of(broker) as client:
             outcomes = client.abort_fenced(client.fence(["P-1", "P-2"]), "g")
-        assert {name: outcome.end for name, outcome in outcomes.items()} == {"P-1": End.ENDED, "P-2": End.ENDED}
+        assert {name: outcome.end for name, outcome in outcomes.items()} == {
+            "P-1": TransactionEnd.ENDED,
+            "P-2": TransactionEnd.ENDED,
+        }
         assert state_of(broker, "P-1") is state_of(broker, "P-2") is State.COMPLETE_ABORT
     assert state_of(broker, "P-3") is State.EMPTY
     assert not at_work.write(b"y")
@@ -431,7 +434,7 @@ def test_a_fenced_id_that_a_task_has_taken_meanwhile_is_left_to_it(cluster: Clus
         fenced = client.fence(["P"])
         task = Writer(broker, "P")
         outcome = client.abort_fenced(fenced, "g")["P"]
-    assert outcome.end is not End.ENDED
+    assert outcome.end is not TransactionEnd.ENDED
     assert state_of(broker, "P") is State.EMPTY
     assert not task.write(b"x")
 
@@ -451,7 +454,7 @@ def test_an_end_of_a_fenced_id_that_is_not_permitted_is_an_outcome_of_its_own(
     broker.fail_next(ApiKey.ADD_OFFSETS_TO_TXN, error)
     with client_of(broker) as client:
         outcomes = client.abort_fenced(client.fence(["P-1", "P-2"]), "g")
-    (failed,) = (outcome for outcome in outcomes.values() if outcome.end is End.FAILED)
+    (failed,) = (outcome for outcome in outcomes.values() if outcome.end is TransactionEnd.FAILED)
     assert isinstance(failed.error, AuthorizationError)
     assert remedy in failed.error.message
     assert sorted(state_of(broker, name) for name in outcomes) == [State.COMPLETE_ABORT, State.EMPTY]
@@ -897,7 +900,7 @@ def test_a_wrong_password_ends_every_call_long_before_its_time_is_up(cluster: Cl
         with pytest.raises(KafkaError, match="KAFKA_SASL_AUTHENTICATION_FAILED"):
             client.list_transactions("P")
         outcome = client.end_transactions([PreparedTransaction("P", 1, 0, 2)], True)["P"]
-        assert outcome.end is End.FAILED
+        assert outcome.end is TransactionEnd.FAILED
         assert "KAFKA_SASL_AUTHENTICATION_FAILED" in str(outcome.error)
 
 

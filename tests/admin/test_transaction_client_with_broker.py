@@ -10,7 +10,7 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transactions import End, TransactionState
+from spark_kafka_sink.admin.transactions import TransactionEnd, TransactionState
 from spark_kafka_sink.errors import BrokerError, KafkaTimeoutError
 from spark_kafka_sink.protocol.error_codes import Errors
 from spark_kafka_sink.protocol.prepared_transaction import PreparedTransaction
@@ -96,7 +96,7 @@ def test_what_a_task_left_open_is_committed_and_seen_and_an_orphan_is_fenced(
         client.fetch_offsets({group: [marker]}, True, timeout_ms=500)
 
     for _ in range(3):  # a repetition is recognised, be the markers written or not
-        assert client.end_transactions([prepared], True)[prepared.transactional_id].end is End.ENDED
+        assert client.end_transactions([prepared], True)[prepared.transactional_id].end is TransactionEnd.ENDED
     found = client.fetch_offsets({group: [marker], f"{prefix}-nobody": None}, True)
     assert found == {group: {marker: CommittedOffset(7, "rows=2;fp=abc")}, f"{prefix}-nobody": {}}
 
@@ -104,7 +104,7 @@ def test_what_a_task_left_open_is_committed_and_seen_and_an_orphan_is_fenced(
     assert fenced[orphan.transactional_id].producer_epoch > orphan.producer_epoch
     assert fenced[idle.transactional_id].producer_epoch > idle.producer_epoch
     outcomes = client.end_transactions([orphan, idle], True)
-    assert {outcome.end for outcome in outcomes.values()} == {End.NOT_OPEN}
+    assert {outcome.end for outcome in outcomes.values()} == {TransactionEnd.NOT_OPEN}
     assert task.write_on(orphan_producer, 2) == Errors.INVALID_PRODUCER_EPOCH
     assert client.list_transactions(prefix, [TransactionState.ONGOING]) == []
     rows = read_topic(name, isolation_level="read_committed")

@@ -16,7 +16,7 @@ import pytest
 from jobs.local_kafka import LocalKafka
 from spark_kafka_sink.admin.offsets import CommittedOffset
 from spark_kafka_sink.admin.transaction_client import TransactionClient
-from spark_kafka_sink.admin.transactions import End
+from spark_kafka_sink.admin.transactions import TransactionEnd
 from spark_kafka_sink.errors import FatalProducerError, KafkaError, ProducerFencedError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.transactions.transactional_call import ConsumerGroupMetadata, OffsetAndMetadata
@@ -140,7 +140,7 @@ def test_a_prepared_transaction_is_ended_by_another_client(
             producer.send_columns(name, value=pa.array(["prepared"]))
             prepared = producer.prepare_transaction()
         assert committed(read_topic, name) == []  # closing has left it open
-        assert client.end_transactions([prepared], commit=commit)[prepared.transactional_id].end is End.ENDED
+        assert client.end_transactions([prepared], commit=commit)[prepared.transactional_id].end is TransactionEnd.ENDED
     assert committed(read_topic, name) == ([b"prepared"] if commit else [])
 
 
@@ -228,7 +228,7 @@ def test_after_a_transaction_that_brokers_ended_for_its_age_the_next_one_commits
         producer.send_columns(name, value=pa.array(["late"]))
         prepared = producer.prepare_transaction()
         assert (
-            client.end_transactions([prepared], commit=False)[prepared.transactional_id].end is End.ENDED
+            client.end_transactions([prepared], commit=False)[prepared.transactional_id].end is TransactionEnd.ENDED
         )  # what the coordinator does when transaction.timeout.ms has passed
         with pytest.raises(KafkaError):
             producer.commit_transaction()
