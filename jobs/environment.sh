@@ -17,9 +17,10 @@ find_python() {
     return 1
 }
 
-# make_environment DIRECTORY EXTRA, in the checkout: a virtual environment with this project, editable, and its extra [EXTRA].
-# Reused as long as pyproject.toml, the extra and PYTHON are the same; the stamp is written last, so that an environment whose
-# creation was interrupted is made again.
+# make_environment DIRECTORY WHAT, in the checkout: a virtual environment with this project, editable, and what WHAT names: a
+# dependency group of pyproject.toml, as test, or extras in brackets, as [spark,report].
+# Reused as long as pyproject.toml, WHAT and PYTHON are the same; the stamp is written last, so that an environment whose creation
+# was interrupted is made again.
 make_environment() {
     stamp="$2 ${PYTHON:-any} $(cksum <pyproject.toml)"
     if [ "$(cat "$1/.stamp" 2>/dev/null)" = "$stamp" ] && "$1/bin/python" -c '' 2>/dev/null; then
@@ -31,9 +32,19 @@ make_environment() {
     "$python" -m venv "$1" >&2 || fail "$python could not make a virtual environment in $1: see its message above."
     (
         set -o pipefail
-        "$1/bin/python" -m pip install --progress-bar off --disable-pip-version-check --no-input -e ".[$2]" </dev/null | show_steps >&2
-    ) || fail "pip could not install this project with its extra [$2]: see its message above; the usual reasons are the network, a proxy, or a full disk."
+        case "$2" in
+            "["*) pip_install "$1" -e ".$2" ;;
+            *) pip_install "$1" 'pip>=25.1' && pip_install "$1" -e . --group "$2" ;;  # older ones know no groups
+        esac
+    ) || fail "pip could not install this project with $2: see its message above; the usual reasons are the network, a proxy, or a full disk."
     echo "$stamp" >"$1/.stamp"
+}
+
+# pip_install DIRECTORY ARGUMENTS…
+pip_install() {
+    python=$1/bin/python
+    shift
+    "$python" -m pip install --progress-bar off --disable-pip-version-check --no-input "$@" </dev/null | show_steps >&2
 }
 
 # Shows the steps of pip that take long: an installation takes half a minute or more.

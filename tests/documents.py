@@ -1,4 +1,4 @@
-"""The documents: README.md, CONTRIBUTING.md, CHANGELOG.md, SECURITY.md and the pages of docs/.
+"""The documents: README.md, CONTRIBUTING.md and the others beside it, and the pages of docs/.
 
 Some of their parts are printed from the code or from recorded measurements, between two markers:
 `python -m tests.documents` writes these parts, test_documents.py compares them. The rest of the module gives tests the code
@@ -21,7 +21,7 @@ from tests.benchmarks import comparison
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = tuple(
-    [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+    [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "SECURITY.md")]
     + sorted((ROOT / "docs").rglob("*.md"))
 )
 

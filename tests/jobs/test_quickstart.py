@@ -85,7 +85,7 @@ def test_the_shell_checks_java_before_it_makes_an_environment(tmp_path: Path, ja
 
 def test_the_shell_says_which_pythons_it_looked_for(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").touch()
-    done = _shell("make_environment .venv spark", tmp_path, PYTHON="python2.7")
+    done = _shell("make_environment .venv '[spark]'", tmp_path, PYTHON="python2.7")
     assert done.returncode == 1
     assert done.stderr.startswith("error: No Python 3.11 or newer with its venv module was found as python2.7")
 
@@ -111,7 +111,7 @@ def test_the_shell_shows_what_pip_does_and_what_it_fails_with(tmp_path: Path, fa
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "python3").write_text(PIP)
     (tmp_path / "python3").chmod(0o755)
-    done = _shell("make_environment .venv spark", tmp_path, PYTHON="python3", FAKE_PIP=str(int(fails)))
+    done = _shell("make_environment .venv '[spark]'", tmp_path, PYTHON="python3", FAKE_PIP=str(int(fails)))
     assert done.stdout == ""
     lines = done.stderr.splitlines()
     assert lines[0].startswith("making the Python environment .venv")
@@ -121,6 +121,30 @@ def test_the_shell_shows_what_pip_does_and_what_it_fails_with(tmp_path: Path, fa
     assert done.returncode == int(fails)
     assert (tmp_path / ".venv" / ".stamp").exists() != fails
     assert ("error: pip could not install this project" in done.stderr) == fails
+
+
+CALLS = """#!/bin/sh
+# Plays Python: makes an environment with itself inside, and writes down what pip is called with.
+case "$2" in
+    venv) /bin/mkdir -p "$3/bin"; /bin/cp "$0" "$3/bin/python" ;;
+    pip) echo "$@" >>calls ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "installed"),
+    [("[spark,report]", ["-e .[spark,report]"]), ("test", ["pip>=25.1", "-e . --group test"])],
+)
+def test_extras_are_in_brackets_and_a_group_needs_a_new_pip(tmp_path: Path, what: str, installed: list[str]) -> None:
+    """The pip of older Pythons rejects --group."""
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "python3").write_text(CALLS)
+    (tmp_path / "python3").chmod(0o755)
+    done = _shell(f"make_environment .venv '{what}'", tmp_path, PYTHON="python3")
+    assert done.returncode == 0, done.stderr
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert [call.partition(" --no-input ")[2] for call in calls] == installed
 
 
 def _shell(command: str, path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
