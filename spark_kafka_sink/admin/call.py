@@ -55,13 +55,22 @@ _Place = AnyBroker | Broker | int  # where asks queue; a number is a coordinator
 
 
 class Call:
-    def __init__(self, access: ClusterAccess, asks: Sequence[Ask[Any, Any]], timeout_ms: int) -> None:
+    """Args: on_outcome, called with the position of each ask when it has its outcome."""
+
+    def __init__(
+        self,
+        access: ClusterAccess,
+        asks: Sequence[Ask[Any, Any]],
+        timeout_ms: int,
+        on_outcome: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._access = access
+        self._on_outcome = on_outcome
         self._network = access.network
         self._timeout_ms = timeout_ms
         self._deadline_ms = access.clock.now_ms() + timeout_ms
         self._outcomes: dict[int, Any] = {}  # by position in `asks`
-        self._asked = [_PendingAsk(ask, partial(self._outcomes.setdefault, position)) for position, ask in enumerate(asks)]
+        self._asked = [_PendingAsk(ask, partial(self._settle, position)) for position, ask in enumerate(asks)]
         self._queues: dict[_Place, dict[Operation[Any, Any], deque[_PendingAsk]]] = {}  # without empty queues
         self._backing_off: list[tuple[int, int, _PendingAsk]] = []  # a heap: end of the back-off, a number for equal times
         self._numbers = count()
@@ -97,6 +106,10 @@ class Call:
             if position not in self._outcomes:
                 what = pending.ask.operation.describe(pending.ask.item)
                 pending.settle(error or self._access.timeout_error(what, self._timeout_ms, pending.trouble))
+
+    def _settle(self, position: int, outcome: Any) -> None:
+        self._outcomes.setdefault(position, outcome)
+        self._on_outcome(position)
 
     # TARGETS
 

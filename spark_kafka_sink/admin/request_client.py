@@ -10,7 +10,7 @@ max.in.flight.requests.per.connection requests at a time; an ask that failed is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -44,8 +44,13 @@ class RequestClient:
         """Close every connection. Never blocks."""
         self._access.network.close()
 
-    def ask(self, asks: Sequence[Ask[Any, T]], timeout_ms: int) -> list[T | KafkaError]:
+    def ask(
+        self, asks: Sequence[Ask[Any, T]], timeout_ms: int, on_outcome: Callable[[int], None] = lambda _: None
+    ) -> list[T | KafkaError]:
         """Send all asks in parallel, and wait until each has its outcome. Blocks at most `timeout_ms`.
+
+        Args:
+            on_outcome: called with the position of each ask when it has its outcome; it must not raise.
 
         Returns:
             The result or the error of each ask, in the order of the asks. Errors are those that Operation.judge raises, and:
@@ -56,7 +61,7 @@ class RequestClient:
             KafkaTimeoutError: there was no answer in time; the text has the last problem. The condition is
                 KAFKA_BROKER_UNREACHABLE if no broker answered at all. The broker may have carried out the request nevertheless.
         """
-        return Call(self._access, asks, timeout_ms).run()
+        return Call(self._access, asks, timeout_ms, on_outcome).run()
 
     def ask_all(self, asks: Sequence[Ask[Any, T]], timeout_ms: int) -> list[T]:
         """As `ask`, but returns results only. If asks failed, raises the first error when all asks have their outcome.

@@ -16,6 +16,7 @@ class ApiKey(IntEnum):
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    DESCRIBE_GROUPS = 15
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     INIT_PRODUCER_ID = 22
@@ -60,6 +61,8 @@ API_TABLE: dict[ApiKey, Api] = {
         # 1: coordinators of transactions too. 5: TRANSACTION_ABORTABLE (KIP-890); 6 is for share groups.
         # 4 MiB: a few thousand keys of some hundred bytes, each with its coordinator's address.
         Api(ApiKey.FIND_COORDINATOR, 1, 5, flexible_from=3, throttles_from=2, max_response_bytes=4 * MIB),
+        # 6: a group that does not exist is an error, without what the user may do with it.
+        Api(ApiKey.DESCRIBE_GROUPS, 0, 5, flexible_from=5, throttles_from=2),
         # 1: SaslAuthenticate follows; after version 0, bare tokens. Never flexible, never throttled (KAFKA-9577).
         Api(ApiKey.SASL_HANDSHAKE, 1, 1, flexible_from=NEVER, throttles_from=NEVER, max_response_bytes=64 * KIB),
         # 0: the version in which every broker rejects a newer one. 4: features whose minimum is 0 (KAFKA-17011).

@@ -1,9 +1,13 @@
-"""The permission (ACL) to grant when a broker says that one is missing."""
+"""Permissions (ACLs): which one to grant when a broker says that one is missing, and those that a broker says the user has."""
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from spark_kafka_sink.errors import printable
 from spark_kafka_sink.protocol.error_codes import ErrorCode, Errors
+
+AUTHORIZED_OPERATIONS_OMITTED = -(1 << 31)
 
 WRITE = "WRITE on the topic {}"
 READ = "READ on the topic {}, which committing its offsets and looking at its producers require"
@@ -27,3 +31,25 @@ def to_grant(error: ErrorCode, *, transactional_id: str = "", group: str = "", t
     }
     permission, name = permissions.get(error, ("", ""))
     return f" Grant the user {permission.format(repr(printable(name)))}." if name else ""
+
+
+class AclOperation(IntEnum):
+    """Kafka's numbers, which are bits of `authorized_operations` (KIP-430)."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+def authorized_operations(bits: int) -> frozenset[AclOperation] | None:
+    """What the user may do with a topic or group, of what this client knows; None if the broker does not tell."""
+    if bits == AUTHORIZED_OPERATIONS_OMITTED:
+        return None
+    return frozenset(each for each in AclOperation if bits >> each & 1)

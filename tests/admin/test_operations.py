@@ -9,7 +9,9 @@ import pytest
 from spark_kafka_sink.admin.brokers import DescribeBrokerConfig, FindCoordinator
 from spark_kafka_sink.admin.offsets import CommitOffsets, CommittedOffset, FetchOffsets, OffsetQuestion, OffsetsToCommit
 from spark_kafka_sink.admin.operation import Done, Operation, Retry
+from spark_kafka_sink.admin.permissions import GroupPermissions, MayWriteToId
 from spark_kafka_sink.admin.producers import DescribeProducers, FindLeaders
+from spark_kafka_sink.admin.topics import DescribeTopic, DescribeTopicConfigs
 from spark_kafka_sink.admin.transactions import (
     DescribeTransactions,
     EndTransaction,
@@ -43,6 +45,10 @@ OPERATIONS: list[tuple[Operation[Any, Any], Any]] = [
     (CommitOffsets(), OffsetsToCommit("g", {PARTITION: CommittedOffset(1, "m")})),
     (FindLeaders(), "t"),
     (DescribeProducers(), PARTITION),
+    (DescribeTopic(), "t"),
+    (DescribeTopicConfigs(("max.message.bytes",)), "t"),
+    (GroupPermissions(), "g"),
+    (MayWriteToId(), "P"),
 ]
 UNKNOWN_TOPIC = Errors.UNKNOWN_TOPIC_OR_PARTITION
 # What is no failure of the item: an id that nobody has used, a partition that is on another broker.
@@ -50,8 +56,10 @@ KNOWN_ANSWERS = {
     (DescribeTransactions, Errors.TRANSACTIONAL_ID_NOT_FOUND),
     (DescribeProducers, Errors.NOT_LEADER_OR_FOLLOWER),
     (DescribeProducers, UNKNOWN_TOPIC),
+    (DescribeTopic, UNKNOWN_TOPIC),
+    (MayWriteToId, Errors.INVALID_PRODUCER_ID_MAPPING),
 }
-FINAL_THOUGH_RETRIABLE = {(CommitOffsets, UNKNOWN_TOPIC), (FindLeaders, UNKNOWN_TOPIC)}
+FINAL_THOUGH_RETRIABLE = {(each, UNKNOWN_TOPIC) for each in (CommitOffsets, FindLeaders, DescribeTopicConfigs)}
 UNKNOWN = Errors.for_code(999)
 
 
@@ -77,7 +85,7 @@ def test_every_error_is_retried_or_told_by_its_name(operation: Operation[Any, An
             assert found.value.end is not TransactionEnd.ENDED
             found = found.value.error
         if isinstance(found, Done):
-            assert found.value is None
+            assert found.value is (True if isinstance(operation, MayWriteToId) else None)
             assert (type(operation), error) in KNOWN_ANSWERS
         elif isinstance(found, Retry):
             assert error.retriable

@@ -9,7 +9,7 @@ batch, and writes the markers for which `write_marker` is called. FakeBroker doe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spark_kafka_sink.clock import Clock
@@ -25,6 +25,7 @@ from spark_kafka_sink.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     ResourceType,
 )
+from spark_kafka_sink.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.find_coordinator import (
@@ -38,6 +39,7 @@ from spark_kafka_sink.protocol.messages.list_transactions import ListTransaction
 from spark_kafka_sink.protocol.messages.offset_commit import OffsetCommitRequest
 from spark_kafka_sink.protocol.messages.offset_fetch import OffsetFetchRequest
 from spark_kafka_sink.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from spark_kafka_sink.protocol.permissions import AUTHORIZED_OPERATIONS_OMITTED, AclOperation
 from spark_kafka_sink.protocol.schema import Message
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.error_responses import error_response
@@ -51,6 +53,7 @@ from tests.fakes.transaction_coordinator import (
 )
 
 TRANSACTION_VERSION = "transaction.version"
+EVERYTHING = sum(1 << each for each in AclOperation)
 
 
 class Coordinators:
@@ -78,6 +81,8 @@ class Coordinators:
         self.offsets = GroupOffsets(self.transactions, exists=exists)
         self.violations: list[str] = []  # what is wrong in requests, though a broker accepts it
         self.settings: dict[str, str] = {}  # of every broker, besides those of coordinators
+        self.group_operations = EVERYTHING  # what the user may do with each group (KIP-430)
+        self.topic_settings: Callable[[str], Mapping[str, str] | None] = lambda _: None
         self._nodes = nodes
         self._write_marker = write_marker
         self._exists = exists
@@ -187,11 +192,25 @@ class Coordinators:
     def _describe(self, message: DescribeTransactionsRequest, _version: int, node_id: int) -> Message:
         return self.transactions.handle_describe(message, is_mine=lambda key: self.node_of(KeyType.TRANSACTION, key) == node_id)
 
+    def _describe_groups(self, message: DescribeGroupsRequest, _version: int, node_id: int) -> DescribeGroupsResponse:
+        """None exists, for all that is told here."""
+        operations = self.group_operations if message.include_authorized_operations else AUTHORIZED_OPERATIONS_OMITTED
+        return DescribeGroupsResponse(
+            groups=tuple(
+                DescribedGroup(group_id=group, group_state="Dead", authorized_operations=operations)
+                if self.node_of(KeyType.GROUP, group) == node_id
+                else DescribedGroup(group_id=group, error_code=Errors.NOT_COORDINATOR.number)
+                for group in message.groups
+            )
+        )
+
     def _describe_configs(self, message: DescribeConfigsRequest, _version: int, node_id: int) -> DescribeConfigsResponse:
         return DescribeConfigsResponse(results=tuple(self._describe_config(node_id, resource) for resource in message.resources))
 
     def _describe_config(self, node_id: int, resource: DescribeConfigsResource) -> DescribeConfigsResult:
-        """Only options of the broker that gets the request, and of these only `settings` and options of coordinators."""
+        """Of topics, and of the broker that gets the request; of these only `settings` and options of coordinators."""
+        if resource.resource_type == ResourceType.TOPIC:
+            return _topic_config(resource, self.topic_settings(resource.resource_name))
         values: dict[str, object] = {
             **self.settings,
             "transaction.max.timeout.ms": self.transactions.max_timeout_ms,
@@ -219,4 +238,16 @@ class Coordinators:
         ListTransactionsRequest: _list,
         DescribeTransactionsRequest: _describe,
         DescribeConfigsRequest: _describe_configs,
+        DescribeGroupsRequest: _describe_groups,
     }
+
+
+def _topic_config(resource: DescribeConfigsResource, settings: Mapping[str, str] | None) -> DescribeConfigsResult:
+    found = settings or {}
+    asked = found.keys() if resource.configuration_keys is None else found.keys() & set(resource.configuration_keys)
+    return DescribeConfigsResult(
+        error_code=Errors.UNKNOWN_TOPIC_OR_PARTITION.number if settings is None else 0,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=tuple(DescribeConfigsResourceResult(name=name, value=found[name]) for name in sorted(asked)),
+    )

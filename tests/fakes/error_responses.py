@@ -18,6 +18,7 @@ from spark_kafka_sink.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from spark_kafka_sink.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from spark_kafka_sink.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -107,6 +108,10 @@ def _describe_configs(request: DescribeConfigsRequest, code: int) -> DescribeCon
     )
 
 
+def _describe_groups(request: DescribeGroupsRequest, code: int) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(groups=tuple(DescribedGroup(error_code=code, group_id=name) for name in request.groups))
+
+
 def _describe_transactions(request: DescribeTransactionsRequest, code: int) -> DescribeTransactionsResponse:
     states = (DescribeTransactionsResponseState(error_code=code, transactional_id=name) for name in request.transactional_ids)
     return DescribeTransactionsResponse(transaction_states=tuple(states))
@@ -137,6 +142,7 @@ _ANSWERS: dict[type[Message], Callable[[Any, int], Message]] = {
     ListTransactionsRequest: lambda _, code: ListTransactionsResponse(error_code=code),
     DescribeTransactionsRequest: _describe_transactions,
     DescribeConfigsRequest: _describe_configs,
+    DescribeGroupsRequest: _describe_groups,
     DescribeProducersRequest: _describe_producers,
     MetadataRequest: _metadata,
 }

@@ -72,11 +72,12 @@ from spark_kafka_sink.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from spark_kafka_sink.protocol.permissions import AUTHORIZED_OPERATIONS_OMITTED
 from spark_kafka_sink.protocol.primitives import ZERO_UUID, Writer
 from spark_kafka_sink.protocol.schema import Message
 from spark_kafka_sink.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
-from tests.fakes.coordinators import TRANSACTION_VERSION, Coordinators
+from tests.fakes.coordinators import EVERYTHING, TRANSACTION_VERSION, Coordinators
 from tests.fakes.error_responses import error_response
 from tests.fakes.headers import write_response_header
 from tests.fakes.partition_transactions import Marker, PartitionTransactions
@@ -128,6 +129,8 @@ class Partition:
     log_start_offset: int = 0
     producers: dict[int, ProducerState] = field(default_factory=dict)
     transactions: PartitionTransactions = field(default_factory=PartitionTransactions)
+    replicas: tuple[int, ...] | None = None  # as Metadata tells; None: the leader alone
+    in_sync: tuple[int, ...] | None = None  # as `replicas`
 
 
 @dataclass
@@ -136,6 +139,8 @@ class Topic:
     partitions: list[Partition]
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     error: ErrorCode | None = None  # Metadata answers have this error instead of the partitions
+    settings: dict[str, str] = field(default_factory=dict)  # besides max.message.bytes, for DescribeConfigs
+    operations: int = EVERYTHING  # what the user may do with it (KIP-430)
 
 
 class DropConnection(Exception):
@@ -195,6 +200,7 @@ class FakeBroker:
         )
         self.coordinators.violations = self.violations
         self.coordinators.settings["auto.create.topics.enable"] = str(auto_create_partitions is not None).lower()
+        self.coordinators.topic_settings = self._topic_settings
         self.transactions = self.coordinators.transactions
         self.offsets = self.coordinators.offsets
         self._logins_to_refuse: list[int] = []  # node ids
@@ -438,13 +444,17 @@ class FakeBroker:
             brokers=tuple(brokers),
             cluster_id=self.cluster_id,
             controller_id=0,
-            topics=tuple(self._topic_metadata(name, error, message.allow_auto_topic_creation) for name in names),
+            topics=tuple(self._topic_metadata(name, error, message) for name in names),
         )
 
-    def _topic_metadata(self, name: str, error: ErrorCode, may_create: bool) -> MetadataResponseTopic:
+    def _topic_settings(self, name: str) -> dict[str, str] | None:
+        topic = self.topics.get(name)
+        return None if topic is None else {"max.message.bytes": str(topic.max_message_bytes)} | topic.settings
+
+    def _topic_metadata(self, name: str, error: ErrorCode, asked: MetadataRequest) -> MetadataResponseTopic:
         topic = self.topics.get(name)
         if topic is None:
-            if may_create and self.auto_create_partitions is not None:
+            if asked.allow_auto_topic_creation and self.auto_create_partitions is not None:
                 self.add_topic(name, self.auto_create_partitions)  # as in Kafka, only the next answer contains it
             return MetadataResponseTopic(error_code=Errors.UNKNOWN_TOPIC_OR_PARTITION.number, name=name)
         error = error or topic.error or Errors.NONE
@@ -455,12 +465,15 @@ class FakeBroker:
                 partition_index=index,
                 leader_id=log.leader,
                 leader_epoch=log.leader_epoch,
-                replica_nodes=(log.leader,),
-                isr_nodes=(log.leader,),
+                replica_nodes=log.replicas or (log.leader,),
+                isr_nodes=log.in_sync or log.replicas or (log.leader,),
             )
             for index, log in enumerate(topic.partitions)
         ]
-        return MetadataResponseTopic(name=name, topic_id=topic.topic_id, partitions=tuple(partitions))
+        operations = topic.operations if asked.include_topic_authorized_operations else AUTHORIZED_OPERATIONS_OMITTED
+        return MetadataResponseTopic(
+            name=name, topic_id=topic.topic_id, partitions=tuple(partitions), topic_authorized_operations=operations
+        )
 
     # ---- transactions ----------------------------------------------------------------------------------------------------------
 

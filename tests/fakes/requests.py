@@ -8,6 +8,7 @@ from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTx
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
 from spark_kafka_sink.protocol.messages.describe_configs import DescribeConfigsRequest
+from spark_kafka_sink.protocol.messages.describe_groups import DescribeGroupsRequest
 from spark_kafka_sink.protocol.messages.describe_producers import DescribeProducersRequest
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
@@ -35,6 +36,7 @@ REQUESTS: dict[int, type[Message]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: AddOffsetsToTxnRequest,
     ApiKey.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxnRequest,
     ApiKey.DESCRIBE_CONFIGS: DescribeConfigsRequest,
+    ApiKey.DESCRIBE_GROUPS: DescribeGroupsRequest,
     ApiKey.DESCRIBE_PRODUCERS: DescribeProducersRequest,
     ApiKey.DESCRIBE_TRANSACTIONS: DescribeTransactionsRequest,
     ApiKey.END_TXN: EndTxnRequest,

@@ -22,6 +22,7 @@ from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTx
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from spark_kafka_sink.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from spark_kafka_sink.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -43,7 +44,8 @@ MESSAGES: list[type[Message]] = [
     InitProducerIdRequest, InitProducerIdResponse, SaslHandshakeRequest, SaslHandshakeResponse,
     SaslAuthenticateRequest, SaslAuthenticateResponse,
     AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse,
-    DescribeConfigsRequest, DescribeConfigsResponse, DescribeProducersRequest, DescribeProducersResponse,
+    DescribeConfigsRequest, DescribeConfigsResponse, DescribeGroupsRequest, DescribeGroupsResponse,
+    DescribeProducersRequest, DescribeProducersResponse,
     DescribeTransactionsRequest, DescribeTransactionsResponse, EndTxnRequest, EndTxnResponse,
     FindCoordinatorRequest, FindCoordinatorResponse, ListTransactionsRequest, ListTransactionsResponse,
     OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse,

@@ -7,10 +7,9 @@ from typing import Annotated, ClassVar
 from uuid import UUID
 
 from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.permissions import AUTHORIZED_OPERATIONS_OMITTED
 from spark_kafka_sink.protocol.primitives import ZERO_UUID
 from spark_kafka_sink.protocol.schema import IGNORABLE, Int16, Int32, Message, Request, between, since
-
-AUTHORIZED_OPERATIONS_OMITTED = -(1 << 31)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,76 @@
+"""What the user may do with groups and transactional ids, as far as brokers tell it without anything being written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spark_kafka_sink.admin.operation import Done, Operation, Retry, left_out, retry_or_raise
+from spark_kafka_sink.errors import printable
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from spark_kafka_sink.protocol.messages.end_txn import LAST_VERSION_BEFORE_TRANSACTION_V2, EndTxnRequest, EndTxnResponse
+from spark_kafka_sink.protocol.permissions import AclOperation, authorized_operations
+
+FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS = 3
+NOBODYS_PRODUCER_ID = (1 << 63) - 1  # brokers count up from 0
+
+
+@dataclass(frozen=True)
+class GroupPermissions(Operation[str, "frozenset[AclOperation] | None"]):
+    """What the user may do with a group, which need not exist; None if the broker does not tell (before Kafka 2.3).
+
+    Asking needs DESCRIBE on the group.
+    """
+
+    api_key = ApiKey.DESCRIBE_GROUPS
+
+    def message(self, items: Sequence[str], node_id: int, version: int) -> DescribeGroupsRequest:  # noqa: ARG002
+        tells = version >= FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS
+        return DescribeGroupsRequest(groups=tuple(items), include_authorized_operations=tells)
+
+    def judge(
+        self,
+        item: str,
+        answer: DescribeGroupsResponse,
+        version: int,  # noqa: ARG002
+    ) -> Done[frozenset[AclOperation] | None] | Retry:
+        found = next((each for each in answer.groups if each.group_id == item), None)
+        if found is None:
+            raise left_out(self.describe(item))
+        error = Errors.for_code(found.error_code)
+        if error:
+            return retry_or_raise(error, self.describe(item), item)
+        return Done(authorized_operations(found.authorized_operations))
+
+    def describe(self, item: str) -> str:
+        return f"DescribeGroups of group {printable(item)}"
+
+
+@dataclass(frozen=True)
+class MayWriteToId(Operation[str, bool]):
+    """True: the user may WRITE to a transactional id. AuthorizationError: the user may not.
+
+    Coordinators check the permission first. So this asks one to end a transaction of a producer id that no producer has, which
+    changes nothing, whether the transactional id is known or not.
+    """
+
+    api_key = ApiKey.END_TXN
+
+    @property
+    def versions(self) -> tuple[int, int | None]:
+        return 0, LAST_VERSION_BEFORE_TRANSACTION_V2
+
+    def message(self, items: Sequence[str], node_id: int, version: int) -> EndTxnRequest:  # noqa: ARG002
+        (item,) = items
+        return EndTxnRequest(transactional_id=item, producer_id=NOBODYS_PRODUCER_ID, producer_epoch=0, committed=False)
+
+    def judge(self, item: str, answer: EndTxnResponse, version: int) -> Done[bool] | Retry:  # noqa: ARG002
+        error = Errors.for_code(answer.error_code)
+        if not error or error == Errors.INVALID_PRODUCER_ID_MAPPING:
+            return Done(True)
+        return retry_or_raise(error, self.describe(item), item)
+
+    def describe(self, item: str) -> str:
+        return f"EndTxn of transactional id {printable(item)}"

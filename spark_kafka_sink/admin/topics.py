@@ -1,0 +1,100 @@
+"""Metadata and DescribeConfigs of a topic: its partitions and their replicas, its settings, and what the user may do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_kafka_sink.admin.operation import Done, Operation, Retry, failure, left_out, retry_or_raise
+from spark_kafka_sink.errors import printable
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.error_codes import Errors
+from spark_kafka_sink.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    ResourceType,
+)
+from spark_kafka_sink.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+)
+from spark_kafka_sink.protocol.permissions import AclOperation, authorized_operations
+
+FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """`permissions` is None if the broker does not tell them (before Kafka 2.3)."""
+
+    partitions: tuple[MetadataResponsePartition, ...]
+    permissions: frozenset[AclOperation] | None
+
+
+@dataclass(frozen=True)
+class DescribeTopic(Operation[str, TopicDescription | None]):
+    """None: the topic does not exist. Creates none."""
+
+    api_key = ApiKey.METADATA
+
+    def message(self, items: Sequence[str], node_id: int, version: int) -> MetadataRequest:  # noqa: ARG002
+        return MetadataRequest(
+            topics=tuple(MetadataRequestTopic(name=topic) for topic in items),
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=version >= FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS,
+        )
+
+    def judge(self, item: str, answer: MetadataResponse, version: int) -> Done[TopicDescription | None] | Retry:  # noqa: ARG002
+        found = next((topic for topic in answer.topics if topic.name == item), None)
+        error = Errors.for_code(answer.error_code if found is None else found.error_code)
+        if error == Errors.UNKNOWN_TOPIC_OR_PARTITION:
+            return Done(None)
+        if error:
+            return retry_or_raise(error, self.describe(item), item)
+        if found is None:
+            raise left_out(self.describe(item))
+        partitions = sorted(found.partitions, key=lambda each: each.partition_index)
+        return Done(TopicDescription(tuple(partitions), authorized_operations(found.topic_authorized_operations)))
+
+    def describe(self, item: str) -> str:
+        return f"Metadata of topic {printable(item)}"
+
+
+@dataclass(frozen=True)
+class DescribeTopicConfigs(Operation[str, Mapping[str, str]]):
+    """Settings of a topic, the brokers' defaults included, without those that the broker does not have or hides."""
+
+    names: tuple[str, ...]
+
+    api_key = ApiKey.DESCRIBE_CONFIGS
+
+    def message(self, items: Sequence[str], node_id: int, version: int) -> DescribeConfigsRequest:  # noqa: ARG002
+        return DescribeConfigsRequest(
+            resources=tuple(
+                DescribeConfigsResource(
+                    resource_type=ResourceType.TOPIC, resource_name=topic, configuration_keys=tuple(self.names)
+                )
+                for topic in items
+            )
+        )
+
+    def judge(self, item: str, answer: DescribeConfigsResponse, version: int) -> Done[Mapping[str, str]] | Retry:  # noqa: ARG002
+        found = next((each for each in answer.results if each.resource_name == item), None)
+        if found is None:
+            raise left_out(self.describe(item))
+        error = Errors.for_code(found.error_code)
+        if error == Errors.TOPIC_AUTHORIZATION_FAILED:
+            denied = error.error(self.describe(item))
+            denied.message += f" Grant the user DESCRIBE_CONFIGS on the topic {printable(item)!r}."
+            raise denied
+        if error == Errors.UNKNOWN_TOPIC_OR_PARTITION:
+            raise failure(error, self.describe(item), item)  # it does not come into being by this
+        if error:
+            return retry_or_raise(error, self.describe(item), item)
+        return Done({each.name: each.value for each in found.configs if each.name in self.names and each.value is not None})
+
+    def describe(self, item: str) -> str:
+        return f"DescribeConfigs of topic {printable(item)}"
