@@ -45,10 +45,10 @@ def add_handler() -> None:
 
 
 @contextlib.contextmanager
-def without_warnings() -> Iterator[None]:
-    """Suppress this package's warnings in the block: another process logs the same ones."""
+def without_warnings(least: int = logging.ERROR) -> Iterator[None]:
+    """Suppress this package's log below the level `least` in the block: another process, or a result, says the same."""
     level = _package.level
-    _package.setLevel(logging.ERROR)
+    _package.setLevel(least)
     try:
         yield
     finally:

@@ -8,9 +8,11 @@ Law: an exception of `work` leaves this file as a KafkaError without the thread'
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from spark_kafka_sink.clock import Clock, wait_seconds
@@ -112,12 +114,26 @@ def outcome_of(work: Callable[[], Any]) -> Outcome:
 
 def outcome_within(work: Callable[[], Any], timeout_ms: int) -> Outcome | None:
     """Run `work` on a thread and wait at most `timeout_ms`; None if it has not finished by then."""
-    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-    _in_a_thread(lambda: outcomes.put(outcome_of(work)))
-    try:
-        return outcomes.get(timeout=wait_seconds(timeout_ms))
-    except queue.Empty:
-        return None
+    return outcomes_within([work], timeout_ms)[0]
+
+
+def outcomes_within(works: Sequence[Callable[[], Any]], timeout_ms: int, clock: Clock | None = None) -> list[Outcome | None]:
+    """Run all works at the same time, each on a thread; wait at most `timeout_ms`. None for those not finished by then."""
+    clock = clock or Clock()
+    done: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
+    for number, work in enumerate(works):
+        _in_a_thread(partial(_put_outcome, done, number, work))
+    outcomes: list[Outcome | None] = [None] * len(works)
+    deadline_ms = clock.now_ms() + timeout_ms
+    with contextlib.suppress(queue.Empty):
+        for _ in works:
+            number, outcome = done.get(timeout=wait_seconds(deadline_ms - clock.now_ms()))
+            outcomes[number] = outcome
+    return outcomes
+
+
+def _put_outcome(done: queue.SimpleQueue[tuple[int, Outcome]], number: int, work: Callable[[], Any]) -> None:
+    done.put((number, outcome_of(work)))
 
 
 def _in_a_thread(run: Callable[[], None]) -> None:

@@ -55,6 +55,7 @@ class NodeApiVersions:
     def __init__(self, response: ApiVersionsResponse) -> None:
         self._ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
         self.finalized_features = {feature.name: feature.max_version_level for feature in response.finalized_features}
+        self.supported_features = {feature.name: feature.max_version for feature in response.supported_features}
         self.finalized_features_epoch = response.finalized_features_epoch  # grows with each change; -1: not reported
 
     def max_version(self, api_key: ApiKey) -> int:

@@ -12,6 +12,7 @@ bytes that have arrived stay in the kernel until they are read, so that select()
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import selectors
 import socket
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.config.security_config import file_stamp
 from spark_kafka_sink.errors import AuthenticationError, ConfigError, fresh_copy, printable
+from spark_kafka_sink.network.tls.peer import TlsPeer, tls_peer
 from spark_kafka_sink.network.tls.ssl_context import allowed_ciphers, client_context, describe_trust
 from spark_kafka_sink.network.transport import Address, PlaintextTransport, first_bytes
 from spark_kafka_sink.protocol.primitives import Buffer
@@ -87,6 +89,19 @@ class TlsConnector:
             logger.info("= certificate files have changed: new connections use them")
             self._read_at = stamps
 
+    def of_any_certificate(self) -> TlsConnector:
+        """A connector that accepts every certificate and shows none of its own, to look at a certificate that was not accepted.
+
+        Nothing must be sent on its connections: close them after the handshake.
+        """
+        found = copy.copy(self)
+        found.context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        found.context.check_hostname = False
+        found.context.verify_mode = ssl.CERT_NONE
+        found.allowed_ciphers = frozenset()
+        found.silent = set()
+        return found
+
     def explain(self, error: ssl.SSLError, host: str, *, is_first_answer: bool = False) -> str:
         """What failed, and what to do about it. `is_first_answer`: the broker has not asked for a certificate yet."""
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -137,6 +152,15 @@ class TlsTransport(PlaintextTransport):
         self._failure: OSError | AuthenticationError | None = None  # for the next call: bytes before it were delivered first
         self._probe = _Probe(self._socket) if address in connector.silent else None
         connector.silent.discard(address)
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the TCP connection is established."""
+        return self._tls is not None
+
+    def peer(self) -> TlsPeer | None:
+        """Version, cipher suite and certificates; None before the handshake has ended."""
+        return tls_peer(self._tls) if self._tls is not None and self._is_established else None
 
     # THE HANDSHAKE
 
