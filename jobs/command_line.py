@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.tools.arguments import pair
 from spark_kafka_sink.tools.errors import UsageError
-from spark_kafka_sink.tools.properties import NAMED_OPTIONS, option_name, read_properties
+from spark_kafka_sink.tools.sink_arguments import add_sink_arguments
+from spark_kafka_sink.tools.sink_arguments import sink_options as sink_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,19 +54,10 @@ def new_parser(name: str, description: str, examples: str) -> argparse.ArgumentP
     )
     add("--value", metavar="SQL", default=DEFAULT_VALUE, help="the value, a string or binary (default: the row as JSON)")
     add("--headers", metavar="SQL", help="the headers, as array<struct<key: string, value: binary>> (default: none)")
-    add = parser.add_argument_group("Kafka").add_argument
-    add("--topic", help="topic to write to (or `topic` in a --config file)")
-    add("--bootstrap-servers", metavar="HOST:PORT,...", help="brokers (or `bootstrap.servers` in a --config file)")
-    once = "write each row exactly once for readers with isolation.level=read_committed; NAME is of this job or query alone"
-    add("--exactly-once", metavar="NAME", help=f"{once} (transactionalIdPrefix)")
-    option = "option of the sink, or kafka.<name> for the producer; overrides --config; repeatable"
-    add("--option", type=pair, action="append", default=[], metavar="NAME=VALUE", help=option)
-    config = "file with one NAME=VALUE per line, options of the sink and of the producer; put passwords here; repeatable, "
-    config += "later files override earlier ones; samples are in conf/"
-    add("--config", type=Path, action="append", default=[], metavar="FILE", help=config)
+    add_sink_arguments(parser)
     add = parser.add_argument_group("output").add_argument
     add("--verbose", action="store_true", help="show Spark's log and full stack traces")
-    parser.set_defaults(is_stream=False, txn_version=None)
+    parser.set_defaults(is_stream=False)
     return parser
 
 
@@ -92,40 +84,6 @@ def _check_name(options: SinkOptions, *, is_stream: bool) -> None:
 
 
 # OPTIONS OF THE SINK
-
-
-def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """The sink's options. Arguments of their own and --option override --config; later files win.
-
-    Raises UsageError if an argument and --option give an option different values, or if brokers or topic are missing.
-    """
-    options: dict[str, str] = {}
-    for file in arguments.config:
-        options |= {option_name(key): value for key, value in read_properties(file).items()}
-    chosen = {NAMED_OPTIONS.get(name.lower(), name): value for name, value in arguments.option}
-    for name, (argument, value) in _options_of_arguments(arguments).items():
-        if chosen.setdefault(name, value) != value:
-            raise UsageError(f"{argument} sets {name}, and --option sets it to another value: pass one of them.")
-    options |= chosen
-    if arguments.txn_version is not None and "transactionalIdPrefix" in options:
-        options.setdefault("txnAppId", options["transactionalIdPrefix"])
-    for name, argument in (("kafka.bootstrap.servers", "--bootstrap-servers"), ("topic", "--topic")):
-        if not options.get(name, "").strip():
-            raise UsageError(f"{argument} is missing: pass it, or set it in a --config file.")
-    return options
-
-
-def _options_of_arguments(arguments: argparse.Namespace) -> dict[str, tuple[str, str]]:
-    """The options that arguments of their own set: the argument and its value."""
-    once = arguments.exactly_once
-    given = {
-        "kafka.bootstrap.servers": ("--bootstrap-servers", arguments.bootstrap_servers or None),
-        "topic": ("--topic", arguments.topic or None),
-        "deliveryGuarantee": ("--exactly-once", None if once is None else "exactly-once"),
-        "transactionalIdPrefix": ("--exactly-once", once),
-        "txnVersion": ("--txn-version", arguments.txn_version),
-    }
-    return {name: (argument, value) for name, (argument, value) in given.items() if value is not None}
 
 
 def checked_options(arguments: argparse.Namespace) -> SinkOptions:

@@ -9,6 +9,7 @@ catalog.py      the table of the tools
 completion/     scripts that complete the command in bash, zsh and fish
 exit_codes.py   what all tools return, also at Ctrl-C and when nobody reads their output
 patience.py     a word on stderr when something takes long
+sink_arguments.py   arguments that name a write: brokers, topic, options
 arguments.py    what their parsers share
 properties.py   options as users write them: NAME=VALUE, .properties files
 words.py        numbers and times for people
