@@ -7,6 +7,7 @@
     P-owner-number-width            groups of how many partitions a version has had
     P-owner-pulse                   group of the heartbeats of the owner's tasks, see heartbeat.py
     P-aborted                       group of the record that writes were aborted
+    P-check                         transactional id of `pykafka-sink check --write`; no task has it, as it ends in no number
 
 No name contains a version or a run of the driver, so an owner has as many as its largest write has partitions and attempts,
 however often it writes. No part but the prefix P contains a dash, so each name is read from its end without doubt. The ids of the
@@ -88,6 +89,10 @@ class Names:
 
     def heartbeat_group(self, owner: str) -> str:
         return f"{self.prefix}-{owner}-pulse"
+
+    @property
+    def check_id(self) -> str:
+        return f"{self.prefix}-check"
 
     @property
     def aborted_group(self) -> str:

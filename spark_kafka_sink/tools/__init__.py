@@ -4,6 +4,7 @@ command.py      `pykafka-sink`: runs one of the tools, which it imports then
 transactions/   lists the open transactions of exactly-once writes, and aborts or commits them
 report/         draws a page, or prints a table, from what commits have reported
 perf/           measures how fast a topic can be written, like kafka-producer-perf-test
+check/          says whether a write would succeed, seen from this host
 options/        shows options with type, default and what they do
 catalog.py      the table of the tools
 completion/     scripts that complete the command in bash, zsh and fish

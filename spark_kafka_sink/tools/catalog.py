@@ -14,6 +14,7 @@ from spark_kafka_sink.tools.arguments import new_parser
 
 PROG = "pykafka-sink"
 EXAMPLES = """
+    pykafka-sink check --topic orders --bootstrap-servers localhost:9092
     pykafka-sink transactions list --prefix orders --bootstrap-servers localhost:9092
     pykafka-sink report commits.jsonl --terminal
     pykafka-sink perf --topic orders --num-records 100000 --record-size 100 --bootstrap-servers localhost:9092
@@ -38,6 +39,7 @@ TOOLS = {
         "spark_kafka_sink.tools.transactions.command",
         "list the open transactions of exactly-once writes, and abort or commit what a dead query left",
     ),
+    "check": Tool("spark_kafka_sink.tools.check.command", "say whether a write would succeed, seen from this host"),
     "report": Tool("spark_kafka_sink.tools.report.command", "show what commits have reported, as a page or as a table"),
     "perf": Tool("spark_kafka_sink.tools.perf.command", "measure how fast a topic can be written, without Spark"),
     "options": Tool("spark_kafka_sink.tools.options.command", "show options with type, default and what they do"),

@@ -1,0 +1,111 @@
+"""Say whether a write would succeed: names, brokers, TLS, login, topic, permissions, and what exactly-once needs.
+
+    pykafka-sink check --bootstrap-servers localhost:9092 --topic orders
+    pykafka-sink check --config conf/sink.properties --topic orders --exactly-once orders --write
+
+Laws: nothing is written without --write, which sends one record. The first line comes at once, the last one within 20 seconds,
+whatever brokers do. Values of options are never printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import socket
+import sys
+
+import spark_kafka_sink
+from spark_kafka_sink import stderr_log
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config.option import join_problems
+from spark_kafka_sink.config.sink_options import SinkOptions
+from spark_kafka_sink.errors import ConfigError
+from spark_kafka_sink.network.background import outcome_within
+from spark_kafka_sink.tools.arguments import new_parser, tool_name
+from spark_kafka_sink.tools.check.inspection import Inspection
+from spark_kafka_sink.tools.check.output import Origin, Screen
+from spark_kafka_sink.tools.check.results import CheckResult, Light, worst
+from spark_kafka_sink.tools.errors import UsageError
+from spark_kafka_sink.tools.sink_arguments import add_sink_arguments, sink_options
+
+PROG = "pykafka-sink check"
+CLIENT_ID = "pykafka-sink-check"
+OWN_NAME_MS = 500  # for DNS to say which address this host has
+EXAMPLES = """
+    PROG --bootstrap-servers localhost:9092 --topic orders
+    PROG --config conf/sink.properties --config secrets.properties --topic orders --exactly-once orders
+    PROG --bootstrap-servers localhost:9092 --topic orders --write --strict --json
+"""
+
+
+def build_parser(prog: str = PROG) -> argparse.ArgumentParser:
+    description = "Say whether a write would succeed, seen from this host: a line for each thing that it needs, within 20 s."
+    failed = "something is red, with --strict also if something is yellow"
+    parser = new_parser(prog, description, EXAMPLES, done="nothing is red", failed=failed)
+    add_sink_arguments(parser)
+    add = parser.add_argument_group("check").add_argument
+    write = "send one record; with --exactly-once in a transaction that is aborted, of the transactional id NAME-check"
+    add("--write", action="store_true", help=write)
+    add("--strict", action="store_true", help="exit with 1 also if something is yellow")
+    json_help = "one JSON object per line: where it runs, each result, and how many there are; times are milliseconds"
+    add("--json", action="store_true", help=json_help)
+    return parser
+
+
+def checked_options(arguments: argparse.Namespace) -> SinkOptions:
+    """Raises UsageError, and ConfigError with all problems of the options."""
+    options = SinkOptions.conceal(sink_options(arguments))
+    options.setdefault("kafka.client.id", CLIENT_ID)
+    problems: list[str] = []
+    checked = SinkOptions.check(options, problems)
+    if problems:
+        raise ConfigError(join_problems(problems))
+    return checked
+
+
+def origin() -> Origin:
+    """This host, with the addresses that its own name has. Blocks for OWN_NAME_MS at most."""
+    host = socket.gethostname()
+    found = outcome_within(lambda: _addresses(host), OWN_NAME_MS)
+    addresses: tuple[str, ...] = () if found is None or found.error is not None else found.result
+    return Origin(host, addresses, spark_kafka_sink.__version__)
+
+
+def _addresses(host: str) -> tuple[str, ...]:
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return tuple(dict.fromkeys(str(address[0]) for _, _, _, _, address in found))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Returns the exit code. Raises UsageError and ConfigError before anything is printed."""
+    clock = Clock()
+    began_ms = clock.now_ms()
+    inspection = Inspection(checked_options(arguments), writes=arguments.write, clock=clock)
+    screen = Screen(is_json=arguments.json)
+    screen.begin(origin())
+    results: list[CheckResult] = []
+    with stderr_log.without_warnings(logging.CRITICAL):  # the results say it
+        for result in inspection.results():
+            results.append(result)
+            screen.show(result)
+    screen.end(results, clock.now_ms() - began_ms)
+    return exit_code(worst(results), strict=arguments.strict)
+
+
+def exit_code(found: Light, *, strict: bool) -> int:
+    return int(found is Light.RED or (strict and found is Light.YELLOW))
+
+
+def main(argv: list[str] | None = None, prog: str = PROG) -> int:
+    """Exit code: 0 nothing is red, 1 something is red, 2 usage, 130 Ctrl-C."""
+    arguments = build_parser(prog).parse_args(argv)
+    name = tool_name(prog)
+    stderr_log.add_handler()
+    try:
+        return run(arguments)
+    except (UsageError, ConfigError) as error:
+        print(f"{name}: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        return 130

@@ -1,0 +1,222 @@
+"""Judges names, servers, TLS, logins, versions and the cluster, by what contacts have found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.errors import AuthenticationError, KafkaError, printable, printable_list
+from spark_kafka_sink.network.cluster import address_text
+from spark_kafka_sink.network.tls.peer import PeerCertificate, TlsPeer
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponseBroker
+from spark_kafka_sink.tools.check.contact import Contact, Stage
+from spark_kafka_sink.tools.check.releases import FIRST_TESTED, FIRST_WITH_LISTS, releases_of
+from spark_kafka_sink.tools.check.results import CheckResult, Light, green, merged, red, yellow
+from spark_kafka_sink.tools.words import count
+
+SECONDS_PER_DAY = 86_400
+FEW_DAYS = 14  # certificates are renewed earlier
+SELF_EVIDENT = ("KAFKA_NETWORK", "KAFKA_ERROR")  # codes that say nothing
+NO_ANSWER = KafkaError("no answer")
+TLS_FAILED = "KAFKA_SSL_AUTHENTICATION_FAILED"
+TRANSACTION_VERSION = "transaction.version"
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """What all contacts of one round have in common.
+
+    Args:
+        is_advertised: their addresses are those that brokers tell, not those of bootstrap.servers.
+        is_another_reached: another server of bootstrap.servers answers.
+        nodes: the brokers that have been told of, by address.
+    """
+
+    is_advertised: bool
+    is_another_reached: bool
+    nodes: dict[str, MetadataResponseBroker]
+
+    def light_of_failure(self, server: str) -> Light:
+        """Of a server that cannot be used. Without one that is no broker's address, a write succeeds if another answers."""
+        is_needed = self.is_advertised or server in self.nodes
+        return Light.YELLOW if self.is_another_reached and not is_needed else Light.RED
+
+    @property
+    def where(self) -> str:
+        return "the brokers' advertised.listeners" if self.is_advertised else "bootstrap.servers"
+
+
+def judge_contacts(
+    contacts: Sequence[Contact], servers: Servers, config: ProducerConfig, now_s: float, *, exactly_once: bool
+) -> list[CheckResult]:
+    """All stages of all contacts, one stage after the other."""
+    results = merged(judge_name(each, servers) for each in contacts)
+    results += [judge_reach(each, servers) for each in contacts if each.has_begun(Stage.REACH)]
+    if config.security_protocol in ("SSL", "SASL_SSL"):
+        checks_name = config.ssl_endpoint_identification_algorithm != ""
+        reached = [each for each in contacts if each.has_begun(Stage.TLS)]
+        results += merged(judge_tls(each, servers, now_s, checks_name=checks_name) for each in reached)
+    if config.security_protocol.startswith("SASL_"):
+        mechanism = config.sasl_mechanism
+        results += merged(judge_login(each, servers, mechanism) for each in contacts if each.has_begun(Stage.LOGIN))
+    answered = [each for each in contacts if each.has_begun(Stage.VERSION)]
+    return results + merged(judge_version(each, servers, exactly_once=exactly_once) for each in answered)
+
+
+def _failed(contact: Contact, servers: Servers, error: KafkaError, remedy: str = "") -> CheckResult:
+    check = _failed_check(contact.stage, error)
+    found = error.message if error.condition in SELF_EVIDENT else str(error)
+    return CheckResult(
+        check, contact.server, servers.light_of_failure(contact.server), printable(found, 600), remedy, contact.failed_ms
+    )
+
+
+def _failed_check(stage: Stage, error: KafkaError) -> str:
+    """A broker may reject a certificate after the handshake, and demand a login when it is asked something."""
+    if error.condition == TLS_FAILED:
+        return Stage.TLS.value
+    if stage in (Stage.VERSION, Stage.METADATA) and isinstance(error, AuthenticationError):
+        return Stage.LOGIN.value
+    return Stage.REACH.value if stage is Stage.METADATA else stage.value
+
+
+def judge_name(contact: Contact, servers: Servers) -> CheckResult:
+    if contact.has_passed(Stage.NAME):
+        is_address = contact.addresses == (contact.host,)
+        found = "an address, no name to look up" if is_address else f"is {printable_list(contact.addresses)}"
+        return green("name", contact.server, found, contact.took_ms[Stage.NAME])
+    what = "this host, and each executor, must resolve it" if servers.is_advertised else "or this host's DNS"
+    return _failed(contact, servers, contact.error or NO_ANSWER, f"correct the name in {servers.where}; {what}")
+
+
+def judge_reach(contact: Contact, servers: Servers) -> CheckResult:
+    if contact.has_passed(Stage.REACH):
+        return green("broker", contact.server, _reached(contact, servers), contact.took_ms[Stage.REACH])
+    error = contact.error or NO_ANSWER
+    return _failed(contact, servers, error, f"start the broker, or correct host and port in {servers.where}; look for firewalls")
+
+
+def _reached(contact: Contact, servers: Servers) -> str:
+    node = servers.nodes.get(contact.server)
+    missed = f"; not at {printable_list(contact.unreached)}" if contact.unreached else ""
+    if node is None:
+        return f"accepts connections{missed}"
+    rack = f", rack {printable(node.rack)}" if node.rack else ""
+    return f"accepts connections; id {node.node_id}{rack}{missed}"
+
+
+# TLS
+
+
+def judge_tls(contact: Contact, servers: Servers, now_s: float, *, checks_name: bool) -> CheckResult:
+    peer = contact.peer
+    if not contact.has_passed(Stage.TLS):
+        has_expired = peer is not None and (_days_left(peer, now_s) or 0) < 0
+        return _failed(contact, servers, _with_certificate(contact, now_s), "renew the certificate" if has_expired else "")
+    ms = contact.took_ms.get(Stage.TLS, 0)
+    if peer is None:
+        return green("TLS", contact.server, "the handshake succeeded", ms)
+    name = "its name matches" if checks_name else "its name is not checked (ssl.endpoint.identification.algorithm)"
+    found = f"{printable(peer.version)}, {printable(peer.cipher)}, {_certificate(peer, now_s)}; {name}"
+    left = _days_left(peer, now_s)
+    if left is not None and left < FEW_DAYS:
+        return yellow("TLS", contact.server, found, "renew the certificate soon", ms)
+    return green("TLS", contact.server, found, ms)
+
+
+def _with_certificate(contact: Contact, now_s: float) -> KafkaError:
+    """The error, and the certificate that was not accepted."""
+    error = contact.error or NO_ANSWER
+    if contact.peer is None or not contact.peer.chain:
+        return error
+    return KafkaError(f"{error.message.rstrip('.')}. It shows {_certificate(contact.peer, now_s)}", condition=error.condition)
+
+
+def _certificate(peer: TlsPeer, now_s: float) -> str:
+    """Names, the chain, and how long all of it is valid."""
+    if not peer.chain:
+        return "a certificate that Python does not describe"
+    own = peer.chain[0]
+    hosts = f" for {printable_list(own.hosts, 5)}" if own.hosts else " without a host's name"
+    chain = " < ".join(printable(each, 60) for each in _chain(peer))
+    return f"the certificate {chain}{hosts}, {_validity(peer, now_s)}"
+
+
+def _chain(peer: TlsPeer) -> list[str]:
+    """Subjects from the broker's own to the last issuer."""
+    names = [each.subject for each in peer.chain]
+    return names if peer.chain[-1].issuer in names else [*names, peer.chain[-1].issuer]
+
+
+def _validity(peer: TlsPeer, now_s: float) -> str:
+    left = _days_left(peer, now_s)
+    if left is None:
+        return "whose end is not known"
+    ends_s = _first_end(peer.chain)
+    assert ends_s is not None
+    day = datetime.fromtimestamp(ends_s, UTC).strftime("%Y-%m-%d")
+    if left < 0:
+        return f"expired on {day}"
+    begins_s = peer.chain[0].not_before_s
+    if begins_s is not None and begins_s > now_s:
+        return f"not valid before {datetime.fromtimestamp(begins_s, UTC).strftime('%Y-%m-%d')}"
+    return f"{count(left, 'day')} left (until {day})"
+
+
+def _days_left(peer: TlsPeer, now_s: float) -> int | None:
+    ends_s = _first_end(peer.chain)
+    return None if ends_s is None else int((ends_s - now_s) // SECONDS_PER_DAY)
+
+
+def _first_end(chain: Iterable[PeerCertificate]) -> float | None:
+    return min((each.not_after_s for each in chain if each.not_after_s is not None), default=None)
+
+
+# LOGIN AND VERSION
+
+
+def judge_login(contact: Contact, servers: Servers, mechanism: str) -> CheckResult:
+    if contact.has_passed(Stage.LOGIN):
+        return green("login", contact.server, f"{printable(contact.who)}, {mechanism}", contact.took_ms[Stage.LOGIN])
+    return _failed(contact, servers, contact.error or NO_ANSWER)
+
+
+def judge_version(contact: Contact, servers: Servers, *, exactly_once: bool) -> CheckResult:
+    """Of a listener that has answered ApiVersions; then the first request that needs a login, if the listener demands one."""
+    if contact.error is not None:
+        return _failed(contact, servers, contact.error)
+    assert contact.versions is not None
+    ms = contact.took_ms[Stage.VERSION]
+    releases = releases_of(contact.versions)
+    if releases is None:
+        found = "takes no requests of Kafka 0.11 or newer"
+        return red("version", contact.server, found, "this client needs brokers of Apache Kafka 2.8 or newer", ms)
+    level = contact.versions.finalized_features.get(TRANSACTION_VERSION, 0)
+    found = f"{releases}, by the requests that it takes; {TRANSACTION_VERSION} {level}"
+    if releases.last is not None and releases.last < FIRST_TESTED:
+        return yellow("version", contact.server, found, "this client is tested with brokers from Kafka 2.8 on", ms)
+    if exactly_once and releases.last is not None and releases.last < FIRST_WITH_LISTS:
+        remedy = "update the brokers: they cannot list transactions, so that those of a dead query stay open until they time out"
+        return yellow("version", contact.server, found, remedy, ms)
+    return green("version", contact.server, found, ms)
+
+
+# THE CLUSTER
+
+
+def judge_cluster(contacts: Iterable[Contact]) -> CheckResult | None:
+    """Of all bootstrap servers that have answered; None if none has."""
+    answers = {each.server: each.metadata for each in contacts if each.metadata is not None}
+    if not answers:
+        return None
+    ids = {answer.cluster_id for answer in answers.values()}
+    if len(ids) > 1:
+        told = printable_list(f"{server}: {answer.cluster_id}" for server, answer in answers.items())
+        return red("cluster", "", f"bootstrap.servers lead to {len(ids)} clusters: {told}", "name the servers of one cluster")
+    brokers = next(iter(answers.values())).brokers
+    if not brokers:
+        return red("cluster", "", "no broker is ready", "wait until the brokers have started")
+    listed = printable_list(f"{each.node_id} at {address_text(each.host, each.port)}" for each in brokers)
+    return green("cluster", printable(next(iter(ids))), f"{count(len(brokers), 'broker')}: {listed}")

@@ -1,0 +1,300 @@
+"""One connection to a server, made step by step on a thread of its own, and what each step has found.
+
+A NetworkClient hides these steps: it retries, tries further addresses, and tells the last trouble. Here each is tried once, with
+the same parts: Selector, TlsConnector, Connection, handshake. `Contacts.make` runs many side by side, until a time.
+Laws: a Contact is written by its thread only; after the time is over it is a picture of what was found until then.
+A broker whose certificate is not accepted gets nothing but handshakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+from random import Random
+from typing import Any
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.errors import KafkaError, NetworkError, printable_list
+from spark_kafka_sink.network.background import Background, outcome_of, outcomes_within
+from spark_kafka_sink.network.cluster import address_text
+from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.dns import Resolver, look_up, resolve
+from spark_kafka_sink.network.handshake import HandshakeRequest, NodeApiVersions, Session, handshake, login_demanded
+from spark_kafka_sink.network.sasl.login import Login
+from spark_kafka_sink.network.selector import ChannelState, Disconnect, Selector
+from spark_kafka_sink.network.tls.connector import TlsConnector, TlsTransport
+from spark_kafka_sink.network.tls.peer import TlsPeer
+from spark_kafka_sink.network.transport import Address, PlaintextTransport, Transport
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_sink.protocol.schema import Request
+
+NODE = 0  # each Selector here has one connection
+GRACE_MS = 200  # in which threads whose time is over say what they have waited for
+LOOK_MS = 1_000  # how long a second handshake may take, to see a certificate that was not accepted
+
+
+class Stage(StrEnum):
+    NAME = "name"
+    REACH = "broker"
+    TLS = "TLS"
+    LOGIN = "login"
+    VERSION = "version"
+    METADATA = "metadata"
+    DONE = "done"
+
+
+@dataclass(slots=True)
+class Contact:
+    """What is known of a server. `stage` is under way, or has failed with `error`; all before it have succeeded.
+
+    Args:
+        addresses: of its name.
+        unreached: addresses without a connection, and why.
+        peer: of TLS, also if its certificate was not accepted.
+        who: has logged in, in words; empty without SASL.
+        mechanisms: of SASL that the listener offers, if it was asked.
+        took_ms: of each stage that has succeeded.
+        failed_ms: how long the failed stage took.
+    """
+
+    host: str
+    port: int
+    stage: Stage = Stage.NAME
+    error: KafkaError | None = None
+    addresses: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()
+    peer: TlsPeer | None = None
+    who: str = ""
+    mechanisms: tuple[str, ...] = ()
+    versions: NodeApiVersions | None = None
+    metadata: MetadataResponse | None = None
+    took_ms: dict[Stage, int] = field(default_factory=dict)
+    failed_ms: int = 0
+
+    @property
+    def server(self) -> str:
+        return address_text(self.host, self.port)
+
+    def has_passed(self, stage: Stage) -> bool:
+        return stage in self.took_ms
+
+    def has_begun(self, stage: Stage) -> bool:
+        return stage is self.stage or stage in self.took_ms
+
+
+class Contacts:
+    """
+    Args:
+        config: options of the network.
+        login: None without SASL. Its threads share it.
+        resolve_host: only tests pass it.
+    """
+
+    def __init__(self, config: ProducerConfig, login: Login | None, clock: Clock, *, resolve_host: Resolver = resolve) -> None:
+        self._config = config
+        self._login = login
+        self._clock = clock
+        self._resolve = resolve_host
+
+    def make(self, servers: Iterable[tuple[str, int]], until_ms: int) -> list[Contact]:
+        """Side by side. Blocks until all have ended, and not beyond `until_ms`."""
+        contacts = [Contact(host, port) for host, port in servers]
+        began_ms = self._clock.now_ms()
+        steps = [_Steps(each, self._config, self._login, self._clock, until_ms - GRACE_MS) for each in contacts]
+        works = [partial(each.take, self._resolve) for each in steps]
+        outcomes = outcomes_within(works, until_ms - began_ms, self._clock)
+        found = [replace(each, took_ms=dict(each.took_ms)) for each in contacts]
+        for contact, outcome in zip(found, outcomes, strict=True):
+            contact.error = _late(until_ms - began_ms) if outcome is None else outcome.error
+            contact.failed_ms = until_ms - began_ms if outcome is None else contact.failed_ms
+        return found
+
+
+def _late(within_ms: int) -> KafkaError:
+    """Of a thread that waits for DNS, for a token, or for a Kerberos server, and cannot be interrupted."""
+    return NetworkError(f"no answer within {within_ms:,} ms")
+
+
+class _Steps:
+    """All steps of one contact, on its thread."""
+
+    def __init__(self, contact: Contact, config: ProducerConfig, login: Login | None, clock: Clock, until_ms: int) -> None:
+        self._contact = contact
+        self._config = config
+        self._login = login
+        self._clock = clock
+        self._until_ms = until_ms
+        self._began_ms = clock.now_ms()
+        self._uses_tls = config.security_protocol in ("SSL", "SASL_SSL")
+        self._connection = Connection(config.client_id)
+
+    def take(self, resolve_host: Resolver) -> None:
+        """Take one step after another. Raises KafkaError for the one that fails."""
+        try:
+            self._take(resolve_host)
+        finally:
+            self._contact.failed_ms = self._clock.now_ms() - self._began_ms
+
+    def _take(self, resolve_host: Resolver) -> None:
+        contact = self._contact
+        addresses = look_up(resolve_host, contact.host, contact.port)
+        contact.addresses = tuple(str(each.socket_address[0]) for each in addresses)
+        self._pass_to(Stage.REACH)
+        open_transport = self._opener()
+        opened: list[Transport] = []
+        with closing(self._selector(open_transport, opened)) as selector:
+            self._reach(selector, opened, addresses)
+            session = self._shake_hands(selector)
+            contact.versions, contact.mechanisms = session.api_versions, session.mechanisms
+            self._pass_to(Stage.METADATA)
+            contact.metadata = self._ask_for_brokers(selector, session)
+            self._pass_to(Stage.DONE)
+
+    def _pass_to(self, stage: Stage) -> None:
+        """The present stage has succeeded, and the next begins."""
+        now_ms = self._clock.now_ms()
+        self._contact.took_ms[self._contact.stage] = now_ms - self._began_ms
+        self._contact.stage, self._began_ms = stage, now_ms
+
+    # TCP AND TLS
+
+    def _opener(self) -> Callable[[Address], Transport]:
+        if self._uses_tls:
+            return TlsConnector(self._config)
+        send_bytes, receive_bytes = self._config.send_buffer_bytes, self._config.receive_buffer_bytes
+        return partial(PlaintextTransport, send_buffer_bytes=send_bytes, receive_buffer_bytes=receive_bytes)
+
+    def _selector(self, open_transport: Callable[[Address], Transport], opened: list[Transport]) -> Selector:
+        """`opened` gets each transport that it opens."""
+
+        def open_and_keep(address: Address) -> Transport:
+            opened.append(open_transport(address))
+            return opened[-1]
+
+        return Selector(self._clock, connections_max_idle_ms=-1, open_transport=open_and_keep)
+
+    def _reach(self, selector: Selector, opened: list[Transport], addresses: Sequence[Address]) -> None:
+        """Connect to the first address that accepts connections; each gets its part of the time that is left."""
+        for number, address in enumerate(addresses):
+            left_ms = self._until_ms - self._clock.now_ms()
+            until_ms = self._clock.now_ms() + left_ms // (len(addresses) - number)
+            lost = self._connect(selector, opened, address, until_ms)
+            if lost is None:
+                self._pass_to(Stage.LOGIN if self._login is not None else Stage.VERSION)
+                return
+            if self._contact.stage is Stage.TLS:
+                self._contact.peer = self._look_at_certificate(address)
+                raise lost.error or NetworkError(lost.reason)
+            self._contact.unreached += (f"{address}: {lost.reason}" if len(addresses) > 1 else lost.reason,)
+        raise NetworkError(printable_list(self._contact.unreached))
+
+    def _connect(self, selector: Selector, opened: list[Transport], address: Address, until_ms: int) -> Disconnect | None:
+        """None: it is established, with TLS if that is used."""
+        lost = self._try_to_connect(selector, opened, address, until_ms)
+        if lost is not None and lost.error is None and self._contact.stage is Stage.TLS:
+            # The transport has noted a server that said nothing; the next one asks it whether it speaks TLS at all.
+            lost = self._try_to_connect(selector, opened, address, until_ms)
+        return lost
+
+    def _try_to_connect(self, selector: Selector, opened: list[Transport], address: Address, until_ms: int) -> Disconnect | None:
+        selector.disconnected.pop(NODE, None)  # of the attempt before
+        try:
+            selector.connect(NODE, address, self._connection)
+        except OSError as error:
+            return Disconnect(ChannelState.NOT_CONNECTED, str(error))
+        while not selector.is_channel_ready(NODE) and NODE not in selector.disconnected:
+            left_ms = until_ms - self._clock.now_ms()
+            if left_ms <= 0:
+                selector.close(NODE)
+                return Disconnect(ChannelState.NOT_CONNECTED, "no answer in time", timed_out=True)
+            selector.poll(left_ms)
+            self._note_tls(opened[-1])
+        return selector.disconnected.get(NODE)
+
+    def _note_tls(self, transport: Transport) -> None:
+        if not isinstance(transport, TlsTransport):
+            return
+        if transport.is_reached and self._contact.stage is Stage.REACH:
+            self._pass_to(Stage.TLS)
+        self._contact.peer = transport.peer() or self._contact.peer
+
+    def _look_at_certificate(self, address: Address) -> TlsPeer | None:
+        """The certificate that was not accepted, by a second handshake; nothing else is sent. None if it cannot be seen."""
+        opened: list[Transport] = []
+        until_ms = min(self._until_ms, self._clock.now_ms() + LOOK_MS)
+        with closing(self._selector(TlsConnector(self._config).of_any_certificate(), opened)) as selector:
+            lost = self._try_to_connect(selector, opened, address, until_ms)
+        return None if lost is not None else self._contact.peer
+
+    # REQUESTS
+
+    def _shake_hands(self, selector: Selector) -> Session:
+        steps = handshake(self._login, self._contact.host, asks_mechanisms=self._login is None)
+        step = next(steps)
+        try:
+            while True:
+                if isinstance(step, Background):
+                    outcome = outcome_of(step.work)
+                    step = steps.throw(outcome.error) if outcome.error is not None else steps.send(outcome.result)
+                else:
+                    self._note_login(step)
+                    step = steps.send(self._ask(selector, step.message, step.version))
+        except StopIteration as finished:
+            session: Session = finished.value
+            return session
+
+    def _note_login(self, step: HandshakeRequest) -> None:
+        """After the login, the versions are asked for once more, not in version 0."""
+        if self._contact.stage is Stage.LOGIN and step.message.API_KEY is ApiKey.API_VERSIONS and step.version > 0:
+            self._contact.who = "" if self._login is None else self._login.who
+            self._pass_to(Stage.VERSION)
+
+    def _ask_for_brokers(self, selector: Selector, session: Session) -> MetadataResponse:
+        version = session.api_versions.latest_usable_version(ApiKey.METADATA)
+        answer = self._ask(selector, MetadataRequest(topics=(), allow_auto_topic_creation=False), version)
+        assert isinstance(answer, MetadataResponse)
+        return answer
+
+    def _ask(self, selector: Selector, message: Request[Any], version: int) -> Any:
+        if NODE in selector.disconnected:
+            raise self._lost(selector.disconnected[NODE], message)
+        selector.send(NODE, self._connection.send(message, version))
+        while not selector.completed_receives:
+            if NODE in selector.disconnected:
+                raise self._lost(selector.disconnected[NODE], message)
+            left_ms = self._until_ms - self._clock.now_ms()
+            if left_ms <= 0:
+                raise NetworkError(f"{_name(message)} was not answered in time")
+            selector.poll(left_ms)
+        return selector.completed_receives.pop(0)[1].message
+
+    def _lost(self, disconnect: Disconnect, message: Request[Any]) -> KafkaError:
+        if disconnect.error is not None:
+            return disconnect.error
+        if self._contact.mechanisms:
+            return login_demanded(self._contact.mechanisms)
+        if self._connection.error is not None:
+            return self._connection.error
+        protocol = self._config.security_protocol
+        return NetworkError(
+            f"{disconnect.reason} instead of an answer to {_name(message)}; is security.protocol={protocol} right for this"
+            " listener?"
+        )
+
+
+def _name(message: Request[Any]) -> str:
+    return type(message).__name__.removesuffix("Request")
+
+
+def login_for(config: ProducerConfig, clock: Clock) -> Login | None:
+    """None without SASL. Raises ConfigError as `login_of` does."""
+    if not config.security_protocol.startswith("SASL_"):
+        return None
+    from spark_kafka_sink.network.sasl.factory import login_of
+
+    return login_of(config, clock, Random())

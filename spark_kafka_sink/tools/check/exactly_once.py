@@ -1,0 +1,125 @@
+"""Judges what exactly-once needs: coordinators, permissions, the time of transactions; and what earlier writes have left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spark_kafka_sink.admin.transactions import ListedTransaction, TransactionState
+from spark_kafka_sink.errors import AuthorizationError, KafkaError, UnsupportedVersionError, printable
+from spark_kafka_sink.exactly_once.names import Names
+from spark_kafka_sink.protocol.permissions import AclOperation
+from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, denied, green, red, yellow
+from spark_kafka_sink.tools.words import count
+
+MAX_TIMEOUT = "transaction.max.timeout.ms"
+OURS = "kafka.transaction.timeout.ms"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPrefix:
+    """What coordinators have answered about the names of a prefix, or why they did not.
+
+    Args:
+        names: of the prefix.
+        is_described: whether an id of the prefix can be described; its coordinator has answered.
+        may_write: whether the user may WRITE to that id.
+        group_permissions: what the user may do with a group of the prefix; None: brokers do not tell.
+        is_written: `--write` has written in a transaction.
+        ms: how long the answers took: ids, groups.
+    """
+
+    names: Names
+    is_described: bool | KafkaError
+    may_write: bool | KafkaError
+    group_permissions: frozenset[AclOperation] | KafkaError | None
+    is_written: bool = False
+    ms: tuple[int, int] = (0, 0)
+
+    @property
+    def subject(self) -> str:
+        return f"{printable(self.names.prefix)}-…"
+
+
+def judge_ids(prefix: CheckedPrefix) -> CheckResult:
+    """Tasks need WRITE on the transactional ids, which includes DESCRIBE."""
+    check, ms = "transactional ids", prefix.ms[0]
+    for answer, what in ((prefix.is_described, "neither DESCRIBE nor WRITE"), (prefix.may_write, "no WRITE")):
+        if isinstance(answer, AuthorizationError):
+            remedy = f"grant the user WRITE on the transactional ids that begin with '{printable(prefix.names.listed)}'"
+            return red(check, prefix.subject, f"[{answer.condition}] {what}", remedy, ms)
+    if isinstance(prefix.is_described, KafkaError) and not isinstance(prefix.is_described, UnsupportedVersionError):
+        found = f"the coordinator of {printable(prefix.names.check_id)} does not answer: {prefix.is_described}"
+        remedy = "look at the brokers, and at the replicas of the topic __transaction_state"
+        return red(check, prefix.subject, found, remedy, ms)
+    if isinstance(prefix.may_write, KafkaError) and not prefix.is_written:
+        return yellow(check, prefix.subject, f"WRITE: {FIND_OUT} ({prefix.may_write})", ms=ms)
+    return green(check, prefix.subject, "a coordinator answers; WRITE is granted", ms)
+
+
+def judge_groups(prefix: CheckedPrefix) -> CheckResult:
+    """READ on the groups, for markers and decisions."""
+    check, found, ms = "groups", prefix.group_permissions, prefix.ms[1]
+    grant = f"grant the user READ on the groups that begin with '{printable(prefix.names.listed)}'"
+    if isinstance(found, AuthorizationError):
+        return red(check, prefix.subject, f"[{found.condition}] neither DESCRIBE nor READ", grant, ms)
+    if isinstance(found, KafkaError) and not isinstance(found, UnsupportedVersionError):
+        told = f"the coordinator of group {printable(prefix.names.aborted_group)} does not answer: {found}"
+        return red(check, prefix.subject, told, "look at the brokers, and at the replicas of the topic __consumer_offsets", ms)
+    if found is None or isinstance(found, KafkaError):
+        told = "a coordinator answers; READ: not known, brokers do not tell it"
+        return yellow(check, prefix.subject, told, f"look whether the user is granted READ: if not, {grant}", ms)
+    if AclOperation.READ not in found:
+        return red(check, prefix.subject, "no READ, for markers and decisions", grant, ms)
+    return green(check, prefix.subject, "a coordinator answers; READ is granted", ms)
+
+
+def judge_timeout(
+    given_ms: int | None, answer: str | KafkaError | None, default_ms: int, ms: int, *, is_written: bool
+) -> CheckResult:
+    """
+    Args:
+        given_ms: kafka.transaction.timeout.ms, if it is set; otherwise a write takes what brokers allow at most.
+        answer: the brokers' transaction.max.timeout.ms.
+        default_ms: which they have unless it is set.
+        is_written: a transaction with our time-out has begun.
+    """
+    check = "transaction time"
+    told = answer if isinstance(answer, str) and answer.isascii() and answer.isdecimal() and len(answer) < 20 else None
+    if told is None:
+        ours = f"{OURS}={given_ms}" if given_ms is not None else f"{default_ms} ms, Kafka's default, are assumed"
+        if is_written:
+            return green(check, "", f"{ours}: brokers accept it", ms)
+        is_denied = isinstance(answer, AuthorizationError)
+        why = f" ({answer})" if isinstance(answer, KafkaError) and not is_denied else ""
+        remedy = "grant the user DESCRIBE_CONFIGS on the cluster" if is_denied else ""
+        return yellow(check, "", f"{MAX_TIMEOUT}: {FIND_OUT}{why}; {ours}", remedy, ms)
+    if given_ms is not None and given_ms > int(told):
+        remedy = f"lower {OURS}, or leave it out: a write then takes what brokers allow"
+        return red(check, "", f"{OURS}={given_ms} is above the brokers' {MAX_TIMEOUT}={told}", remedy, ms)
+    ours = f"our {given_ms} ms" if given_ms is not None else "so long may a task, and the commit after it, take"
+    return green(check, "", f"{MAX_TIMEOUT}={told}: {ours}", ms)
+
+
+def judge_leftovers(
+    names: Names, listed: Sequence[ListedTransaction] | KafkaError, ms: int, *, may_describe: bool
+) -> CheckResult:
+    """
+    Args:
+        listed: the unfinished transactional ids that begin as those of the prefix do.
+        may_describe: brokers list nothing that the user may not describe.
+    """
+    check, subject = "leftovers", f"{printable(names.prefix)}-…"
+    if isinstance(listed, UnsupportedVersionError):
+        return yellow(check, subject, "not known: brokers before Kafka 3.0 cannot list transactions", ms=ms)
+    if isinstance(listed, KafkaError):
+        return denied(check, subject, listed, ms)
+    if not may_describe and not listed:
+        return yellow(check, subject, "not known: brokers list only ids that the user may describe", ms=ms)
+    tasks = [each for each in listed if names.parse(each.transactional_id) is not None]
+    still_open = [each for each in tasks if each.state != TransactionState.EMPTY]
+    if still_open:
+        found = f"{count(len(still_open), 'open transaction')}: a query is at work, or has left them; they hold back readers"
+        return yellow(check, subject, found, f"look with `pykafka-sink transactions list --prefix {printable(names.prefix)}`", ms)
+    more = f" ({count(len(tasks), 'id')} without a row)" if tasks else ""
+    return green(check, subject, f"no open transaction{more}", ms)

@@ -1,0 +1,218 @@
+"""All checks in order. Each phase ends at its time, whatever brokers do: servers, brokers that they tell of, questions, a record.
+
+Results are yielded as soon as a phase has ended, so that somebody who waits sees how far it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from spark_kafka_sink.admin.cluster_access import ClusterAccess
+from spark_kafka_sink.admin.request_client import RequestClient
+from spark_kafka_sink.admin.transaction_client import DEFAULT_LONGEST_TRANSACTION_MS
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.sink_options import SinkOptions
+from spark_kafka_sink.errors import KafkaError, printable
+from spark_kafka_sink.exactly_once.names import Names
+from spark_kafka_sink.network.background import outcomes_within
+from spark_kafka_sink.network.cluster import address_text
+from spark_kafka_sink.network.dns import canonical_bootstrap_servers
+from spark_kafka_sink.network.sasl.login import Login
+from spark_kafka_sink.network.tls.connector import TlsConnector
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponseBroker
+from spark_kafka_sink.protocol.permissions import AclOperation
+from spark_kafka_sink.tools.check import questions
+from spark_kafka_sink.tools.check.connections import Servers, judge_cluster, judge_contacts
+from spark_kafka_sink.tools.check.contact import Contact, Contacts, Stage, login_for
+from spark_kafka_sink.tools.check.exactly_once import (
+    MAX_TIMEOUT,
+    CheckedPrefix,
+    judge_groups,
+    judge_ids,
+    judge_leftovers,
+    judge_timeout,
+)
+from spark_kafka_sink.tools.check.questions import Answer
+from spark_kafka_sink.tools.check.results import CheckResult, Light, yellow
+from spark_kafka_sink.tools.check.topics import AUTO_CREATE, CheckedTopic, judge_topic
+from spark_kafka_sink.tools.words import count
+
+# Since the beginning.
+SERVERS_END_MS = 6_000
+BROKERS_END_MS = 11_000
+QUESTIONS_END_MS = 15_500
+RECORD_END_MS = 19_000
+MOST_BROKERS = 100  # that are connected to; each takes a thread
+WRITE_TIMEOUT_MS = 60_000  # of the transaction of `--write`, where neither the user nor brokers want another
+
+Needs = dict[AclOperation, str]
+
+
+@dataclass
+class Inspection:
+    """
+    Args:
+        options: of the write.
+        writes: send one record.
+
+    Raises:
+        ConfigError: certificates cannot be read, or what the login needs is missing.
+    """
+
+    options: SinkOptions
+    writes: bool
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        self._config = self.options.producer
+        self._began_ms = self.clock.now_ms()
+        self._login: Login | None = login_for(self._config, self.clock)
+        if self._config.security_protocol in ("SSL", "SASL_SSL"):
+            TlsConnector(self._config)  # raises what each connection would
+
+    def results(self) -> Iterator[CheckResult]:
+        """Blocks for RECORD_END_MS and a little more at most, in all."""
+        contacts = self._contacts(self._servers(), SERVERS_END_MS)
+        cluster = judge_cluster(contacts)
+        nodes = _nodes(contacts)
+        is_any_reached = any(each.metadata is not None for each in contacts)
+        yield from self._judged(contacts, Servers(False, is_any_reached, nodes))
+        if cluster is not None:
+            yield cluster
+        if cluster is None or cluster.light is Light.RED:
+            yield yellow("topic", printable(self.options.topic), "not known: no broker can be asked")
+            return
+        others, left_out = _others(contacts, nodes)
+        further = self._contacts([(each.host, each.port) for each in others], BROKERS_END_MS)
+        yield from self._judged(further, Servers(True, True, nodes))
+        if left_out:
+            yield yellow("broker", f"{count(left_out, 'further broker')}", f"not looked at, {MOST_BROKERS} are")
+        yield from self._ask([*contacts, *further], nodes)
+
+    def _until_ms(self, end_ms: int) -> int:
+        return self._began_ms + end_ms
+
+    def _left_ms(self, end_ms: int) -> int:
+        return max(self._until_ms(end_ms) - self.clock.now_ms(), 0)
+
+    # SERVERS
+
+    def _servers(self) -> list[tuple[str, int]]:
+        servers = list(self._config.bootstrap_servers)
+        if self._config.client_dns_lookup != "resolve_canonical_bootstrap_servers_only":
+            return servers
+        works = [partial(canonical_bootstrap_servers, [server], self._left_ms(SERVERS_END_MS) // 3) for server in servers]
+        outcomes = outcomes_within(works, self._left_ms(SERVERS_END_MS) // 2, self.clock)
+        named = zip(servers, outcomes, strict=True)
+        found = [[server] if outcome is None or outcome.error else outcome.result for server, outcome in named]
+        return list(dict.fromkeys(each for several in found for each in several))
+
+    def _contacts(self, servers: Sequence[tuple[str, int]], end_ms: int) -> list[Contact]:
+        return Contacts(self._config, self._login, self.clock).make(servers, self._until_ms(end_ms))
+
+    def _judged(self, contacts: Sequence[Contact], servers: Servers) -> list[CheckResult]:
+        now_s, is_exactly_once = self.clock.wall_ms() / 1000, self.options.is_exactly_once
+        return judge_contacts(contacts, servers, self._config, now_s, exactly_once=is_exactly_once)
+
+    # QUESTIONS
+
+    def _ask(self, contacts: Sequence[Contact], nodes: Mapping[str, MetadataResponseBroker]) -> Iterator[CheckResult]:
+        reached = [each for each in contacts if each.stage is Stage.DONE]
+        ids = [nodes[each.server].node_id for each in reached if each.server in nodes]
+        asks = questions.questions_about_topics(self._needs())
+        if self.options.is_exactly_once:
+            asks |= questions.questions_about_prefix(self._names, ids)
+        with RequestClient(ClusterAccess(self._reaching(reached), clock=self.clock)) as client:
+            found = questions.answers(client, asks, self._left_ms(QUESTIONS_END_MS))
+        written = self._write(found) if self.writes else None
+        is_written = written is not None and written.light is Light.GREEN
+        for topic, needs in self._needs().items():
+            marks = AclOperation.READ in needs
+            answered = _topic(topic, needs, found, is_written=is_written and topic == self.options.topic)
+            yield from judge_topic(answered, self._config, must_exist=marks)
+        if self.options.is_exactly_once:
+            yield from self._judge_prefix(found, is_written=is_written)
+        if written is not None:
+            yield written
+
+    def _reaching(self, reached: Sequence[Contact]) -> ProducerConfig:
+        """The user's options, with servers that have answered alone."""
+        servers = tuple((each.host, each.port) for each in reached)
+        return replace(self._config, bootstrap_servers=servers, client_dns_lookup="use_all_dns_ips")
+
+    def _needs(self) -> dict[str, Needs]:
+        """Which permissions a write needs on which topic, and what for."""
+        needs: dict[str, Needs] = {}
+        options = self.options
+        if options.topic is not None:
+            needs.setdefault(options.topic, {})[AclOperation.WRITE] = "for rows"
+        if options.is_exactly_once and (options.marker_topic or options.topic) is not None:
+            needs.setdefault(options.marker_topic or options.topic or "", {})[AclOperation.READ] = "for the offsets of markers"
+        if options.dead_letter_topic is not None:
+            needs.setdefault(options.dead_letter_topic, {})[AclOperation.WRITE] = "for dead letters"
+        return needs
+
+    # EXACTLY ONCE
+
+    @property
+    def _names(self) -> Names:
+        return Names(self.options.transactional_id_prefix or "")
+
+    @property
+    def _given_timeout_ms(self) -> int | None:
+        return self._config.transaction_timeout_ms if "transaction.timeout.ms" in self._config.given else None
+
+    def _judge_prefix(self, found: Mapping[Hashable, Answer], *, is_written: bool) -> Iterator[CheckResult]:
+        described, may_write, group = (found[each] for each in (questions.ID, questions.MAY_WRITE, questions.GROUP))
+        is_described = described.value if isinstance(described.value, KafkaError) else True
+        ms = (max(described.ms, may_write.ms), group.ms)
+        prefix = CheckedPrefix(self._names, is_described, may_write.value, group.value, is_written, ms)
+        yield judge_ids(prefix)
+        yield judge_groups(prefix)
+        limit, default_ms = found[MAX_TIMEOUT], DEFAULT_LONGEST_TRANSACTION_MS
+        yield judge_timeout(self._given_timeout_ms, limit.value, default_ms, limit.ms, is_written=is_written)
+        listed = questions.all_listed(found)
+        yield judge_leftovers(self._names, listed.value, listed.ms, may_describe=is_described is True)
+
+    # A RECORD
+
+    def _write(self, found: Mapping[Hashable, Answer]) -> CheckResult:
+        from spark_kafka_sink.tools.check import writing  # what a producer needs is imported only here
+
+        topic = self.options.topic or ""
+        if found["topic", topic].value is None:
+            return yellow(writing.CHECK, printable(topic), "not tried: it might create the topic")
+        transactional = None
+        if self.options.is_exactly_once:
+            transactional = writing.Transactional(self._names.check_id, self._write_timeout_ms(found[MAX_TIMEOUT].value))
+        return writing.write(topic, self._config, transactional, self._left_ms(RECORD_END_MS), self.clock)
+
+    def _write_timeout_ms(self, limit: object) -> int:
+        """That of the user's; else what a write would take where it is not known whether brokers accept it."""
+        if self._given_timeout_ms is not None:
+            return self._given_timeout_ms
+        if isinstance(limit, str) and limit.isascii() and limit.isdecimal():
+            return min(WRITE_TIMEOUT_MS, int(limit))
+        return DEFAULT_LONGEST_TRANSACTION_MS
+
+
+def _nodes(contacts: Sequence[Contact]) -> dict[str, MetadataResponseBroker]:
+    """The brokers that the first answer tells of, by address."""
+    answer = next((each.metadata for each in contacts if each.metadata is not None), None)
+    return {} if answer is None else {address_text(each.host, each.port): each for each in answer.brokers}
+
+
+def _others(contacts: Sequence[Contact], nodes: Mapping[str, MetadataResponseBroker]) -> tuple[list[MetadataResponseBroker], int]:
+    """The brokers without a contact, and how many more of them there are."""
+    known = {each.server for each in contacts}
+    others = [node for server, node in nodes.items() if server not in known]
+    return others[:MOST_BROKERS], max(len(others) - MOST_BROKERS, 0)
+
+
+def _topic(name: str, needs: Needs, found: Mapping[Hashable, Answer], *, is_written: bool) -> CheckedTopic:
+    described, settings = found["topic", name], found["settings", name]
+    creates = {"true": True, "false": False}.get(str(found[AUTO_CREATE].value))
+    return CheckedTopic(name, needs, described.value, settings.value, creates, is_written, (described.ms, settings.ms))

@@ -1,0 +1,71 @@
+"""Asks the brokers about topics, groups and transactional ids: all questions side by side, each with the time it took."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from spark_kafka_sink.admin.brokers import DescribeBrokerConfig
+from spark_kafka_sink.admin.operation import ANY_BROKER, Ask, Broker
+from spark_kafka_sink.admin.permissions import GroupPermissions, MayWriteToId
+from spark_kafka_sink.admin.request_client import RequestClient
+from spark_kafka_sink.admin.topics import DescribeTopic, DescribeTopicConfigs
+from spark_kafka_sink.admin.transactions import DescribeTransactions, ListedTransaction, ListTransactions
+from spark_kafka_sink.errors import KafkaError
+from spark_kafka_sink.exactly_once.fencing import UNFINISHED
+from spark_kafka_sink.exactly_once.names import Names
+from spark_kafka_sink.network.coordinators import CoordinatorKey
+from spark_kafka_sink.protocol.messages.find_coordinator import KeyType
+from spark_kafka_sink.tools.check.exactly_once import MAX_TIMEOUT
+from spark_kafka_sink.tools.check.topics import AUTO_CREATE, TOPIC_SETTINGS
+
+ID, MAY_WRITE, GROUP = "id", "may write", "group"
+
+
+class Answer(NamedTuple):
+    value: Any  # what the operation returns, or a KafkaError
+    ms: int
+
+
+def questions_about_topics(topics: Iterable[str]) -> dict[Hashable, Ask[Any, Any]]:
+    asks: dict[Hashable, Ask[Any, Any]] = {AUTO_CREATE: Ask(ANY_BROKER, DescribeBrokerConfig(), AUTO_CREATE)}
+    for topic in topics:
+        asks["topic", topic] = Ask(ANY_BROKER, DescribeTopic(), topic)
+        asks["settings", topic] = Ask(ANY_BROKER, DescribeTopicConfigs(TOPIC_SETTINGS), topic)
+    return asks
+
+
+def questions_about_prefix(names: Names, nodes: Sequence[int]) -> dict[Hashable, Ask[Any, Any]]:
+    """Args: nodes, the ids of the brokers that can be reached: each lists the transactional ids that it coordinates."""
+    coordinator = CoordinatorKey(KeyType.TRANSACTION, names.check_id)
+    listing = ListTransactions(tuple(sorted(map(str, UNFINISHED))))
+    asks: dict[Hashable, Ask[Any, Any]] = {
+        ID: Ask(coordinator, DescribeTransactions(), names.check_id),
+        MAY_WRITE: Ask(coordinator, MayWriteToId(), names.check_id),
+        GROUP: Ask(CoordinatorKey(KeyType.GROUP, names.aborted_group), GroupPermissions(), names.aborted_group),
+        MAX_TIMEOUT: Ask(ANY_BROKER, DescribeBrokerConfig(), MAX_TIMEOUT),
+    }
+    return asks | {("listed", node): Ask(Broker(node), listing, names.listed) for node in nodes}
+
+
+def answers(client: RequestClient, asks: Mapping[Hashable, Ask[Any, Any]], timeout_ms: int) -> dict[Hashable, Answer]:
+    """Blocks until all are answered, `timeout_ms` at most."""
+    began_ms = client.clock.now_ms()
+    took_ms = [0] * len(asks)
+
+    def note(position: int) -> None:
+        took_ms[position] = client.clock.now_ms() - began_ms
+
+    outcomes: list[Any] = client.ask(list(asks.values()), timeout_ms, note)
+    return {name: Answer(outcome, ms) for name, outcome, ms in zip(asks, outcomes, took_ms, strict=True)}
+
+
+def all_listed(found: Mapping[Hashable, Answer]) -> Answer:
+    """What all brokers have listed, or the first error."""
+    lists = [answer for name, answer in found.items() if isinstance(name, tuple) and name[0] == "listed"]
+    ms = max((each.ms for each in lists), default=0)
+    error = next((each.value for each in lists if isinstance(each.value, KafkaError)), None)
+    if error is not None:
+        return Answer(error, ms)
+    listed: list[ListedTransaction] = [one for each in lists for one in each.value]
+    return Answer(listed, ms)

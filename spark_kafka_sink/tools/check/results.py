@@ -1,0 +1,73 @@
+"""What a check says: green, yellow or red, what was found, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from spark_kafka_sink.errors import AuthorizationError, KafkaError
+
+FIND_OUT = "not known; `--write` finds out"
+
+
+class Light(StrEnum):
+    GREEN = "green"
+    YELLOW = "yellow"  # works, but look at it; or not known
+    RED = "red"  # a write fails
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """
+    Args:
+        check: of what kind: "TLS", "topic".
+        subject: of what: a server, a topic. Empty: of the cluster.
+        found: what is the case, a phrase.
+        remedy: what to do about it, a phrase; empty if nothing.
+        ms: how long it took to find out.
+        also: further subjects of which the same is the case.
+    """
+
+    check: str
+    subject: str
+    light: Light
+    found: str
+    remedy: str = ""
+    ms: int = 0
+    also: tuple[str, ...] = ()
+
+
+def green(check: str, subject: str, found: str, ms: int = 0) -> CheckResult:
+    return CheckResult(check, subject, Light.GREEN, found, "", ms)
+
+
+def yellow(check: str, subject: str, found: str, remedy: str = "", ms: int = 0) -> CheckResult:
+    return CheckResult(check, subject, Light.YELLOW, found, remedy, ms)
+
+
+def red(check: str, subject: str, found: str, remedy: str = "", ms: int = 0) -> CheckResult:
+    return CheckResult(check, subject, Light.RED, found, remedy, ms)
+
+
+def merged(results: Iterable[CheckResult]) -> list[CheckResult]:
+    """Results of several servers that say the same become one, in the order of the first."""
+    groups: dict[tuple[str, Light, str, str], list[CheckResult]] = {}
+    for each in results:
+        groups.setdefault((each.check, each.light, each.found, each.remedy), []).append(each)
+    return [
+        replace(group[0], ms=max(each.ms for each in group), also=tuple(each.subject for each in group[1:]))
+        for group in groups.values()
+    ]
+
+
+def worst(results: Iterable[CheckResult]) -> Light:
+    lights = {each.light for each in results}
+    return next((each for each in (Light.RED, Light.YELLOW) if each in lights), Light.GREEN)
+
+
+def denied(check: str, subject: str, error: KafkaError, ms: int = 0) -> CheckResult:
+    """Red for a missing permission, which the error's text names; yellow for what could not be found out for another reason."""
+    if isinstance(error, AuthorizationError):
+        return red(check, subject, str(error), ms=ms)
+    return yellow(check, subject, f"not known: {error}", ms=ms)

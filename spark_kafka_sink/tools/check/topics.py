@@ -1,0 +1,191 @@
+"""Judges a topic: whether it exists, leaders, replicas, sizes, compression, and what the user may do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spark_kafka_sink.admin.topics import TopicDescription
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.config.producer_rules import ACKS_ALL
+from spark_kafka_sink.errors import KafkaError, printable, printable_list
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponsePartition
+from spark_kafka_sink.protocol.permissions import AclOperation
+from spark_kafka_sink.tools.check.results import FIND_OUT, CheckResult, green, red, yellow
+from spark_kafka_sink.tools.words import count
+
+AUTO_CREATE = "auto.create.topics.enable"
+MIN_IN_SYNC, MAX_BYTES, COMPRESSION, CLEANUP = "min.insync.replicas", "max.message.bytes", "compression.type", "cleanup.policy"
+TOPIC_SETTINGS = (MIN_IN_SYNC, MAX_BYTES, COMPRESSION, CLEANUP)
+OF_THE_PRODUCER = "producer"  # compression.type: brokers keep the codec of the batch
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedTopic:
+    """What brokers have answered about a topic, or why they did not.
+
+    Args:
+        needs: the permissions that a write needs on it, each with what for.
+        creates: the brokers' auto.create.topics.enable; None: not known.
+        is_written: `--write` has written a record to it.
+        ms: how long the answers took: description, settings.
+    """
+
+    name: str
+    needs: Mapping[AclOperation, str]
+    description: TopicDescription | KafkaError | None
+    settings: Mapping[str, str] | KafkaError
+    creates: bool | None = None
+    is_written: bool = False
+    ms: tuple[int, int] = (0, 0)
+    subject: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "subject", printable(self.name))
+
+
+def judge_topic(topic: CheckedTopic, config: ProducerConfig, *, must_exist: bool) -> list[CheckResult]:
+    """All about one topic.
+
+    Args:
+        must_exist: a write does not create it, as it commits offsets for it (exactly-once).
+    """
+    found = topic.description
+    if isinstance(found, KafkaError):
+        return [red("topic", topic.subject, str(found), ms=topic.ms[0])]
+    if found is None:
+        return [judge_missing(topic, must_exist=must_exist)]
+    results = [judge_existing(topic, found), judge_leaders(topic, found)]
+    if AclOperation.WRITE in topic.needs:
+        results.append(judge_replicas(topic, found, config.acks))
+        results += judge_settings(topic, config)
+    return results + judge_permissions(topic, found)
+
+
+def judge_missing(topic: CheckedTopic, *, must_exist: bool) -> CheckResult:
+    create = f"correct the name, or create it: kafka-topics.sh --create --topic {topic.subject}"
+    if topic.creates and not must_exist:
+        remedy = f"{create}; so created, it has the brokers' num.partitions and default.replication.factor"
+        found = f"does not exist; the first write creates it ({AUTO_CREATE}=true)"
+        return yellow("topic", topic.subject, found, remedy, topic.ms[0])
+    why = f", and brokers create none ({AUTO_CREATE}=false)" if topic.creates is False else ""
+    why = why or (", and exactly-once needs it before the first write" if must_exist else "")
+    why = why or f", and whether brokers create it is not known ({AUTO_CREATE})"
+    return red("topic", topic.subject, f"does not exist{why}", create, topic.ms[0])
+
+
+def judge_existing(topic: CheckedTopic, found: TopicDescription) -> CheckResult:
+    is_compacted = isinstance(topic.settings, Mapping) and "compact" in topic.settings.get(CLEANUP, "")
+    compacted = "; compacted: a row without a key is rejected" if is_compacted else ""
+    return green("topic", topic.subject, f"{count(len(found.partitions), 'partition')}{compacted}", topic.ms[0])
+
+
+# PARTITIONS
+
+
+def judge_leaders(topic: CheckedTopic, found: TopicDescription) -> CheckResult:
+    without = [each.partition_index for each in found.partitions if each.leader_id < 0]
+    if not without:
+        return green("leaders", topic.subject, "each partition has a leader", topic.ms[0])
+    what = f"{len(without)} of {count(len(found.partitions), 'partition')} without a leader: {printable_list(without, 10)}"
+    return red("leaders", topic.subject, what, "start the brokers that have its replicas", topic.ms[0])
+
+
+def judge_replicas(topic: CheckedTopic, found: TopicDescription, acks: int) -> CheckResult:
+    """With acks=all, brokers reject rows for a partition with fewer in-sync replicas than min.insync.replicas."""
+    partitions, ms = found.partitions, max(topic.ms)
+    fewest = min((len(each.isr_nodes) for each in partitions), default=0)
+    least = _number(topic.settings, MIN_IN_SYNC)
+    told = f"{_replicas_in_words(partitions)}; {MIN_IN_SYNC}={'?' if least is None else least}"
+    behind = [each for each in partitions if len(each.isr_nodes) < len(each.replica_nodes)]
+    if least is not None and fewest < least:
+        few = [each.partition_index for each in partitions if len(each.isr_nodes) < least]
+        which = f"{told}: too few for {count(len(few), 'partition')}: {printable_list(few, 10)}"
+        if acks != ACKS_ALL:
+            return yellow("replicas", topic.subject, f"{which}, though acks={acks} does not ask for them", ms=ms)
+        return red("replicas", topic.subject, which, _remedy_for_few(partitions, least), ms)
+    if behind:
+        which = f"{told}; not all in sync: {printable_list((each.partition_index for each in behind), 10)}"
+        return yellow("replicas", topic.subject, which, "look at the brokers that are not in sync", ms)
+    return green("replicas", topic.subject, told, ms)
+
+
+def _remedy_for_few(partitions: Sequence[MetadataResponsePartition], least: int) -> str:
+    if any(len(each.replica_nodes) < least for each in partitions):
+        return f"lower the topic's {MIN_IN_SYNC}, or give it {least} replicas (kafka-reassign-partitions.sh)"
+    return f"start the brokers that are not in sync, or lower the topic's {MIN_IN_SYNC}"
+
+
+def _replicas_in_words(partitions: Sequence[MetadataResponsePartition]) -> str:
+    in_sync, replicas = ([len(nodes) for nodes in every] for every in zip(*map(_nodes, partitions), strict=True))
+    if len({*in_sync}) == len({*replicas}) == 1:
+        return f"{in_sync[0]} of {count(replicas[0], 'replica')} in sync"
+    return f"{min(in_sync)} to {max(in_sync)} of {min(replicas)} to {max(replicas)} replicas in sync"
+
+
+def _nodes(partition: MetadataResponsePartition) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return partition.isr_nodes, partition.replica_nodes
+
+
+def _number(settings: Mapping[str, str] | KafkaError, name: str) -> int | None:
+    text = "" if isinstance(settings, KafkaError) else settings.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+
+
+# SETTINGS
+
+
+def judge_settings(topic: CheckedTopic, config: ProducerConfig) -> list[CheckResult]:
+    """Size and compression; and what is not known."""
+    if isinstance(topic.settings, KafkaError):
+        return [yellow("settings", topic.subject, f"not known: {topic.settings}", ms=topic.ms[1])]
+    results = []
+    least, size, codec = _number(topic.settings, MIN_IN_SYNC), _number(topic.settings, MAX_BYTES), topic.settings.get(COMPRESSION)
+    if size is not None:
+        results.append(judge_size(topic, size, config))
+    if codec is not None:
+        results.append(judge_compression(topic, codec, config.compression_type))
+    missing = [name for name, value in ((MIN_IN_SYNC, least), (MAX_BYTES, size), (COMPRESSION, codec)) if value is None]
+    if missing:
+        results.append(yellow("settings", topic.subject, f"brokers do not tell {printable_list(missing)}", ms=topic.ms[1]))
+    return results
+
+
+def judge_size(topic: CheckedTopic, theirs: int, config: ProducerConfig) -> CheckResult:
+    """A record that is larger than the topic takes is rejected. A batch of several is split and sent again."""
+    ms, ours = topic.ms[1], config.max_request_size
+    found = f"{MAX_BYTES}={theirs}, our max.request.size={ours} and batch.size={config.batch_size}"
+    if theirs < ours:
+        remedy = f"raise the topic's {MAX_BYTES}, or lower kafka.max.request.size: larger rows are then told before they are sent"
+        return yellow("size", topic.subject, f"{found}: larger rows are rejected", remedy, ms)
+    if theirs < config.batch_size:
+        remedy = "lower kafka.batch.size"
+        return yellow("size", topic.subject, f"{found}: full batches are rejected, split and sent again", remedy, ms)
+    return green("size", topic.subject, found, ms)
+
+
+def judge_compression(topic: CheckedTopic, theirs: str, ours: str) -> CheckResult:
+    ms = topic.ms[1]
+    if theirs == OF_THE_PRODUCER:
+        return green("compression", topic.subject, f"{ours}; brokers keep it", ms)
+    if printable(theirs) == ours or (theirs, ours) == ("uncompressed", "none"):
+        return green("compression", topic.subject, f"{ours}, as the topic's", ms)
+    found = f"{ours}, and the topic's {COMPRESSION}={printable(theirs)}: brokers compress each batch again"
+    same = "none" if theirs == "uncompressed" else printable(theirs)
+    return yellow("compression", topic.subject, found, f"set kafka.compression.type={same}", ms)
+
+
+# PERMISSIONS
+
+
+def judge_permissions(topic: CheckedTopic, found: TopicDescription) -> list[CheckResult]:
+    return [_judge_permission(topic, found, operation) for operation in topic.needs]
+
+
+def _judge_permission(topic: CheckedTopic, found: TopicDescription, operation: AclOperation) -> CheckResult:
+    name, why = operation.name, topic.needs[operation]
+    if found.permissions is None and not (topic.is_written and operation is AclOperation.WRITE):
+        return yellow("permission", topic.subject, f"{name}, {why}: {FIND_OUT}", ms=topic.ms[0])
+    if found.permissions is None or operation in found.permissions:
+        return green("permission", topic.subject, f"{name}, {why}", topic.ms[0])
+    return red("permission", topic.subject, f"no {name}, {why}", f"grant the user {name} on the topic", topic.ms[0])

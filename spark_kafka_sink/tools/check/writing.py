@@ -1,0 +1,81 @@
+"""`--write`: sends one record as a write would, and says what came of it.
+
+With exactly-once the record is part of a transaction that is aborted: readers with isolation.level=read_committed never see it.
+The transactional id is one that no task has. Whoever had it is fenced: two checks of one prefix must not write at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from spark_kafka_sink.clock import Clock
+from spark_kafka_sink.config.producer_config import ProducerConfig
+from spark_kafka_sink.errors import KafkaError, printable
+from spark_kafka_sink.network.background import outcome_within
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.producer_record import RecordMetadata
+from spark_kafka_sink.tools.check.results import CheckResult, green, red
+
+CHECK = "write"
+KEY = b"pykafka-sink-check"  # compacted topics take no record without one
+VALUE = b"One record of `pykafka-sink check --write`."
+LEAST_MS = 500  # of each wait
+# Code of users is for rows, and executors may have it where this host does not.
+_PLUG_INS = ("interceptor.classes", "partitioner.class")
+
+
+@dataclass(frozen=True, slots=True)
+class Transactional:
+    """Args: timeout_ms, after which brokers abort the transaction if this process cannot."""
+
+    transactional_id: str
+    timeout_ms: int
+
+
+def write(topic: str, config: ProducerConfig, transactional: Transactional | None, timeout_ms: int, clock: Clock) -> CheckResult:
+    """Green: the record is acknowledged. Blocks at most `timeout_ms`."""
+    began_ms, subject = clock.now_ms(), printable(topic)
+    outcome = outcome_within(partial(_write, topic, config, transactional, timeout_ms), timeout_ms)
+    ms = clock.now_ms() - began_ms
+    if outcome is None:
+        left = f"; its transaction ends at its time-out, {transactional.timeout_ms} ms" if transactional else ""
+        return red(CHECK, subject, f"not acknowledged within {timeout_ms} ms; it may be written nevertheless{left}", ms=ms)
+    if outcome.error is not None:
+        return red(CHECK, subject, str(outcome.error), ms=ms)
+    found: RecordMetadata = outcome.result
+    how = ", in a transaction that was aborted" if transactional else ""
+    return green(CHECK, subject, f"one record is written to partition {found.partition} at offset {found.offset}{how}", ms)
+
+
+def _write(topic: str, config: ProducerConfig, transactional: Transactional | None, timeout_ms: int) -> RecordMetadata:
+    with KafkaProducer(_options(config, transactional, timeout_ms)) as producer:
+        if transactional is None:
+            return producer.send(topic, VALUE, key=KEY).result(timeout_ms / 1000)
+        producer.init_transactions()
+        producer.begin_transaction()
+        try:
+            found = producer.send(topic, VALUE, key=KEY).result(timeout_ms / 1000)
+        except KafkaError:
+            with contextlib.suppress(KafkaError):  # the first error says why
+                producer.abort_transaction()
+            raise
+        producer.abort_transaction()
+        return found
+
+
+def _options(config: ProducerConfig, transactional: Transactional | None, timeout_ms: int) -> Mapping[str, object]:
+    """The user's, with short waits, and without plug-ins."""
+    options = {name: value for name, value in config.to_mapping().items() if name not in _PLUG_INS}
+    request_ms = max(timeout_ms - LEAST_MS, LEAST_MS)
+    options |= {
+        "linger.ms": 0,
+        "request.timeout.ms": request_ms,
+        "delivery.timeout.ms": max(timeout_ms, request_ms),
+        "max.block.ms": max(timeout_ms, LEAST_MS),
+    }
+    if transactional is not None:
+        options |= {"transactional.id": transactional.transactional_id, "transaction.timeout.ms": transactional.timeout_ms}
+    return options

@@ -1,0 +1,114 @@
+"""Judges of what exactly-once needs, on answers that are made up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.admin.transactions import ListedTransaction
+from spark_kafka_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
+from spark_kafka_sink.exactly_once.names import Names, TaskId
+from spark_kafka_sink.protocol.permissions import AclOperation
+from spark_kafka_sink.tools.check.exactly_once import CheckedPrefix, judge_groups, judge_ids, judge_leftovers, judge_timeout
+from spark_kafka_sink.tools.check.results import Light
+
+NAMES = Names("orders")
+DENIED = AuthorizationError("Grant the user WRITE on the transactional id 'orders-check'.", error_code=53)
+LATE = KafkaTimeoutError("no answer")
+OLD = UnsupportedVersionError("the broker does not support it")
+READ = frozenset({AclOperation.READ, AclOperation.DESCRIBE})
+
+
+def prefix(**answers: Any) -> CheckedPrefix:
+    return CheckedPrefix(**({"names": NAMES, "is_described": True, "may_write": True, "group_permissions": READ} | answers))
+
+
+def test_no_task_of_any_prefix_has_the_id_of_the_check() -> None:
+    for name in ("orders", "orders-q", "orders-q-1", "a-0-0"):
+        check_id = Names(name).check_id
+        begins = [check_id[:end] for end in range(1, len(check_id))]
+        assert not any(Names(each).parse(check_id) for each in begins)
+
+
+@pytest.mark.parametrize(
+    ("answers", "light", "says"),
+    [
+        ({}, Light.GREEN, "WRITE is granted"),
+        ({"is_described": DENIED}, Light.RED, "neither DESCRIBE nor WRITE"),
+        ({"may_write": DENIED}, Light.RED, "no WRITE"),
+        ({"is_described": LATE, "may_write": LATE}, Light.RED, "the coordinator of orders-check does not answer"),
+        ({"may_write": LATE}, Light.YELLOW, "not known; `--write` finds out"),
+        ({"may_write": LATE, "is_written": True}, Light.GREEN, "WRITE is granted"),
+        ({"is_described": OLD}, Light.GREEN, "WRITE is granted"),
+    ],
+)
+def test_transactional_ids(answers: dict[str, Any], light: Light, says: str) -> None:
+    found = judge_ids(prefix(**answers))
+    assert (found.light, says in found.found) == (light, True)
+
+
+@pytest.mark.parametrize(
+    ("permissions", "light", "says"),
+    [
+        (READ, Light.GREEN, "READ is granted"),
+        (frozenset({AclOperation.DESCRIBE}), Light.RED, "no READ"),
+        (None, Light.YELLOW, "not known"),
+        (OLD, Light.YELLOW, "not known"),
+        (AuthorizationError("Grant the user READ on the group", error_code=30), Light.RED, "neither DESCRIBE nor READ"),
+        (LATE, Light.RED, "the coordinator of group orders-aborted does not answer"),
+    ],
+)
+def test_groups(permissions: Any, light: Light, says: str) -> None:
+    found = judge_groups(prefix(group_permissions=permissions))
+    assert (found.light, says in found.found) == (light, True)
+
+
+def test_the_permissions_to_grant_name_the_prefix() -> None:
+    ids, groups = judge_ids(prefix(may_write=DENIED)), judge_groups(prefix(group_permissions=frozenset()))
+    assert ids.remedy == "grant the user WRITE on the transactional ids that begin with 'orders-'"
+    assert groups.remedy == "grant the user READ on the groups that begin with 'orders-'"
+
+
+@pytest.mark.parametrize(
+    ("given_ms", "answer", "is_written", "light", "says"),
+    [
+        (None, "900000", False, Light.GREEN, "transaction.max.timeout.ms=900000"),
+        (900_000, "900000", False, Light.GREEN, "our 900000 ms"),
+        (900_001, "900000", False, Light.RED, "is above the brokers'"),
+        (None, None, False, Light.YELLOW, "not known; `--write` finds out"),
+        (5_000, DENIED, False, Light.YELLOW, "kafka.transaction.timeout.ms=5000"),
+        (5_000, DENIED, True, Light.GREEN, "brokers accept it"),
+        (None, "a lot", False, Light.YELLOW, "900000 ms, Kafka's default, are assumed"),
+    ],
+)
+def test_the_time_of_transactions(given_ms: int | None, answer: Any, is_written: bool, light: Light, says: str) -> None:
+    found = judge_timeout(given_ms, answer, 900_000, 3, is_written=is_written)
+    assert (found.light, says in found.found) == (light, True)
+
+
+def listed(task: int, state: str, names: Names = NAMES) -> ListedTransaction:
+    return ListedTransaction(names.transactional_id(TaskId("q", task, 0)), 7, state)
+
+
+@pytest.mark.parametrize(
+    ("found", "may_describe", "light", "says"),
+    [
+        ([], True, Light.GREEN, "no open transaction"),
+        ([listed(0, "Empty")], True, Light.GREEN, "no open transaction (1 id without a row)"),
+        ([listed(0, "Ongoing"), listed(1, "PrepareAbort")], True, Light.YELLOW, "2 open transactions"),
+        ([listed(0, "Ongoing", Names("orders-2"))], True, Light.GREEN, "no open transaction"),
+        ([], False, Light.YELLOW, "not known"),
+        (OLD, True, Light.YELLOW, "before Kafka 3.0"),
+        (LATE, True, Light.YELLOW, "not known"),
+    ],
+)
+def test_what_earlier_writes_have_left(
+    found: list[ListedTransaction] | KafkaError, may_describe: bool, light: Light, says: str
+) -> None:
+    result = judge_leftovers(NAMES, found, 3, may_describe=may_describe)
+    assert (result.light, says in result.found) == (light, True)
+
+
+def test_a_prefix_of_others_is_printed_on_one_line() -> None:
+    assert judge_leftovers(Names("a\x1b[31m"), [listed(0, "Ongoing")], 3, may_describe=True).subject.isprintable()
