@@ -14,8 +14,8 @@ from spark_kafka_sink.tools.arguments import new_parser
 
 PROG = "pykafka-sink"
 EXAMPLES = """
-    pykafka-sink check --topic orders --bootstrap-servers localhost:9092
     pykafka-sink transactions list --prefix orders --bootstrap-servers localhost:9092
+    pykafka-sink check --topic orders --bootstrap-servers localhost:9092
     pykafka-sink report commits.jsonl --terminal
     pykafka-sink perf --topic orders --num-records 100000 --record-size 100 --bootstrap-servers localhost:9092
     pykafka-sink options acks
