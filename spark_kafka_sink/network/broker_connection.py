@@ -200,7 +200,7 @@ class BrokerConnection:
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("> %s, %d bytes%s", in_flight, sum(map(len, buffers)), _partitions(request.message))
         self.in_flight.append(in_flight)
-        self._selector.send(self.node.id, buffers)
+        in_flight.is_written = self._selector.send(self.node.id, buffers)
 
     def throttle(self, throttle_ms: int, now_ms: int) -> None:
         """The broker does not read from the connection for a while. A longer throttle stays in force."""

@@ -238,7 +238,7 @@ class NetworkClient:
     # SENDING
 
     def send(self, request: ClientRequest, now_ms: int) -> None:
-        """Queue a request for a node that is ready; the next polls write it.
+        """Write a request to a node that is ready: at once what the socket takes, the rest in the next polls.
 
         If the broker and this client have no version in common that can carry the request, it is not sent, and the next poll
         calls back with an UnsupportedVersionError.
@@ -253,6 +253,9 @@ class NetworkClient:
             logger.debug("! node %d: %s is not sent: %s", request.node_id, type(request.message).__name__, error)
             version = API_TABLE[request.message.API_KEY].max_version
             self._responses.append(ClientResponse(request, None, version, now_ms, error=error))
+            return
+        if connection.in_flight[-1].is_written:
+            self._handle_written(connection, now_ms)
 
     def send_metadata_request(self, node_id: int, message: MetadataRequest, now_ms: int) -> None:
         try:
@@ -312,14 +315,16 @@ class NetworkClient:
 
     def _handle_completed_sends(self, now_ms: int) -> None:
         while self._selector.completed_sends:
-            node_id = self._selector.completed_sends.pop(0)
-            in_flight = self._connections[node_id].in_flight
-            sent = in_flight[-1]  # one is written at a time
-            sent.is_written = True
-            if not sent.request.expect_response:
-                in_flight.pop()
-                self._responses.append(sent.response(now_ms))
-                logger.debug("< %s is written, which completes it (acks=0)", sent)
+            connection = self._connections[self._selector.completed_sends.pop(0)]
+            connection.in_flight[-1].is_written = True  # one is written at a time
+            self._handle_written(connection, now_ms)
+
+    def _handle_written(self, connection: BrokerConnection, now_ms: int) -> None:
+        sent = connection.in_flight[-1]
+        if not sent.request.expect_response:
+            connection.in_flight.pop()
+            self._responses.append(sent.response(now_ms))
+            logger.debug("< %s is written, which completes it (acks=0)", sent)
 
     def _handle_completed_receives(self, now_ms: int) -> None:
         while self._selector.completed_receives:

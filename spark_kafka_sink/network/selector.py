@@ -1,8 +1,8 @@
 """Many connections at once: the only place in the package that waits for the network.
 
-NetworkClient connects and sends. `poll` moves bytes, and lists what happened in `connected`, `completed_sends`,
-`completed_receives` and `disconnected`, from which NetworkClient takes it; the next poll clears what is left there. Bytes that
-arrive go through the node's Connection.
+NetworkClient connects and sends. `send` writes what the socket takes, `poll` moves all other bytes. What happened is listed in
+`connected`, `completed_sends`, `completed_receives` and `disconnected`, from which NetworkClient takes it; the next poll clears
+what is left there. Bytes that arrive go through the node's Connection.
 Threads: the Sender only, except `wakeup`, which any thread may call.
 Law: the Selector releases buffers that were passed to `send` when they are written or their connection is closed, never later.
 """
@@ -59,7 +59,7 @@ class Selectable(Protocol):
     disconnected: dict[int, Disconnect]
 
     def connect(self, node_id: int, address: Address, connection: Connection) -> None: ...
-    def send(self, node_id: int, buffers: list[Buffer]) -> None: ...
+    def send(self, node_id: int, buffers: list[Buffer]) -> bool: ...
     def poll(self, timeout_ms: int) -> None: ...
     def is_channel_ready(self, node_id: int) -> bool: ...
     def wakeup(self) -> None: ...
@@ -120,7 +120,6 @@ class Selector:
         self._channels: dict[int, _Channel] = {}
         self._last_active_ms: dict[int, int] = {}  # node id -> time, least recently active first
         self._connected_at_once: list[_Channel] = []
-        self._unwritten: list[_Channel] = []  # with a send since the last poll
         self._buffer = memoryview(bytearray(_READ_BUFFER_BYTES))
         self._selector = selectors.DefaultSelector()
         self._wakeup_reader, self._wakeup_writer = socket.socketpair()
@@ -159,13 +158,18 @@ class Selector:
         channel = self._channels.get(node_id)
         return channel is not None and channel.is_connected
 
-    def send(self, node_id: int, buffers: list[Buffer]) -> None:
-        """Write a frame during the next polls. The frame before it must be complete."""
+    def send(self, node_id: int, buffers: list[Buffer]) -> bool:
+        """Write a frame: at once what the socket takes, the rest during the next polls. The frame before it must be complete.
+
+        Returns:
+            Whether it is written. If not, a later poll reports that in `completed_sends`, or the connection has ended: that is
+            reported at once, and has to be taken before the next poll.
+        """
         channel = self._channels[node_id]
         if channel.outgoing is not None:
             raise RuntimeError(f"another request to node {node_id} is still being written")
         channel.outgoing = _Send(buffers)
-        self._unwritten.append(channel)
+        return self._write(channel)
 
     def close(self, node_id: int | None = None) -> None:
         """Close one connection without reporting it in `disconnected`; without a node, close everything."""
@@ -219,8 +223,7 @@ class Selector:
         """Read and write what is possible; wait up to `timeout_ms` for it. Never raises for the failure of a connection."""
         self._clear()
         self._finish_immediate_connects()
-        self._write_new_sends()
-        if self.connected or self.completed_sends or self.disconnected:
+        if self.connected or self.disconnected:
             timeout_ms = 0
         asked_ns = self._clock.now_ns()
         ready = self._selector.select(min(max(timeout_ms, 0), MAX_POLL_MS) / 1000)
@@ -242,13 +245,6 @@ class Selector:
             if self._is_open(channel):
                 self._finish_connect(channel)
 
-    def _write_new_sends(self) -> None:
-        """Most requests fit into the socket's buffer: they are written without a select before."""
-        channels, self._unwritten = self._unwritten, []
-        for channel in channels:
-            if self._is_open(channel) and channel.outgoing is not None:
-                self._write(channel)
-
     def _is_open(self, channel: _Channel) -> bool:
         return self._channels.get(channel.node_id) is channel
 
@@ -264,8 +260,8 @@ class Selector:
             return
         if events & selectors.EVENT_READ:
             self._read(channel)
-        if events & selectors.EVENT_WRITE and self._is_open(channel) and channel.outgoing is not None:
-            self._write(channel)
+        if events & selectors.EVENT_WRITE and self._is_open(channel) and channel.outgoing is not None and self._write(channel):
+            self.completed_sends.append(channel.node_id)
 
     def _finish_connect(self, channel: _Channel) -> None:
         try:
@@ -285,7 +281,8 @@ class Selector:
             self._selector.modify(channel.transport, interest, channel)
             channel.interest = interest
 
-    def _write(self, channel: _Channel) -> None:
+    def _write(self, channel: _Channel) -> bool:
+        """Whether all is written."""
         outgoing = channel.outgoing
         assert outgoing is not None
         try:
@@ -297,17 +294,17 @@ class Selector:
                     break
                 if written == 0:
                     self._set_interest(channel, selectors.EVENT_READ | selectors.EVENT_WRITE)
-                    return
+                    return False
         except (OSError, AuthenticationError) as error:
             self._read(channel)  # answers that arrived before the connection broke still count
             if self._is_open(channel):
                 self._fail(channel, error)
-            return
+            return False
         channel.outgoing = None
         self._metrics.sent_request(channel.node_id, outgoing.written_bytes)
         self._touch(channel)
         self._set_interest(channel, selectors.EVENT_READ)
-        self.completed_sends.append(channel.node_id)
+        return True
 
     def _read(self, channel: _Channel) -> None:
         for _ in range(_MAX_READS_PER_POLL):

@@ -90,14 +90,16 @@ class FakeSelector:
     def is_channel_ready(self, node_id: int) -> bool:
         return node_id in self._connections and node_id not in self._connecting
 
-    def send(self, node_id: int, buffers: list[Buffer]) -> None:
+    def send(self, node_id: int, buffers: list[Buffer]) -> bool:
         assert node_id not in self._writing, "one request at a time"
         sent = Sent(node_id, *read_request(b"".join(buffers)[4:]))
         self.sent.append(sent)
-        self._writing.append(node_id)
+        if self.holds_sends:
+            self._writing.append(node_id)
         answer = self.answer(sent)
         if answer is not None:
             self.respond(sent, answer)
+        return not self.holds_sends
 
     def poll(self, timeout_ms: int) -> None:
         self.poll_timeouts_ms.append(timeout_ms)

@@ -54,7 +54,8 @@ class Sockets(FakeSelector):
     def is_channel_ready(self, node_id: int) -> bool:  # noqa: ARG002
         return True
 
-    def send(self, node_id: int, buffers: list[Buffer]) -> None: ...
+    def send(self, node_id: int, buffers: list[Buffer]) -> bool:  # noqa: ARG002
+        return True
 
 
 def broker(host: str = "host", *, max_in_flight: int = 5) -> BrokerConnection:

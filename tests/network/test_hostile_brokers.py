@@ -216,8 +216,7 @@ def test_a_selector_survives_any_bytes_and_disconnects_at_the_first_violation(
             while 1 not in selector.connected:
                 selector.poll(1000)
             for _ in range(sends):
-                selector.send(1, connection.send(REQUESTS[2], 5))
-                selector.poll(1000)
+                assert selector.send(1, connection.send(REQUESTS[2], 5))
             with peer:
                 peer.sendall(b"".join(chunks))
                 if is_closed:

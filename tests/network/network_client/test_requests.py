@@ -142,12 +142,16 @@ def test_no_more_than_the_maximum_are_in_flight() -> None:
     net = Net(max_in_flight_requests_per_connection=2)
     net.connect(0)
     first = net.send()
+    net.selector.holds_sends = True
+    second = net.send()
+    net.selector.respond(first, INIT_RESPONSE)
+    net.poll()
     assert not net.client.ready(0, net.clock.now_ms())  # one is written at a time
+    net.selector.holds_sends = False
     net.poll()
     net.send()
-    net.poll()
     assert not net.ready(0)
-    net.selector.respond(first, INIT_RESPONSE)
+    net.selector.respond(second, INIT_RESPONSE)
     net.poll()
     assert net.ready(0)
 

@@ -117,7 +117,8 @@ def failure(serve: Callable[[socket.socket], object], connector: TlsConnector | 
         poll_until(selector, lambda: selector.is_channel_ready(1) or 1 in selector.disconnected)
         if 1 not in selector.disconnected:
             selector.send(1, connection.send(INIT, 5))
-            poll_until(selector, lambda: 1 in selector.disconnected)
+            if 1 not in selector.disconnected:
+                poll_until(selector, lambda: 1 in selector.disconnected)
         lost = selector.disconnected[1]
     server.join()
     return lost
