@@ -65,6 +65,7 @@ _pykafka_sink_candidates() {
 }
 
 _pykafka_sink() {
+    local IFS=$' \t\n'
     local words=() word glue='' i path='' commands flags positional many takes='' value='' candidates='' prefix='' breaks=''
     COMPREPLY=()
     for ((i = 1; i <= COMP_CWORD; i++)); do
@@ -85,7 +86,7 @@ _pykafka_sink() {
         if [[ $takes == one ]]; then
             takes=''
         elif [[ $word == -* ]]; then
-            _pykafka_sink_flag "$path $word"
+            _pykafka_sink_flag "$path${path:+ }$word"
         elif [[ $takes != many ]]; then
             if [[ " $commands " == *" $word "* ]]; then
                 path+=${path:+ }$word
@@ -99,7 +100,7 @@ _pykafka_sink() {
     if [[ $takes == one || ($takes && $current != -*) ]]; then
         _pykafka_sink_candidates "$value" "$current"
     elif [[ $current == --*=* ]]; then
-        _pykafka_sink_flag "$path ${current%%=*}"
+        _pykafka_sink_flag "$path${path:+ }${current%%=*}"
         prefix=${current%%=*}=
         _pykafka_sink_candidates "$value" "${current#*=}"
     elif [[ $current == -* ]]; then

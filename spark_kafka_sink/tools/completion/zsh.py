@@ -1,4 +1,7 @@
-"""The script for zsh: a function for each command, which calls `_arguments`."""
+"""The script for zsh: a function for each command, which calls `_arguments`.
+
+Where a flag takes several values, the first is completed: zsh would not complete flags after it if it offered further values.
+"""
 
 from __future__ import annotations
 

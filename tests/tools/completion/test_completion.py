@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafka_sink.tools.arguments import pair
 from spark_kafka_sink.tools.catalog import TOOLS
 from spark_kafka_sink.tools.completion.command import SCRIPTS, all_commands, main
 from spark_kafka_sink.tools.completion.words import Value, commands_of, producer_options, sink_options
@@ -111,6 +112,48 @@ def test_parsers_have_what_the_scripts_rely_on() -> None:
         assert sum(not argument.names for argument in each.arguments) <= 1
         for flag in each.flags:
             assert flag.help
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_options_of_the_sink_are_completed_with_their_prefix(shell: str, tmp_path: Path) -> None:
+    """As arguments of the jobs name them: --option kafka.acks=all, and files after --config."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--option", type=pair, action="append", help="an option")
+    parser.add_argument("--config", type=Path, help="a file")
+    (tmp_path / "script").write_text(SCRIPTS[shell](list(commands_of(parser))))
+    (tmp_path / "sink.properties").touch()
+    lines = {
+        "--option kafka.ling": "kafka.linger.ms=",
+        "--option kafka.acks=al": "kafka.acks=all",
+        "--option=kafka.acks=al": "--option=kafka.acks=all",
+        "--option kafka.acks=all --option deliveryG": "deliveryGuarantee=",
+        "--option deliveryGuarantee=exact": "deliveryGuarantee=exactly-once",
+        "--config sink": "sink.properties",
+    }
+    for typed, completed in lines.items():
+        assert SHELLS[shell](tmp_path / "script", f"pykafka-sink {typed}", tmp_path) == [completed]
+
+
+def test_in_bash_the_settings_of_a_user_do_not_matter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Unset variables as errors, another IFS, patterns without a match as errors, and words that end only at blanks."""
+    main(["bash"])
+    settings = [
+        "set -u",
+        "IFS=:",
+        "shopt -s failglob nocasematch",
+        "COMP_WORDBREAKS=' '",
+        "COMP_WORDBREAKS=${COMP_WORDBREAKS//:}",
+    ]
+    script = tmp_path / "script"
+    script.write_text("\n".join([capsys.readouterr().out, *settings[:3]]))
+    line = "pykafka-sink transactions list --bootstrap-servers a:1 --command-property=acks=al"
+    assert SHELLS["bash"](script, line, tmp_path) == ["--command-property=acks=all"]
+    assert SHELLS["bash"](script, "pykafka-sink ", tmp_path) == sorted(TOOLS)
+    for words_end in settings[3:]:
+        script.write_text("\n".join([script.read_text(), words_end]))
+        assert SHELLS["bash"](script, line, tmp_path) == ["--command-property=acks=all"]
 
 
 def test_texts_with_quotes_and_colons_do_not_break_a_script(tmp_path: Path) -> None:
