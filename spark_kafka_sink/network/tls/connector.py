@@ -255,6 +255,8 @@ class TlsTransport(PlaintextTransport):
                 filled += size
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return filled or None
+        except BrokenPipeError:  # OpenSSL 3.6 answers the broker's end, and the broker has gone: this is the end of the stream
+            return filled
         except OSError as error:
             failure = self._broken(error) if isinstance(error, ssl.SSLError) else error
             if not filled:

@@ -294,6 +294,28 @@ def test_a_broker_that_closes_is_reported(says_so: bool) -> None:
     assert lost == Disconnect(ChannelState.READY, "the broker closed the connection")
 
 
+@pytest.mark.parametrize("first", [b"", struct.pack(">i", 8)], ids=["nothing came", "a part came"])
+def test_a_broken_pipe_while_reading_is_the_brokers_end(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenSSL 3.6 writes where it finds the end of the stream. The error was "[Errno 32] Broken pipe", of a read."""
+    chunks = iter([first]) if first else iter([])
+
+    def read(_: ssl.SSLSocket, buffer: memoryview) -> int:
+        for chunk in chunks:
+            buffer[: len(chunk)] = chunk
+            return len(chunk)
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(ssl.SSLSocket, "recv_into", read)
+
+    def leave(connection: socket.socket) -> None:
+        with secured(connection) as peer:
+            peer.sendall(bytes(1000))  # so that there is something to read
+            peer.recv(1)
+
+    lost = failure(leave)
+    assert lost == Disconnect(ChannelState.READY, "the broker closed the connection")
+
+
 def test_closing_lets_go_of_what_was_not_written() -> None:
     done = threading.Event()
 
