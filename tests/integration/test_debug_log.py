@@ -47,41 +47,11 @@ def test_spark_workers_show_the_debug_log_when_their_daemon_is_replaced(tmp_path
     assert re.search(r"> node 0: ProduceRequest v13, correlation id \d+, \d+ bytes: orders-0", done.stderr)
 
 
-@pytest.mark.slow
-@pytest.mark.spark
-def test_warnings_of_spark_workers_have_a_time_and_a_level(tmp_path: Path) -> None:
-    """Nobody configures logging in Spark's workers, and Python printed the bare text: `! metadata reports problems …`, without
-    a sign of what told it, when, and how bad it was."""
-    with FakeBroker(topics={"orders": 1}) as broker:
-        program = tmp_path / "program.py"
-        program.write_text(
-            textwrap.dedent(
-                f"""
-                from pyspark.sql import SparkSession
-                from spark_kafka_sink import KafkaDataSource
-
-                spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-                spark.dataSource.register(KafkaDataSource)
-                rows = spark.sql("SELECT 'a' AS value UNION ALL SELECT repeat('a', 2000000) AS value").coalesce(1)
-                writer = rows.write.format("pykafka-sink").option("kafka.bootstrap.servers", {broker.bootstrap_servers!r})
-                writer.option("topic", "orders").option("onRecordTooLarge", "skip").mode("append").save()
-                spark.stop()
-                """
-            )
-        )
-        done = subprocess.run([sys.executable, program], env=os.environ, capture_output=True, text=True, timeout=180, check=False)
-        assert done.returncode == 0, done.stderr[-4000:]
-        assert broker.values("orders") == [b"a"]
-    stamp = r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d WARNING spark_kafka_sink\."
-    assert re.search(stamp + r"sink\.rows\.row_outcomes: .*Further rows like it are only counted$", done.stderr, re.MULTILINE)
-    assert re.search(stamp + r"sink\.commit: wrote 1 row,", done.stderr, re.MULTILINE)
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-def test_each_commit_of_a_batch_and_of_a_stream_is_a_line_on_the_drivers_stderr(tmp_path: Path) -> None:
-    """Four pages promised the line, and nobody saw it: it was below the level of Spark's Python process."""
-    program = tmp_path / "program.py"
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The stderr of a program that writes a batch, two micro-batches, and a batch with a row that is too large."""
+    directory = tmp_path_factory.mktemp("program")
+    program = directory / "program.py"
     with FakeBroker(topics={"orders": 1}) as broker:
         program.write_text(
             textwrap.dedent(
@@ -95,19 +65,39 @@ def test_each_commit_of_a_batch_and_of_a_stream_is_a_line_on_the_drivers_stderr(
                 rows = spark.range(3).selectExpr("cast(id as string) value").coalesce(1)
                 rows.write.format("pykafka-sink").options(**options).mode("append").save()
                 for name in ("one", "two"):
-                    rows.write.mode("append").text({str(tmp_path / "in")!r})
-                stream = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).text({str(tmp_path / "in")!r})
-                writer = stream.writeStream.format("pykafka-sink").options(**options, checkpointLocation={str(tmp_path / "c")!r})
+                    rows.write.mode("append").text({str(directory / "in")!r})
+                stream = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).text({str(directory / "in")!r})
+                writer = stream.writeStream.format("pykafka-sink").options(**options, checkpointLocation={str(directory / "c")!r})
                 writer.trigger(availableNow=True).start().awaitTermination()
+                large = spark.sql("SELECT 'a' AS value UNION ALL SELECT repeat('a', 2000000) AS value").coalesce(1)
+                writer = large.write.format("pykafka-sink").options(**options)
+                writer.option("onRecordTooLarge", "skip").mode("append").save()
                 spark.stop()
                 """
             )
         )
         done = subprocess.run([sys.executable, program], env=os.environ, capture_output=True, text=True, timeout=180, check=False)
         assert done.returncode == 0, done.stderr[-4000:]
-        assert len(broker.values("orders")) == 9
+        assert sorted(broker.values("orders")) == sorted([b"0", b"1", b"2"] * 3 + [b"a"])
+    return done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_warnings_of_spark_workers_have_a_time_and_a_level(printed: str) -> None:
+    """Nobody configures logging in Spark's workers, and Python printed the bare text: `! metadata reports problems …`, without
+    a sign of what told it, when, and how bad it was."""
+    stamp = r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d WARNING spark_kafka_sink\."
+    assert re.search(stamp + r"sink\.rows\.row_outcomes: .*Further rows like it are only counted$", printed, re.MULTILINE)
+    assert re.search(stamp + r"sink\.commit: wrote 1 row,", printed, re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_each_commit_of_a_batch_and_of_a_stream_is_a_line_on_the_drivers_stderr(printed: str) -> None:
+    """Four pages promised the line, and nobody saw it: it was below the level of Spark's Python process."""
     stamp = r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d INFO spark_kafka_sink\.sink\.commit: "
-    lines = re.findall(stamp + r"(.*?); slowest task \d+\.\d s(?:; query \S+, batch (\d))?$", done.stderr, re.MULTILINE)
+    lines = re.findall(stamp + r"(.*?); slowest task \d+\.\d s(?:; query \S+, batch (\d))?$", printed, re.MULTILINE)
     texts, batches = zip(*lines, strict=True)
     assert set(texts) == {"wrote 3 rows, 24 bytes, in 1 task to 1 partition of orders"}
     assert batches == ("", "0", "1")

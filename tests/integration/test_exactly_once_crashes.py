@@ -33,7 +33,7 @@ from tests.integration.exactly_once_world import FIRST, SECOND, World, rows_of
 pytestmark = [pytest.mark.slow]
 
 TV1 = ("--feature", "transaction.version=1")
-TIMES = pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
+TIMES = pytest.mark.parametrize("times", [pytest.param(1, id="once"), pytest.param(2, id="twice", marks=pytest.mark.matrix)])
 
 
 @pytest.fixture(

@@ -562,12 +562,11 @@ def dying_stream(broker: LocalKafka, name: str, directory: Path, sink: str, mast
 @pytest.mark.parametrize(
     ("sink", "deaths"),
     [
-        pytest.param("stream", DRIVER_DEATHS["after the decision"], id="stream, after the decision"),
+        pytest.param("stream", DRIVER_DEATHS["after the decision"][::2], id="stream, decided, and among its commits"),
         *(
             pytest.param(sink, deaths, id=f"{sink}, {when}", marks=pytest.mark.matrix)
             for sink in SINKS
             for when, deaths in DRIVER_DEATHS.items()
-            if (sink, when) != ("stream", "after the decision")
         ),
     ],
 )
@@ -581,14 +580,9 @@ def test_a_stream_whose_driver_is_killed_time_and_again_writes_each_row_once(
     assert {version for version, _ in ways(tmp_path / "report.jsonl")} == set(range(BATCHES))
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "deaths",
-    [
-        pytest.param(TASK_DEATHS["workers"], id="workers", marks=pytest.mark.matrix),
-        pytest.param(TASK_DEATHS["executors"], id="executors"),
-    ],
-)
+@pytest.mark.parametrize("deaths", TASK_DEATHS.values(), ids=TASK_DEATHS)
 def test_a_stream_whose_workers_or_executors_are_killed_writes_each_row_once(
     broker: LocalKafka, topic: Topic, seen: Seen, tmp_path: Path, deaths: list[tuple[str, str, str]]
 ) -> None:

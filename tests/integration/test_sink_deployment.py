@@ -11,9 +11,11 @@ import re
 import subprocess
 import sys
 import textwrap
+import uuid
 import venv
 import zipfile
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -49,11 +51,25 @@ def complete(code: str, directory: Path, python_path: Path, **environment: str) 
 SETTINGS = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
 
 
-def test_executors_in_other_processes_write_and_a_failed_task_is_run_again(
-    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
-) -> None:
-    """A task that fails half-way has written some rows: the second attempt writes all of them, and only it is counted."""
-    name, flaky = topic(3), topic(3)
+class OnACluster(NamedTuple):
+    """What a program on executors in processes of their own has done, with modules that came by addPyFile alone."""
+
+    topics: dict[str, str]  # by what was written
+    reports: list[dict[str, Any]]
+    audit: str  # what the interceptor wrote
+    printed: str
+
+
+@pytest.fixture(scope="module")
+def on_a_cluster(broker: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> OnACluster:
+    """One cluster for all claims, as its JVMs take half a minute to start."""
+    directory = tmp_path_factory.mktemp("cluster")
+    topics = {what: f"cluster-{what}-{uuid.uuid4().hex[:8]}" for what in ("steady", "flaky", "plugins")}
+    for name in topics.values():
+        broker.create_topic(name, 5)
+    audit, shipped = directory / "audit", directory / "shipped"
+    shipped.mkdir()
+    (shipped / "my_plugins.py").write_text(code_block("# my_plugins.py"))
     settings = {**SETTINGS, "spark.executorEnv.PYTHONPATH": str(ROOT), "spark.executor.memory": "512m"}
     printed = run(
         f"""
@@ -69,27 +85,67 @@ def test_executors_in_other_processes_write_and_a_failed_task_is_run_again(
 
         spark = SparkSession.builder.master("local-cluster[2,1,1024]").config(map={settings}).getOrCreate()
         spark.dataSource.register(KafkaDataSource)
+        spark.sparkContext.addPyFile({str(shipped / "my_plugins.py")!r})
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 1000)
+
+        def writer(df, topic):
+            writer = df.write.format("pykafka-sink").mode("append").option("topic", topic)
+            return writer.option("kafka.bootstrap.servers", {broker.bootstrap_servers!r})
+
         df = spark.range(20000, numPartitions=4)
-        options = {{"kafka.bootstrap.servers": {broker.bootstrap_servers!r}, "reportPath": "report.jsonl"}}
-
-        def write(df, topic):
-            df.write.format("pykafka-sink").options(**options).option("topic", topic).mode("append").save()
-
-        write(df.selectExpr("cast(id as string) key", "cast(id as string) value"), {name!r})
-        write(df.select(F.udf(failing_once)("id").alias("value")), {flaky!r})
+        steady = writer(df.selectExpr("cast(id as string) key", "cast(id as string) value"), {topics["steady"]!r})
+        steady.option("reportPath", "report.jsonl").save()
+        flaky = writer(df.select(F.udf(failing_once)("id").alias("value")), {topics["flaky"]!r})
+        flaky.option("reportPath", "report.jsonl").save()
         print("executors", spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1)
+
+        rows = spark.range(6000, numPartitions=2).selectExpr(
+            "concat(elt(1 + id % 3, 'DE', 'FR', 'IT'), '-', id) key",
+            "concat(id, ' secret') value",
+            "if(id % 100 = 0, 4, null) partition",
+        )
+        plugins = writer(rows, {topics["plugins"]!r}).option("kafka.audit.file", {str(audit)!r})
+        plugins = plugins.option("kafka.interceptor.classes", "my_plugins.Audit")
+        plugins.option("kafka.partitioner.class", "my_plugins.ByCountry").save()
+        try:
+            plugins.option("kafka.partitioner.class", "not_my_plugins.ByCountry").save()
+        except Exception as error:
+            print(error)
         spark.stop()
         """,
-        tmp_path,
+        directory,
         ROOT,
-        SPARK_WORKER_DIR=str(tmp_path / "work"),
+        SPARK_WORKER_DIR=str(directory / "work"),
     )
-    assert "executors 2" in printed
-    assert sorted(int(record.value or b"") for record in read_topic(name)) == list(range(20_000))
-    assert {int(record.value or b"") for record in read_topic(flaky)} == set(range(20_000))
-    first, second = (json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines())
+    reports = [json.loads(line) for line in (directory / "report.jsonl").read_text().splitlines()]
+    return OnACluster(topics, reports, audit.read_text(), printed)
+
+
+def test_executors_in_other_processes_write_and_a_failed_task_is_run_again(
+    on_a_cluster: OnACluster, read_topic: ReadTopic
+) -> None:
+    """A task that fails half-way has written some rows: the second attempt writes all of them, and only it is counted."""
+    assert "executors 2" in on_a_cluster.printed
+    assert sorted(int(record.value or b"") for record in read_topic(on_a_cluster.topics["steady"])) == list(range(20_000))
+    assert {int(record.value or b"") for record in read_topic(on_a_cluster.topics["flaky"])} == set(range(20_000))
+    first, second = on_a_cluster.reports
     assert (first["tasks"], first["rows"]) == (second["tasks"], second["rows"]) == (4, 20_000)
+
+
+def test_plugins_sent_along_as_py_files_decide_change_and_hear(on_a_cluster: OnACluster, read_topic: ReadTopic) -> None:
+    """The partitioner and the interceptor of docs/plug-ins.md, in executors that get them from addPyFile alone."""
+    error = "[KAFKA_INVALID_CONFIG] partitioner.class=not_my_plugins.ByCountry cannot be loaded: there is no module"
+    assert error in on_a_cluster.printed
+    records = read_topic(on_a_cluster.topics["plugins"])
+    assert {record.value for record in records} == {b"%d ******" % number for number in range(6000)}
+    explicit = {record.partition for record in records if int((record.value or b"").split()[0]) % 100 == 0}
+    assert explicit == {4}
+    for country, where in zip(
+        (b"DE", b"FR", b"IT"), partition_for_keys(pa.array([b"DE", b"FR", b"IT"]), 5).tolist(), strict=True
+    ):
+        found = [record for record in records if (record.key or b"").startswith(country)]
+        assert {record.partition for record in found if int((record.value or b"").split()[0]) % 100} == {where}
+    assert sum(map(int, on_a_cluster.audit.split())) == 6000
 
 
 def test_executors_without_lz4_and_crc32c_write_the_same_and_say_so_once(
@@ -126,54 +182,6 @@ def test_executors_without_lz4_and_crc32c_write_the_same_and_say_so_once(
         assert {record.value for record in records} == written
     for missing in ("the lz4 package is missing", "the crc32c package is missing"):
         assert done.stderr.count(missing) == 1, done.stderr[-4000:]
-
-
-def test_plugins_sent_along_as_py_files_decide_change_and_hear(
-    broker: LocalKafka, topic: Topic, read_topic: ReadTopic, tmp_path: Path
-) -> None:
-    """The partitioner and the interceptor of docs/plug-ins.md, in executors that get them from addPyFile alone."""
-    name, audit, shipped = topic(5), tmp_path / "audit", tmp_path / "shipped"
-    shipped.mkdir()
-    (shipped / "my_plugins.py").write_text(code_block("# my_plugins.py"))
-    settings = {**SETTINGS, "spark.executorEnv.PYTHONPATH": str(ROOT), "spark.executor.memory": "512m"}
-    printed = run(
-        f"""
-        from pyspark.sql import SparkSession
-        from spark_kafka_sink import KafkaDataSource
-
-        spark = SparkSession.builder.master("local-cluster[1,1,1024]").config(map={settings}).getOrCreate()
-        spark.dataSource.register(KafkaDataSource)
-        spark.sparkContext.addPyFile({str(shipped / "my_plugins.py")!r})
-        df = spark.range(6000, numPartitions=2).selectExpr(
-            "concat(elt(1 + id % 3, 'DE', 'FR', 'IT'), '-', id) key",
-            "concat(id, ' secret') value",
-            "if(id % 100 = 0, 4, null) partition",
-        )
-        writer = df.write.format("pykafka-sink").mode("append").option("topic", {name!r})
-        writer = writer.option("kafka.bootstrap.servers", {broker.bootstrap_servers!r}).option("kafka.audit.file", {str(audit)!r})
-        writer = writer.option("kafka.interceptor.classes", "my_plugins.Audit")
-        writer.option("kafka.partitioner.class", "my_plugins.ByCountry").save()
-        try:
-            writer.option("kafka.partitioner.class", "not_my_plugins.ByCountry").save()
-        except Exception as error:
-            print(error)
-        spark.stop()
-        """,
-        tmp_path,
-        ROOT,
-        SPARK_WORKER_DIR=str(tmp_path / "work"),
-    )
-    assert "[KAFKA_INVALID_CONFIG] partitioner.class=not_my_plugins.ByCountry cannot be loaded: there is no module" in printed
-    records = read_topic(name)
-    assert {record.value for record in records} == {b"%d ******" % number for number in range(6000)}
-    explicit = {record.partition for record in records if int((record.value or b"").split()[0]) % 100 == 0}
-    assert explicit == {4}
-    for country, where in zip(
-        (b"DE", b"FR", b"IT"), partition_for_keys(pa.array([b"DE", b"FR", b"IT"]), 5).tolist(), strict=True
-    ):
-        found = [record for record in records if (record.key or b"").startswith(country)]
-        assert {record.partition for record in found if int((record.value or b"").split()[0]) % 100} == {where}
-    assert sum(map(int, audit.read_text().split())) == 6000
 
 
 @pytest.fixture(scope="module")

@@ -159,24 +159,7 @@ def test_a_partition_column_precedes_the_partitioner_which_decides_for_nulls(
     assert Counter(record.partition for record in read_topic(name)) == {0: 2, 1: 2, 2: 2 + 32, 3: 2}
 
 
-def test_a_java_partitioner_is_refused_by_name(spark: SparkSession) -> None:
-    df = spark.range(1).selectExpr("'v' value")
-    message = error_of(
-        lambda: save(df, "127.0.0.1:9", "t", kafka__partitioner__class="org.apache.spark.sql.kafka010.TestPartitioner")
-    )
-    assert "org.apache.spark.sql.kafka010.TestPartitioner" in message
-    assert "KAFKA_INVALID_CONFIG" in message
-
-
 # --- differences, where they bite -------------------------------------------------------------------------------------
-
-
-def test_the_default_save_mode_is_refused_by_spark_with_the_remedy(spark: SparkSession) -> None:
-    """`format("kafka")` takes it: this is what a copied job meets first."""
-    writer = spark.range(1).selectExpr("'v' value").write.format("pykafka-sink").option("topic", "t")
-    message = error_of(writer.save)
-    assert "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in message
-    assert "Append" in message
 
 
 def test_real_time_mode_is_refused_by_spark(spark: SparkSession, broker: LocalKafka, topic: Topic, tmp_path: Any) -> None:

@@ -70,12 +70,6 @@ def test_a_wrong_schema_is_told_as_spark_tells_it(stream: FileStream) -> None:
     assert "Required attribute 'value' not found" in message
 
 
-def test_serializers_are_refused_in_sparks_words(stream: FileStream) -> None:
-    stream.feed([{"topic": "t", "value": "a"}])
-    message = error_of(lambda: run(stream.writer(stream.read(), "127.0.0.1:9", kafka__key__serializer="foo")))
-    assert "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer." in message
-
-
 def test_the_progress_counts_the_rows(stream: FileStream, broker: LocalKafka, topic: Topic) -> None:
     stream.feed([{"value": "a"}, {"value": "b"}, {"value": "c"}])
     query = run(stream.writer(stream.read(), broker, topic()))

@@ -116,25 +116,24 @@ def test_spark_knows_every_setting_of_the_sample(spark: SparkSession) -> None:
 
 PRINTS_FAST_ROWS = """
 from jobs.spark_job import FAST_ROWS, start_spark
-spark = start_spark("settings", verbose=False)
-print([spark.conf.get(key) for key in FAST_ROWS])
-spark.stop()
+for who in ("user", "job"):
+    spark = start_spark("settings", verbose=False)
+    print(who, [spark.conf.get(key) for key in FAST_ROWS])
+    for key in FAST_ROWS:
+        spark._jvm.System.clearProperty(key)  # where spark-submit keeps what the user has set
+    spark.stop()
 """
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    ("more", "made"),
-    [([], ["1m"]), (["--conf", "spark.sql.execution.arrow.maxBytesPerBatch=2m"], ["2m"])],
-    ids=["jobs", "user"],
-)
-def test_jobs_have_rows_handed_over_fast_unless_told_otherwise(more: list[str], made: list[str], tmp_path: Path) -> None:
+def test_jobs_have_rows_handed_over_fast_unless_told_otherwise(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRINTS_FAST_ROWS)
-    done = _run([*submit(*more), str(program)], tmp_path, PYTHONPATH=str(ROOT))
+    user = ["--conf", "spark.sql.execution.arrow.maxBytesPerBatch=2m"]
+    done = _run([*submit(*user), str(program)], tmp_path, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
-    assert str(made) in done.stdout
+    assert re.findall(r"^(user|job) \['(.*)'\]$", done.stdout, re.MULTILINE) == [("user", "2m"), ("job", "1m")]
 
 
 def test_an_idle_worker_is_left_alone_as_long_as_a_batch_may_take() -> None:
@@ -146,12 +145,15 @@ def submit(*arguments: str) -> list[str]:
     return [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[1]", *arguments]
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.spark
 def test_spark_submit_runs_a_job_with_the_package_as_a_zip_and_the_sample_settings(
     broker: LocalKafka, topic: Topic, read_topic: ReadTopic, csv: Path, tmp_path: Path
 ) -> None:
-    """Outside the checkout, as on a cluster: driver and workers have only the files in --py-files."""
+    """Outside the checkout, as on a cluster: driver and workers have only the files in --py-files.
+
+    test_the_job_commands_run_in_a_fresh_copy runs the same command within the checkout.
+    """
     name = topic()
     package = tmp_path / "pykafka_sink.zip"
     with zipfile.ZipFile(package, "w") as archive:
@@ -195,7 +197,7 @@ def test_a_failing_job_ends_with_one_line_and_exit_code_1(start: list[str], csv:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("job", ["batch_to_kafka", "stream_to_kafka"])
+@pytest.mark.parametrize("job", [pytest.param("batch_to_kafka", marks=pytest.mark.matrix), "stream_to_kafka"])
 def test_a_warning_about_an_option_is_logged_once(job: str, csv: Path, tmp_path: Path) -> None:
     """The job logged it, without a time, when it checked the options, and Spark's planner logged it again."""
     (csv.parent / "b.csv").write_text("id,name\n4,dan\n")

@@ -241,6 +241,15 @@ def test_a_topic_that_does_not_exist_is_waited_for_no_longer_than_max_block_ms(b
     assert str(raised.value).startswith("[KAFKA_UNKNOWN_TOPIC] Topic gone not present in metadata after 500 ms.")
 
 
+def test_a_broker_that_accepts_connections_and_never_answers_is_told_within_max_block_ms() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        producer = KafkaProducer({"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}", "max.block.ms": 300})
+        with pytest.raises(KafkaTimeoutError, match=r"Topic t not present in metadata after 300 ms\.") as raised:
+            producer.send_columns("t", value=binary(b"a"))
+        producer.close(0)
+    assert raised.value.condition == "KAFKA_BROKER_UNREACHABLE"
+
+
 @pytest.mark.parametrize("name", ["", "..", "a/b", "x" * 250, "y" * 40_000])
 def test_a_name_that_no_topic_can_have_is_refused_at_once_and_no_broker_asked(
     broker: FakeBroker, producer: KafkaProducer, name: str
