@@ -8,7 +8,6 @@ from typing import Any
 
 import duckdb
 import polars as pl
-import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import SchemaError
@@ -116,11 +115,11 @@ def test_a_map_and_an_enum_of_duckdb(broker: FakeBroker, producer: KafkaProducer
     assert (record.key, record.value, record.headers) == (b"k", b"v", (("h", b"1"),))
 
 
-def test_a_long_result_of_duckdb_comes_in_several_batches(broker: FakeBroker, producer: KafkaProducer) -> None:
-    relation = duckdb.sql("SELECT range::VARCHAR AS value FROM range(300_000)")
-    assert pa.RecordBatchReader.from_stream(relation).read_next_batch().num_rows < 300_000
+def test_a_long_result_of_duckdb_is_written_in_its_order(broker: FakeBroker, producer: KafkaProducer) -> None:
+    """In one batch, up to duckdb 1.2, or in several."""
+    relation = duckdb.sql("SELECT range::VARCHAR AS value FROM range(140_000)")
     records = written(broker, producer, relation, "two")
-    assert [record.value for record in records] == [b"%d" % number for number in range(300_000)]
+    assert [record.value for record in records] == [b"%d" % number for number in range(140_000)]
 
 
 def test_text_of_duckdb_as_views(broker: FakeBroker, producer: KafkaProducer) -> None:
